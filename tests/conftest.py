@@ -1,0 +1,46 @@
+"""The same ground under every test: no network, a fixed seed, poisoned uninitialised memory."""
+
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+import torch
+from torch import Tensor
+
+from tests.environment import SEED, prepare
+from tests.poison import poison
+
+prepare()
+
+
+class TorchRandom:
+    """Gives hypothesis PyTorch's generator, so that an example that failed fails again."""
+
+    def seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def getstate(self) -> Tensor:
+        return torch.get_rng_state()
+
+    def setstate(self, state: Tensor) -> None:
+        torch.set_rng_state(state)
+
+
+# hypothesis keeps a weak reference, hence the name.
+torch_random = TorchRandom()
+hypothesis.register_random(torch_random)
+hypothesis.settings.register_profile(
+    "clearhead", derandomize=True, deadline=None, max_examples=50, database=None
+)
+hypothesis.settings.load_profile("clearhead")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def poisoned_memory() -> Iterator[None]:
+    with poison():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(SEED)

@@ -1,0 +1,23 @@
+"""What every test, and every page run by a test, finds in its environment."""
+
+import os
+
+import torch
+
+SEED = 0
+
+# Read when the libraries are imported, hence before any of them is, and inherited by subprocesses.
+VARIABLES = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "MPLBACKEND": "Agg",
+    "OMP_NUM_THREADS": "2",
+}
+
+
+def prepare() -> None:
+    """No network, no display, two threads."""
+    os.environ.update(VARIABLES)
+    torch.set_num_threads(2)

