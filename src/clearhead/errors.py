@@ -1,0 +1,127 @@
+"""Every error of the package, in one tree.
+
+    ClearheadError
+    ├── ArgumentError         ValueError           a number or a choice outside what is allowed
+    ├── ArgumentTypeError     TypeError            an argument of the wrong type
+    ├── ShapeError            ValueError           sizes that do not fit together
+    ├── DtypeError            TypeError            a dtype that attention is not defined for, or a mixture
+    ├── DeviceError           ValueError           tensors on different devices
+    ├── MaskError             ValueError           a mask that cannot mean what it seems to
+    ├── SelectionError        IndexError           an index outside the matrix of weights
+    ├── TooLargeError         MemoryError          something tokens × tokens that would not fit
+    ├── UnsupportedError      NotImplementedError  a kernel, asked for by name, that cannot run the problem
+    ├── WatchError            RuntimeError         a model whose attention could not be seen
+    ├── ModelError            ValueError           a model that could not be loaded or read
+    └── MissingExtraError     ImportError          an optional dependency that is not installed
+
+Each error carries a stable `code` such as `shape.kv-len`, names the argument, and says what was
+expected and what came. The code is part of the interface; the sentence may improve.
+"""
+
+
+class ClearheadError(Exception):
+    """Base of every error that clearhead raises on purpose.
+
+    Args:
+        code: a stable, dotted name of the mistake.
+        message: what was expected and what came, in one or more lines.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> try:
+        ...     ch.attend(torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), torch.zeros(2, 5, 4))
+        ... except ch.ClearheadError as error:
+        ...     print(error.code)
+        shape.kv-len
+    """
+
+    code: str
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.message}"
+
+
+class ArgumentError(ClearheadError, ValueError):
+    """A number or a choice is outside what is allowed.
+
+    Example:
+        >>> import clearhead as ch
+        >>> ch.sliding_window(left=-1)
+        Traceback (most recent call last):
+        ...
+        clearhead.errors.ArgumentError: [window.negative] left must be 0 or more tokens, or None for no limit; got -1.
+    """
+
+
+class ArgumentTypeError(ClearheadError, TypeError):
+    """An argument has the wrong type.
+
+    Example:
+        >>> import clearhead as ch
+        >>> ch.causal() & True
+        Traceback (most recent call last):
+        ...
+        clearhead.errors.ArgumentTypeError: [mask.type] a mask combines with a mask only; got bool.
+    """
+
+
+class ShapeError(ClearheadError, ValueError):
+    """Sizes do not fit together."""
+
+
+class DtypeError(ClearheadError, TypeError):
+    """A dtype that attention is not defined for, or a mixture of dtypes."""
+
+
+class DeviceError(ClearheadError, ValueError):
+    """Tensors that belong together are on different devices."""
+
+
+class MaskError(ClearheadError, ValueError):
+    """A mask that cannot mean what it seems to mean.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> try:
+        ...     ch.dense(torch.ones(3, 3))
+        ... except ch.MaskError as error:
+        ...     print(error.code)
+        mask.dtype
+    """
+
+
+class SelectionError(ClearheadError, IndexError):
+    """An index lies outside the matrix of weights."""
+
+
+class TooLargeError(ClearheadError, MemoryError):
+    """Something of size tokens × tokens was asked for that would not fit."""
+
+
+class UnsupportedError(ClearheadError, NotImplementedError):
+    """A kernel was asked for by name and cannot run the problem; every reason is listed."""
+
+
+class WatchError(ClearheadError, RuntimeError):
+    """A model's attention could not be seen."""
+
+
+class ModelError(ClearheadError, ValueError):
+    """A model could not be loaded, or is not one that attends."""
+
+
+class MissingExtraError(ClearheadError, ImportError):
+    """An optional dependency is not installed; the message holds the command that installs it."""
+
+
+def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
+    """The error for an optional `package` that `purpose` needs and `extra` would bring."""
+    return MissingExtraError(
+        "extra.missing",
+        f"{purpose} needs {package}, which is not installed.\n  pip install 'clearhead[{extra}]'",
+    )

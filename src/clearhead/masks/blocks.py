@@ -1,0 +1,189 @@
+"""The tokens × tokens matrix of a mask in blocks, counted without forming it.
+
+How many pairs of a block are visible is counted exactly, from the runs of keys that each query
+sees. A run covers some blocks of its row whole and at most two in part; the whole ones are entered
+as a +1 where they begin and a −1 where they end, and summed up once per row of blocks.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from clearhead.masks.spans import Spans
+
+if TYPE_CHECKING:
+    from clearhead.masks.base import Mask
+
+EMPTY, PARTIAL, FULL = 0, 1, 2
+SYMBOLS = {EMPTY: "·", PARTIAL: "◪", FULL: "■"}
+DRAWN_BLOCKS = 64
+KEY_SETS_WORTH_COUNTING = 64
+BITS = 62
+PORTION = 1 << 22
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BlockMap:
+    """Which blocks of a mask are empty (0), partial (1) or full (2).
+
+    `kinds` is uint8 of shape (query_blocks, kv_blocks), with (batch, num_heads or 1) in front for a
+    mask that differs between samples or heads. `block` is the size of a block in tokens.
+
+    Example:
+        >>> import clearhead as ch
+        >>> blocks = ch.sliding_window(left=1, right=0).blocks(8, 8, 2)
+        >>> blocks.kinds.tolist()
+        [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    """
+
+    kinds: Tensor
+    block: tuple[int, int]
+    query_len: int
+    kv_len: int
+
+    @property
+    def empty(self) -> Tensor:
+        """True where no query of the block sees a key of it."""
+        return self.kinds == EMPTY
+
+    @property
+    def partial(self) -> Tensor:
+        """True where some pairs of the block are visible and some are not."""
+        return self.kinds == PARTIAL
+
+    @property
+    def full(self) -> Tensor:
+        """True where every query of the block sees every key of it."""
+        return self.kinds == FULL
+
+    def __repr__(self) -> str:
+        rows, columns = self.kinds.shape[-2:]
+        counts = ", ".join(
+            f"{int((self.kinds == kind).sum())} {name}"
+            for kind, name in ((FULL, "full"), (PARTIAL, "partial"), (EMPTY, "empty"))
+        )
+        leading = "".join(f"{size} × " for size in self.kinds.shape[:-2])
+        text = f"{leading}{rows} × {columns} blocks of {self.block[0]} × {self.block[1]}: {counts}"
+        if self.kinds.ndim == 2 and 0 < max(rows, columns) <= DRAWN_BLOCKS:
+            for row in self.kinds.tolist():
+                text += "\n" + " ".join(SYMBOLS[kind] for kind in row)
+        return text
+
+
+def block_map(mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int]) -> BlockMap:
+    counts = _count_from_spans(mask, query_len, kv_len, block)
+    if counts is None:
+        counts = _count_row_by_row(mask, query_len, kv_len, block)
+    rows = _sizes(query_len, block[0], counts.device)
+    columns = _sizes(kv_len, block[1], counts.device)
+    kinds = torch.where(counts == rows[:, None] * columns, FULL, PARTIAL)
+    kinds = kinds.masked_fill(counts == 0, EMPTY).to(torch.uint8)
+    kinds = kinds.expand(*mask.leading, *kinds.shape[-2:])
+    if mask.batch is None and mask.heads is None:
+        kinds = kinds[0, 0]
+    return BlockMap(kinds.contiguous(), block, query_len, kv_len)
+
+
+def _sizes(length: int, block: int, device: torch.device) -> Tensor:
+    """How many tokens each block holds; only the last can be smaller."""
+    starts = torch.arange(0, length, block, device=device)
+    return (length - starts).clamp(max=block)
+
+
+def _count_from_spans(
+    mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int]
+) -> Tensor | None:
+    """Visible pairs per block, (batch or 1, 1, query_blocks, kv_blocks); None without spans.
+
+    Parts of the mask that treat every query alike (any set of keys) are taken as known: once for
+    the keys inside, once for those outside, and the counts of the two are added up.
+    """
+    device = mask.device or torch.device("cpu")
+    columns = list({id(part): part for part in mask.columns()}.values())
+    if len(columns) > BITS:
+        return None
+    # One bit for each part: keys of one number are in the same parts.
+    parts_of_key = torch.zeros(1, kv_len, dtype=torch.int64, device=device)
+    for bit, part in enumerate(columns):
+        parts_of_key = parts_of_key + (_key_set(part, query_len, kv_len, device).long() << bit)
+    known = parts_of_key.unique().tolist()
+    if len(known) > KEY_SETS_WORTH_COUNTING:
+        return None
+    total: Tensor | None = None
+    for parts in known:
+        given = {id(part): bool(parts >> bit & 1) for bit, part in enumerate(columns)}
+        spans = mask.spans(query_len, kv_len, device, given)
+        if spans is None:
+            return None
+        counts = _count(spans, parts_of_key == parts, query_len, kv_len, block)
+        total = counts if total is None else total + counts
+    return total
+
+
+def _key_set(part: "Mask", query_len: int, kv_len: int, device: torch.device) -> Tensor:
+    zero = torch.zeros(1, 1, 1, 1, dtype=torch.int64, device=device)
+    keys = torch.arange(kv_len, device=device).view(1, 1, 1, -1)
+    return part.visible(zero, keys, query_len, kv_len)[:, 0, 0]
+
+
+def _count(
+    spans: Spans, keys: Tensor, query_len: int, kv_len: int, block: tuple[int, int]
+) -> Tensor:
+    """Pairs per block: a query, and a key of `keys` (rows, kv_len) inside one of its runs."""
+    query_block, kv_block = block
+    query_blocks, kv_blocks = -(-query_len // query_block), -(-kv_len // kv_block)
+    (rows,) = torch.broadcast_shapes(spans.start.shape[:1], keys.shape[:1])
+    device = keys.device
+    counts = torch.zeros(rows, query_blocks * kv_blocks, dtype=torch.int64, device=device)
+    if counts.numel() == 0:
+        return counts.view(rows, 1, query_blocks, kv_blocks)
+    start = spans.start.expand(rows, -1, -1).flatten(1)
+    stop = spans.stop.expand(rows, -1, -1).flatten(1)
+    before = torch.zeros(rows, kv_len + 1, dtype=torch.int64, device=device)
+    before[:, 1:] = keys.expand(rows, -1).cumsum(-1)
+    edges = torch.arange(kv_blocks + 1, device=device).mul(kv_block).clamp(max=kv_len)
+
+    query = torch.arange(query_len, device=device).repeat_interleave(spans.pieces)
+    row_of_blocks = (query // query_block * kv_blocks).expand(rows, -1)
+    nonempty = stop > start
+    first = (start // kv_block).clamp(max=kv_blocks - 1)
+    last = ((stop - 1) // kv_block).clamp(min=0)
+
+    def keys_between(low: Tensor, high: Tensor) -> Tensor:
+        return (before.gather(1, high) - before.gather(1, low)).mul(nonempty)
+
+    one_block = first == last
+    head_stop = torch.where(one_block, stop, edges[first + 1])
+    counts.scatter_add_(1, row_of_blocks + first, keys_between(start, head_stop))
+    tail = keys_between(edges[last], stop).mul(~one_block)
+    counts.scatter_add_(1, row_of_blocks + last, tail)
+
+    # Blocks strictly between the first and the last are covered whole.
+    between = (nonempty & ~one_block).long()
+    steps = torch.zeros(rows, query_blocks * kv_blocks + 1, dtype=torch.int64, device=device)
+    steps.scatter_add_(1, row_of_blocks + first + 1, between)
+    steps.scatter_add_(1, row_of_blocks + last, -between)
+    covering = steps[:, :-1].view(rows, query_blocks, kv_blocks).cumsum(-1)
+    keys_of_block = before[:, edges[1:]] - before[:, edges[:-1]]
+    counts = counts.view(rows, query_blocks, kv_blocks) + covering * keys_of_block[:, None]
+    return counts[:, None]
+
+
+def _count_row_by_row(mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int]) -> Tensor:
+    """Visible pairs per block, from a few queries with all of their keys at a time."""
+    query_block, kv_block = block
+    query_blocks, kv_blocks = -(-query_len // query_block), -(-kv_len // kv_block)
+    device = mask.device or torch.device("cpu")
+    counts = torch.zeros(*mask.leading, query_blocks, kv_blocks, dtype=torch.int64, device=device)
+    portion = max(1, PORTION // max(1, mask.leading[0] * mask.leading[1] * kv_len))
+    for row in range(query_blocks):
+        stop = min((row + 1) * query_block, query_len)
+        for first in range(row * query_block, stop, portion):
+            queries = slice(first, min(first + portion, stop))
+            seen = mask.block(queries, slice(0, kv_len), query_len, kv_len, device)
+            padded = F.pad(seen.sum(-2), (0, kv_blocks * kv_block - kv_len))
+            counts[:, :, row] += padded.unflatten(-1, (kv_blocks, kv_block)).sum(-1)
+    return counts

@@ -1,0 +1,138 @@
+"""Any mask at all, as a tensor of queries × keys."""
+
+import inspect
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
+from clearhead.masks.base import Mask
+from clearhead.shapes import check_tensor
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dense(Mask):
+    """What the tensor says: bool, (batch or 1, num_heads or 1, query_len or 1, kv_len)."""
+
+    tensor: Tensor
+
+    @property
+    def batch(self) -> int | None:
+        return None if self.tensor.shape[0] == 1 else self.tensor.shape[0]
+
+    @property
+    def heads(self) -> int | None:
+        return None if self.tensor.shape[1] == 1 else self.tensor.shape[1]
+
+    @property
+    def device(self) -> torch.device | None:
+        return self.tensor.device
+
+    def sizes(self) -> tuple[int, int] | None:
+        return self.tensor.shape[2], self.tensor.shape[3]
+
+    def check(
+        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
+    ) -> None:
+        super().check(batch, num_heads, query_len, kv_len, device)
+        rows, columns = self.tensor.shape[2:]
+        if columns != kv_len or rows not in (1, query_len):
+            raise MaskError(
+                "mask.shape",
+                f"the mask has {rows} × {columns} (queries × keys); expected "
+                f"query_len={query_len} × kv_len={kv_len}.",
+            )
+        if self.tensor.device != device:
+            raise DeviceError(
+                "mask.device",
+                f"the mask must be on the query's device; it is on {self.tensor.device}, "
+                f"the query on {device}.",
+            )
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        batch, heads, rows, _ = self.tensor.shape
+        device = self.tensor.device
+        if rows == 1:
+            query_index = torch.zeros_like(query_index)
+        samples = torch.arange(batch, device=device).view(-1, 1, 1, 1)
+        head = torch.arange(heads, device=device).view(1, -1, 1, 1)
+        return self.tensor[samples, head, query_index, key_index]
+
+    def block(
+        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
+    ) -> Tensor:
+        rows = slice(0, 1) if self.tensor.shape[2] == 1 else queries
+        return self.tensor[:, :, rows, keys].expand(-1, -1, queries.stop - queries.start, -1)
+
+    def describe(self) -> str:
+        return f"dense(<{' × '.join(map(str, self.tensor.shape))}>)"
+
+
+def dense(tensor: Tensor) -> Mask:
+    """Let each query attend where the tensor is True.
+
+    `dense(torch.tensor([[True, False], [True, True]]))`::
+
+        ● ·
+        ● ●
+
+    It holds tokens × tokens values, the only mask that does; the others are worth their names.
+
+    Elsewhere: PyTorch `attn_mask` of dtype bool is this; nn.MultiheadAttention `attn_mask` has
+    True where attending is *forbidden*, so it is `dense(~attn_mask)`.
+
+    Args:
+        tensor: bool, True = may attend, of shape (query_len, kv_len) or
+            (batch, num_heads, query_len, kv_len), where batch, num_heads and query_len may be 1.
+            Three dimensions are refused: they could mean samples or heads.
+
+    Raises:
+        ArgumentTypeError: code `mask.type` for what is no tensor.
+        MaskError: code `mask.dtype` for a tensor that is not bool, `mask.ambiguous` for three
+            dimensions, `mask.dimensions` for fewer than two or more than four.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> ch.dense(torch.tensor([[True, False], [True, True]]))
+        dense(<1 × 1 × 2 × 2>)
+        ● ·
+        ● ●
+    """
+    if inspect.isfunction(tensor):
+        raise ArgumentTypeError(
+            "mask.type",
+            f"mask must be a Mask or a bool tensor; got the function {tensor.__name__}. "
+            f"Call it: {tensor.__name__}(…).",
+        )
+    check_tensor("mask", tensor, "a Mask or a bool tensor")
+    if tensor.dtype != torch.bool:
+        if tensor.is_floating_point():
+            hint = (
+                "A tensor of 0 and 1 becomes a mask with .bool() (True = may attend); numbers to "
+                "add to the scores go to bias=."
+            )
+        else:
+            hint = "A tensor of 0 and 1 becomes a mask with .bool() (True = may attend)."
+        raise MaskError(
+            "mask.dtype",
+            f"mask must be bool, True = may attend; got {tensor.dtype} of shape "
+            f"{tuple(tensor.shape)}. {hint}",
+        )
+    if tensor.ndim == 3:
+        a, b, c = tensor.shape
+        raise MaskError(
+            "mask.ambiguous",
+            f"mask of shape {a, b, c} could mean {a} samples or {a} heads; say which: "
+            f"mask[:, None] for (batch, 1, query_len, kv_len), mask[None] for "
+            "(1, num_heads, query_len, kv_len).",
+        )
+    if tensor.ndim not in (2, 4):
+        raise MaskError(
+            "mask.dimensions",
+            "mask must have shape (query_len, kv_len) or (batch, num_heads, query_len, kv_len); "
+            f"got {tuple(tensor.shape)}. Which keys are real is clearhead.padding(valid).",
+        )
+    return Dense(tensor if tensor.ndim == 4 else tensor[None, None])

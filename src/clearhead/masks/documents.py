@@ -1,0 +1,181 @@
+"""Packed documents: several texts in one row that must not see each other
+(Krell et al., 2021, https://arxiv.org/abs/2107.02027)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.errors import DeviceError, MaskError
+from clearhead.masks.base import Mask
+from clearhead.masks.spans import Spans
+from clearhead.shapes import check_tensor
+
+RETURNS_WORTH_LISTING = 8
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Documents(Mask):
+    """Query and key belong to the same document."""
+
+    ids: Tensor
+    follows: bool
+
+    @property
+    def batch(self) -> int | None:
+        return None if self.ids.ndim == 1 else self.ids.shape[0]
+
+    @property
+    def device(self) -> torch.device | None:
+        return None if self.follows else self.ids.device
+
+    def sizes(self) -> tuple[int, int] | None:
+        return self.ids.shape[-1], self.ids.shape[-1]
+
+    def check(
+        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
+    ) -> None:
+        super().check(batch, num_heads, query_len, kv_len, device)
+        if self.ids.shape[-1] != kv_len or query_len > kv_len:
+            raise MaskError(
+                "mask.kv-len",
+                f"documents(ids) has ids of shape {tuple(self.ids.shape)}, one for each of "
+                f"{self.ids.shape[-1]} keys, the last of them also for the queries; there are "
+                f"query_len={query_len}, kv_len={kv_len}.",
+            )
+        if not self.follows and self.ids.device != device:
+            raise DeviceError(
+                "mask.device",
+                f"the mask must be on the query's device; its ids are on {self.ids.device}, "
+                f"the query on {device}.",
+            )
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        ids = torch.atleast_2d(self.ids.to(key_index.device))
+        rows = torch.arange(ids.shape[0], device=ids.device).view(-1, 1, 1, 1)
+        return ids[rows, query_index + (kv_len - query_len)] == ids[rows, key_index]
+
+    def spans(
+        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
+    ) -> Spans | None:
+        ids = torch.atleast_2d(self.ids.to(device))
+        rows = []
+        for row in ids:
+            runs = _runs_of_each_token(row)
+            if runs is None:
+                return None
+            rows.append(runs)
+        most = max((start.shape[-1] for start, _ in rows), default=1)
+        starts, stops = (
+            torch.stack([_widen(pair[side], most, kv_len) for pair in rows])
+            if rows
+            else torch.zeros(0, kv_len, 1, dtype=torch.int64, device=device)
+            for side in (0, 1)
+        )
+        return Spans(starts[:, kv_len - query_len :], stops[:, kv_len - query_len :])
+
+    def describe(self) -> str:
+        if self.ids.ndim == 1 and self.ids.numel() <= 16 and not self.ids.is_meta:
+            return f"documents({self.ids.tolist()})"
+        return f"documents(<ids {' × '.join(map(str, self.ids.shape))}>)"
+
+
+def _runs_of_each_token(ids: Tensor) -> tuple[Tensor, Tensor] | None:
+    """For each token the runs `[start, stop)` of its document, in order: (tokens, most runs).
+
+    None if a document comes back too often for that to be short.
+    """
+    tokens = ids.shape[0]
+    if tokens == 0:
+        nothing = torch.zeros(0, 1, dtype=torch.int64, device=ids.device)
+        return nothing, nothing
+    run_ids, run_of_token, run_len = torch.unique_consecutive(
+        ids, return_inverse=True, return_counts=True
+    )
+    run_stop = run_len.cumsum(0)
+    run_start = run_stop - run_len
+    _, document_of_run, runs_of_document = torch.unique(
+        run_ids, return_inverse=True, return_counts=True
+    )
+    most = int(runs_of_document.max())
+    if most > RETURNS_WORTH_LISTING:
+        return None
+    # Runs in the order of their documents; a stable sort keeps those of one document in order.
+    order = document_of_run.argsort(stable=True)
+    before = runs_of_document.cumsum(0) - runs_of_document
+    place = torch.empty_like(order)
+    place[order] = torch.arange(order.shape[0], device=ids.device)
+    place = place - before[document_of_run]
+    shape = (runs_of_document.shape[0], most)
+    start = torch.full(shape, tokens, dtype=torch.int64, device=ids.device)
+    stop = start.clone()
+    start[document_of_run, place] = run_start
+    stop[document_of_run, place] = run_stop
+    document_of_token = document_of_run[run_of_token]
+    return start[document_of_token], stop[document_of_token]
+
+
+def _widen(edges: Tensor, pieces: int, kv_len: int) -> Tensor:
+    missing = pieces - edges.shape[-1]
+    return torch.nn.functional.pad(edges, (0, missing), value=kv_len)
+
+
+def documents(ids: Sequence[int] | Tensor) -> Mask:
+    """Let each token attend to the tokens of its own document only.
+
+    With ids 7, 7, 9, 9, 9::
+
+        ● ● · · ·
+        ● ● · · ·
+        · · ● ● ●
+        · · ● ● ●
+        · · ● ● ●
+
+    `causal() & documents(ids)` is what packed training needs. With fewer queries than keys the
+    queries are the last tokens. Documents cost O(tokens) as long as the tokens of one stand
+    together, or in a few places; ids that keep coming back (0, 1, 0, 1, …) are compared pair by
+    pair when they are used.
+
+    Elsewhere: FlexAttention document masks; flash-attention `cu_seqlens`; xformers
+    `BlockDiagonalMask`; transformers finds packing from `position_ids`.
+
+    Args:
+        ids: which document each token belongs to, whole numbers of shape (tokens,), or
+            (batch, tokens) when the rows of the batch are packed differently.
+
+    Raises:
+        MaskError: code `mask.ids`, for ids of another kind; `mask.kv-len`, `mask.batch` when it
+            meets tensors of other sizes.
+
+    Example:
+        >>> import clearhead as ch
+        >>> print((ch.causal() & ch.documents([0, 0, 1])).draw(3, 3))
+        ● · ·
+        ● ● ·
+        · · ●
+    """
+    follows = not isinstance(ids, Tensor)
+    tensor = ids if isinstance(ids, Tensor) else _as_tensor(ids)
+    check_tensor("ids", tensor)
+    whole = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+    if not whole or tensor.dtype == torch.bool or tensor.ndim not in (1, 2):
+        raise MaskError(
+            "mask.ids",
+            "ids must be whole numbers of shape (tokens,) or (batch, tokens); got "
+            f"{tensor.dtype} of shape {tuple(tensor.shape)}.",
+        )
+    return Documents(tensor.to(torch.int64), follows)
+
+
+def _as_tensor(ids: Sequence[int]) -> Tensor:
+    try:
+        tensor = torch.tensor(ids)
+        return tensor.long() if tensor.numel() == 0 else tensor
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise MaskError(
+            "mask.ids",
+            f"ids must be whole numbers of shape (tokens,) or (batch, tokens); got {ids!r}.",
+        ) from error

@@ -1,0 +1,45 @@
+"""No mask: everybody sees everybody."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.masks.base import Mask
+from clearhead.masks.spans import Spans, every_key
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Full(Mask):
+    """Every query sees every key."""
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        return torch.ones((), dtype=torch.bool, device=key_index.device).expand(
+            torch.broadcast_shapes(query_index.shape, key_index.shape)
+        )
+
+    def spans(
+        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
+    ) -> Spans | None:
+        return every_key(query_len, kv_len, device)
+
+    def describe(self) -> str:
+        return "full()"
+
+
+def full() -> Mask:
+    """Let every query attend to every key::
+
+        ● ● ●
+        ● ● ●
+
+    Elsewhere: PyTorch `attn_mask=None`; FlexAttention `noop_mask`.
+
+    Example:
+        >>> import clearhead as ch
+        >>> ch.full().to_dense(1, 2)
+        tensor([[True, True]])
+    """
+    return Full()

@@ -1,0 +1,221 @@
+"""Padding: tokens that only fill up a batch are seen by nobody."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from clearhead.errors import ArgumentError, DeviceError, MaskError
+from clearhead.masks.base import Mask
+from clearhead.masks.per_row import PerRow
+from clearhead.masks.spans import Spans, every_key, no_key, one_run
+from clearhead.shapes import check_tensor
+
+Side = Literal["right", "left"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PaddedTo(Mask):
+    """The first (padding on the right) or the last (on the left) `lengths` keys are real."""
+
+    lengths: PerRow
+    side: Side
+    longest: int
+
+    @property
+    def batch(self) -> int | None:
+        return self.lengths.batch
+
+    @property
+    def device(self) -> torch.device | None:
+        return self.lengths.device
+
+    def check(
+        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
+    ) -> None:
+        super().check(batch, num_heads, query_len, kv_len, device)
+        self.lengths.check_device(device)
+        if self.longest > kv_len:
+            raise MaskError(
+                "mask.length-over",
+                f"padding says that a row has {self.longest} real tokens; there are "
+                f"kv_len={kv_len} keys.",
+            )
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        lengths = self.lengths.on(key_index.device, -1, 1, 1, 1)
+        return key_index < lengths if self.side == "right" else key_index >= kv_len - lengths
+
+    def spans(
+        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
+    ) -> Spans | None:
+        first = torch.zeros(1, query_len, dtype=torch.int64, device=device)
+        lengths = first + self.lengths.on(device, -1, 1)
+        if self.side == "right":
+            return one_run(first, lengths, kv_len)
+        return one_run(kv_len - lengths, first + kv_len, kv_len)
+
+    def describe(self) -> str:
+        side = "" if self.side == "right" else ', side="left"'
+        return f"padding({self.lengths.describe()}{side})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Valid(Mask):
+    """The keys at which `valid`, (batch, kv_len), is True are real."""
+
+    valid: Tensor
+
+    @cached_property
+    def runs(self) -> tuple[Tensor, Tensor] | None:
+        """First and one-past-last valid key of each row; None unless all of them are neighbours."""
+        rows = torch.atleast_2d(self.valid)
+        count = rows.sum(-1)
+        if rows.shape[-1] == 0:
+            return count, count
+        first = rows.long().argmax(-1)
+        last = rows.shape[-1] - rows.flip(-1).long().argmax(-1)
+        first, last = first.masked_fill(count == 0, 0), last.masked_fill(count == 0, 0)
+        return (first, last) if bool((last - first == count).all()) else None
+
+    @property
+    def batch(self) -> int | None:
+        return None if self.valid.ndim == 1 else self.valid.shape[0]
+
+    @property
+    def device(self) -> torch.device | None:
+        return self.valid.device
+
+    def sizes(self) -> tuple[int, int] | None:
+        return self.valid.shape[-1], self.valid.shape[-1]
+
+    def check(
+        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
+    ) -> None:
+        super().check(batch, num_heads, query_len, kv_len, device)
+        if self.valid.shape[-1] != kv_len:
+            raise MaskError(
+                "mask.kv-len",
+                f"padding(valid) has shape {tuple(self.valid.shape)}, so it is for "
+                f"{self.valid.shape[-1]} keys; there are kv_len={kv_len}.",
+            )
+        if self.valid.device != device:
+            raise DeviceError(
+                "mask.device",
+                f"the mask must be on the query's device; its valid is on {self.valid.device}, "
+                f"the query on {device}.",
+            )
+
+    def columns(self) -> Iterator[Mask]:
+        if self.runs is None:
+            yield self
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        valid = torch.atleast_2d(self.valid)
+        if key_index.shape[:3] == (1, 1, 1):
+            return valid[:, None, None, key_index.flatten()]
+        rows = torch.arange(valid.shape[0], device=valid.device).view(-1, 1, 1, 1)
+        return valid[rows, key_index]
+
+    def spans(
+        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
+    ) -> Spans | None:
+        if self.runs is None:
+            inside = given.get(id(self))
+            if inside is None:
+                return None
+            return (every_key if inside else no_key)(query_len, kv_len, device)
+        start, stop = (edge.view(-1, 1).expand(-1, query_len).to(device) for edge in self.runs)
+        return one_run(start, stop, kv_len)
+
+    def describe(self) -> str:
+        return f"padding(<valid {' × '.join(map(str, self.valid.shape))}>)"
+
+
+def padding(lengths_or_valid: int | Sequence[int] | Tensor, *, side: Side | None = None) -> Mask:
+    """Hide the keys that only fill up a batch.
+
+    Given lengths, row b of the batch has `lengths[b]` real tokens, and the padding is on the
+    `side` that is named: the right by default. Given a bool tensor, it is True at real tokens.
+    `padding([3])` and `padding([3], side="left")` over four tokens::
+
+        ● ● ● ·     · ● ● ●
+        ● ● ● ·     · ● ● ●
+        ● ● ● ·     · ● ● ●
+        ● ● ● ·     · ● ● ●
+
+    Only keys are hidden. A query at a padded place still gets what it may see; a query with nothing
+    to see gets zeros.
+
+    Elsewhere: transformers `attention_mask` is `padding(attention_mask.bool())`;
+    nn.MultiheadAttention `key_padding_mask` has True at *padding*, so it is
+    `padding(~key_padding_mask)`; JAX `key_value_seq_lengths` is `padding(lengths)`.
+
+    Args:
+        lengths_or_valid: real tokens per row, of shape (batch,); or bool of shape (batch, kv_len),
+            or (kv_len,) when all rows are alike, True = a real token.
+        side: where the padding stands, "right" (the default) or "left"; for lengths only.
+
+    Raises:
+        MaskError: codes `mask.negative-length`, `mask.valid-shape`, `mask.dtype` for values that
+            cannot be meant; `mask.length-over`, `mask.kv-len`, `mask.batch` when it meets tensors
+            of other sizes.
+        ArgumentError: code `mask.side`, for another side, or a side beside a bool tensor.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> print(ch.padding([1, 3]).draw(2, 3))
+        batch 0
+        ● · ·
+        ● · ·
+        batch 1
+        ● ● ●
+        ● ● ●
+        >>> attention_mask = torch.tensor([[1, 1, 0]])
+        >>> print(ch.padding(attention_mask.bool()).draw(1, 3))
+        batch 0
+        ● ● ·
+    """
+    given = lengths_or_valid
+    if isinstance(given, Tensor) and given.dtype == torch.bool:
+        return _valid(given, side)
+    if isinstance(given, Tensor) and given.ndim > 1:
+        raise MaskError(
+            "mask.dtype",
+            "padding takes lengths of shape (batch,), or a bool tensor of shape (batch, kv_len) "
+            f"that is True at real tokens; got {given.dtype} of shape {tuple(given.shape)}. "
+            "A tokenizer's attention_mask becomes one with .bool().",
+        )
+    lengths = PerRow.read(given, "lengths")
+    if side not in (None, "right", "left"):
+        raise ArgumentError("mask.side", f'side must be "right" or "left"; got {side!r}.')
+    smallest, longest = lengths.limits()
+    if smallest < 0:
+        raise MaskError(
+            "mask.negative-length", f"lengths must be 0 or more tokens; got {lengths.describe()}."
+        )
+    return PaddedTo(lengths, side or "right", longest)
+
+
+def _valid(valid: Tensor, side: Side | None) -> Mask:
+    if side is not None:
+        raise ArgumentError(
+            "mask.side",
+            f"side={side!r} goes with lengths; a bool tensor already says where the padding is.",
+        )
+    check_tensor("valid", valid)
+    if valid.ndim not in (1, 2):
+        raise MaskError(
+            "mask.valid-shape",
+            "padding takes a bool tensor of shape (batch, kv_len) or (kv_len,); got shape "
+            f"{tuple(valid.shape)}. A mask of queries × keys is clearhead.dense(tensor).",
+        )
+    # A copy, since what is worked out from it is kept.
+    return Valid(valid.clone())

@@ -1,0 +1,102 @@
+"""A whole number for the entire batch, or one for each row of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
+from clearhead.shapes import check_tensor, whole
+
+MOST_TOKENS = 1 << 60
+"""Above any length there is, and a sum of a few still fits into int64."""
+
+
+@dataclass(frozen=True, eq=False)
+class PerRow:
+    """One int, or one per row of the batch as an int64 tensor of shape (batch,)."""
+
+    value: int | Tensor
+    name: str
+    follows: bool
+    """Whether it was given as plain numbers, which go to whatever device asks for them."""
+
+    @classmethod
+    def read(cls, value: int | Sequence[int] | Tensor, name: str) -> "PerRow":
+        """Read what a user gave for `name`, or refuse it."""
+        number = whole(value)
+        if number is not None:
+            return cls(bounded(number), name, follows=True)
+        if isinstance(value, Tensor):
+            check_tensor(name, value)
+            if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
+                raise ArgumentTypeError(
+                    "mask.not-whole",
+                    f"{name} must hold whole numbers (tokens); got a tensor of {value.dtype}.",
+                )
+            if value.ndim > 1:
+                raise MaskError(
+                    "mask.per-row",
+                    f"{name} must be one number or one per row of the batch, of shape (batch,); "
+                    f"got shape {tuple(value.shape)}.",
+                )
+            if value.ndim == 0:
+                return cls(bounded(int(value)), name, follows=True)
+            kept = value.to(torch.int64).clamp(-MOST_TOKENS, MOST_TOKENS)
+            return cls(kept, name, follows=False)
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            raise ArgumentTypeError(
+                "mask.not-whole",
+                f"{name} must be a whole number (tokens), or one per row of the batch; "
+                f"got {type(value).__name__}.",
+            )
+        numbers = [bounded(number) for each in value if (number := whole(each)) is not None]
+        if len(numbers) < len(value):
+            raise ArgumentTypeError(
+                "mask.not-whole", f"{name} must hold whole numbers (tokens); got {value!r}."
+            )
+        return cls(torch.tensor(numbers, dtype=torch.int64), name, follows=True)
+
+    @property
+    def batch(self) -> int | None:
+        return None if isinstance(self.value, int) else self.value.shape[0]
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the numbers are bound to be, or None when they go anywhere."""
+        return self.value.device if isinstance(self.value, Tensor) and not self.follows else None
+
+    def limits(self) -> tuple[int, int]:
+        """The smallest and the largest number; (0, 0) where there is none to be read."""
+        if isinstance(self.value, int):
+            return self.value, self.value
+        if self.value.numel() == 0 or self.value.is_meta:
+            return 0, 0
+        return int(self.value.min()), int(self.value.max())
+
+    def check_device(self, device: torch.device) -> None:
+        if self.device is not None and self.device != device:
+            raise DeviceError(
+                "mask.device",
+                f"the mask must be on the query's device; its {self.name} is on {self.device}, "
+                f"the query on {device}.",
+            )
+
+    def on(self, device: torch.device, *shape: int) -> int | Tensor:
+        """The number, or a tensor of the numbers viewed as `shape`, on the device."""
+        if isinstance(self.value, int):
+            return self.value
+        return self.value.to(device).view(shape)
+
+    def describe(self) -> str:
+        if isinstance(self.value, int):
+            return str(self.value)
+        if self.value.numel() > 8 or self.value.is_meta:
+            return f"<{self.value.numel()} numbers>"
+        return str(self.value.tolist())
+
+
+def bounded(tokens: int) -> int:
+    """A number that stands for "no end", such as sys.maxsize, brought to where sums still fit."""
+    return max(-MOST_TOKENS, min(tokens, MOST_TOKENS))

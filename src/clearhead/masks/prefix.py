@@ -1,0 +1,84 @@
+"""A prefix that everybody sees (Raffel et al., 2020, https://arxiv.org/abs/1910.10683)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.errors import MaskError
+from clearhead.masks.base import Mask
+from clearhead.masks.per_row import PerRow
+from clearhead.masks.spans import Spans, one_run
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prefix(Mask):
+    """Key position < length."""
+
+    length: PerRow
+
+    @property
+    def batch(self) -> int | None:
+        return self.length.batch
+
+    @property
+    def device(self) -> torch.device | None:
+        return self.length.device
+
+    def check(
+        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
+    ) -> None:
+        super().check(batch, num_heads, query_len, kv_len, device)
+        self.length.check_device(device)
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        return key_index < self.length.on(key_index.device, -1, 1, 1, 1)
+
+    def spans(
+        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
+    ) -> Spans | None:
+        start = torch.zeros(1, query_len, dtype=torch.int64, device=device)
+        return one_run(start, start + self.length.on(device, -1, 1), kv_len)
+
+    def describe(self) -> str:
+        return f"prefix({self.length.describe()})"
+
+
+def prefix(length: int | Sequence[int] | Tensor) -> Mask:
+    """Let every query attend to the first `length` keys.
+
+    Alone it hides the rest; `causal() | prefix(length)` is the mask of a prefix language model.
+    `prefix(2)`, and `causal() | prefix(2)`::
+
+        ● ● · ·     ● ● · ·
+        ● ● · ·     ● ● · ·
+        ● ● · ·     ● ● ● ·
+        ● ● · ·     ● ● ● ●
+
+    A prefix longer than the keys shows them all.
+
+    Elsewhere: FlexAttention `or_masks(causal, prefix)`; x-transformers `PrefixDecoder`.
+
+    Args:
+        length: tokens in the prefix, 0 or more; one number, or one per row of the batch.
+
+    Raises:
+        MaskError: code `mask.negative-length`, if a length is below zero.
+
+    Example:
+        >>> import clearhead as ch
+        >>> print((ch.causal() | ch.prefix(2)).draw(3, 3))
+        ● ● ·
+        ● ● ·
+        ● ● ●
+    """
+    read = PerRow.read(length, "length")
+    smallest, _ = read.limits()
+    if smallest < 0:
+        raise MaskError(
+            "mask.negative-length", f"length must be 0 or more tokens; got {read.describe()}."
+        )
+    return Prefix(read)

@@ -1,0 +1,105 @@
+"""Sliding windows: nobody sees far (Beltagy et al., 2020, https://arxiv.org/abs/2004.05150)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.masks.base import Mask
+from clearhead.masks.causal import Positioned
+from clearhead.masks.per_row import PerRow, bounded
+from clearhead.masks.spans import Spans, one_run
+from clearhead.shapes import whole
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SlidingWindow(Positioned):
+    """Query position - left <= key position <= query position + right."""
+
+    left: int | None
+    right: int | None
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        offset = self.offset_for(query_len, kv_len, key_index.device, -1, 1, 1, 1)
+        distance = key_index - (query_index + offset)
+        seen = torch.ones_like(distance, dtype=torch.bool)
+        if self.left is not None:
+            seen = seen & (distance >= -self.left)
+        if self.right is not None:
+            seen = seen & (distance <= self.right)
+        return seen
+
+    def spans(
+        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
+    ) -> Spans | None:
+        position = torch.arange(query_len, device=device)[None] + self.offset_for(
+            query_len, kv_len, device, -1, 1
+        )
+        start = torch.zeros_like(position) if self.left is None else position - self.left
+        unbounded = torch.full_like(position, kv_len)
+        stop = unbounded if self.right is None else position + self.right + 1
+        return one_run(start, stop, kv_len)
+
+    def describe(self) -> str:
+        offset = "" if self.offset is None else f", offset={self.offset.describe()}"
+        return f"sliding_window(left={self.left}, right={self.right}{offset})"
+
+
+def sliding_window(
+    *,
+    left: int | None = None,
+    right: int | None = None,
+    offset: int | Sequence[int] | Tensor | None = None,
+) -> Mask:
+    """Let each query attend to itself, `left` tokens before and `right` tokens after it.
+
+    Query i sits at position `p = offset + i` and sees key positions `[p - left, p + right]`, both
+    ends included. Positions are those of `causal`: without an offset the last query sits on the
+    last key. With left=1, right=0, and with left=1, right=2::
+
+        ● · · ·     ● ● ● ·
+        ● ● · ·     ● ● ● ●
+        · ● ● ·     · ● ● ●
+        · · ● ●     · · ● ●
+
+    Elsewhere: transformers `sliding_window=W` is left=W-1, right=0; flash-attention
+    `window_size=(L, R)` is left=L, right=R, with -1 for None.
+
+    Args:
+        left: tokens before the query, 0 or more; None is no limit.
+        right: tokens after the query, 0 or more; None is no limit.
+        offset: position of query 0, in tokens; one number, or one per row of the batch.
+
+    Raises:
+        ArgumentError: code `window.negative`, if `left` or `right` is below zero.
+        ArgumentTypeError: code `window.type`, if one of them is not a whole number.
+
+    Example:
+        >>> import clearhead as ch
+        >>> print((ch.causal() & ch.sliding_window(left=2)).draw(2, 5))
+        · ● ● ● ·
+        · · ● ● ●
+    """
+    read = None if offset is None else PerRow.read(offset, "offset")
+    return SlidingWindow(read, _side("left", left), _side("right", right))
+
+
+def _side(name: str, given: int | None) -> int | None:
+    if given is None:
+        return None
+    tokens = whole(given)
+    if tokens is None:
+        raise ArgumentTypeError(
+            "window.type",
+            f"{name} must be a whole number of tokens or None; got {type(given).__name__}.",
+        )
+    if tokens < 0:
+        raise ArgumentError(
+            "window.negative",
+            f"{name} must be 0 or more tokens, or None for no limit; got {tokens}.",
+        )
+    return bounded(tokens)

@@ -1,0 +1,72 @@
+"""The keys that each query sees, as a few runs of neighbours.
+
+A mask that is made of positions lets a query see one run of keys, or a few. Written down as
+`[start, stop)` per query, that takes O(tokens) memory, and `&`, `|` and `~` work on it directly.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Runs of keys, `[start, stop)`, disjoint and in order; an empty run has start = stop.
+
+    Both tensors are int64 of shape (rows, query_len, pieces), where `rows` is the batch, or 1 when
+    every sample of the batch has the same runs.
+    """
+
+    start: Tensor
+    stop: Tensor
+
+    @property
+    def pieces(self) -> int:
+        return self.start.shape[-1]
+
+
+def one_run(start: Tensor, stop: Tensor, kv_len: int) -> Spans:
+    """Spans of a single run per query, cut to the keys there are; shapes broadcast."""
+    start, stop = torch.broadcast_tensors(start, stop)
+    start = start.clamp(0, kv_len)
+    return Spans(start[..., None], torch.maximum(stop.clamp(0, kv_len), start)[..., None])
+
+
+def every_key(query_len: int, kv_len: int, device: torch.device) -> Spans:
+    start = torch.zeros(1, query_len, dtype=torch.int64, device=device)
+    return one_run(start, start + kv_len, kv_len)
+
+
+def no_key(query_len: int, kv_len: int, device: torch.device) -> Spans:
+    start = torch.zeros(1, query_len, dtype=torch.int64, device=device)
+    return one_run(start, start, kv_len)
+
+
+def complement(spans: Spans, kv_len: int) -> Spans:
+    edge = spans.start[..., :1]
+    start = torch.cat([torch.zeros_like(edge), spans.stop], dim=-1)
+    stop = torch.cat([spans.start, torch.full_like(edge, kv_len)], dim=-1)
+    return _tidy(start, stop, kv_len)
+
+
+def intersection(a: Spans, b: Spans, kv_len: int) -> Spans:
+    start = torch.maximum(a.start[..., :, None], b.start[..., None, :]).flatten(-2)
+    stop = torch.minimum(a.stop[..., :, None], b.stop[..., None, :]).flatten(-2)
+    return _tidy(start, stop, kv_len)
+
+
+def union(a: Spans, b: Spans, kv_len: int) -> Spans:
+    outside = intersection(complement(a, kv_len), complement(b, kv_len), kv_len)
+    return complement(outside, kv_len)
+
+
+def _tidy(start: Tensor, stop: Tensor, kv_len: int) -> Spans:
+    """Put empty runs last, the others in order, and drop columns that are empty for every query."""
+    empty = stop <= start
+    start = start.masked_fill(empty, kv_len)
+    stop = stop.masked_fill(empty, kv_len)
+    start, order = start.sort(dim=-1)
+    stop = stop.gather(-1, order)
+    used = max(1, int((stop > start).sum(-1).max())) if start.numel() else 1
+    return Spans(start[..., :used], stop[..., :used])
