@@ -1,0 +1,1 @@
+"""One way to compute per file. Each owns its refusals; none imports another."""

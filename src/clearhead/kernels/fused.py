@@ -1,0 +1,451 @@
+"""PyTorch's fused attention, which never holds queries × keys
+(Dao et al., 2022, https://arxiv.org/abs/2205.14135).
+
+A mask is lowered to the cheapest calls that mean the same: none at all, the causal flag, calls on
+slices where every sample sees a rectangle or a triangle, or portions of queries with their part of
+the mask. On every way a query with nothing to see gets zeros, and a NaN behind the mask stays there.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.masks.causal import Causal
+from clearhead.masks.spans import Spans
+from clearhead.problem import Problem
+
+NAME = "fused"
+SUMMARY = "PyTorch's fused scaled dot-product attention; memory grows with tokens"
+MASK_PORTION = 1 << 22
+SLICES_PER_ROW = 3
+WORTH_SLICING = 1 << 19
+
+_flash_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_flash_cpu_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+class Piece(NamedTuple):
+    """One fused call: some samples, some queries, some keys."""
+
+    rows: slice
+    queries: slice
+    keys: slice
+    causal: bool
+    masked: bool
+    whole: bool = False
+    """Whether it is the entire problem, so that there is nothing to slice."""
+
+
+ALL = slice(None)
+EVERYTHING = [Piece(ALL, ALL, ALL, causal=False, masked=False, whole=True)]
+EVERYTHING_CAUSAL = [Piece(ALL, ALL, ALL, causal=True, masked=False, whole=True)]
+
+
+def refusals(problem: Problem) -> list[str]:
+    """Why this kernel cannot run the problem, a line each; empty if it can."""
+    reasons = []
+    on_cpu = problem.query.is_cpu
+    if problem.softcap is not None:
+        reasons.append("softcap: PyTorch's fused attention has none")
+    if problem.sinks is not None and not on_cpu:
+        reasons.append(
+            f"sinks: they need the logsumexp, which PyTorch's fused attention gives on the CPU; "
+            f"the tensors are on {problem.device}"
+        )
+    if problem.dropout is not None and on_cpu:
+        reasons.append("dropout: PyTorch's fused attention has none on the CPU")
+    if problem.bias is not None and problem.bias.requires_grad and on_cpu:
+        reasons.append(
+            "bias that is trained: PyTorch's fused attention on the CPU gives it no gradient"
+        )
+    if problem.query.dtype == torch.float64 and problem.query.is_cuda:
+        reasons.append("float64: PyTorch's fused attention has none on CUDA")
+    if not (problem.query.numel() and problem.value.numel()):
+        reasons.append("an empty axis: there is nothing to fuse")
+    return reasons
+
+
+def how(problem: Problem) -> str:
+    """What a run of the problem does, in a line."""
+    pieces = lower(problem)
+    kinds = []
+    for kind, name in (
+        ((False, False), "without a mask"),
+        ((True, False), "with the causal flag"),
+        ((False, True), "with a part of the mask"),
+    ):
+        count = sum((piece.causal, piece.masked) == kind for piece in pieces)
+        if count:
+            kinds.append(f"{count} {name}" if len(pieces) > 1 else name)
+    calls = "one fused call" if len(pieces) == 1 else f"{len(pieces)} fused calls"
+    text = f"{calls} on {problem.device.type}, {', '.join(kinds)}"
+    largest = max((_mask_numbers(problem, piece) for piece in pieces if piece.masked), default=0)
+    if largest:
+        text += f"; the largest part of the mask is {largest / 1e6:,.1f} M numbers"
+    width = problem.value.shape[3]
+    if width != problem.query.shape[3]:
+        text += f"; head_dim {problem.query.shape[3]} and value_head_dim {width} padded to one"
+    return text
+
+
+def attend(problem: Problem) -> Tensor:
+    """The context, (batch, num_heads, query_len, value_head_dim)."""
+    pieces = lower(problem)
+    if not (pieces[0].causal or any(piece.causal or piece.masked for piece in pieces)):
+        return _run(problem, pieces, problem.query, problem.key, problem.value)
+    if _may_look(problem.query):
+        result = _run(problem, pieces, problem.query, problem.key, problem.value)
+        # Whatever leaked from behind the mask made something of the result non-finite.
+        if math.isfinite(stages.accumulated(result.detach()).sum().item()) or _all_finite(problem):
+            return result
+    return _run_apart(problem, pieces)
+
+
+def logsumexp(problem: Problem) -> Tensor | None:
+    """log Σ exp of the masked scores of each query, (batch, num_heads, query_len), in the
+    precision of sums; None where PyTorch does not give it."""
+    if not problem.query.is_cpu or refusals(problem):
+        return None
+    pieces = lower(problem)
+    parts = [_logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
+    return _assemble(parts, pieces)[..., 0]
+
+
+def lower(problem: Problem) -> list[Piece]:
+    """The calls that together are the problem; together they cover every query of every sample."""
+    mask = problem.mask
+    if problem.bias is None:
+        if mask is None:
+            return EVERYTHING
+        if (
+            isinstance(mask, Causal)
+            and mask.offset is None
+            and problem.query.shape[2] == problem.key.shape[2]
+        ):
+            return EVERYTHING_CAUSAL
+    spans = None
+    if mask is not None and problem.query.is_cpu and not torch.compiler.is_compiling():
+        spans = mask.spans(problem.query_len, problem.kv_len, problem.device, {})
+        if spans is not None and spans.pieces == 1 and problem.bias is None:
+            sliced = _slices(problem, spans)
+            if sliced:
+                return sliced
+    return _portions(problem, spans)
+
+
+def _slices(problem: Problem, spans: Spans) -> list[Piece]:
+    """Rectangles and triangles of queries × keys, if a few of them are the whole mask."""
+    start, stop = spans.start[..., 0], spans.stop[..., 0]
+    rows = start.shape[0]
+    work = problem.num_heads * problem.query_len * problem.kv_len * problem.batch // rows
+    if rows > 1 and work < WORTH_SLICING:
+        return []
+    # Both edges of the runs stand still (a rectangle), or only the end moves on (a triangle).
+    steps = torch.stack([start.diff(dim=1), stop.diff(dim=1)], dim=-1)
+    turns = (steps[:, 1:] != steps[:, :-1]).any(-1)
+    if int(turns.sum()) > 2 * SLICES_PER_ROW * rows:
+        return []
+    pieces = []
+    for row in range(rows):
+        samples = slice(0, problem.batch) if rows == 1 else slice(row, row + 1)
+        first = 0
+        while first < problem.query_len:
+            last = _end_of_run(steps[row], turns[row], first)
+            low, high = int(start[row, first]), int(stop[row, first])
+            step = steps[row, first].tolist() if last > first else [0, 0]
+            queries = slice(first, last + 1)
+            if step == [0, 0]:
+                pieces.append(Piece(samples, queries, slice(low, high), False, False))
+            elif step == [0, 1] and high == low + 1:
+                square = slice(low, low + last + 1 - first)
+                pieces.append(Piece(samples, queries, square, True, False))
+            else:
+                return []
+            first = last + 1
+    return pieces if len(pieces) <= SLICES_PER_ROW * rows else []
+
+
+def _end_of_run(steps: Tensor, turns: Tensor, first: int) -> int:
+    """The last query that goes on from `first` in equal steps."""
+    if first >= steps.shape[0]:
+        return first
+    ahead = turns[first:].nonzero()
+    return first + 1 + int(ahead[0]) if ahead.numel() else steps.shape[0]
+
+
+def _portions(problem: Problem, spans: Spans | None) -> list[Piece]:
+    """Portions of queries, each with the keys that they see and their part of the mask."""
+    everything = slice(0, problem.batch)
+    whole = Piece(everything, slice(0, problem.query_len), slice(0, problem.kv_len), False, True)
+    per_query = max(1, _mask_numbers(problem, whole) // problem.query_len)
+    portion = max(16, MASK_PORTION // per_query)
+    if spans is not None and problem.query_len > portion // 4:
+        portion = min(portion, max(256, problem.query_len // 64))
+    pieces = []
+    for first in range(0, problem.query_len, portion):
+        queries = slice(first, min(first + portion, problem.query_len))
+        keys = whole.keys
+        if spans is not None:
+            start, stop = spans.start[:, queries], spans.stop[:, queries]
+            used = stop > start
+            low = int(start.masked_fill(~used, problem.kv_len).min())
+            high = int(stop.masked_fill(~used, 0).max())
+            keys = slice(min(low, high), high)
+        pieces.append(Piece(everything, queries, keys, False, True))
+    return pieces
+
+
+def _mask_numbers(problem: Problem, piece: Piece) -> int:
+    """How many numbers the part of the mask and bias of a piece has."""
+    heads = 1
+    batch = 1
+    if problem.mask is not None:
+        batch, heads = problem.mask.batch or 1, problem.mask.heads or 1
+    if problem.bias is not None:
+        corner = problem.bias_block(slice(0, 1), slice(0, 1))
+        assert corner is not None
+        batch, heads = max(batch, corner.shape[0]), max(heads, corner.shape[1])
+    queries = piece.queries.stop - piece.queries.start
+    return batch * heads * queries * (piece.keys.stop - piece.keys.start)
+
+
+def _run(
+    problem: Problem, pieces: list[Piece], query: Tensor, key: Tensor, value: Tensor
+) -> Tensor:
+    if pieces[0].whole and problem.sinks is None:
+        return _fused(problem, query, key, value, None, pieces[0].causal)
+    return _assemble([_run_piece(problem, piece, query, key, value) for piece in pieces], pieces)
+
+
+def _run_piece(problem: Problem, piece: Piece, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    query, key, value = _cut(piece, query, key, value)
+    if key.shape[2] == 0:
+        return (query[..., :1] * 0.0).expand(-1, -1, -1, value.shape[3])
+    added, seen = _attn_mask(problem, piece)
+    if problem.sinks is None:
+        context = _fused(problem, query, key, value, added, piece.causal)
+    else:
+        context, total = _fused_with_logsumexp(problem, query, key, value, added, piece.causal)
+        share = torch.sigmoid(total - stages.accumulated(problem.sinks)[:, None])
+        context = (context * share[..., None]).to(context.dtype)
+    return context if seen is None else context.masked_fill(~seen, 0.0)
+
+
+def _logsumexp_of_piece(problem: Problem, piece: Piece) -> Tensor:
+    query, key = problem.query[piece.rows, :, piece.queries], problem.key[piece.rows, :, piece.keys]
+    if key.shape[2] == 0:
+        return torch.full_like(stages.accumulated(query[..., 0]), -torch.inf)
+    added, seen = _attn_mask(problem, piece)
+    # Only the logsumexp is wanted; the key is at hand, and as wide as the kernel wants a value.
+    _, total = _fused_with_logsumexp(problem, query, key, key, added, piece.causal)
+    return total if seen is None else total.masked_fill(~seen[..., 0], -torch.inf)
+
+
+def _cut(piece: Piece, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if piece.whole:
+        return query, key, value
+    return (
+        query[piece.rows, :, piece.queries],
+        key[piece.rows, :, piece.keys],
+        value[piece.rows, :, piece.keys],
+    )
+
+
+def _fused(
+    problem: Problem,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    causal: bool,
+) -> Tensor:
+    width = value.shape[3]
+    query, key, value = _as_the_kernels_want(query, key, value)
+    context = F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask,
+        problem.dropout or 0.0,
+        causal,
+        scale=problem.scale,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return context if context.shape[3] == width else context[..., :width]
+
+
+def _fused_with_logsumexp(
+    problem: Problem,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    causal: bool,
+) -> tuple[Tensor, Tensor]:
+    width = value.shape[3]
+    query, key, value = _as_the_kernels_want(query, key, value)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(
+            ~attn_mask, -torch.inf
+        )
+    context, total = _FlashWithLogsumexp.apply(query, key, value, attn_mask, causal, problem.scale)
+    return context if context.shape[3] == width else context[..., :width], total
+
+
+def _as_the_kernels_want(
+    query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One width for all three, and neighbours in memory along it."""
+    width, value_width = query.shape[3], value.shape[3]
+    if width < value_width:
+        query, key = (F.pad(t, (0, value_width - width)) for t in (query, key))
+    elif width > value_width:
+        value = F.pad(value, (0, width - value_width))
+    if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+    return query, key, value
+
+
+def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
+    """The part of mask and bias for one piece, and which queries see something; None for all.
+
+    A query that sees nothing is shown everything, and its result is thrown away: kernels disagree
+    about such queries, in the gradient above all.
+    """
+    if not piece.masked:
+        return None, None
+    visible = problem.visible(piece.queries, piece.keys)
+    added = problem.bias_block(piece.queries, piece.keys)
+    if added is None:
+        assert visible is not None
+        seen = visible.any(dim=-1, keepdim=True)
+        return visible | ~seen, seen
+    added = added.to(problem.query.dtype)
+    if visible is not None:
+        added = torch.where(visible, added, -torch.inf)
+    seen = (added != -torch.inf).any(dim=-1, keepdim=True)
+    added = added.masked_fill(~seen, 0.0)
+    queries = piece.queries.stop - piece.queries.start
+    keys = piece.keys.stop - piece.keys.start
+    return added.expand(-1, -1, queries, keys), seen
+
+
+def _assemble(parts: list[Tensor], pieces: list[Piece]) -> Tensor:
+    """Put the results of the pieces side by side; they come sample by sample, query by query."""
+    if len(parts) == 1:
+        return parts[0]
+    samples: dict[int, list[Tensor]] = {}
+    for part, piece in zip(parts, pieces, strict=True):
+        # As the fused kernels lay it out, tokens before heads: what a layer wants next.
+        samples.setdefault(piece.rows.start, []).append(part.transpose(1, 2))
+    rows = [row[0] if len(row) == 1 else torch.cat(row, dim=1) for row in samples.values()]
+    return (rows[0] if len(rows) == 1 else torch.cat(rows)).transpose(1, 2)
+
+
+def _may_look(query: Tensor) -> bool:
+    """Whether the values of a result can be read at once: not while tracing, and not on a device
+    that would have to stop for it."""
+    return (
+        query.is_cpu
+        and type(query) in (Tensor, torch.nn.Parameter)
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(query)
+    )
+
+
+def _all_finite(problem: Problem) -> bool:
+    return all(bool(torch.isfinite(t).all()) for t in (problem.query, problem.key, problem.value))
+
+
+def _run_apart(problem: Problem, pieces: list[Piece]) -> Tensor:
+    """Compute with the finite part of the inputs, then put NaN where the rest may be seen."""
+    query, key, value = problem.query, problem.key, problem.value
+    context = _run(problem, pieces, stages.finite(query), stages.finite(key), stages.finite(value))
+    with torch.no_grad():
+        unusable = torch.cat(
+            [
+                ~torch.isfinite(value),
+                stages.tainted(key)[..., None],
+                torch.ones_like(key[..., :1], dtype=torch.bool),
+            ],
+            dim=-1,
+        ).float()
+        unusable = stages.repeated_heads(unusable, problem.num_heads)
+        counts = _assemble([_seen_of(problem, piece, unusable) for piece in pieces], pieces)
+        from_value, from_key, any_key = counts[..., :-2], counts[..., -2:-1], counts[..., -1:]
+        whole_query = (from_key > 0) | (stages.tainted(query)[..., None] & (any_key > 0))
+        shows = (from_value > 0) | whole_query
+    return context.masked_fill(shows, torch.nan)
+
+
+def _seen_of(problem: Problem, piece: Piece, marks: Tensor) -> Tensor:
+    """How many marked keys each query of a piece may attend to, per mark."""
+    marks = marks[piece.rows, :, piece.keys]
+    if piece.causal:
+        return marks.cumsum(dim=2)
+    visible = problem.visible(piece.queries, piece.keys) if piece.masked else None
+    if visible is None:
+        queries = len(range(*piece.queries.indices(problem.query_len)))
+        return marks.sum(dim=2, keepdim=True).expand(-1, -1, queries, -1)
+    return visible.float() @ marks
+
+
+class _FlashWithLogsumexp(torch.autograd.Function):
+    """PyTorch's flash attention on the CPU, with a gradient through the logsumexp as well."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None,
+        causal: bool,
+        scale: float,
+    ) -> tuple[Tensor, Tensor]:
+        context, total = _flash_cpu(
+            query, key, value, 0.0, causal, attn_mask=attn_mask, scale=scale
+        )
+        ctx.save_for_backward(query, key, value, attn_mask, context, total)
+        ctx.causal, ctx.scale = causal, scale
+        return context, total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad_context, grad_total = grads
+        query, key, value, attn_mask, context, total = ctx.saved_tensors
+        # The gradient of a score is P · (dP − Σ P dP), and the logsumexp adds P · its gradient.
+        # One more value column of ones, with that gradient, adds it to dP; its context is given
+        # as 0, so that the sum does not take it away again.
+        width = query.shape[3]
+        query, key = F.pad(query, (0, 1)), F.pad(key, (0, 1))
+        value = F.pad(value, (0, 1), value=1.0)
+        context = F.pad(context, (0, 1))
+        grad_context = torch.cat(
+            [grad_context, grad_total[..., None].to(grad_context.dtype)], dim=-1
+        )
+        grad_query, grad_key, grad_value = _flash_cpu_backward(
+            grad_context,
+            query,
+            key,
+            value,
+            context,
+            total,
+            0.0,
+            ctx.causal,
+            attn_mask=attn_mask,
+            scale=ctx.scale,
+        )
+        return (
+            grad_query[..., :width],
+            grad_key[..., :width],
+            grad_value[..., :width],
+            None,
+            None,
+            None,
+        )
