@@ -1,0 +1,393 @@
+"""Multi-head attention as a layer (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
+
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeviceError,
+    DtypeError,
+    ShapeError,
+    UnsupportedError,
+)
+from clearhead.masks.base import Mask
+from clearhead.masks.dense import dense
+from clearhead.planning import Plan, plan_for, run
+from clearhead.problem import Problem, pose
+
+
+class MultiHeadAttention(nn.Module):
+    """Several heads of attention over projections of the input, projected back together.
+
+    `layer(x)` is self-attention, `layer(x, context)` is cross-attention. Fewer key than query heads
+    are grouped-query attention (Ainslie et al., 2023, https://arxiv.org/abs/2305.13245).
+
+    Args:
+        embed_dim: width of the input.
+        num_heads: number of query heads.
+        num_kv_heads: number of key and value heads, a divisor of num_heads; None is num_heads.
+        head_dim: width of a query and a key; None is embed_dim / num_heads.
+        value_head_dim: width of a value; None is head_dim.
+        context_dim: width of the context that keys and values are made of; None is embed_dim.
+        output_dim: width of the output; None is embed_dim.
+        bias: whether the projections of query, key and value have one.
+        output_bias: whether the projection of the output has one.
+        mask: who may see whom, at every call. It is a description: it is not saved with the
+            weights and fits any number of tokens.
+        dropout: probability of dropping a weight while training, in [0, 1); None is none.
+
+    Raises:
+        ArgumentError: codes `layer.size`, `layer.heads`, `layer.kv-heads` and `dropout.value`, for
+            sizes that do not fit; ArgumentTypeError for a mask or a size of another type.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> layer = ch.MultiHeadAttention(32, num_heads=4, num_kv_heads=2, mask=ch.causal())
+        >>> layer(torch.randn(3, 5, 32)).shape
+        torch.Size([3, 5, 32])
+        >>> cross = ch.MultiHeadAttention(32, num_heads=4, context_dim=16)
+        >>> cross(torch.randn(3, 5, 32), torch.randn(3, 7, 16)).shape
+        torch.Size([3, 5, 32])
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        *,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_head_dim: int | None = None,
+        context_dim: int | None = None,
+        output_dim: int | None = None,
+        bias: bool = False,
+        output_bias: bool = True,
+        mask: Mask | Tensor | None = None,
+        dropout: float | None = None,
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        context_dim = embed_dim if context_dim is None else context_dim
+        output_dim = embed_dim if output_dim is None else output_dim
+        _check_sizes(
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            context_dim=context_dim,
+            output_dim=output_dim,
+        )
+        if head_dim is None:
+            if embed_dim % num_heads:
+                raise ArgumentError(
+                    "layer.heads",
+                    f"embed_dim must be a multiple of num_heads, or head_dim be given; got "
+                    f"embed_dim={embed_dim}, num_heads={num_heads}.",
+                )
+            head_dim = embed_dim // num_heads
+        value_head_dim = head_dim if value_head_dim is None else value_head_dim
+        _check_sizes(head_dim=head_dim, value_head_dim=value_head_dim)
+        if num_heads % num_kv_heads:
+            raise ArgumentError(
+                "layer.kv-heads",
+                f"num_heads must be a multiple of num_kv_heads; got num_heads={num_heads}, "
+                f"num_kv_heads={num_kv_heads}.",
+            )
+        if dropout is not None and not 0 <= dropout < 1:
+            raise ArgumentError(
+                "dropout.value",
+                f"dropout must be a probability in [0, 1), or None for no dropout; got {dropout}.",
+            )
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads
+        self.head_dim = head_dim
+        self.value_head_dim = value_head_dim
+        self.context_dim = context_dim
+        self.output_dim = output_dim
+        self.dropout = dropout
+        self.mask = None if mask is None else _as_mask(mask)
+        self.query_projection = nn.Linear(embed_dim, num_heads * head_dim, bias=bias)
+        self.key_projection = nn.Linear(context_dim, num_kv_heads * head_dim, bias=bias)
+        self.value_projection = nn.Linear(context_dim, num_kv_heads * value_head_dim, bias=bias)
+        self.output_projection = nn.Linear(num_heads * value_head_dim, output_dim, bias=output_bias)
+
+    def forward(
+        self, x: Tensor, context: Tensor | None = None, *, mask: Mask | Tensor | None = None
+    ) -> Tensor:
+        """Attend from x to itself, or to a context.
+
+        Args:
+            x: (batch, tokens, embed_dim), or (tokens, embed_dim).
+            context: (batch, context_tokens, context_dim), with as many dimensions as x.
+            mask: for this call, beside the layer's own: a key must be visible in both.
+
+        Returns:
+            (batch, tokens, output_dim), or (tokens, output_dim).
+
+        Raises:
+            ShapeError, DtypeError, DeviceError, MaskError, ArgumentTypeError: for input that does
+                not fit, before anything is computed.
+        """
+        problem = self.pose(x, context, mask=mask)
+        output = self.join(run(problem))
+        return output if x.ndim == 3 else output[0]
+
+    def pose(
+        self, x: Tensor, context: Tensor | None = None, *, mask: Mask | Tensor | None = None
+    ) -> Problem:
+        """The problem that the layer gives to a kernel: projected, split into heads, masked.
+
+        Arguments and errors are those of `forward`.
+        """
+        source = x if context is None else context
+        self._check_inputs(x, source, context is not None)
+        query = _split(self.query_projection(x), self.num_heads)
+        key = _split(self.key_projection(source), self.num_kv_heads)
+        value = _split(self.value_projection(source), self.num_kv_heads)
+        if mask is None:
+            mask = self.mask
+        elif self.mask is not None:
+            mask = self.mask & _as_mask(mask)
+        return pose(query, key, value, mask=mask, dropout=self.dropout if self.training else None)
+
+    def join(self, context: Tensor) -> Tensor:
+        """The output for a context per head: heads side by side, then projected.
+
+        Args:
+            context: (batch, num_heads, tokens, value_head_dim).
+
+        Returns:
+            (batch, tokens, output_dim).
+        """
+        return self.output_projection(context.transpose(1, 2).flatten(2))
+
+    def plan(
+        self, x: Tensor, context: Tensor | None = None, *, mask: Mask | Tensor | None = None
+    ) -> Plan:
+        """The kernel that `forward` would use for these arguments, and why not the others."""
+        return plan_for(self.pose(x, context, mask=mask))
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention, *, mask: Mask | None = None) -> Self:
+        """A layer with the weights of PyTorch's, and equal outputs.
+
+        PyTorch's layer takes its mask at every call, with True = may *not* attend; here the layer
+        may bring one. The new layer always takes (batch, tokens, width). In training PyTorch may
+        drop other weights than this layer does: the random numbers are drawn elsewhere.
+
+        Args:
+            module: the layer to read; it is not changed and shares no memory with the new one.
+            mask: the mask of the new layer.
+
+        Raises:
+            UnsupportedError: code `convert.refused`, for what this layer has no place for:
+                bias_k and bias_v, add_zero_attn, kdim other than vdim.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> theirs = torch.nn.MultiheadAttention(16, 4, batch_first=True)
+            >>> ours = ch.MultiHeadAttention.from_torch(theirs)
+            >>> x = torch.randn(2, 5, 16)
+            >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
+            True
+        """
+        reasons = []
+        if module.bias_k is not None or module.bias_v is not None:
+            reasons.append("add_bias_kv=True: a learned key and value that every query sees")
+        if module.add_zero_attn:
+            reasons.append("add_zero_attn=True: a key and value of zeros that every query sees")
+        if module.kdim != module.vdim:
+            reasons.append(
+                f"kdim={module.kdim} and vdim={module.vdim}: keys and values of other "
+                "widths than each other"
+            )
+        _refuse("from_torch", reasons)
+        packed = module.in_proj_weight is not None
+        if packed:
+            weights = module.in_proj_weight.chunk(3)
+        else:
+            weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+        biases = None if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
+        like = module.out_proj.weight
+        layer = cls(
+            module.embed_dim,
+            num_heads=module.num_heads,
+            context_dim=module.kdim,
+            bias=biases is not None,
+            output_bias=module.out_proj.bias is not None,
+            mask=mask,
+            dropout=module.dropout or None,
+        ).to(like.device, like.dtype)
+        with torch.no_grad():
+            for index, projection in enumerate(layer._input_projections()):
+                projection.weight.copy_(weights[index])
+                if biases is not None:
+                    projection.bias.copy_(biases[index])
+            layer.output_projection.load_state_dict(module.out_proj.state_dict())
+        return layer.train(module.training)
+
+    def to_torch(self, *, without_mask: bool = False) -> nn.MultiheadAttention:
+        """PyTorch's layer with these weights, and equal outputs.
+
+        It takes its mask at each call, as `attn_mask=~mask.to_dense(tokens, tokens)`; so a layer
+        that brings a mask is converted only on demand.
+
+        Args:
+            without_mask: convert although this layer brings a mask.
+
+        Raises:
+            UnsupportedError: code `convert.refused`, with every part that PyTorch's layer lacks:
+                grouped heads, widths of their own, a mask of its own.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> ours = ch.MultiHeadAttention(16, num_heads=4)
+            >>> theirs = ours.to_torch()
+            >>> x = torch.randn(2, 5, 16)
+            >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
+            True
+        """
+        reasons = []
+        if self.num_kv_heads != self.num_heads:
+            reasons.append(f"num_kv_heads={self.num_kv_heads} for num_heads={self.num_heads}")
+        if not self.embed_dim == self.num_heads * self.head_dim == self.output_dim:
+            reasons.append(
+                f"embed_dim={self.embed_dim}, num_heads × head_dim="
+                f"{self.num_heads * self.head_dim}, output_dim={self.output_dim}: not one width"
+            )
+        if self.value_head_dim != self.head_dim:
+            reasons.append(f"value_head_dim={self.value_head_dim} for head_dim={self.head_dim}")
+        if self.mask is not None and not without_mask:
+            reasons.append(
+                f"mask={self.mask.describe()}: it takes a mask at each call only; "
+                "to_torch(without_mask=True) leaves it to you"
+            )
+        _refuse("to_torch", reasons)
+        like = self.output_projection.weight
+        module = nn.MultiheadAttention(
+            self.embed_dim,
+            self.num_heads,
+            dropout=self.dropout or 0.0,
+            bias=self.query_projection.bias is not None or self.output_projection.bias is not None,
+            kdim=self.context_dim,
+            vdim=self.context_dim,
+            batch_first=True,
+            device=like.device,
+            dtype=like.dtype,
+        )
+        projections = self._input_projections()
+        with torch.no_grad():
+            if module.in_proj_weight is not None:
+                targets = module.in_proj_weight.chunk(3)
+            else:
+                targets = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+            for target, projection in zip(targets, projections, strict=True):
+                target.copy_(projection.weight)
+            if module.in_proj_bias is not None:
+                for target, projection in zip(
+                    module.in_proj_bias.chunk(3), projections, strict=True
+                ):
+                    _fill(target, projection.bias)
+            module.out_proj.weight.copy_(self.output_projection.weight)
+            if module.out_proj.bias is not None:
+                _fill(module.out_proj.bias, self.output_projection.bias)
+        return module.train(self.training)
+
+    def extra_repr(self) -> str:
+        text = f"{self.embed_dim}, num_heads={self.num_heads}"
+        if self.num_kv_heads != self.num_heads:
+            text += f", num_kv_heads={self.num_kv_heads}"
+        text += f", head_dim={self.head_dim}"
+        if self.value_head_dim != self.head_dim:
+            text += f", value_head_dim={self.value_head_dim}"
+        if self.mask is not None:
+            text += f", mask={self.mask.describe()}"
+        return text if self.dropout is None else f"{text}, dropout={self.dropout}"
+
+    def _input_projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
+        return self.query_projection, self.key_projection, self.value_projection
+
+    def _check_inputs(self, x: Tensor, source: Tensor, is_cross: bool) -> None:
+        weight = self.query_projection.weight
+        source_name = "context" if is_cross else "x"
+        if not isinstance(x, Tensor) or not isinstance(source, Tensor):
+            name, given = ("x", x) if not isinstance(x, Tensor) else (source_name, source)
+            raise ArgumentTypeError(
+                f"{name}.type", f"{name} must be a torch.Tensor; got {type(given).__name__}."
+            )
+        if x.ndim not in (2, 3) or x.shape[-1] != self.embed_dim:
+            raise ShapeError(
+                "layer.input",
+                f"x must have shape (batch, tokens, embed_dim={self.embed_dim}) or "
+                f"(tokens, embed_dim={self.embed_dim}); got {tuple(x.shape)}.",
+            )
+        if source.shape[-1] != self.context_dim or source.ndim != x.ndim:
+            if not is_cross:
+                raise ShapeError(
+                    "layer.context-missing",
+                    f"this layer attends to a context of width context_dim={self.context_dim}; "
+                    "call it as layer(x, context).",
+                )
+            raise ShapeError(
+                "layer.context",
+                f"context must have shape (batch, tokens, context_dim={self.context_dim}), with as "
+                f"many dimensions as x; got {tuple(source.shape)} for x of {tuple(x.shape)}.",
+            )
+        if is_cross and x.ndim == 3 and source.shape[0] != x.shape[0]:
+            raise ShapeError(
+                "layer.context-batch",
+                f"x and context must have the same batch; got {x.shape[0]} and {source.shape[0]}.",
+            )
+        for name, tensor in (("x", x), (source_name, source)):
+            if tensor.dtype != weight.dtype and not torch.is_autocast_enabled(tensor.device.type):
+                raise DtypeError(
+                    "layer.dtype",
+                    f"{name} must have the dtype of the layer's weights, {weight.dtype}; got "
+                    f"{tensor.dtype}.",
+                )
+            if tensor.device != weight.device:
+                raise DeviceError(
+                    "layer.device",
+                    f"{name} is on {tensor.device}, the layer's weights on {weight.device}.",
+                )
+
+
+def _split(projected: Tensor, num_heads: int) -> Tensor:
+    """(batch, tokens, num_heads · dim) as (batch, num_heads, tokens, dim), without a copy."""
+    if projected.ndim == 2:
+        projected = projected[None]
+    batch, tokens, width = projected.shape
+    return projected.view(batch, tokens, num_heads, width // num_heads).transpose(1, 2)
+
+
+def _fill(target: Tensor, source: Tensor | None) -> None:
+    """Copy a bias, or zeros where there is none, which is the same layer."""
+    if source is None:
+        target.zero_()
+    else:
+        target.copy_(source)
+
+
+def _as_mask(mask: Mask | Tensor) -> Mask:
+    return mask if isinstance(mask, Mask) else dense(mask)
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise ArgumentTypeError(
+                "layer.size", f"{name} must be a whole number; got {type(size).__name__}."
+            )
+        if size < 1:
+            raise ArgumentError("layer.size", f"{name} must be 1 or more; got {size}.")
+
+
+def _refuse(what: str, reasons: list[str]) -> None:
+    if reasons:
+        raise UnsupportedError(
+            "convert.refused",
+            f"{what} cannot convert this layer.\n" + "\n".join(f"  - {r}" for r in reasons),
+        )
