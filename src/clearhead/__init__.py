@@ -1,0 +1,68 @@
+"""clearhead: attention you can see through."""
+
+from clearhead.biases import Bias, alibi
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ClearheadError,
+    DeviceError,
+    DtypeError,
+    MaskError,
+    MissingExtraError,
+    ModelError,
+    SelectionError,
+    ShapeError,
+    TooLargeError,
+    UnsupportedError,
+    WatchError,
+)
+from clearhead.functional import attend
+from clearhead.layers import MultiHeadAttention
+from clearhead.masks import (
+    BlockMap,
+    Mask,
+    causal,
+    dense,
+    documents,
+    full,
+    padding,
+    prefix,
+    sliding_window,
+)
+from clearhead.matrix import AttentionMatrix
+from clearhead.planning import Plan, plan
+from clearhead.watching import Seen, watch
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "AttentionMatrix",
+    "Bias",
+    "BlockMap",
+    "ClearheadError",
+    "DeviceError",
+    "DtypeError",
+    "Mask",
+    "MaskError",
+    "MissingExtraError",
+    "ModelError",
+    "MultiHeadAttention",
+    "Plan",
+    "Seen",
+    "SelectionError",
+    "ShapeError",
+    "TooLargeError",
+    "UnsupportedError",
+    "WatchError",
+    "alibi",
+    "attend",
+    "causal",
+    "dense",
+    "documents",
+    "full",
+    "padding",
+    "plan",
+    "prefix",
+    "sliding_window",
+    "watch",
+]
