@@ -31,6 +31,7 @@ from clearhead.masks import (
 )
 from clearhead.matrix import AttentionMatrix
 from clearhead.planning import Plan, plan
+from clearhead.tracing import Step, Trace, trace
 from clearhead.watching import Seen, watch
 
 __all__ = [
@@ -51,7 +52,9 @@ __all__ = [
     "Seen",
     "SelectionError",
     "ShapeError",
+    "Step",
     "TooLargeError",
+    "Trace",
     "UnsupportedError",
     "WatchError",
     "alibi",
@@ -64,5 +67,6 @@ __all__ = [
     "plan",
     "prefix",
     "sliding_window",
+    "trace",
     "watch",
 ]
