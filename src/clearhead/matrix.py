@@ -232,7 +232,7 @@ class AttentionMatrix:
                 every = torch.arange(problem.kv_len, device=self.device)
                 scores = self._masked_scores(samples, chosen_heads, some, every)
                 sinks = None if problem.sinks is None else problem.sinks[chosen_heads]
-                parts.append(stages.weights(scores, sinks)[..., columns])
+                parts.append(_take(stages.weights(scores, sinks), 3, columns))
         return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
 
     def _masked_scores(
@@ -241,24 +241,32 @@ class AttentionMatrix:
         """The masked scores of a rectangle, (samples, heads, rows, columns)."""
         problem = self.problem
         group = problem.num_heads // problem.num_kv_heads
-        query = problem.query[samples][:, heads][:, :, rows]
-        key = problem.key[samples][:, heads // group][:, :, columns]
+        query = _take(_take(_take(problem.query, 0, samples), 1, heads), 2, rows)
+        key = _take(_take(_take(problem.key, 0, samples), 1, heads // group), 2, columns)
         bias = None
         if problem.bias is not None:
             every = slice(0, problem.kv_len)
-            blocks = [
-                problem.bias.block(run, every, problem.query_len, problem.kv_len, self.device)
-                for run in _runs(rows)
-            ]
+            blocks = []
+            for run in _runs(rows):
+                block = problem.bias.block(
+                    run, every, problem.query_len, problem.kv_len, self.device
+                )
+                blocks.append(block.expand(-1, -1, run.stop - run.start, problem.kv_len))
             bias = torch.cat(blocks, dim=2)
-            bias = bias.expand(problem.batch, problem.num_heads, -1, problem.kv_len)
-            bias = bias[samples][:, heads][..., columns]
+            bias = _take(bias, 3, columns)
+            if bias.shape[0] > 1:
+                bias = _take(bias, 0, samples)
+            if bias.shape[1] > 1:
+                bias = _take(bias, 1, heads)
         visible = None
         if problem.mask is not None:
             visible = problem.mask.visible(
                 rows.view(1, 1, -1, 1), columns.view(1, 1, 1, -1), problem.query_len, problem.kv_len
             )
-            visible = visible.expand(problem.batch, problem.num_heads, -1, -1)[samples][:, heads]
+            if visible.shape[0] > 1:
+                visible = _take(visible, 0, samples)
+            if visible.shape[1] > 1:
+                visible = _take(visible, 1, heads)
         scores = stages.scores(query, key)
         capped = stages.capped_scores(stages.scaled_scores(scores, problem.scale), problem.softcap)
         return stages.masked_scores(capped, bias, visible)
@@ -352,6 +360,14 @@ def _as_indices(index: Tensor | slice, size: int, device: torch.device) -> Tenso
         except (TypeError, ValueError) as error:
             raise SelectionError("matrix.index", f"{index} is not a slice of ints.") from error
     return index.to(device)
+
+
+def _take(tensor: Tensor, axis: int, indices: Tensor) -> Tensor:
+    """The indices along an axis; the tensor itself, without a copy, if they are all in order."""
+    size = tensor.shape[axis]
+    if indices.shape[0] == size and bool((indices == torch.arange(size).to(indices)).all()):
+        return tensor
+    return tensor.index_select(axis, indices)
 
 
 def _runs(rows: Tensor) -> list[slice]:

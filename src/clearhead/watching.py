@@ -72,7 +72,7 @@ class Seen(Mapping[str, AttentionMatrix]):
 
     def __getitem__(self, layer: str | int) -> AttentionMatrix:
         calls = self.calls(layer)
-        if len(calls) > 1:
+        if len(calls) != 1:
             raise SelectionError(
                 "watch.several",
                 f"{layer!r} attended {len(calls)} times; calls({layer!r}) has them all.",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from clearhead import stages
 from clearhead.masks.causal import Causal
@@ -353,7 +354,7 @@ def _may_look(query: Tensor) -> bool:
         query.is_cpu
         and type(query) in (Tensor, torch.nn.Parameter)
         and not torch.compiler.is_compiling()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(query)
+        and not is_functorch_wrapped_tensor(query)
     )
 
 
@@ -415,8 +416,10 @@ class _FlashWithLogsumexp(torch.autograd.Function):
         return context, total
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    @torch.autograd.function.once_differentiable  # its type hides the name of ctx
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
         grad_context, grad_total = grads
         query, key, value, attn_mask, context, total = ctx.saved_tensors
         # The gradient of a score is P · (dP − Σ P dP), and the logsumexp adds P · its gradient.

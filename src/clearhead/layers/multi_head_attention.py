@@ -15,6 +15,7 @@ from clearhead.errors import (
 )
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
+from clearhead.matrix import AttentionMatrix
 from clearhead.planning import Plan, plan_for, run
 from clearhead.problem import Problem, pose
 
@@ -142,16 +143,29 @@ class MultiHeadAttention(nn.Module):
 
         Arguments and errors are those of `forward`.
         """
-        source = x if context is None else context
-        self._check_inputs(x, source, context is not None)
-        query = _split(self.query_projection(x), self.num_heads)
-        key = _split(self.key_projection(source), self.num_kv_heads)
+        query, key, source = self._query_and_key(x, context)
         value = _split(self.value_projection(source), self.num_kv_heads)
-        if mask is None:
-            mask = self.mask
-        elif self.mask is not None:
-            mask = self.mask & _as_mask(mask)
-        return pose(query, key, value, mask=mask, dropout=self.dropout if self.training else None)
+        dropout = self.dropout if self.training else None
+        return pose(query, key, value, mask=self._combined(mask), dropout=dropout)
+
+    def weights(
+        self, x: Tensor, context: Tensor | None = None, *, mask: Mask | Tensor | None = None
+    ) -> AttentionMatrix:
+        """The attention weights of `forward`, to be looked into; they are never in memory whole.
+
+        Arguments and errors are those of `forward`.
+
+        Returns:
+            An `AttentionMatrix` of shape (batch, num_heads, tokens, context_tokens).
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+            >>> layer.weights(torch.randn(1, 1000, 8))[..., -1, :].shape
+            torch.Size([1, 2, 1000])
+        """
+        query, key, _ = self._query_and_key(x, context)
+        return AttentionMatrix(query, key, mask=self._combined(mask))
 
     def join(self, context: Tensor) -> Tensor:
         """The output for a context per head: heads side by side, then projected.
@@ -306,6 +320,19 @@ class MultiHeadAttention(nn.Module):
         if self.mask is not None:
             text += f", mask={self.mask.describe()}"
         return text if self.dropout is None else f"{text}, dropout={self.dropout}"
+
+    def _query_and_key(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Query and key per head, and what the key and the value are made of."""
+        source = x if context is None else context
+        self._check_inputs(x, source, context is not None)
+        query = _split(self.query_projection(x), self.num_heads)
+        return query, _split(self.key_projection(source), self.num_kv_heads), source
+
+    def _combined(self, mask: Mask | Tensor | None) -> Mask | None:
+        """The layer's mask and that of a call."""
+        if mask is None:
+            return self.mask
+        return _as_mask(mask) if self.mask is None else self.mask & _as_mask(mask)
 
     def _input_projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
         return self.query_projection, self.key_projection, self.value_projection
