@@ -18,6 +18,8 @@ from tests.surface import MODULES, SOURCE, public_objects
 FLOORS = {
     "errors": 0,
     "shapes": 0,
+    "arguments": 1,
+    "words": 0,
     "masks": 1,
     "biases": 1,
     "problem": 2,

@@ -1,10 +1,11 @@
 """Multi-head attention as a layer (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
-from typing import Self
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from clearhead.arguments import check_dropout, check_sizes, check_switch
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -18,6 +19,8 @@ from clearhead.masks.dense import dense
 from clearhead.matrix import AttentionMatrix
 from clearhead.planning import Plan, plan_for, run
 from clearhead.problem import Problem, pose
+
+Layer = TypeVar("Layer", bound="MultiHeadAttention")
 
 
 class MultiHeadAttention(nn.Module):
@@ -41,7 +44,7 @@ class MultiHeadAttention(nn.Module):
         dropout: probability of dropping a weight while training, in [0, 1); None is none.
 
     Raises:
-        ArgumentError: codes `layer.size`, `layer.heads`, `layer.kv-heads` and `dropout.value`, for
+        ArgumentError: codes `argument.size`, `layer.heads`, `layer.kv-heads`, `dropout.value`, for
             sizes that do not fit; ArgumentTypeError for a mask or a size of another type.
 
     Example:
@@ -73,7 +76,7 @@ class MultiHeadAttention(nn.Module):
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         context_dim = embed_dim if context_dim is None else context_dim
         output_dim = embed_dim if output_dim is None else output_dim
-        _check_sizes(
+        check_sizes(
             embed_dim=embed_dim,
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
@@ -89,18 +92,16 @@ class MultiHeadAttention(nn.Module):
                 )
             head_dim = embed_dim // num_heads
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
-        _check_sizes(head_dim=head_dim, value_head_dim=value_head_dim)
+        check_sizes(head_dim=head_dim, value_head_dim=value_head_dim)
         if num_heads % num_kv_heads:
             raise ArgumentError(
                 "layer.kv-heads",
                 f"num_heads must be a multiple of num_kv_heads; got num_heads={num_heads}, "
                 f"num_kv_heads={num_kv_heads}.",
             )
-        if dropout is not None and not 0 <= dropout < 1:
-            raise ArgumentError(
-                "dropout.value",
-                f"dropout must be a probability in [0, 1), or None for no dropout; got {dropout}.",
-            )
+        check_dropout(dropout)
+        check_switch("bias", bias)
+        check_switch("output_bias", output_bias)
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads
@@ -185,7 +186,9 @@ class MultiHeadAttention(nn.Module):
         return plan_for(self.pose(x, context, mask=mask))
 
     @classmethod
-    def from_torch(cls, module: nn.MultiheadAttention, *, mask: Mask | None = None) -> Self:
+    def from_torch(
+        cls: type[Layer], module: nn.MultiheadAttention, *, mask: Mask | None = None
+    ) -> Layer:
         """A layer with the weights of PyTorch's, and equal outputs.
 
         PyTorch's layer takes its mask at every call, with True = may *not* attend; here the layer
@@ -400,16 +403,6 @@ def _fill(target: Tensor, source: Tensor | None) -> None:
 
 def _as_mask(mask: Mask | Tensor) -> Mask:
     return mask if isinstance(mask, Mask) else dense(mask)
-
-
-def _check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool):
-            raise ArgumentTypeError(
-                "layer.size", f"{name} must be a whole number; got {type(size).__name__}."
-            )
-        if size < 1:
-            raise ArgumentError("layer.size", f"{name} must be 1 or more; got {size}.")
 
 
 def _refuse(what: str, reasons: list[str]) -> None:

@@ -1,0 +1,45 @@
+"""A mask as the tensor that the scores at hand need."""
+
+from torch import Tensor
+
+from clearhead.masks import Mask, dense
+
+
+def as_mask(mask: Mask | Tensor | None) -> Mask | None:
+    """A mask as it is, a bool tensor as the mask that it draws, None for nothing hidden."""
+    return mask if mask is None or isinstance(mask, Mask) else dense(mask)
+
+
+def both(mask: Mask | None, other: Mask | None) -> Mask | None:
+    """The mask that shows what both show."""
+    if mask is None or other is None:
+        return other if mask is None else mask
+    return mask & other
+
+
+def visible_pairs(
+    mask: Mask | None, query: Tensor, key: Tensor, *, heads: bool = False
+) -> Tensor | None:
+    """True where a query may attend, of a shape that broadcasts to the scores; None for no mask.
+
+    Args:
+        mask: who may see whom.
+        query: (query_len, head_dim), with `heads` (num_heads, …), and a batch before that or none.
+        key: the same with kv_len.
+        heads: whether query and key have an axis of heads.
+
+    Raises:
+        MaskError, DeviceError: if the mask was made for other sizes or another device.
+    """
+    if mask is None:
+        return None
+    *outer, query_len, _ = query.shape
+    kv_len = key.shape[-2]
+    num_heads = outer.pop() if heads else 1
+    mask.check(outer[0] if outer else 1, num_heads, query_len, kv_len, query.device)
+    visible = mask.to_dense(query_len, kv_len, device=query.device)
+    if visible.ndim == 2:
+        return visible
+    if not heads:
+        visible = visible[:, 0]
+    return visible if outer else visible[0]

@@ -1,0 +1,76 @@
+import torch
+
+import clearhead as ch
+from clearhead.errors import MaskError, ShapeError
+from clearhead.ladder import BatchedAttention, DropoutAttention
+from tests.ladder.refusal import refused
+
+
+def rungs(mask: ch.Mask | None = None) -> tuple[DropoutAttention, BatchedAttention]:
+    before = DropoutAttention(5, head_dim=3, value_head_dim=2, context_dim=13, mask=mask)
+    rung = BatchedAttention(5, head_dim=3, value_head_dim=2, context_dim=13, mask=mask)
+    rung.load_state_dict(before.state_dict())
+    return before.double(), rung.double()
+
+
+def test_equals_the_rung_before_for_each_sequence() -> None:
+    before, rung = rungs(ch.causal())
+    x = torch.randn(2, 7, 5, dtype=torch.float64)
+    context = torch.randn(2, 11, 13, dtype=torch.float64)
+    one_by_one = torch.stack([before(*pair) for pair in zip(x, context, strict=True)])
+    torch.testing.assert_close(rung(x, context), one_by_one)
+    torch.testing.assert_close(rung(x[0], context[0]), one_by_one[0])
+
+
+def test_sequences_do_not_meet() -> None:
+    rung = BatchedAttention(5, head_dim=3)
+    x = torch.randn(3, 7, 5, requires_grad=True)
+    (gradient,) = torch.autograd.grad(rung(x)[1].sum(), x)
+    assert (gradient[[0, 2]] == 0).all()
+    assert gradient[1].abs().sum() > 0
+
+
+def test_mask_of_the_call_and_of_the_rung_both_hide() -> None:
+    rung = BatchedAttention(5, head_dim=3, mask=ch.causal()).double()
+    x = torch.randn(2, 7, 5, dtype=torch.float64)
+    lengths = [4, 7]
+    padded = rung(x, mask=ch.padding(lengths))
+    for sample, length in enumerate(lengths):
+        alone = rung(x[sample, :length])
+        torch.testing.assert_close(padded[sample, :length], alone)
+    both = (ch.causal() & ch.padding(lengths)).to_dense(7, 7)
+    assert torch.equal(rung.stages(x, mask=ch.padding(lengths)).weights != 0, both[:, 0])
+
+
+def test_a_mask_of_the_call_may_be_a_tensor_and_the_only_one() -> None:
+    rung = BatchedAttention(5, head_dim=3)
+    x = torch.randn(2, 7, 5)
+    seen = torch.rand(2, 1, 7, 7) > 0.5
+    assert torch.equal(rung.stages(x, mask=seen).weights != 0, seen[:, 0])
+    assert torch.equal(rung.stages(x[0], mask=seen[:1]).weights != 0, seen[0, 0])
+
+
+def test_empty_batch_and_one_token() -> None:
+    rung = BatchedAttention(5, head_dim=3, mask=ch.causal())
+    assert rung(torch.zeros(0, 7, 5)).shape == (0, 7, 3)
+    assert rung(torch.zeros(2, 1, 5)).shape == (2, 1, 3)
+    assert rung(torch.zeros(2, 0, 5)).shape == (2, 0, 3)
+
+
+def test_refusals() -> None:
+    _, rung = rungs()
+    x, context = torch.zeros(2, 7, 5).double(), torch.zeros(2, 11, 13).double()
+    message = "got shapes (2, 7, 5) and (1, 11, 13)"
+    with refused(ShapeError, "rung.context-batch", message):
+        rung(x, context[:1])
+    with refused(ShapeError, "rung.context-batch", "got shapes (2, 7, 5) and (11, 13)"):
+        rung(x, context[0])
+    message = (
+        "x must have shape (batch, tokens, embed_dim=5) or (tokens, embed_dim=5); got (1, 2, 7,"
+    )
+    with refused(ShapeError, "rung.input", message):
+        rung(x[None], context[None])
+    with refused(MaskError, "mask.batch", "describes a batch of 3; the query has a batch of 2"):
+        rung(x, context, mask=ch.padding([1, 2, 3]))
+    with refused(MaskError, "mask.heads", "describes 4 heads; the query has num_heads=1"):
+        rung(x, context, mask=torch.ones(1, 4, 7, 11).bool())

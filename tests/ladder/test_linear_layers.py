@@ -1,0 +1,76 @@
+import pytest
+import torch
+from torch import nn
+
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.ladder import SelfAttention, SelfAttentionWithLayers
+from tests.ladder.refusal import refused
+
+
+def test_equals_bare_matrices() -> None:
+    matrices = SelfAttention(5, head_dim=3, value_head_dim=2).double()
+    layers = SelfAttentionWithLayers(5, head_dim=3, value_head_dim=2).with_weights(
+        *matrices.parameters()
+    )
+    x = torch.randn(7, 5, dtype=torch.float64)
+    torch.testing.assert_close(layers(x), matrices(x))
+    torch.testing.assert_close(layers.stages(x), matrices.stages(x))
+
+
+def test_a_bias_is_added_to_each_projection() -> None:
+    rung = SelfAttentionWithLayers(5, head_dim=3, value_head_dim=2, bias=True)
+    query, key = torch.randn(2, 5, 3)
+    value, x = torch.randn(5, 2), torch.randn(7, 5)
+    biases = torch.randn(3), torch.randn(3), torch.randn(2)
+    rung.with_weights(
+        query, key, value, query_bias=biases[0], key_bias=biases[1], value_bias=biases[2]
+    )
+    for projected, weight, bias in zip(rung.project(x), (query, key, value), biases, strict=True):
+        torch.testing.assert_close(projected, x @ weight + bias)
+
+
+def test_there_is_no_bias_unless_asked_for() -> None:
+    rung = SelfAttentionWithLayers(5, head_dim=3)
+    assert [name for name, _ in rung.named_parameters()] == [
+        "query_projection.weight",
+        "key_projection.weight",
+        "value_projection.weight",
+    ]
+
+
+def test_layers_are_drawn_query_first() -> None:
+    torch.manual_seed(123)
+    rung = SelfAttentionWithLayers(5, head_dim=3, value_head_dim=2, bias=True)
+    torch.manual_seed(123)
+    for ours, width in zip(rung.children(), (3, 3, 2), strict=True):
+        theirs = nn.Linear(5, width)
+        assert isinstance(ours, nn.Linear)
+        assert torch.equal(ours.weight, theirs.weight)
+        assert torch.equal(ours.bias, theirs.bias)
+
+
+def test_refused_weights() -> None:
+    plain = SelfAttentionWithLayers(5, head_dim=3)
+    biased = SelfAttentionWithLayers(5, head_dim=3, bias=True)
+    query, key, value = torch.zeros(3, 5, 3)
+    bias = torch.zeros(3)
+    before = biased.query_projection.weight.clone()
+    with refused(
+        ArgumentError, "rung.weight-unexpected", "key_bias was given, and this rung has no"
+    ):
+        plain.with_weights(query, key, value, key_bias=bias)
+    with refused(
+        ArgumentError, "rung.weight-missing", "value_bias must be given too, with shape (3,"
+    ):
+        biased.with_weights(query, key, value, query_bias=bias, key_bias=bias)
+    with refused(ShapeError, "rung.weight", "key_bias must have shape (3,); got (2,)"):
+        biased.with_weights(
+            query, key, value, query_bias=bias, key_bias=torch.zeros(2), value_bias=bias
+        )
+    assert torch.equal(biased.query_projection.weight, before), "a refusal changes nothing"
+
+
+@pytest.mark.parametrize("bias", [6, 0.1, None])
+def test_a_bias_is_switched_on_by_true_only(bias: object) -> None:
+    with refused(ArgumentTypeError, "bias.type", f"bias must be True or False; got {bias}"):
+        SelfAttentionWithLayers(5, head_dim=3, bias=bias)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,101 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, DtypeError, ShapeError
+from clearhead.ladder import SelfAttention, SimpleAttention
+from tests.ladder.refusal import refused
+
+
+def test_equals_simple_attention_where_the_matrices_do_nothing() -> None:
+    x = torch.randn(7, 1, dtype=torch.float64)  # of width 1 the scale is 1 as well
+    one = torch.ones(1, 1, dtype=torch.float64)
+    rung = SelfAttention(1, head_dim=1).with_weights(one, one, one)
+    torch.testing.assert_close(rung(x), SimpleAttention()(x))
+
+
+def test_equals_attend_on_its_projections() -> None:
+    rung = SelfAttention(5, head_dim=3, value_head_dim=2).double()
+    x = torch.randn(7, 5, dtype=torch.float64)
+    context = rung(x)
+    assert context.shape == (7, 2)
+    torch.testing.assert_close(context, ch.attend(*rung.project(x)))
+
+
+@pytest.mark.parametrize(("init", "draw"), [("normal", torch.randn), ("uniform", torch.rand)])
+def test_matrices_are_drawn_query_first(init: str, draw: Callable[..., Tensor]) -> None:
+    torch.manual_seed(123)
+    rung = SelfAttention(5, head_dim=3, value_head_dim=2, init=init)  # pyright: ignore[reportArgumentType]
+    torch.manual_seed(123)
+    assert torch.equal(rung.query_weight, draw(5, 3))
+    assert torch.equal(rung.key_weight, draw(5, 3))
+    assert torch.equal(rung.value_weight, draw(5, 2))
+
+
+def test_all_matrices_learn() -> None:
+    rung = SelfAttention(5, head_dim=3)
+    rung(torch.randn(7, 5)).square().sum().backward()
+    for parameter in rung.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.abs().sum() > 0
+
+
+def test_given_weights_are_copied() -> None:
+    query, key = torch.randn(2, 5, 3, dtype=torch.float64)
+    value = nn.Parameter(torch.randn(5, 2, dtype=torch.float64))
+    rung = SelfAttention(5, head_dim=3, value_head_dim=2).with_weights(query, key, value)
+    assert torch.equal(rung.value_weight, value)
+    with torch.no_grad():
+        value.zero_()
+    assert rung.value_weight.abs().sum() > 0
+    assert rung(torch.randn(7, 5, dtype=torch.float64)).dtype == torch.float64
+
+
+def test_refused_sizes() -> None:
+    with refused(ArgumentError, "argument.size", "head_dim must be 1 or more; got 0"):
+        SelfAttention(5, head_dim=0)
+    with refused(ArgumentError, "argument.size", "value_head_dim must be 1 or more; got 0"):
+        SelfAttention(5, head_dim=3, value_head_dim=0)
+    with refused(ArgumentTypeError, "argument.size", "embed_dim must be a whole number; got float"):
+        SelfAttention(5.0, head_dim=3)  # pyright: ignore[reportArgumentType]
+    with refused(ArgumentError, "init.name", """init must be "normal" or "uniform"; got 'zeros'"""):
+        SelfAttention(5, head_dim=3, init="zeros")  # pyright: ignore[reportArgumentType]
+
+
+def test_refused_weights() -> None:
+    rung = SelfAttention(5, head_dim=3, value_head_dim=2)
+    query, key, value = torch.zeros(5, 3), torch.ones(5, 3), torch.zeros(5, 2)
+    with refused(ShapeError, "rung.weight", "key must have shape (5, 3); got (5, 4)."):
+        rung.with_weights(query, torch.zeros(5, 4), value)
+    with refused(ShapeError, "rung.weight", "A weight of nn.Linear has to be turned: weight.mT"):
+        rung.with_weights(query.mT, key, value)
+    with refused(ArgumentTypeError, "value.type", "value must be a torch.Tensor; got list"):
+        rung.with_weights(query, key, [1.0])  # pyright: ignore[reportArgumentType]
+    with refused(DtypeError, "rung.dtype", "got torch.float64 for value"):
+        rung.with_weights(query, key, value.double())
+    with refused(DtypeError, "rung.dtype", "got torch.int64 for query"):
+        rung.with_weights(query.long(), key.long(), value.long())
+    with refused(DeviceError, "rung.device", "got cpu, and meta for key"):
+        rung.with_weights(query, key.to("meta"), value)
+    assert not torch.equal(rung.key_weight, key), "a refusal leaves the rung as it was"
+
+
+def test_refused_input() -> None:
+    rung = SelfAttention(5, head_dim=3)
+    with refused(ShapeError, "rung.input", "x must have shape (tokens, embed_dim=5); got (7, 4)"):
+        rung(torch.zeros(7, 4))
+    with refused(
+        DtypeError, "rung.dtype", "the dtype of the weights, torch.float32; got torch.flo"
+    ):
+        rung(torch.zeros(7, 5, dtype=torch.float64))
+    with refused(DeviceError, "rung.device", "x is on meta, the weights on cpu"):
+        rung(torch.zeros(7, 5, device="meta"))
+
+
+def test_autocast_is_no_mixture_of_dtypes() -> None:
+    rung = SelfAttention(5, head_dim=3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert rung(torch.randn(7, 5).bfloat16()).dtype == torch.bfloat16
