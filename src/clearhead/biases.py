@@ -46,6 +46,11 @@ class Bias(ABC):
         """Whether something in the bias is trained."""
         return False
 
+    @property
+    def may_hide(self) -> bool:
+        """Whether −∞ may stand in the bias, which hides a key as a mask does."""
+        return True
+
     def check(
         self,
         batch: int,
@@ -152,7 +157,7 @@ class Alibi(Bias):
         if self.slopes.shape[0] != num_heads:
             raise ShapeError(
                 "bias.heads",
-                f"alibi has slopes for {self.slopes.shape[0]} heads; the query has "
+                f"the bias {self.describe()} is for {self.slopes.shape[0]} heads; the query has "
                 f"num_heads={num_heads}.",
             )
         if not self.follows and self.slopes.device != device:
@@ -165,10 +170,16 @@ class Alibi(Bias):
     def block(
         self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
     ) -> Tensor:
-        position = torch.arange(queries.start, queries.stop, device=device) + (kv_len - query_len)
-        key_position = torch.arange(keys.start, keys.stop, device=device)
-        distance = (position[:, None] - key_position).abs()
-        return -self.slopes.to(device).view(1, -1, 1, 1) * distance
+        slopes = self.slopes.to(device).view(1, -1, 1, 1)
+        # Distances are whole numbers, exact in float32 up to 16 million tokens.
+        position = torch.arange(queries.start, queries.stop, dtype=slopes.dtype, device=device)
+        key_position = torch.arange(keys.start, keys.stop, dtype=slopes.dtype, device=device)
+        distance = (position[:, None] + (kv_len - query_len) - key_position).abs()
+        return -slopes * distance
+
+    @property
+    def may_hide(self) -> bool:
+        return False
 
     def describe(self) -> str:
         return f"alibi({self.slopes.shape[0]})"

@@ -7,6 +7,7 @@ most O(tokens) numbers and is asked for the part that somebody needs.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from clearhead.shapes import check_length, whole
 
 REPR_TOKENS = 6
 DRAWING_TOKENS = 200
+
+T = TypeVar("T")
 
 
 class Mask(ABC):
@@ -167,6 +170,7 @@ class Mask(ABC):
 
         Raises:
             ArgumentError: if a length is negative or too long to draw as text.
+            ArgumentTypeError: if a length is not a whole number.
 
         Example:
             >>> import clearhead as ch
@@ -188,8 +192,8 @@ class Mask(ABC):
 
         Worked out from the description, in O(tokens + blocks) time and memory as long as a query
         sees few separate runs of keys; never by forming tokens × tokens. A mask that holds a
-        tensor of tokens × tokens, or documents whose ids keep coming back, is read row of blocks
-        by row of blocks instead.
+        tensor of tokens × tokens, documents whose ids keep coming back, or many sets of keys with
+        holes is read a few queries at a time instead.
 
         Args:
             query_len: number of queries, in tokens.
@@ -264,26 +268,35 @@ class _Pair(Mask):
     right: Mask
 
     def __post_init__(self) -> None:
-        for name, error in (("batch", MaskError), ("heads", MaskError), ("device", DeviceError)):
-            a, b = getattr(self.left, name), getattr(self.right, name)
+        left, right = self.left, self.right
+        for name, a, b in (
+            ("batch", left.batch, right.batch),
+            ("heads", left.heads, right.heads),
+        ):
             if a is not None and b is not None and a != b:
-                raise error(
+                raise MaskError(
                     f"mask.{name}",
-                    f"masks of different {name} cannot be combined: "
-                    f"{self.left.describe()} is for {a}, {self.right.describe()} for {b}.",
+                    f"masks of different {name} cannot be combined: {left.describe()} is for {a}, "
+                    f"{right.describe()} for {b}.",
                 )
+        if left.device is not None and right.device is not None and left.device != right.device:
+            raise DeviceError(
+                "mask.device",
+                "masks on different devices cannot be combined: "
+                f"{left.describe()} is on {left.device}, {right.describe()} on {right.device}.",
+            )
 
     @property
     def batch(self) -> int | None:
-        return self.right.batch if self.left.batch is None else self.left.batch
+        return _either(self.left.batch, self.right.batch)
 
     @property
     def heads(self) -> int | None:
-        return self.right.heads if self.left.heads is None else self.left.heads
+        return _either(self.left.heads, self.right.heads)
 
     @property
     def device(self) -> torch.device | None:
-        return self.right.device if self.left.device is None else self.left.device
+        return _either(self.left.device, self.right.device)
 
     def check(
         self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
@@ -388,6 +401,10 @@ class Not(Mask):
 
     def describe(self) -> str:
         return f"~{_bracketed(self.mask, Not)}"
+
+
+def _either(a: T | None, b: T | None) -> T | None:
+    return b if a is None else a
 
 
 def _bracketed(mask: Mask, around: type[Mask]) -> str:

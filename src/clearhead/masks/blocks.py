@@ -109,7 +109,7 @@ def _count_from_spans(
     parts_of_key = torch.zeros(1, kv_len, dtype=torch.int64, device=device)
     for bit, part in enumerate(columns):
         parts_of_key = parts_of_key + (_key_set(part, query_len, kv_len, device).long() << bit)
-    known = parts_of_key.unique().tolist()
+    known = parts_of_key.unique().tolist() if columns else [0]
     if len(known) > KEY_SETS_WORTH_COUNTING:
         return None
     total: Tensor | None = None

@@ -122,12 +122,11 @@ def dense(tensor: Tensor) -> Mask:
             f"{tuple(tensor.shape)}. {hint}",
         )
     if tensor.ndim == 3:
-        a, b, c = tensor.shape
         raise MaskError(
             "mask.ambiguous",
-            f"mask of shape {a, b, c} could mean {a} samples or {a} heads; say which: "
-            f"mask[:, None] for (batch, 1, query_len, kv_len), mask[None] for "
-            "(1, num_heads, query_len, kv_len).",
+            f"mask of shape {tuple(tensor.shape)} could be one mask for each sample or one for "
+            "each head; say which: mask[:, None] for (batch, 1, query_len, kv_len), mask[None] "
+            "for (1, num_heads, query_len, kv_len).",
         )
     if tensor.ndim not in (2, 4):
         raise MaskError(

@@ -40,9 +40,8 @@ class Documents(Mask):
         if self.ids.shape[-1] != kv_len or query_len > kv_len:
             raise MaskError(
                 "mask.kv-len",
-                f"documents(ids) has ids of shape {tuple(self.ids.shape)}, one for each of "
-                f"{self.ids.shape[-1]} keys, the last of them also for the queries; there are "
-                f"query_len={query_len}, kv_len={kv_len}.",
+                f"the mask {self.describe()} is for {self.ids.shape[-1]} keys, the last of which "
+                f"are also the queries; there are query_len={query_len}, kv_len={kv_len}.",
             )
         if not self.follows and self.ids.device != device:
             raise DeviceError(
@@ -123,7 +122,7 @@ def _widen(edges: Tensor, pieces: int, kv_len: int) -> Tensor:
     return torch.nn.functional.pad(edges, (0, missing), value=kv_len)
 
 
-def documents(ids: Sequence[int] | Tensor) -> Mask:
+def documents(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Mask:
     """Let each token attend to the tokens of its own document only.
 
     With ids 7, 7, 9, 9, 9::
@@ -170,7 +169,7 @@ def documents(ids: Sequence[int] | Tensor) -> Mask:
     return Documents(tensor.to(torch.int64), follows)
 
 
-def _as_tensor(ids: Sequence[int]) -> Tensor:
+def _as_tensor(ids: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
     try:
         tensor = torch.tensor(ids)
         return tensor.long() if tensor.numel() == 0 else tensor

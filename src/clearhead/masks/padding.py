@@ -41,8 +41,8 @@ class PaddedTo(Mask):
         if self.longest > kv_len:
             raise MaskError(
                 "mask.length-over",
-                f"padding says that a row has {self.longest} real tokens; there are "
-                f"kv_len={kv_len} keys.",
+                f"the mask {self.describe()} says that a row has {self.longest} real tokens; "
+                f"there are kv_len={kv_len} keys.",
             )
 
     def visible(
@@ -101,8 +101,8 @@ class Valid(Mask):
         if self.valid.shape[-1] != kv_len:
             raise MaskError(
                 "mask.kv-len",
-                f"padding(valid) has shape {tuple(self.valid.shape)}, so it is for "
-                f"{self.valid.shape[-1]} keys; there are kv_len={kv_len}.",
+                f"the mask {self.describe()} is for {self.valid.shape[-1]} keys; there are "
+                f"kv_len={kv_len}.",
             )
         if self.valid.device != device:
             raise DeviceError(
@@ -168,6 +168,7 @@ def padding(lengths_or_valid: int | Sequence[int] | Tensor, *, side: Side | None
             cannot be meant; `mask.length-over`, `mask.kv-len`, `mask.batch` when it meets tensors
             of other sizes.
         ArgumentError: code `mask.side`, for another side, or a side beside a bool tensor.
+        ArgumentTypeError: code `mask.not-whole`, if a length is not a whole number.
 
     Example:
         >>> import torch, clearhead as ch

@@ -66,7 +66,9 @@ def prefix(length: int | Sequence[int] | Tensor) -> Mask:
         length: tokens in the prefix, 0 or more; one number, or one per row of the batch.
 
     Raises:
-        MaskError: code `mask.negative-length`, if a length is below zero.
+        MaskError: code `mask.negative-length`, if a length is below zero; `mask.per-row`, if the
+            lengths are not of shape (batch,).
+        ArgumentTypeError: code `mask.not-whole`, if a length is not a whole number.
 
     Example:
         >>> import clearhead as ch

@@ -1,0 +1,243 @@
+"""What masks of all kinds have in common: the laws, the sizes, the words."""
+
+import operator
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import clearhead as ch
+from tests.masks.drawn import rows
+from tests.masks.expressions import (
+    Expression,
+    Sizes,
+    as_tensor,
+    expressions,
+    expressions_for,
+    sizes,
+)
+from tests.memory import held_bytes
+
+CPU = torch.device("cpu")
+
+
+class Three(NamedTuple):
+    """Three masks for the same sizes."""
+
+    a: Expression
+    b: Expression
+    c: Expression
+
+
+def three_of(sizes: Sizes) -> st.SearchStrategy[Three]:
+    one = expressions_for(sizes)
+    return st.builds(Three, one, one, one)
+
+
+three = sizes.flatmap(three_of)
+
+
+def same(left: ch.Mask, right: ch.Mask, sizes: Sizes) -> bool:
+    return torch.equal(as_tensor(left, sizes), as_tensor(right, sizes))
+
+
+@given(expressions)
+def test_an_expression_of_masks_is_that_of_their_tensors(expression: Expression) -> None:
+    assert torch.equal(as_tensor(expression.mask, expression.sizes), expression.expected)
+
+
+@given(three)
+def test_the_operators_of_masks_are_those_of_tensors(masks: Three) -> None:
+    a, b, c = (as_tensor(each.mask, each.sizes) for each in masks)
+    for both in (operator.and_, operator.or_):
+        mask = both(both(masks.a.mask, masks.b.mask), ~masks.c.mask)
+        assert torch.equal(as_tensor(mask, masks.a.sizes), both(both(a, b), ~c))
+
+
+@given(three)
+def test_de_morgan(masks: Three) -> None:
+    a, b = masks.a.mask, masks.b.mask
+    assert same(~(a & b), ~a | ~b, masks.a.sizes)
+    assert same(~(a | b), ~a & ~b, masks.a.sizes)
+
+
+@given(expressions)
+def test_twice_the_opposite_is_the_same(expression: Expression) -> None:
+    assert same(~~expression.mask, expression.mask, expression.sizes)
+
+
+@given(three)
+def test_each_operator_distributes_over_the_other(masks: Three) -> None:
+    a, b, c = (each.mask for each in masks)
+    assert same(a & (b | c), (a & b) | (a & c), masks.a.sizes)
+    assert same(a | (b & c), (a | b) & (a | c), masks.a.sizes)
+
+
+@given(expressions)
+def test_neutral_and_absorbing_masks(expression: Expression) -> None:
+    mask, sizes = expression.mask, expression.sizes
+    assert same(mask & ch.full(), mask, sizes)
+    assert same(mask | ~ch.full(), mask, sizes)
+    assert as_tensor(mask | ch.full(), sizes).all()
+    assert not as_tensor(mask & ~mask, sizes).any()
+
+
+@given(expressions, st.data())
+def test_a_rectangle_is_a_slice_of_the_whole(expression: Expression, data: st.DataObject) -> None:
+    sizes = expression.sizes
+    queries, keys = (
+        slice(*sorted(data.draw(st.tuples(st.integers(0, length), st.integers(0, length)))))
+        for length in (sizes.query_len, sizes.kv_len)
+    )
+    part = expression.mask.block(queries, keys, sizes.query_len, sizes.kv_len, CPU)
+    assert part.ndim == 4
+    assert part.dtype == torch.bool
+    expected = expression.expected[:, :, queries, keys]
+    assert torch.equal(part.expand(expected.shape), expected)
+
+
+@given(expressions.filter(lambda e: min(e.sizes) > 0), st.data())
+def test_chosen_pairs(expression: Expression, data: st.DataObject) -> None:
+    """Any pairs, other ones for each sample and head, not only rectangles."""
+    batch, heads, query_len, kv_len = expression.sizes
+    count = 4
+    shape = (
+        data.draw(st.sampled_from([1, batch])),
+        data.draw(st.sampled_from([1, heads])),
+        count,
+        1,
+    )
+    amount = shape[0] * shape[1] * count
+    numbers = st.lists(st.integers(0, 10**6), min_size=amount, max_size=amount)
+    query = torch.tensor(data.draw(numbers)).view(shape) % query_len
+    key = torch.tensor(data.draw(numbers)).view(shape) % kv_len
+    seen = expression.mask.visible(query, key, query_len, kv_len).expand(batch, heads, count, 1)
+    samples = torch.arange(batch).view(-1, 1, 1, 1)
+    head = torch.arange(heads).view(1, -1, 1, 1)
+    assert torch.equal(seen, expression.expected[samples, head, query, key])
+
+
+@given(expressions)
+def test_the_tensor_has_the_dimensions_that_differ(expression: Expression) -> None:
+    mask, sizes = expression.mask, expression.sizes
+    dense = mask.to_dense(sizes.query_len, sizes.kv_len)
+    leading = () if mask.batch is None and mask.heads is None else mask.leading
+    assert dense.shape == (*leading, sizes.query_len, sizes.kv_len)
+    assert dense.is_contiguous()
+    assert mask.batch in (None, sizes.batch)
+    assert mask.heads in (None, sizes.heads)
+
+
+@given(expressions)
+def test_the_description_is_an_expression(expression: Expression) -> None:
+    """Python reads it as it was built: brackets stand where they are needed."""
+    text = re.sub(r"\w+\([^()]*\)", "full()", expression.mask.describe())
+    assert eval(text, {"full": ch.full}).describe() == text
+
+
+@pytest.mark.parametrize(
+    ("mask", "text"),
+    [
+        (ch.causal() & ch.full() & ch.prefix(1), "causal() & full() & prefix(1)"),
+        (ch.causal() & (ch.full() | ch.prefix(1)), "causal() & (full() | prefix(1))"),
+        (ch.causal() & ch.full() | ch.prefix(1), "(causal() & full()) | prefix(1)"),
+        (~(ch.causal() | ch.prefix(1)), "~(causal() | prefix(1))"),
+        (~~ch.causal(), "~~causal()"),
+        (~ch.causal() & ch.full(), "~causal() & full()"),
+    ],
+)
+def test_brackets(mask: ch.Mask, text: str) -> None:
+    assert mask.describe() == text
+
+
+def test_a_small_mask_is_drawn_by_its_repr() -> None:
+    mask = ch.causal() & ch.dense(rows("● ●", "· ●"))
+    assert repr(mask) == "causal() & dense(<1 × 1 × 2 × 2>)\n● ·\n· ●"
+    assert repr(~ch.causal()).splitlines()[1] == "· ● ● ● ● ●"
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ch.padding([7]),
+        ch.dense(torch.ones(2, 2).bool()) & ch.documents([1, 2, 3]),
+        ch.dense(torch.ones(3, 2, 2, 2).bool()),
+        ch.padding(torch.ones(1, 13).bool()),
+        ch.dense(torch.ones(2, 2, device="meta").bool()),
+        ch.padding(torch.ones(1, 2, device="meta").bool()),
+        ch.padding(torch.ones(2, device="meta").long()),
+        ch.documents(torch.ones(2, device="meta").long()),
+        ch.causal(torch.ones(2, device="meta").long()) & ch.full(),
+    ],
+    ids=ch.Mask.describe,
+)
+def test_repr_never_fails(mask: ch.Mask) -> None:
+    """Too long, too many, of sizes that only the query will tell, or without numbers."""
+    assert repr(mask) == mask.describe()
+
+
+def test_a_mask_stays_where_its_tensors_are() -> None:
+    tied = ch.causal() & ~ch.dense(torch.ones(2, 2, device="meta").bool())
+    assert tied.device == torch.device("meta")
+    assert tied.to_dense(2, 2).is_meta
+    free = ch.causal([1, 2]) & ch.padding([1, 2])
+    assert free.device is None
+    assert free.to_dense(2, 2).device == CPU
+    assert free.to_dense(2, 2, device="meta").is_meta
+    assert ch.dense(rows("●")).to_dense(1, 1, device="meta").is_meta
+
+
+def test_a_lone_tensor_on_the_left_is_refused_as_on_the_right() -> None:
+    tensor = torch.ones(2, 2).bool()
+    for combine in (operator.and_, operator.or_):
+        for left, right in ((tensor, ch.causal()), (ch.causal(), tensor)):
+            with pytest.raises(ch.ArgumentTypeError, match=r"Wrap it: clearhead\.dense\(tensor\)"):
+                combine(left, right)
+
+
+def without_causal_by_chance(mask: ch.Mask) -> object:
+    return mask or ch.causal()
+
+
+def test_a_mask_is_neither_true_nor_false() -> None:
+    with pytest.raises(ch.ArgumentTypeError, match="neither true nor false"):
+        without_causal_by_chance(ch.full())
+
+
+LONG = 100_000
+
+DESCRIPTIONS: list[tuple[str, Callable[[], ch.Mask], int]] = [
+    ("causal", ch.causal, 0),
+    ("window", lambda: ch.sliding_window(left=4096), 0),
+    ("prefix", lambda: ch.prefix(LONG // 2), 0),
+    ("lengths", lambda: ch.padding([LONG, 5]), 16),
+    ("valid", lambda: ch.padding(torch.rand(LONG) > 0.5), LONG),
+    ("documents", lambda: ch.documents(torch.arange(LONG) // 1000), 8 * LONG),
+    ("offsets", lambda: ch.causal([1, 2, 3]), 24),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "allowed"),
+    [(make, allowed) for _, make, allowed in DESCRIPTIONS],
+    ids=[name for name, *_ in DESCRIPTIONS],
+)
+def test_a_description_holds_no_more_than_its_tokens(
+    make: Callable[[], ch.Mask], allowed: int
+) -> None:
+    mask = make()
+    mask.describe()
+    list(mask.columns())
+    # What is worked out and kept is a few numbers per row of the batch.
+    assert held_bytes(mask) <= allowed + 64
+    assert held_bytes(~(mask & ch.causal())) <= allowed + 64
+
+
+def test_held_bytes_sees_through_expressions() -> None:
+    tensor: Tensor = torch.ones(1000, 1000).bool()
+    assert held_bytes(~(ch.dense(tensor) | ch.causal())) == 10**6

@@ -1,0 +1,59 @@
+import pytest
+import torch
+from hypothesis import given
+
+import clearhead as ch
+from tests.masks.drawn import docstring_drawings, rows
+from tests.masks.expressions import Expression, as_tensor, sizes, tensors
+
+
+def test_the_docstring_is_true() -> None:
+    tensor = torch.tensor([[True, False], [True, True]])
+    assert docstring_drawings(ch.dense) == [ch.dense(tensor).draw(2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch", "heads"),
+    [
+        ((3, 5), None, None),
+        ((1, 5), None, None),
+        ((1, 1, 3, 5), None, None),
+        ((2, 1, 3, 5), 2, None),
+        ((1, 7, 3, 5), None, 7),
+        ((2, 7, 3, 5), 2, 7),
+        ((2, 1, 1, 5), 2, None),
+    ],
+)
+def test_a_size_of_one_stands_for_all(
+    shape: tuple[int, ...], batch: int | None, heads: int | None
+) -> None:
+    tensor = torch.rand(shape) > 0.5
+    mask = ch.dense(tensor)
+    assert (mask.batch, mask.heads) == (batch, heads)
+    full = torch.broadcast_to(tensor, (batch or 1, heads or 1, 3, 5))
+    dense = mask.to_dense(3, 5)
+    assert torch.equal(dense, full if batch or heads else full[0, 0])
+    assert torch.equal((~mask).to_dense(3, 5), ~dense)
+
+
+def test_a_rectangle_is_a_view_of_the_tensor() -> None:
+    tensor = torch.rand(2, 1, 5, 7) > 0.5
+    part = ch.dense(tensor).block(slice(1, 3), slice(2, 6), 5, 7, torch.device("cpu"))
+    assert torch.equal(part, tensor[:, :, 1:3, 2:6])
+    assert part.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+
+
+def test_rows_of_one_fit_no_queries() -> None:
+    mask = ch.dense(rows("● · ●"))
+    assert mask.to_dense(0, 3).shape == (0, 3)
+    assert (~mask).to_dense(0, 3).shape == (0, 3)
+
+
+@given(sizes.flatmap(tensors))
+def test_every_pair(dense: Expression) -> None:
+    assert torch.equal(as_tensor(dense.mask, dense.sizes), dense.expected)
+
+
+def test_it_shows_itself_at_its_own_size() -> None:
+    assert repr(ch.dense(rows("● ·", "● ●"))) == "dense(<1 × 1 × 2 × 2>)\n● ·\n● ●"
+    assert repr(ch.dense(torch.ones(3, 50).bool())) == "dense(<1 × 1 × 3 × 50>)"

@@ -1,0 +1,94 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import clearhead as ch
+from tests.masks.drawn import docstring_drawings, rows
+from tests.masks.expressions import Expression, Sizes, as_tensor, packed, sizes
+from tests.memory import LargestTensor, numbers
+
+CPU = torch.device("cpu")
+
+
+def test_the_docstring_is_true() -> None:
+    assert docstring_drawings(ch.documents) == [ch.documents([7, 7, 9, 9, 9]).draw(5, 5)]
+
+
+@pytest.mark.parametrize("ids", [[4, 4, -1], (4, 4, -1), torch.tensor([4, 4, -1]).int()])
+def test_ids_are_any_whole_numbers(ids: list[int] | Tensor) -> None:
+    expected = rows("● ● ·", "● ● ·", "· · ●")
+    assert torch.equal(ch.documents(ids).to_dense(3, 3), expected)
+
+
+def test_queries_are_the_last_tokens() -> None:
+    assert torch.equal(ch.documents([1, 2, 2]).to_dense(1, 3), rows("· ● ●"))
+    assert torch.equal(ch.documents([1, 2, 2]).to_dense(2, 3), rows("· ● ●", "· ● ●"))
+
+
+def test_each_row_of_the_batch_may_be_packed_differently() -> None:
+    dense = ch.documents([[1, 1], [1, 2]]).to_dense(2, 2)
+    assert torch.equal(dense[0, 0], rows("● ●", "● ●"))
+    assert torch.equal(dense[1, 0], rows("● ·", "· ●"))
+
+
+def test_a_document_may_come_back() -> None:
+    expected = rows("● · ●", "· ● ·", "● · ●")
+    mask = ch.documents([5, 6, 5])
+    assert torch.equal(mask.to_dense(3, 3), expected)
+    spans = mask.spans(3, 3, CPU, {})
+    assert spans is not None
+    assert spans.pieces == 2
+
+
+def test_one_that_keeps_coming_back_is_not_listed() -> None:
+    ids = [0, 1] * 9
+    assert ch.documents(ids).spans(18, 18, CPU, {}) is None
+    alternating = torch.arange(18) % 2
+    expected = alternating[:, None] == alternating
+    assert torch.equal(ch.documents(ids).to_dense(18, 18), expected)
+
+
+def test_one_that_keeps_coming_back_among_many_takes_no_memory() -> None:
+    tokens = 2000
+    ids = torch.where(torch.arange(tokens) % 2 == 0, 0, torch.arange(tokens))
+    with LargestTensor() as memory:
+        assert ch.documents(ids).spans(tokens, tokens, CPU, {}) is None
+    assert memory.largest <= numbers(4, tokens)
+
+
+def test_no_tokens_and_an_empty_batch() -> None:
+    assert ch.documents([]).to_dense(0, 0).shape == (0, 0)
+    assert ch.documents([[], []]).to_dense(0, 0).shape == (2, 1, 0, 0)
+    nobody = ch.documents(torch.zeros(0, 3, dtype=torch.int64))
+    assert nobody.to_dense(2, 3).shape == (0, 1, 2, 3)
+    assert nobody.blocks(2, 3, 2).kinds.shape == (0, 1, 1, 2)
+
+
+@given(sizes.filter(lambda s: s.query_len <= s.kv_len).flatmap(packed))
+def test_every_pair(documents: Expression) -> None:
+    assert torch.equal(as_tensor(documents.mask, documents.sizes), documents.expected)
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=12))
+def test_spans_list_every_token_of_the_document(ids: list[int]) -> None:
+    tokens = len(ids)
+    spans = ch.documents(ids).spans(tokens, tokens, CPU, {})
+    assert spans is not None
+    for token, own in enumerate(ids):
+        runs = zip(spans.start[0, token].tolist(), spans.stop[0, token].tolist(), strict=True)
+        listed = [key for start, stop in runs for key in range(start, stop)]
+        assert listed == [key for key in range(tokens) if ids[key] == own]
+
+
+def test_it_says_how_it_was_made() -> None:
+    assert ch.documents([1, 2]).describe() == "documents([1, 2])"
+    assert ch.documents([[1, 2]]).describe() == "documents(<ids 1 × 2>)"
+    assert ch.documents(range(17)).describe() == "documents(<ids 17>)"
+
+
+def test_it_is_for_its_own_length_only() -> None:
+    mask = ch.documents([1, 2, 2])
+    assert mask.sizes() == (3, 3)
+    assert Expression(mask, Sizes(1, 1, 3, 3), mask.to_dense(3, 3)[None, None])

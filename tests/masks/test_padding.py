@@ -1,0 +1,122 @@
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor
+
+import clearhead as ch
+from tests.masks.drawn import docstring_drawings, rows
+from tests.masks.expressions import (
+    Expression,
+    as_tensor,
+    paddings,
+    paddings_with_holes,
+    sizes,
+)
+
+
+def test_the_docstring_is_true() -> None:
+    drawn = [ch.padding([3]).draw(4, 4), ch.padding([3], side="left").draw(4, 4)]
+    assert [f"batch 0\n{each}" for each in docstring_drawings(ch.padding)] == drawn
+
+
+@pytest.mark.parametrize(
+    "lengths", [[1, 3], (1, 3), torch.tensor([1, 3]), torch.tensor([1, 3]).int()]
+)
+def test_lengths(lengths: list[int] | Tensor) -> None:
+    right = ch.padding(lengths).to_dense(2, 4)
+    assert right.shape == (2, 1, 2, 4)
+    assert torch.equal(right[0, 0], rows("● · · ·", "● · · ·"))
+    assert torch.equal(right[1, 0], rows("● ● ● ·", "● ● ● ·"))
+    assert torch.equal(ch.padding(lengths, side="right").to_dense(2, 4), right)
+    left = ch.padding(lengths, side="left").to_dense(1, 4)
+    assert torch.equal(left[:, 0, 0], rows("· · · ●", "· ● ● ●"))
+
+
+def test_one_length_for_all_rows() -> None:
+    assert ch.padding(3).batch is None
+    assert torch.equal(ch.padding(3).to_dense(1, 4), rows("● ● ● ·"))
+    assert torch.equal(ch.padding(torch.tensor(3)).to_dense(1, 4), rows("● ● ● ·"))
+
+
+def test_nothing_is_real_and_everything_is_real() -> None:
+    for side in ("right", "left"):
+        dense = ch.padding([0, 4], side=side).to_dense(2, 4)
+        assert not dense[0].any()
+        assert dense[1].all()
+
+
+def test_valid_is_true_at_real_tokens() -> None:
+    valid = rows("● · ● ·", "· ● ● ●")
+    assert torch.equal(ch.padding(valid).to_dense(1, 4)[:, 0, 0], valid)
+    alike = ch.padding(valid[0])
+    assert alike.batch is None
+    assert torch.equal(alike.to_dense(2, 4), valid[0].expand(2, 4))
+
+
+def test_valid_may_be_a_view() -> None:
+    strided = rows("● ·", "· ●", "● ●").T
+    assert not strided.is_contiguous()
+    assert torch.equal(ch.padding(strided).to_dense(1, 3)[:, 0, 0], strided)
+
+
+def test_what_happens_to_valid_later_does_not_reach_the_mask() -> None:
+    valid = rows("● ● · ·")
+    mask = ch.padding(valid)
+    valid[0] = torch.tensor([False, False, True, True])
+    expected = rows("● ● · ·")
+    assert torch.equal(mask.to_dense(1, 4)[0, 0], expected)
+    assert mask.blocks(1, 4, 2).kinds.tolist() == [[[[2, 0]]]]
+
+
+@pytest.mark.parametrize(
+    ("row", "neighbours"),
+    [
+        ("● ● · ·", (0, 2)),
+        ("· ● ● ·", (1, 3)),
+        ("· · · ●", (3, 4)),
+        ("· · · ·", (0, 0)),
+        ("● ● ● ●", (0, 4)),
+        ("● · ● ·", None),
+        ("● · · ●", None),
+    ],
+)
+def test_neighbouring_tokens_are_known_as_a_run(row: str, neighbours: tuple[int, int]) -> None:
+    mask = ch.padding(rows(row))
+    spans = mask.spans(1, 4, torch.device("cpu"), {})
+    if neighbours is None:
+        assert spans is None
+        assert list(mask.columns()) == [mask]
+    else:
+        assert spans is not None
+        assert (spans.start.flatten().tolist(), spans.stop.flatten().tolist()) == (
+            [neighbours[0]],
+            [neighbours[1]],
+        )
+        assert list(mask.columns()) == []
+
+
+def test_an_empty_batch_and_no_keys() -> None:
+    for mask in (ch.padding([]), ch.padding(torch.zeros(0, 4, dtype=torch.bool))):
+        assert mask.to_dense(3, 4).shape == (0, 1, 3, 4)
+        assert mask.blocks(3, 4, 2).kinds.shape == (0, 1, 2, 2)
+    for valid in (torch.zeros(2, 0), torch.zeros(0), torch.zeros(0, 0)):
+        mask = ch.padding(valid.bool())
+        assert mask.to_dense(3, 0).shape[-2:] == (3, 0)
+        assert mask.blocks(3, 0, 2).kinds.shape[-2:] == (2, 0)
+
+
+@given(sizes.flatmap(paddings))
+def test_every_pair_of_lengths(padding: Expression) -> None:
+    assert torch.equal(as_tensor(padding.mask, padding.sizes), padding.expected)
+
+
+@given(sizes.flatmap(paddings_with_holes))
+def test_every_pair_of_valid(padding: Expression) -> None:
+    assert torch.equal(as_tensor(padding.mask, padding.sizes), padding.expected)
+
+
+def test_it_says_how_it_was_made() -> None:
+    assert ch.padding([1, 3]).describe() == "padding([1, 3])"
+    assert ch.padding([1, 3], side="left").describe() == 'padding([1, 3], side="left")'
+    assert ch.padding(list(range(9))).describe() == "padding(<9 numbers>)"
+    assert ch.padding(rows("● ·")).describe() == "padding(<valid 1 × 2>)"

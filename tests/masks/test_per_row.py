@@ -1,0 +1,114 @@
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import clearhead as ch
+from clearhead.errors import ArgumentTypeError, ClearheadError, DeviceError
+from clearhead.masks.per_row import MOST_TOKENS, PerRow
+
+
+@pytest.mark.parametrize(
+    "value", [3, np.int64(3), torch.tensor(3), torch.tensor(3, dtype=torch.uint8)]
+)
+def test_one_number(value: Any) -> None:
+    read = PerRow.read(value, "length")
+    assert read.value == 3
+    assert (read.batch, read.device, read.describe()) == (None, None, "3")
+    assert read.limits() == (3, 3)
+    assert read.on(torch.device("cpu"), -1, 1) == 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[1, 4], (1, 4), range(1, 5, 3), [np.int32(1), 4], torch.tensor([1, 4], dtype=torch.int16)],
+)
+def test_one_number_per_row(value: Any) -> None:
+    read = PerRow.read(value, "length")
+    assert read.batch == 2
+    assert read.describe() == "[1, 4]"
+    assert read.limits() == (1, 4)
+    placed = read.on(torch.device("cpu"), -1, 1, 1)
+    assert isinstance(placed, torch.Tensor)
+    assert (placed.dtype, placed.tolist()) == (torch.int64, [[[1]], [[4]]])
+
+
+def test_no_rows() -> None:
+    read = PerRow.read([], "length")
+    assert (read.batch, read.limits()) == (0, (0, 0))
+
+
+def test_many_numbers_are_counted() -> None:
+    assert PerRow.read(list(range(9)), "length").describe() == "<9 numbers>"
+
+
+@pytest.mark.parametrize("huge", [2**63 - 1, 2**63, 2**200])
+def test_no_number_is_so_large_that_a_sum_wraps_around(huge: int) -> None:
+    assert PerRow.read(huge, "offset").value == MOST_TOKENS
+    assert PerRow.read([-huge, huge], "offset").limits() == (-MOST_TOKENS, MOST_TOKENS)
+    assert ch.causal([huge, -huge]).to_dense(3, 3)[:, 0].flatten(1).all(-1).tolist() == [
+        True,
+        False,
+    ]
+
+
+def test_a_tensor_of_large_numbers() -> None:
+    read = PerRow.read(torch.tensor([2**63 - 1, -(2**63)]), "offset")
+    assert read.limits() == (-MOST_TOKENS, MOST_TOKENS)
+
+
+def test_what_happens_to_a_tensor_later_does_not_reach_the_mask() -> None:
+    lengths = torch.tensor([1, 2])
+    mask = ch.padding(lengths)
+    lengths.fill_(9)
+    assert mask.to_dense(1, 3)[:, 0, 0].tolist() == [[True, False, False], [True, True, False]]
+
+
+def test_plain_numbers_go_to_any_device_and_a_tensor_stays_on_its_own() -> None:
+    meta = torch.device("meta")
+    PerRow.read([1, 4], "length").check_device(meta)
+    tied = PerRow.read(torch.tensor([1, 4]), "length")
+    assert tied.device == torch.device("cpu")
+    with pytest.raises(DeviceError, match=r"its length is on cpu, the query on meta"):
+        tied.check_device(meta)
+
+
+def test_a_tensor_without_numbers_is_described_by_their_count() -> None:
+    read = PerRow.read(torch.zeros(3, dtype=torch.int64, device="meta"), "length")
+    assert read.describe() == "<3 numbers>"
+    assert read.limits() == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        1.0,
+        "12",
+        b"12",
+        Fraction(1, 1),
+        {1, 2},
+        object(),
+        [1, True],
+        [1.0],
+        [[1], [2]],
+        ["1"],
+        np.array([1, 2]),
+        torch.tensor([1.0]),
+        torch.tensor([True]),
+        torch.tensor([1j]),
+    ],
+)
+def test_what_is_not_whole_numbers_is_refused(value: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"^\[mask\.not-whole\] length must "):
+        PerRow.read(value, "length")
+
+
+@pytest.mark.parametrize("value", [torch.ones(2, 1).long(), torch.ones(1, 1, 1).long()])
+def test_more_dimensions_are_refused(value: torch.Tensor) -> None:
+    with pytest.raises(ClearheadError, match="got shape") as caught:
+        ch.causal(value)
+    assert caught.value.code == "mask.per-row"

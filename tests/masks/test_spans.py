@@ -1,0 +1,140 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import clearhead as ch
+from clearhead.masks.spans import (
+    Spans,
+    complement,
+    every_key,
+    intersection,
+    no_key,
+    one_run,
+    union,
+)
+from tests.masks.expressions import Expression, expressions
+
+CPU = torch.device("cpu")
+
+
+def filled(spans: Spans, kv_len: int) -> Tensor:
+    """The keys of the runs, (rows, query_len, kv_len)."""
+    key = torch.arange(kv_len)
+    inside = (spans.start[..., None] <= key) & (key < spans.stop[..., None])
+    return inside.any(-2)
+
+
+def assert_in_order(spans: Spans, kv_len: int) -> None:
+    """Runs lie inside the keys, in order, and touch no key twice; empty ones come last."""
+    assert spans.start.dtype == spans.stop.dtype == torch.int64
+    assert spans.pieces == spans.start.shape[-1] >= 1
+    assert (spans.start >= 0).all()
+    assert (spans.start <= spans.stop).all()
+    assert (spans.stop <= kv_len).all()
+    assert (spans.start[..., 1:] >= spans.stop[..., :-1]).all()
+
+
+@given(expressions)
+def test_spans_agree_with_the_tensor(expression: Expression) -> None:
+    mask, sizes, expected = expression
+    spans = mask.spans(sizes.query_len, sizes.kv_len, CPU, {})
+    if spans is None:
+        return
+    assert_in_order(spans, sizes.kv_len)
+    assert spans.start.shape[:2] in ((1, sizes.query_len), (sizes.batch, sizes.query_len))
+    assert torch.equal(filled(spans, sizes.kv_len)[:, None].expand(sizes), expected)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ch.causal(),
+        ch.causal([1, 2]),
+        ch.sliding_window(left=2, right=1),
+        ch.prefix([1, 2]),
+        ch.padding([1, 2], side="left"),
+        ch.padding(torch.tensor([[False, True, True, False]])),
+        ch.documents([1, 1, 2, 1]),
+        ch.full(),
+        ~(ch.causal() & ch.sliding_window(left=1)) | ch.prefix(1),
+    ],
+    ids=ch.Mask.describe,
+)
+def test_what_is_made_of_positions_has_spans(mask: ch.Mask) -> None:
+    assert mask.spans(4, 4, CPU, {}) is not None
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ch.dense(torch.ones(4, 4).bool()),
+        ch.padding(torch.tensor([True, False, True, False])),
+        ch.dense(torch.ones(4, 4).bool()) & ch.causal(),
+        ~ch.padding(torch.tensor([True, False, True, False])) | ch.causal(),
+    ],
+    ids=ch.Mask.describe,
+)
+def test_what_is_any_set_of_pairs_has_none(mask: ch.Mask) -> None:
+    assert mask.spans(4, 4, CPU, {}) is None
+
+
+def test_a_set_of_keys_is_taken_as_known() -> None:
+    valid = ch.padding(torch.tensor([True, False, True, False]))
+    mask = ch.causal() & valid
+    inside, outside = (mask.spans(4, 4, CPU, {id(valid): known}) for known in (True, False))
+    assert inside is not None
+    assert outside is not None
+    assert torch.equal(filled(inside, 4)[0], ch.causal().to_dense(4, 4))
+    assert not filled(outside, 4).any()
+
+
+@st.composite
+def runs(draw: st.DrawFn, kv_len: int = 11, query_len: int = 3) -> Spans:
+    """Spans with up to three runs, some of them empty."""
+    rows = draw(st.sampled_from([1, 2]))
+    spans = no_key(query_len, kv_len, CPU)
+    edges = st.lists(st.integers(0, kv_len), min_size=rows * query_len, max_size=rows * query_len)
+    for _ in range(draw(st.integers(0, 3))):
+        start, stop = (torch.tensor(draw(edges)).view(rows, query_len) for _ in range(2))
+        spans = union(spans, one_run(start, stop, kv_len), kv_len)
+    return spans
+
+
+@given(runs(), runs())
+def test_the_operators_of_spans_are_those_of_tensors(a: Spans, b: Spans) -> None:
+    left, right = filled(a, 11), filled(b, 11)
+    for spans, expected in (
+        (intersection(a, b, 11), left & right),
+        (union(a, b, 11), left | right),
+        (complement(a, 11), ~left),
+    ):
+        assert_in_order(spans, 11)
+        assert torch.equal(filled(spans, 11), expected)
+
+
+@given(runs())
+def test_runs_that_are_empty_everywhere_are_dropped(spans: Spans) -> None:
+    twice = complement(complement(spans, 11), 11)
+    used = (twice.stop > twice.start).sum(-1).max()
+    assert twice.pieces == max(1, used)
+
+
+@given(runs(), runs())
+def test_pieces_do_not_pile_up(a: Spans, b: Spans) -> None:
+    """Two sets of runs cut each other into at most as many pieces as they have edges."""
+    assert intersection(a, b, 11).pieces <= a.pieces + b.pieces
+    assert union(a, b, 11).pieces <= a.pieces + b.pieces
+
+
+def test_a_run_is_cut_to_the_keys_there_are() -> None:
+    spans = one_run(torch.tensor([[-3, 2, 9, 3]]), torch.tensor([[2, 99, 12, 1]]), 5)
+    assert spans.start[0, :, 0].tolist() == [0, 2, 5, 3]
+    assert spans.stop[0, :, 0].tolist() == [2, 5, 5, 3]
+
+
+def test_every_key_and_no_key() -> None:
+    assert filled(every_key(2, 3, CPU), 3).all()
+    assert not filled(no_key(2, 3, CPU), 3).any()
+    assert every_key(0, 3, CPU).start.shape == (1, 0, 1)

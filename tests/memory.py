@@ -1,0 +1,42 @@
+"""How much memory a computation asks for, tensor by tensor."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the bytes of the largest tensor that comes into being: `largest`.
+
+    A view counts as what it looks at, so that one that is merely expanded costs nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self.largest = max(self.largest, tensor.untyped_storage().nbytes())
+        return result
+
+
+def held_bytes(value: object) -> int:
+    """Bytes of all tensors that an object and its attributes hold."""
+    if isinstance(value, Tensor):
+        return value.untyped_storage().nbytes()
+    if isinstance(value, tuple | list):
+        return sum(held_bytes(each) for each in value)
+    return sum(held_bytes(each) for each in getattr(value, "__dict__", {}).values())
+
+
+def numbers(*shape: int) -> int:
+    """Bytes of a tensor of int64 of that shape."""
+    return 8 * int(torch.Size(shape).numel())
