@@ -1,0 +1,22 @@
+"""`clearhead`, and `python -m clearhead`."""
+
+import sys
+
+from clearhead.errors import MissingExtraError
+
+
+def main() -> int:
+    """Run the command line; returns the exit code.
+
+    Without what the command line needs, it says how to install that, and returns 1.
+    """
+    try:
+        from clearhead.cli import run
+    except MissingExtraError as error:
+        print(f"clearhead: {error.message}", file=sys.stderr)
+        return 1
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

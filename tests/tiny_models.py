@@ -1,0 +1,92 @@
+"""Small models of several architectures with random weights, and tokenizers for them.
+
+They are made, not downloaded: what is tested with them is how a model is read, not what it knows.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+TEXT = "The animal did not cross the street because it was too tired."
+SIZES: dict[str, Any] = {"vocab_size": 330, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+SMALL: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+
+
+def byte_level() -> Tokenizer:
+    """As GPT-2 has it: every byte is a letter, and a space is `Ġ`."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    return trained(tokenizer, ["<|end|>"], initial_alphabet=alphabet)
+
+
+def metaspace() -> Tokenizer:
+    """As Llama 2 has it: a space is `▁`, and an unknown character becomes its bytes."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<|end|>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return trained(tokenizer, ["<|end|>", *(f"<0x{byte:02X}>" for byte in range(256))])
+
+
+def trained(tokenizer: Tokenizer, special: list[str], **options: Any) -> Tokenizer:
+    trainer = trainers.BpeTrainer(
+        vocab_size=SIZES["vocab_size"], special_tokens=special, show_progress=False, **options
+    )
+    tokenizer.train_from_iterator([TEXT] * 9, trainer)
+    return tokenizer
+
+
+def save(model: transformers.PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>")
+    wrapped.save_pretrained(folder)
+    return folder
+
+
+def save_gpt2(folder: Path) -> Path:
+    """Two layers of four heads, causal; saved with the head that `AutoModel` has no use for."""
+    torch.manual_seed(0)
+    sizes = {"n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.5}
+    config = transformers.GPT2Config.from_dict(SIZES | sizes)
+    return save(transformers.GPT2LMHeadModel(config), byte_level(), folder)
+
+
+def save_llama(folder: Path) -> Path:
+    """Two layers of four heads on two key heads, causal."""
+    torch.manual_seed(0)
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.5}
+    config = transformers.LlamaConfig.from_dict(SIZES | SMALL | sizes)
+    return save(transformers.LlamaModel(config), metaspace(), folder)
+
+
+def save_roberta(folder: Path) -> Path:
+    """Two layers of two heads; 34 positions, of which the first two are never used."""
+    torch.manual_seed(0)
+    sizes = {"num_attention_heads": 2, "max_position_embeddings": 34, "pad_token_id": 1}
+    config = transformers.RobertaConfig.from_dict(SIZES | SMALL | sizes)
+    return save(transformers.RobertaModel(config), byte_level(), folder)
+
+
+def save_albert(folder: Path) -> Path:
+    """One layer of two heads, used three times."""
+    torch.manual_seed(0)
+    sizes = {"num_attention_heads": 2, "embedding_size": 16, "num_hidden_layers": 3}
+    config = transformers.AlbertConfig.from_dict(SIZES | SMALL | sizes)
+    return save(transformers.AlbertModel(config), metaspace(), folder)
+
+
+def save_bart(folder: Path) -> Path:
+    """An encoder of two layers of two heads, and a decoder of one."""
+    torch.manual_seed(0)
+    encoder = {"encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 32}
+    decoder = {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 32}
+    sizes = {"d_model": 32, "max_position_embeddings": 50, "decoder_start_token_id": 0}
+    sizes |= {"forced_eos_token_id": None}
+    config = transformers.BartConfig.from_dict(SIZES | encoder | decoder | sizes)
+    return save(transformers.BartModel(config), byte_level(), folder)
