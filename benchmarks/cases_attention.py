@@ -61,3 +61,33 @@ def _padded(lengths: list[int]) -> Sides:
             query, key, value, attn_mask=dense
         ),
     }
+
+
+def _near(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    """One more dimension loses digits; that is the point of the case."""
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-3)
+
+
+@case(
+    "attend-alibi-4096",
+    work="causal with ALiBi, (1, 4, 4096, 64), against ALiBi as one more dimension of the product",
+    compare=_near,
+)
+def alibi() -> Sides:
+    query, key, value = torch.randn(3, 1, 4, 4096, 64).unbind()
+    mask, bias = ch.causal(), ch.alibi(4)
+    slopes, scale = bias.to_dense(1, 2)[..., 0].abs().view(4, 1), 64**-0.5
+
+    def one_more_dimension() -> torch.Tensor:
+        more_query, more_key, more_value = (F.pad(t, (0, 1)) for t in (query, key, value))
+        more_query[..., 64] = slopes / scale
+        more_key[..., 64] = torch.arange(4096.0)
+        context = F.scaled_dot_product_attention(
+            more_query, more_key, more_value, is_causal=True, scale=scale
+        )
+        return context[..., :64]
+
+    return {
+        "attend": lambda: ch.attend(query, key, value, mask=mask, bias=bias),
+        "one more dimension": one_more_dimension,
+    }

@@ -30,6 +30,7 @@ FLOORS = {
     "matrix": 6,
     "ladder": 7,
     "layers": 7,
+    "telling": 4,
     "tracing": 8,
     "conformance": 8,
     "watching": 8,

@@ -4,7 +4,9 @@ With P = softmax(scale · Q Kᵀ + mask), `P @ X` is a call of attention with X 
 logsumexp comes with one, and given the logsumexp any part of P costs the dot products of that part.
 """
 
+import math
 import os
+import reprlib
 from collections.abc import Sequence
 from types import EllipsisType
 
@@ -18,6 +20,8 @@ from clearhead.kernels import eager, fused
 from clearhead.masks.base import Mask
 from clearhead.planning import choose
 from clearhead.problem import Problem, pose
+from clearhead.shapes import whole
+from clearhead.words import bytes_in_words
 
 Index = int | slice | EllipsisType | Sequence[int] | Tensor
 
@@ -195,10 +199,19 @@ class AttentionMatrix:
         return self.problem.restore(tensor)
 
     def _total(self) -> Tensor:
-        if self._logsumexp is None:
-            total = fused.logsumexp(self.problem)
-            self._logsumexp = eager.logsumexp(self.problem) if total is None else total
-        return self._logsumexp
+        if self._logsumexp is not None and not (torch.is_grad_enabled() and self._trained()):
+            return self._logsumexp
+        total = fused.logsumexp(self.problem)
+        total = eager.logsumexp(self.problem) if total is None else total
+        # What hangs on a graph is not kept: a graph can be walked once, and takes memory.
+        if not total.requires_grad:
+            self._logsumexp = total
+        return total
+
+    def _trained(self) -> bool:
+        problem = self.problem
+        bias = problem.bias is not None and problem.bias.requires_grad
+        return problem.query.requires_grad or problem.key.requires_grad or bias
 
     def _part(
         self,
@@ -214,22 +227,28 @@ class AttentionMatrix:
         chosen_heads = _as_indices(heads, problem.num_heads, self.device)
         sizes = [t.shape[0] for t in (samples, chosen_heads, rows, columns)]
         self._check_fits(sizes)
-        per_query = max(1, sizes[0] * sizes[1] * problem.kv_len)
-        portion = max(1, PORTION // per_query)
+        # Masks and biases are worked out for all of their samples and heads.
+        wide = max(sizes[0] * sizes[1], 1)
+        if problem.mask is not None:
+            wide = max(wide, math.prod(problem.mask.leading))
+        if problem.bias is not None:
+            wide = max(wide, problem.num_heads)
+        portion = max(1, PORTION // (wide * max(1, problem.kv_len)))
         # With the sums of all queries at hand, a narrow part need not go over every key.
         narrow = sizes[3] < problem.kv_len and (
             self._logsumexp is not None or sizes[2] > max(portion, problem.query_len // 8)
         )
-        if narrow:
-            portion = max(1, PORTION // max(1, sizes[0] * sizes[1] * sizes[3]))
         parts = []
-        for some in rows.split(portion):
-            if narrow:
+        if narrow:
+            total = self._total()[samples][:, chosen_heads]
+            if problem.bias is None:
+                portion = max(1, PORTION // (wide * max(1, sizes[3])))
+            for some in rows.split(portion):
                 scores = self._masked_scores(samples, chosen_heads, some, columns)
-                total = self._total()[samples][:, chosen_heads][:, :, some]
-                parts.append(self._weights_from(scores, total, chosen_heads))
-            else:
-                every = torch.arange(problem.kv_len, device=self.device)
+                parts.append(self._weights_from(scores, total[:, :, some], chosen_heads))
+        else:
+            every = torch.arange(problem.kv_len, device=self.device)
+            for some in rows.split(portion):
                 scores = self._masked_scores(samples, chosen_heads, some, every)
                 sinks = None if problem.sinks is None else problem.sinks[chosen_heads]
                 parts.append(_take(stages.weights(scores, sinks), 3, columns))
@@ -243,21 +262,6 @@ class AttentionMatrix:
         group = problem.num_heads // problem.num_kv_heads
         query = _take(_take(_take(problem.query, 0, samples), 1, heads), 2, rows)
         key = _take(_take(_take(problem.key, 0, samples), 1, heads // group), 2, columns)
-        bias = None
-        if problem.bias is not None:
-            every = slice(0, problem.kv_len)
-            blocks = []
-            for run in _runs(rows):
-                block = problem.bias.block(
-                    run, every, problem.query_len, problem.kv_len, self.device
-                )
-                blocks.append(block.expand(-1, -1, run.stop - run.start, problem.kv_len))
-            bias = torch.cat(blocks, dim=2)
-            bias = _take(bias, 3, columns)
-            if bias.shape[0] > 1:
-                bias = _take(bias, 0, samples)
-            if bias.shape[1] > 1:
-                bias = _take(bias, 1, heads)
         visible = None
         if problem.mask is not None:
             visible = problem.mask.visible(
@@ -269,7 +273,27 @@ class AttentionMatrix:
                 visible = _take(visible, 1, heads)
         scores = stages.scores(query, key)
         capped = stages.capped_scores(stages.scaled_scores(scores, problem.scale), problem.softcap)
+        bias = self._bias(samples, heads, rows, columns)
         return stages.masked_scores(capped, bias, visible)
+
+    def _bias(self, samples: Tensor, heads: Tensor, rows: Tensor, columns: Tensor) -> Tensor | None:
+        """The bias of a rectangle, which is made for runs of queries and of keys."""
+        problem = self.problem
+        if problem.bias is None:
+            return None
+        first, stop = (int(columns.min()), int(columns.max()) + 1) if columns.numel() else (0, 0)
+        blocks = []
+        for run in _runs(rows) or [slice(0, 0)]:
+            block = problem.bias.block(
+                run, slice(first, stop), problem.query_len, problem.kv_len, self.device
+            )
+            if block.shape[0] > 1:
+                block = _take(block, 0, samples)
+            if block.shape[1] > 1:
+                block = _take(block, 1, heads)
+            block = block.expand(-1, -1, run.stop - run.start, stop - first)
+            blocks.append(_take(block, 3, columns - first))
+        return torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]
 
     def _weights_from(self, scores: Tensor, total: Tensor, heads: Tensor) -> Tensor:
         """Weights of a rectangle from its scores and the logsumexp of its queries."""
@@ -289,8 +313,8 @@ class AttentionMatrix:
         if 2 * wanted > free:
             raise TooLargeError(
                 "matrix.too-large",
-                f"{' × '.join(map(str, sizes))} weights take {_in_words(wanted)}, and twice that "
-                f"while they are put together; {_in_words(free)} are free on {self.device}. "
+                f"{' × '.join(map(str, sizes))} weights take {bytes_in_words(wanted)}, and twice that "
+                f"while they are put together; {bytes_in_words(free)} are free on {self.device}. "
                 "Index the rows, keys or heads that you need.",
             )
 
@@ -313,34 +337,37 @@ def _complete(given: tuple[Index, ...], shape: torch.Size) -> list[tuple[Index, 
 
 def _read_index(index: Index, size: int, axis: int) -> tuple[Tensor | slice, bool]:
     """The index as a slice or a tensor, and whether it was a single int."""
-    if isinstance(index, bool) or index is None:
-        raise SelectionError(
-            "matrix.index", f"axis {axis} takes an int, a slice or a list of ints; got {index}."
-        )
-    if isinstance(index, int):
-        _check_range(index, index, size, axis)
-        return torch.tensor([index % size]), True
     if isinstance(index, slice):
         return index, False
-    tensor = index if isinstance(index, Tensor) else _ints(index, axis)
-    if tensor.dtype.is_floating_point or tensor.dtype == torch.bool or tensor.ndim != 1:
+    tensor = index if isinstance(index, Tensor) else _ints(index, size, axis)
+    dtype = tensor.dtype
+    if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool or tensor.ndim > 1:
         raise SelectionError(
             "matrix.index",
-            f"axis {axis} takes an int, a slice or one dimension of ints; got {tensor.dtype} of "
+            f"axis {axis} takes an int, a slice or one dimension of ints; got {dtype} of "
             f"shape {tuple(tensor.shape)}.",
         )
+    single = tensor.ndim == 0
+    tensor = tensor.reshape(-1).to(torch.int64)
     if tensor.numel():
         _check_range(int(tensor.min()), int(tensor.max()), size, axis)
-    return tensor.remainder(size) if size else tensor, False
+    return tensor.remainder(size) if size else tensor, single
 
 
-def _ints(index: object, axis: int) -> Tensor:
-    if isinstance(index, Sequence) and not isinstance(index, str):
-        numbers = list(index)
-        if all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+def _ints(index: object, size: int, axis: int) -> Tensor:
+    """A whole number as a tensor of no dimension, or several as one of one dimension."""
+    number = whole(index)
+    if number is not None:
+        _check_range(number, number, size, axis)
+        return torch.tensor(number)
+    if isinstance(index, Sequence) and not isinstance(index, str | bytes):
+        numbers = [each for number in index if (each := whole(number)) is not None]
+        if len(numbers) == len(index):
+            _check_range(min(numbers, default=0), max(numbers, default=-1), size, axis)
             return torch.tensor(numbers, dtype=torch.int64)
     raise SelectionError(
-        "matrix.index", f"axis {axis} takes an int, a slice or a list of ints; got {index!r}."
+        "matrix.index",
+        f"axis {axis} takes an int, a slice or a list of ints; got {reprlib.repr(index)}.",
     )
 
 
@@ -393,13 +420,3 @@ def _free_bytes(device: torch.device) -> int:
     except OSError:
         pass
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _in_words(size: float) -> str:
-    if size < 1000:
-        return f"{size:.0f} bytes"
-    for unit in ("kB", "MB"):
-        size /= 1000
-        if size < 1000:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1000:,.1f} GB"

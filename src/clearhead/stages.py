@@ -55,8 +55,8 @@ def scores(
     gradient as well.
     """
     query, key = accumulated(query), accumulated(key)
-    product = finite(query) @ finite(key).mT
-    return product.masked_fill(tainted(query)[..., :, None] | tainted(key)[..., None, :], torch.nan)
+    matches = product(finite(query), finite(key).mT)
+    return matches.masked_fill(tainted(query)[..., :, None] | tainted(key)[..., None, :], torch.nan)
 
 
 def scaled_scores(
@@ -132,12 +132,14 @@ def context(
     A value that is not finite makes NaN of what every query that may attend to it gets.
     """
     accumulating = accumulated(value)
+    mixed = product(dropped_weights, finite(accumulating))
+    unusable = ~torch.isfinite(accumulating)
     if visible is None:
-        return (dropped_weights @ accumulating).to(value.dtype)
-    mixed = dropped_weights @ finite(accumulating)
-    unusable = (~torch.isfinite(accumulating)).to(mixed.dtype)
-    seen = visible.to(mixed.dtype).expand(dropped_weights.shape) @ unusable
-    return mixed.masked_fill(seen > 0, torch.nan).to(value.dtype)
+        shows = unusable.any(dim=-2, keepdim=True)
+    else:
+        seen = visible.to(mixed.dtype).expand(dropped_weights.shape)
+        shows = product(seen, unusable.to(mixed.dtype)) > 0
+    return mixed.masked_fill(shows, torch.nan).to(value.dtype)
 
 
 def compute(
@@ -182,6 +184,15 @@ def repeated_heads(
 def accumulated(tensor: Tensor) -> Tensor:
     """The tensor in the precision that sums are made in: float32 for 16 bits, else its own."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """A matrix product in the precision of its factors, which autocast would lower."""
+    device = left.device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return left @ right
+    with torch.autocast(device, enabled=False):
+        return left @ right
 
 
 def finite(tensor: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead import stages
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
@@ -21,16 +21,15 @@ from clearhead.ladder import (
     merge_heads,
     split_heads,
 )
+from clearhead.ladder.masking import as_mask, both
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
 from clearhead.planning import choose
 from clearhead.problem import Problem, pose
 from clearhead.stages import Stages
-from clearhead.words import cell_len, printable
-
-MOST_ROWS, MOST_COLUMNS = 16, 12
-MOST_FACTORS = 8
+from clearhead.telling import arithmetic, fenced, table
+from clearhead.words import printable
 
 AXES = {
     "query": ("query_len", "head_dim"),
@@ -59,6 +58,13 @@ class Step:
         axes: the names of the tensor's axes.
         formula: how it comes from the stages before it.
         same_as: the stage that it merely repeats, because there was nothing to do, or None.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> x = torch.eye(2)
+        >>> step = ch.trace(ch.attend, x, x, x).steps["scaled_scores"]
+        >>> step.formula, step.shape
+        ('scores × 0.7071 (1/√2)', 'query_len=2, kv_len=2')
     """
 
     name: str
@@ -80,6 +86,13 @@ class Trace(Mapping[str, Tensor]):
 
     `trace["weights"]` is a tensor, `print(trace)` shows every stage with its formula and numbers,
     `trace.explain(query=1)` writes the arithmetic of one token out.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> x = torch.eye(2)
+        >>> ch.trace(ch.attend, x, x, x, scale=1.0)["weights"]
+        tensor([[0.7311, 0.2689],
+                [0.2689, 0.7311]])
     """
 
     def __init__(
@@ -94,12 +107,15 @@ class Trace(Mapping[str, Tensor]):
         difference: float,
         tokens: Sequence[str] | None,
         source_tokens: Sequence[str] | None,
+        renormalised: bool = False,
     ) -> None:
         self.title = title
         self.steps = {step.name: step for step in steps}
         self.scale = scale
         self.mask = mask
         self.sinks = None if sinks is None else sinks.detach()
+        self.renormalised = renormalised
+        """Whether weights, not scores, were hidden, and the others divided by their sum again."""
         self.kernel = kernel
         """The kernel that runs this without being traced."""
         self.difference = difference
@@ -150,7 +166,7 @@ class Trace(Mapping[str, Tensor]):
                 continue
             lines.append(f"  {step.formula}")
             part, which = self._part(step, sample, head)
-            lines += [f"  {line}" for line in _table(part, self._row_labels(step), which)]
+            lines += [f"  {line}" for line in table(part, self._row_labels(step), which)]
         lines += ["", self._verdict()]
         return "\n".join(lines)
 
@@ -170,8 +186,8 @@ class Trace(Mapping[str, Tensor]):
             parts.append(f"**{step.name}** `[{step.shape}]`  \n{same}{step.formula}")
             if step.same_as is None:
                 part, which = self._part(step, sample, head)
-                table = "\n".join(_table(part, self._row_labels(step), which))
-                parts.append(f"```text\n{table}\n```")
+                numbers = "\n".join(table(part, self._row_labels(step), which))
+                parts.append(fenced(numbers))
         parts.append(self._verdict())
         return "\n\n".join(parts) + "\n"
 
@@ -185,8 +201,8 @@ class Trace(Mapping[str, Tensor]):
             )
             if step.same_as is None:
                 part, which = self._part(step, 0, 0)
-                table = "\n".join(_table(part, self._row_labels(step), which))
-                rows.append(f"<pre>{html.escape(table)}</pre>")
+                numbers = "\n".join(table(part, self._row_labels(step), which))
+                rows.append(f"<pre>{html.escape(numbers)}</pre>")
         rows.append(f"<p>{html.escape(self._verdict())}</p>")
         return "<div>" + "".join(rows) + "</div>"
 
@@ -226,7 +242,17 @@ class Trace(Mapping[str, Tensor]):
             raise SelectionError("trace.part", f"there are {count} queries; got query={query}.")
         query %= count
         sink = None if self.sinks is None else float(self.sinks[head])
-        return "\n".join(_arithmetic(parts, query, self, sink))
+        formulas = {step.name: step.formula for step in self.steps.values() if not step.same_as}
+        lines = arithmetic(
+            parts,
+            query,
+            self.tokens[query],
+            self.source_tokens,
+            formulas,
+            renormalised=self.renormalised,
+            sink=sink,
+        )
+        return "\n".join(lines)
 
     def _verdict(self) -> str:
         return f"largest distance to the context of kernel {self.kernel!r}: {self.difference:.1e}"
@@ -292,10 +318,11 @@ def trace(
     elif isinstance(thing, SimpleAttention | ConcatenatedHeads):
         traced = _of_rung(thing, *inputs, **options)
     elif thing is attend:
+        kernel = options.pop("kernel", "auto")
         problem = pose(*inputs, **options)
         lead = ("batch", "num_heads")[4 - problem.dims :] if problem.dims > 2 else ()
         computed = Stages(*(problem.restore(t) for t in eager.compute(problem)))
-        traced = _Traced("attend", problem, lead, computed, {}, {})
+        traced = _Traced("attend", problem, lead, computed, {}, {}, kernel=kernel)
     else:
         raise ArgumentTypeError(
             "trace.thing",
@@ -316,6 +343,9 @@ class _Traced(NamedTuple):
     inputs: dict[str, Tensor]
     outputs: dict[str, Tensor]
     renormalised: bool = False
+    projected: bool = True
+    """Whether query, key and value are made of the input, and not the input itself."""
+    kernel: str = "auto"
 
 
 def _of_layer(
@@ -349,14 +379,17 @@ def _of_rung(
     with_heads = isinstance(rung, SplitHeads | ConcatenatedHeads)
     lead = ("batch",) * (x.ndim - 2) + ("num_heads",) * with_heads
     query, key, value = _projected(rung, x, context)
-    # Renormalised weights hide where their scores do not, so the mask is read off the weights.
     renormalised = _is_renormalised(rung)
-    hidden = computed.weights == 0 if renormalised else computed.masked_scores == -torch.inf
+    if isinstance(rung, ConcatenatedHeads):  # whose heads may have masks of their own
+        hidden = computed.weights == 0 if renormalised else computed.masked_scores == -torch.inf
+        mask = dense(_four_dimensions(~hidden, with_heads)) if bool(hidden.any()) else None
+    else:
+        mask = both(getattr(rung, "mask", None), as_mask(options.get("mask")))
     problem = pose(
         *(_four_dimensions(t, with_heads) for t in (query, key, value)),
-        mask=dense(_four_dimensions(~hidden, with_heads)) if bool(hidden.any()) else None,
+        mask=mask,
         scale=1.0 if type(rung) is SimpleAttention else None,
-        dropout=getattr(rung, "dropout", None) if rung.training else None,
+        dropout=_dropout(rung),
     )
     outputs = {}
     if isinstance(rung, SplitHeads):
@@ -364,7 +397,14 @@ def _of_rung(
     elif with_heads:
         outputs["output"] = merge_heads(computed.context)
     return _Traced(
-        type(rung).__name__, problem, lead, computed, _inputs(x, context), outputs, renormalised
+        type(rung).__name__,
+        problem,
+        lead,
+        computed,
+        _inputs(x, context),
+        outputs,
+        renormalised=renormalised,
+        projected=query is not x,
     )
 
 
@@ -382,9 +422,18 @@ def _projected(
     return projected
 
 
+def _heads(rung: SimpleAttention | ConcatenatedHeads) -> list[nn.Module]:
+    """The rungs that a rung is made of."""
+    return list(rung.heads) if isinstance(rung, ConcatenatedHeads) else [rung]
+
+
 def _is_renormalised(rung: SimpleAttention | ConcatenatedHeads) -> bool:
-    first = rung.heads[0] if isinstance(rung, ConcatenatedHeads) else rung
-    return type(first) is RenormalisedAttention
+    return type(_heads(rung)[0]) is RenormalisedAttention
+
+
+def _dropout(rung: SimpleAttention | ConcatenatedHeads) -> float | None:
+    found = [getattr(head, "dropout", None) for head in _heads(rung) if head.training]
+    return next((dropout for dropout in found if dropout), None)
 
 
 def _four_dimensions(tensor: Tensor, with_heads: bool) -> Tensor:
@@ -411,7 +460,7 @@ def _assemble(
     for name, tensor in shown.items():
         origin = "x" if name == "query" else source
         formula = f"{name} projection of {origin}" if traced.inputs else "what is given"
-        if traced.inputs and problem.query is problem.key:
+        if traced.inputs and not traced.projected:
             formula = f"the same as {origin}"
         lead = traced.lead if name == "query" else kv_lead
         steps.append(Step(name, _fewer_dimensions(tensor, lead), (*lead, *AXES[name]), formula))
@@ -438,6 +487,7 @@ def _assemble(
         difference=difference,
         tokens=tokens,
         source_tokens=source_tokens,
+        renormalised=traced.renormalised,
     )
 
 
@@ -450,7 +500,7 @@ def _fewer_dimensions(tensor: Tensor, lead: tuple[str, ...]) -> Tensor:
 def _distance(traced: _Traced) -> tuple[str, float]:
     """The kernel that would run this, and how far its context is from the traced one."""
     problem = traced.problem._replace(dropout=None)
-    chosen = choose(problem)
+    chosen = choose(problem, traced.kernel)
     with torch.no_grad():
         value = stages.repeated_heads(problem.value, problem.num_heads)
         undropped = stages.context(
@@ -516,118 +566,3 @@ def _labels(words: Sequence[str] | None, count: int, name: str) -> list[str]:
             "trace.tokens", f"{name} must hold a word for each of {count} tokens; got {len(words)}."
         )
     return [f"{place} {printable(word)}" for place, word in enumerate(words)]
-
-
-def _table(part: Tensor, labels: list[str], which: str) -> list[str]:
-    """The numbers of a stage in rows, or, if there are too many, what they are like."""
-    rows, columns = part.shape
-    prefix = f"{which}: " if which else ""
-    if rows > MOST_ROWS or columns > MOST_COLUMNS:
-        numbers = part.float()[torch.isfinite(part)]
-        about = "none finite"
-        if numbers.numel():
-            low, high, mean = (float(f(numbers)) for f in (torch.min, torch.max, torch.mean))
-            about = f"from {low:.4f} to {high:.4f}, mean {mean:.4f}"
-        return [f"{prefix}{rows} × {columns} numbers, too many to print: {about}"]
-    cells = [[_number(value) for value in row] for row in part.tolist()]
-    wide = max((len(cell) for row in cells for cell in row), default=0)
-    # The labels of the keys are those of the columns too, but numbers say it more briefly.
-    label_wide = max((cell_len(label) for label in labels[:rows]), default=0)
-    lines = [which] if which else []
-    for label, row in zip(labels, cells, strict=False):
-        padded = label + " " * (label_wide - cell_len(label))
-        lines.append(f"{padded}  " + "  ".join(cell.rjust(wide) for cell in row))
-    return lines
-
-
-def _number(value: float) -> str:
-    if value == -math.inf:
-        return "−∞"
-    return f"{value:.4f}".replace("-", "−") if math.isfinite(value) else str(value)
-
-
-def _short(value: float) -> str:
-    """A number to four places, and no more of them than it needs."""
-    text = f"{value:.4f}".rstrip("0").rstrip(".").replace("-", "−")
-    return "0" if text == "−0" else text
-
-
-def _factor(value: float) -> str:
-    text = _short(value)
-    return f"({text})" if text.startswith("−") else text
-
-
-def _products(left: list[float], right: list[float]) -> str:
-    pairs = [f"{_factor(a)}·{_factor(b)}" for a, b in zip(left, right, strict=True)]
-    if len(pairs) > MOST_FACTORS:
-        rest = len(pairs) - MOST_FACTORS + 1
-        pairs = [*pairs[: MOST_FACTORS - 1], f"… {rest} more"]
-    return " + ".join(pairs)
-
-
-def _arithmetic(
-    parts: dict[str, Tensor], query: int, trace: Trace, sink: float | None
-) -> Iterator[str]:
-    """The lines of `Trace.explain`."""
-    vector = parts["query"][query].tolist()
-    keys, values = parts["key"].tolist(), parts["value"].tolist()
-    rows = {name: part[query].tolist() for name, part in parts.items() if name in stages.NAMES}
-    words = trace.source_tokens
-    shown = range(min(len(keys), MOST_ROWS))
-    wide = max((cell_len(words[j]) for j in shown), default=0)
-    label = [words[j] + " " * (wide - cell_len(words[j])) for j in shown]
-    more = [f"  … and {len(keys) - len(shown)} more keys"] if len(keys) > len(shown) else []
-    start = ", ".join(_short(v) for v in vector[:MOST_FACTORS])
-    dots = ", …" if len(vector) > MOST_FACTORS else ""
-    yield f"query {trace.tokens[query]}: [{start}{dots}]"
-    yield ""
-    yield "scores: the query times each key"
-    for j in shown:
-        products = _products(vector, keys[j])
-        yield f"  {label[j]}  {products} = {_number(rows['scores'][j])}"
-    yield from more
-    yield ""
-    yield from _shares(rows, label, trace, sink)
-    yield from more
-    yield ""
-    yield "context: each value as much as its weight"
-    mixing = rows["dropped_weights"]
-    used = [j for j, weight in enumerate(mixing) if weight != 0]
-    if not used:
-        yield "  nothing to attend to: 0"
-        return
-    for column, total in enumerate(rows["context"][:MOST_FACTORS]):
-        products = _products([mixing[j] for j in used], [values[j][column] for j in used])
-        yield f"  {products} = {_number(total)}"
-    if len(rows["context"]) > MOST_FACTORS:
-        yield f"  … and {len(rows['context']) - MOST_FACTORS} more numbers"
-
-
-def _shares(
-    rows: dict[str, list[float]], label: list[str], trace: Trace, sink: float | None
-) -> Iterator[str]:
-    """From scores to weights, a line per key."""
-    changes = [
-        step.formula
-        for name, step in trace.steps.items()
-        if name in ("scaled_scores", "capped_scores", "masked_scores") and step.same_as is None
-    ]
-    masked, weights = rows["masked_scores"], rows["weights"]
-    scores = masked if sink is None else [*masked, sink]
-    top = max((score for score in scores if math.isfinite(score)), default=0.0)
-    share = f"exp(score − {_short(top)}), the largest, as a share of the sum"
-    yield "weights: " + "; ".join([*changes, share])
-    exps = [math.exp(score - top) if math.isfinite(score) else 0.0 for score in masked]
-    dropped = rows["dropped_weights"] if trace.steps["dropped_weights"].same_as is None else None
-    for j, word in enumerate(label):
-        line = f"  {word}  {_number(masked[j]):>9}  exp({_number(masked[j] - top)}) = {exps[j]:.4f}"
-        if masked[j] == -math.inf:
-            line = f"  {word}  {_number(masked[j]):>9}  hidden".ljust(len(line))
-        line += f"   weight {_number(weights[j])}"
-        if dropped is not None:
-            line += f"   after dropout {_number(dropped[j])}"
-        yield line
-    if sink is not None:
-        exps.append(math.exp(sink - top))
-        yield f"  and the sink of this head: exp({_number(sink - top)}) = {exps[-1]:.4f}"
-    yield f"  the exps add up to {sum(exps):.4f}, the weights to {sum(weights):.4f}"

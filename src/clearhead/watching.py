@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -41,6 +42,18 @@ class Seen(Mapping[str, AttentionMatrix]):
 
     Keys are the paths of the modules, in the order in which they first attended; the model itself
     is "". A number picks a module by its place in that order.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in range(2)))
+        >>> with ch.watch(model) as seen:
+        ...     output = model(torch.randn(1, 3, 8))
+        >>> seen
+        Sequential: 2 modules attended
+          0  AttentionMatrix [batch=1, num_heads=2, query_len=3, kv_len=3]
+          1  AttentionMatrix [batch=1, num_heads=2, query_len=3, kv_len=3]
+        >>> seen["1"] is seen[-1]
+        True
     """
 
     def __init__(self, model_name: str) -> None:
@@ -105,6 +118,7 @@ class Watch:
         self._model = model
         self._ran = False
         self._trouble: Exception | None = None
+        self._mask: Tensor | None = None
         self.seen = Seen(type(model).__name__)
 
     def __enter__(self) -> Seen:
@@ -134,8 +148,22 @@ class Watch:
                 return self._names[id(module)]
         return None
 
-    def note(self, name: str, matrix: AttentionMatrix) -> None:
-        self.seen._calls.setdefault(name, []).append(matrix)
+    def note(self, name: str, read: Callable[["Watch"], AttentionMatrix]) -> None:
+        """Keep a call that a module made. What goes wrong is told when the block ends: until then
+        the model goes on as if nobody watched."""
+        try:
+            self.seen._calls.setdefault(name, []).append(read(self))
+        except Exception as error:
+            self._trouble = self._trouble or error
+
+    def kept(self, mask: Tensor) -> Tensor:
+        """A copy of a mask, which may be written to after the call. Layers that share a mask share
+        the copy."""
+        last = self._mask
+        alike = last is not None and (last.dtype, last.device) == (mask.dtype, mask.device)
+        if last is None or not (alike and torch.equal(last, mask)):
+            last = self._mask = mask.clone()
+        return last
 
     def _complain(self) -> None:
         if self._trouble is not None:
@@ -143,19 +171,22 @@ class Watch:
                 "watch.unreadable", f"a call of attention could not be read: {self._trouble}"
             ) from self._trouble
         name = type(self._model).__name__
+        if self.seen:
+            return
         if not self._ran:
             raise WatchError(
-                "watch.not-run", f"{name} was not called while it was watched, so nothing was seen."
+                "watch.not-run",
+                f"{name} was not called while it was watched, so nothing was seen. Code that "
+                "torch.compile has compiled is not seen either.",
             )
-        if not self.seen:
-            raise WatchError(
-                "watch.nothing-seen",
-                f"{name} ran without calling torch.nn.functional.scaled_dot_product_attention.\n"
-                '  - a transformers model does with attn_implementation="sdpa", not with "eager"\n'
-                "  - nn.MultiheadAttention does with need_weights=False, and in eval mode once\n"
-                "    torch.backends.mha.set_fastpath_enabled(False) has been called\n"
-                "  - code that torch.compile has compiled is not seen",
-            )
+        raise WatchError(
+            "watch.nothing-seen",
+            f"{name} ran without calling torch.nn.functional.scaled_dot_product_attention.\n"
+            '  - a transformers model does with attn_implementation="sdpa", not with "eager"\n'
+            "  - nn.MultiheadAttention does with need_weights=False, and in eval mode once\n"
+            "    torch.backends.mha.set_fastpath_enabled(False) has been called\n"
+            "  - code that torch.compile has compiled is not seen",
+        )
 
 
 def watch(model: nn.Module) -> Watch:
@@ -201,12 +232,16 @@ def _stack() -> list[nn.Module]:
 
 
 def _enter_module(module: nn.Module, inputs: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
     _stack().append(module)
     for each in _active:
         each._ran = each._ran or module is each._model
 
 
 def _leave_module(module: nn.Module, inputs: Any, output: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
     stack = _stack()
     # A module that raised before its hook ran is still on top.
     while stack and stack.pop() is not module:
@@ -221,19 +256,15 @@ def _watchers() -> list[tuple["Watch", str]]:
 
 def _observe(problem: Problem) -> Callable[[], None]:
     """Note a problem that runs on a kernel of our own."""
+    options = {
+        "mask": problem.mask,
+        "bias": problem.bias,
+        "scale": problem.scale,
+        "softcap": problem.softcap,
+        "sinks": None if problem.sinks is None else problem.sinks.detach().clone(),
+    }
     for each, name in _watchers():
-        each.note(
-            name,
-            _matrix(
-                problem.query,
-                problem.key,
-                mask=problem.mask,
-                bias=problem.bias,
-                scale=problem.scale,
-                softcap=problem.softcap,
-                sinks=problem.sinks,
-            ),
-        )
+        each.note(name, lambda watch: _matrix(problem.query, problem.key, **options))
     # The fused kernel calls PyTorch's function in turn; that is the same attention.
     _running.ours = True
     return _end_of_ours
@@ -244,23 +275,22 @@ def _end_of_ours() -> None:
 
 
 def _matrix(query: Tensor, key: Tensor, **options: Any) -> AttentionMatrix:
+    if is_functorch_wrapped_tensor(query):
+        raise WatchError("watch.transformed", "it ran inside a transformation such as torch.vmap.")
     # Copies: a cache may be written to after the call.
     return AttentionMatrix(query.detach().clone(), key.detach().clone(), **options)
 
 
 @wraps(_sdpa)
 def _noting_sdpa(*args: Any, **kwargs: Any) -> Tensor:
-    if not getattr(_running, "ours", False):
+    if not torch.compiler.is_compiling() and not getattr(_running, "ours", False):
         for each, name in _watchers():
-            try:
-                each.note(name, _read_call(*args, **kwargs))
-            except Exception as error:
-                # The model goes on as if nobody watched; the trouble is raised at the end.
-                each._trouble = each._trouble or error
+            each.note(name, lambda watch: _read_call(watch, *args, **kwargs))
     return _sdpa(*args, **kwargs)
 
 
 def _read_call(
+    watch: Watch,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -279,7 +309,7 @@ def _read_call(
     mask: Mask | None = causal(offset=0) if is_causal else None
     bias = None
     if attn_mask is not None:
-        attn_mask = attn_mask.detach().expand(*leading, query.shape[-2], key.shape[-2])
+        attn_mask = watch.kept(attn_mask.detach()).expand(*leading, query.shape[-2], key.shape[-2])
         attn_mask = _four_dimensions(attn_mask)
         if attn_mask.dtype == torch.bool:
             mask = dense(attn_mask) if mask is None else mask & dense(attn_mask)

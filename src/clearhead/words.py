@@ -1,4 +1,4 @@
-"""Words of somebody else's text, made fit to be printed.
+"""Text for people: tokens made fit to be printed, and sizes in words.
 
 A token is data: it may hold control characters, line breaks, or marks that turn the direction of
 the line around. They are shown, never obeyed.
@@ -29,17 +29,36 @@ def cell_len(text: str) -> int:
     return sum(_columns(char) for char in text)
 
 
+def bytes_in_words(size: float) -> str:
+    """A size in bytes as a person says it.
+
+    Example:
+        >>> bytes_in_words(12), bytes_in_words(45_000), bytes_in_words(1.44e12)
+        ('12 bytes', '45.0 kB', '1,440.0 GB')
+    """
+    if size < 999.5:
+        return f"{size:.0f} bytes"
+    for unit in ("kB", "MB"):
+        size /= 1000
+        if size < 999.95:  # what is rounded up to 1000.0 has a unit of its own
+            return f"{size:.1f} {unit}"
+    return f"{size / 1000:,.1f} GB"
+
+
 def _visible(char: str) -> str:
     if char in NAMES:
         return NAMES[char]
-    # Cc control, Cf format (direction marks, joiners), Cs surrogates, Zl and Zp separators.
-    if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
+    # C* is control, format (direction marks, joiners), surrogates, private and unassigned; Z* is
+    # blanks of other kinds, and separators.
+    if unicodedata.category(char)[0] in "CZ":
         code = ord(char)
-        return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+        if code < 256:
+            return f"\\x{code:02x}"
+        return f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
     return char
 
 
 def _columns(char: str) -> int:
-    if unicodedata.combining(char):
+    if unicodedata.category(char) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead.problem import Problem
+from clearhead.words import bytes_in_words
 
 NAME = "eager"
 SUMMARY = "the definition, stage by stage, in plain PyTorch; holds queries × keys numbers"
@@ -25,7 +26,7 @@ def how(problem: Problem) -> str:
     width = 8 if problem.query.dtype == torch.float64 else 4
     portions = len(_portions(problem))
     split = f" in {portions} portions of queries" if portions > 1 else ""
-    return f"the stages one by one{split}; the scores alone are {numbers * width / 1e6:,.1f} MB"
+    return f"the stages one by one{split}; the scores alone take {bytes_in_words(numbers * width)}"
 
 
 def attend(problem: Problem) -> Tensor:

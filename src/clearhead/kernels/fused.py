@@ -18,6 +18,7 @@ from clearhead import stages
 from clearhead.masks.causal import Causal
 from clearhead.masks.spans import Spans
 from clearhead.problem import Problem
+from clearhead.words import bytes_in_words
 
 NAME = "fused"
 SUMMARY = "PyTorch's fused scaled dot-product attention; memory grows with tokens"
@@ -86,7 +87,9 @@ def how(problem: Problem) -> str:
     text = f"{calls} on {problem.device.type}, {', '.join(kinds)}"
     largest = max((_mask_numbers(problem, piece) for piece in pieces if piece.masked), default=0)
     if largest:
-        text += f"; the largest part of the mask is {largest / 1e6:,.1f} M numbers"
+        corner = problem.bias_block(slice(0, 1), slice(0, 1))
+        width = 1 if corner is None else _in_precision(problem, corner).dtype.itemsize
+        text += f"; the largest part of the mask takes {bytes_in_words(largest * width)}"
     width = problem.value.shape[3]
     if width != problem.query.shape[3]:
         text += f"; head_dim {problem.query.shape[3]} and value_head_dim {width} padded to one"
@@ -95,21 +98,30 @@ def how(problem: Problem) -> str:
 
 def attend(problem: Problem) -> Tensor:
     """The context, (batch, num_heads, query_len, value_head_dim)."""
+    query, key, value = problem.query, problem.key, problem.value
+    device = "cpu" if query.is_cpu else query.device.type
+    if device != "meta" and torch.is_autocast_enabled(device):
+        # The tensors have been brought to their precision; a float32 bias keeps its own.
+        with torch.autocast(device, enabled=False):
+            return attend(problem)
     pieces = lower(problem)
-    if not (pieces[0].causal or any(piece.causal or piece.masked for piece in pieces)):
-        return _run(problem, pieces, problem.query, problem.key, problem.value)
-    if _may_look(problem.query):
-        result = _run(problem, pieces, problem.query, problem.key, problem.value)
-        # Whatever leaked from behind the mask made something of the result non-finite.
-        if math.isfinite(stages.accumulated(result.detach()).sum().item()) or _all_finite(problem):
-            return result
+    if _may_look(query):
+        # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one
+        # is NaN even where the result is not: so it is the inputs that are looked at.
+        if _is_finite(query) and _is_finite(key) and _is_finite(value):
+            return _run(problem, pieces, query, key, value)
+    elif pieces is EVERYTHING:
+        return _run(problem, pieces, query, key, value)
     return _run_apart(problem, pieces)
 
 
 def logsumexp(problem: Problem) -> Tensor | None:
     """log Σ exp of the masked scores of each query, (batch, num_heads, query_len), in the
-    precision of sums; None where PyTorch does not give it."""
-    if not problem.query.is_cpu or refusals(problem):
+    precision of sums; None where PyTorch does not give it, or gives it wrong, as for a NaN."""
+    query, key = problem.query, problem.key
+    if not query.is_cpu or refusals(problem):
+        return None
+    if _may_look(query) and not (_is_finite(query) and _is_finite(key)):
         return None
     pieces = lower(problem)
     parts = [_logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
@@ -141,6 +153,8 @@ def lower(problem: Problem) -> list[Piece]:
 def _slices(problem: Problem, spans: Spans) -> list[Piece]:
     """Rectangles and triangles of queries × keys, if a few of them are the whole mask."""
     start, stop = spans.start[..., 0], spans.stop[..., 0]
+    if bool((start == start[:1]).all()) and bool((stop == stop[:1]).all()):
+        start, stop = start[:1], stop[:1]
     rows = start.shape[0]
     work = problem.num_heads * problem.query_len * problem.kv_len * problem.batch // rows
     if rows > 1 and work < WORTH_SLICING:
@@ -219,13 +233,31 @@ def _run(
 ) -> Tensor:
     if pieces[0].whole and problem.sinks is None:
         return _fused(problem, query, key, value, None, pieces[0].causal)
-    return _assemble([_run_piece(problem, piece, query, key, value) for piece in pieces], pieces)
+    if len(pieces) == 1 or not _may_look(query) or _has_gradient(problem):
+        parts = [_run_piece(problem, piece, query, key, value) for piece in pieces]
+        return _assemble(parts, pieces)
+    # Without gradients the results go straight to their place: half the memory.
+    batch, heads, query_len, _ = query.shape
+    context = query.new_empty(batch, query_len, heads, value.shape[3]).transpose(1, 2)
+    for piece in pieces:
+        part = _run_piece(problem, piece, query, key, value)
+        context[piece.rows, :, piece.queries] = part
+    return context
+
+
+def _has_gradient(problem: Problem) -> bool:
+    inputs = (problem.query, problem.key, problem.value, problem.sinks)
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
 
 
 def _run_piece(problem: Problem, piece: Piece, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     query, key, value = _cut(piece, query, key, value)
     if key.shape[2] == 0:
-        return (query[..., :1] * 0.0).expand(-1, -1, -1, value.shape[3])
+        # Zeros that hang on everything given, so that each gets its gradient of zeros.
+        nothing = query[..., :0].sum(dim=-1, keepdim=True) + key.sum() + value.sum()
+        if problem.sinks is not None:
+            nothing = nothing + problem.sinks[:0].sum()
+        return nothing.expand(-1, -1, -1, value.shape[3])
     added, seen = _attn_mask(problem, piece)
     if problem.sinks is None:
         context = _fused(problem, query, key, value, added, piece.causal)
@@ -324,15 +356,33 @@ def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | 
     if added is None:
         assert visible is not None
         seen = visible.any(dim=-1, keepdim=True)
-        return visible | ~seen, seen
-    added = added.to(problem.query.dtype)
+        return (visible, None) if _all_seen(problem, seen) else (visible | ~seen, seen)
+    assert problem.bias is not None
+    queries = len(range(*piece.queries.indices(problem.query_len)))
+    keys = len(range(*piece.keys.indices(problem.kv_len)))
+    added = _in_precision(problem, added).expand(-1, -1, queries, keys)
     if visible is not None:
         added = torch.where(visible, added, -torch.inf)
-    seen = (added != -torch.inf).any(dim=-1, keepdim=True)
-    added = added.masked_fill(~seen, 0.0)
-    queries = piece.queries.stop - piece.queries.start
-    keys = piece.keys.stop - piece.keys.start
-    return added.expand(-1, -1, queries, keys), seen
+    if problem.bias.may_hide:
+        seen = added.amax(dim=-1, keepdim=True) != -torch.inf
+    elif visible is not None:
+        seen = visible.any(dim=-1, keepdim=True)
+    else:
+        return added, None
+    return (added, None) if _all_seen(problem, seen) else (added.masked_fill(~seen, 0.0), seen)
+
+
+def _in_precision(problem: Problem, added: Tensor) -> Tensor:
+    """The bias in a dtype that the kernel takes beside the query's: on the CPU float32 with 16 bits
+    too, which are not enough for numbers that stand beside sums."""
+    query = problem.query
+    keeps = query.is_cpu and query.dtype in (torch.float16, torch.bfloat16)
+    return added if keeps else added.to(query.dtype)
+
+
+def _all_seen(problem: Problem, seen: Tensor) -> bool:
+    """Whether every query sees something, as far as that can be read at once."""
+    return _may_look(problem.query) and bool(seen.all())
 
 
 def _assemble(parts: list[Tensor], pieces: list[Piece]) -> Tensor:
@@ -358,8 +408,9 @@ def _may_look(query: Tensor) -> bool:
     )
 
 
-def _all_finite(problem: Problem) -> bool:
-    return all(bool(torch.isfinite(t).all()) for t in (problem.query, problem.key, problem.value))
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether every entry is; a sum tells faster than a look at each, unless it overflows."""
+    return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
 
 
 def _run_apart(problem: Problem, pieces: list[Piece]) -> Tensor:

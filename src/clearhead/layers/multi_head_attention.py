@@ -19,6 +19,7 @@ from clearhead.masks.dense import dense
 from clearhead.matrix import AttentionMatrix
 from clearhead.planning import Plan, plan_for, run
 from clearhead.problem import Problem, pose
+from clearhead.shapes import check_tensor
 
 Layer = TypeVar("Layer", bound="MultiHeadAttention")
 
@@ -202,6 +203,7 @@ class MultiHeadAttention(nn.Module):
         Raises:
             UnsupportedError: code `convert.refused`, for what this layer has no place for:
                 bias_k and bias_v, add_zero_attn, kdim other than vdim.
+            ArgumentTypeError: code `convert.type`, for another kind of module.
 
         Example:
             >>> import torch, clearhead as ch
@@ -211,6 +213,11 @@ class MultiHeadAttention(nn.Module):
             >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
             True
         """
+        if not isinstance(module, nn.MultiheadAttention):
+            raise ArgumentTypeError(
+                "convert.type",
+                f"module must be a torch.nn.MultiheadAttention; got {type(module).__name__}.",
+            )
         reasons = []
         if module.bias_k is not None or module.bias_v is not None:
             reasons.append("add_bias_kv=True: a learned key and value that every query sees")
@@ -343,18 +350,15 @@ class MultiHeadAttention(nn.Module):
     def _check_inputs(self, x: Tensor, source: Tensor, is_cross: bool) -> None:
         weight = self.query_projection.weight
         source_name = "context" if is_cross else "x"
-        if not isinstance(x, Tensor) or not isinstance(source, Tensor):
-            name, given = ("x", x) if not isinstance(x, Tensor) else (source_name, source)
-            raise ArgumentTypeError(
-                f"{name}.type", f"{name} must be a torch.Tensor; got {type(given).__name__}."
-            )
+        check_tensor("x", x)
+        check_tensor(source_name, source)
         if x.ndim not in (2, 3) or x.shape[-1] != self.embed_dim:
             raise ShapeError(
                 "layer.input",
                 f"x must have shape (batch, tokens, embed_dim={self.embed_dim}) or "
                 f"(tokens, embed_dim={self.embed_dim}); got {tuple(x.shape)}.",
             )
-        if source.shape[-1] != self.context_dim or source.ndim != x.ndim:
+        if source.ndim != x.ndim or source.shape[-1] != self.context_dim:
             if not is_cross:
                 raise ShapeError(
                     "layer.context-missing",
@@ -372,7 +376,7 @@ class MultiHeadAttention(nn.Module):
                 f"x and context must have the same batch; got {x.shape[0]} and {source.shape[0]}.",
             )
         for name, tensor in (("x", x), (source_name, source)):
-            if tensor.dtype != weight.dtype and not torch.is_autocast_enabled(tensor.device.type):
+            if tensor.dtype != weight.dtype and not (_is_cast(tensor) and _is_cast(weight)):
                 raise DtypeError(
                     "layer.dtype",
                     f"{name} must have the dtype of the layer's weights, {weight.dtype}; got "
@@ -383,6 +387,17 @@ class MultiHeadAttention(nn.Module):
                     "layer.device",
                     f"{name} is on {tensor.device}, the layer's weights on {weight.device}.",
                 )
+
+
+def _is_cast(tensor: Tensor) -> bool:
+    """Whether autocast brings the tensor to the precision of its products."""
+    device = tensor.device.type
+    return (
+        tensor.is_floating_point()
+        and tensor.dtype != torch.float64
+        and device != "meta"  # which autocast does not know
+        and torch.is_autocast_enabled(device)
+    )
 
 
 def _split(projected: Tensor, num_heads: int) -> Tensor:

@@ -1,0 +1,23 @@
+"""docs/errors.md lists the codes that the source raises."""
+
+import runpy
+
+from clearhead import errors
+from tests.surface import ROOT
+
+
+def test_the_page_is_that_of_the_source() -> None:
+    generator = runpy.run_path(str(ROOT / "docs" / "generate_errors.py"))
+    page = (ROOT / "docs" / "errors.md").read_text()
+    assert page == generator["page"](), "write it anew: python docs/generate_errors.py"
+
+
+def test_every_kind_of_error_is_on_it() -> None:
+    generator = runpy.run_path(str(ROOT / "docs" / "generate_errors.py"))
+    named = {name for _, name, _ in generator["rows"]()}
+    kinds = {
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and kind is not errors.ClearheadError
+    }
+    assert named == kinds
