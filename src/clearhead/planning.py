@@ -73,9 +73,10 @@ def choose(problem: Problem, kernel: str = "auto") -> Kernel:
         UnsupportedError: code `kernel.refused`, if the one asked for cannot run the problem.
         ArgumentError: code `kernel.name`, if there is none of that name.
     """
-    if kernel == "auto":
+    if isinstance(kernel, str) and kernel == "auto":
         return next(each for each in KERNELS if not each.refusals(problem))
-    chosen = next((each for each in KERNELS if each.NAME == kernel), None)
+    by_name = {each.NAME: each for each in KERNELS}
+    chosen = by_name.get(kernel) if isinstance(kernel, str) else None
     if chosen is None:
         names = ", ".join(f'"{each.NAME}"' for each in KERNELS)
         raise ArgumentError(

@@ -96,13 +96,15 @@ def weights(
     (Xiao et al., 2024, https://arxiv.org/abs/2309.17453; learned in gpt-oss, 2025).
     """
     hidden, empty = _hidden_and_empty(masked_scores)
-    masked_scores = masked_scores.masked_fill(empty, 0.0)
+    # A query whose scores are NaN gets NaN, and sends no gradient: 0 · NaN would reach its keys.
+    broken = ~(masked_scores < torch.inf).all(dim=-1, keepdim=True)
+    masked_scores = masked_scores.masked_fill(empty | broken, 0.0)
     if sinks is None:
         shares = torch.softmax(masked_scores, dim=-1)
     else:
         sink = accumulated(sinks)[..., :, None, None].expand(*masked_scores.shape[:-1], 1)
         shares = torch.softmax(torch.cat([masked_scores, sink], dim=-1), dim=-1)[..., :-1]
-    return shares.masked_fill(hidden, 0.0)
+    return shares.masked_fill(broken, torch.nan).masked_fill(hidden, 0.0)
 
 
 def logsumexp(
@@ -129,17 +131,19 @@ def context(
 ) -> Float[Tensor, "*batch query_len value_head_dim"]:
     """The values, each counted as much as its weight says.
 
-    A value that is not finite makes NaN of what every query that may attend to it gets.
+    A value that is not finite makes NaN of what every query that may attend to it gets, and so do
+    weights that are NaN.
     """
     accumulating = accumulated(value)
-    mixed = product(dropped_weights, finite(accumulating))
+    broken = torch.isnan(dropped_weights.sum(dim=-1, keepdim=True))
+    mixed = product(dropped_weights.masked_fill(broken, 0.0), finite(accumulating))
     unusable = ~torch.isfinite(accumulating)
     if visible is None:
         shows = unusable.any(dim=-2, keepdim=True)
     else:
         seen = visible.to(mixed.dtype).expand(dropped_weights.shape)
         shows = product(seen, unusable.to(mixed.dtype)) > 0
-    return mixed.masked_fill(shows, torch.nan).to(value.dtype)
+    return mixed.masked_fill(shows | broken, torch.nan).to(value.dtype)
 
 
 def compute(

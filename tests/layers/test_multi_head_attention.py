@@ -1,0 +1,822 @@
+"""The layer against the definition and against PyTorch's own."""
+
+import copy
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead import stages
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ClearheadError,
+    DeviceError,
+    DtypeError,
+    MaskError,
+    ShapeError,
+    UnsupportedError,
+)
+from clearhead.masks.base import Mask
+from tests.tolerances import assert_no_worse
+
+BATCH, TOKENS, SOURCE_TOKENS = 3, 7, 11
+
+LAYERS: dict[str, dict[str, Any]] = {
+    "self": {"embed_dim": 10, "num_heads": 2},
+    "one head": {"embed_dim": 13, "num_heads": 1},
+    "causal": {"embed_dim": 15, "num_heads": 5, "mask": ch.causal()},
+    "cross": {"embed_dim": 10, "num_heads": 2, "context_dim": 17},
+    "cross of one width": {"embed_dim": 10, "num_heads": 2},
+    "grouped": {"embed_dim": 30, "num_heads": 6, "num_kv_heads": 2, "mask": ch.causal()},
+    "one key head": {"embed_dim": 15, "num_heads": 5, "num_kv_heads": 1},
+    "without a bias": {"embed_dim": 10, "num_heads": 2, "output_bias": False},
+    "with every bias": {"embed_dim": 10, "num_heads": 2, "bias": True},
+    "any widths": {
+        "embed_dim": 19,
+        "num_heads": 6,
+        "num_kv_heads": 3,
+        "head_dim": 5,
+        "value_head_dim": 2,
+        "context_dim": 17,
+        "output_dim": 23,
+        "bias": True,
+        "mask": ch.causal(offset=3),
+    },
+}
+CROSS = {"cross", "cross of one width", "any widths"}
+
+# Made here and not in the test: the first use of a device as a context notes which functions make
+# tensors, and would note the wrappers of tests/poison.py in place of PyTorch's own.
+with torch.device("meta"):
+    EMPTY = ch.MultiHeadAttention(**LAYERS["any widths"])
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def made(name: str) -> tuple[ch.MultiHeadAttention, tuple[Tensor, ...]]:
+    """A layer in float64 and what to call it with."""
+    layer = ch.MultiHeadAttention(**LAYERS[name]).double()
+    inputs = [drawn(BATCH, TOKENS, layer.embed_dim)]
+    if name in CROSS:
+        inputs.append(drawn(BATCH, SOURCE_TOKENS, layer.context_dim))
+    return layer, tuple(inputs)
+
+
+def heads(tensor: Tensor, projection: nn.Linear, num_heads: int) -> Tensor:
+    """(batch, num_heads, tokens, dim), one head at a time."""
+    weight, bias = projection.weight, projection.bias
+    dim = weight.shape[0] // num_heads
+    each = []
+    for head in range(num_heads):
+        rows = slice(head * dim, (head + 1) * dim)
+        projected = tensor @ weight[rows].mT
+        each.append(projected if bias is None else projected + bias[rows])
+    return torch.stack(each, dim=1)
+
+
+def defined(
+    layer: ch.MultiHeadAttention, x: Tensor, context: Tensor | None = None, mask: Mask | None = None
+) -> Tensor:
+    """The output by the definition, with the layer's weights, in the precision of the layer."""
+    source = x if context is None else context
+    query = heads(x, layer.query_projection, layer.num_heads)
+    key = heads(source, layer.key_projection, layer.num_kv_heads)
+    value = heads(source, layer.value_projection, layer.num_kv_heads)
+    steps = stages.compute(
+        query,
+        stages.repeated_heads(key, layer.num_heads),
+        stages.repeated_heads(value, layer.num_heads),
+        scale=1 / math.sqrt(query.shape[-1]),
+        visible=None if mask is None else mask.to_dense(x.shape[1], source.shape[1]),
+    )
+    joined = torch.cat(list(steps.context.unbind(1)), dim=-1)
+    output = joined @ layer.output_projection.weight.mT
+    bias = layer.output_projection.bias
+    return output if bias is None else output + bias
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    """Equal but for rounding: no number here is a sum of more than 64 products, four deep."""
+    eps = torch.finfo(torch.float64).eps
+    largest = max(1.0, float(expected.detach().abs().max()))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=4 * 64 * eps * largest)
+
+
+def gradients(
+    layer: ch.MultiHeadAttention, output: Tensor, inputs: tuple[Tensor, ...], weight: Tensor
+) -> dict[str, Tensor]:
+    named = {**dict(zip(("x", "context"), inputs, strict=False)), **dict(layer.named_parameters())}
+    found = torch.autograd.grad((output * weight).sum(), list(named.values()))
+    return dict(zip(named, found, strict=True))
+
+
+def copied(source: ch.MultiHeadAttention, dtype: torch.dtype) -> ch.MultiHeadAttention:
+    return copy.deepcopy(source).to(dtype)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_agrees_with_the_definition(name: str) -> None:
+    layer, inputs = made(name)
+    inputs = tuple(each.requires_grad_() for each in inputs)
+    output, expected = layer(*inputs), defined(layer, *inputs, mask=layer.mask)
+    assert output.shape == (BATCH, TOKENS, layer.output_dim)
+    close(output, expected)
+    weight = drawn(*output.shape)
+    actual = gradients(layer, output, inputs, weight)
+    for what, gradient in gradients(layer, expected, inputs, weight).items():
+        close(actual[what], gradient)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["causal", "any widths"])
+def test_is_as_accurate_as_the_definition(name: str, dtype: torch.dtype) -> None:
+    layer, inputs = made(name)
+    low = copied(layer, dtype)
+    lowered = tuple(each.to(dtype) for each in inputs)
+    truth = defined(low.double(), *(each.double() for each in lowered), mask=layer.mask)
+    low = low.to(dtype)
+    plain = defined(low, *lowered, mask=layer.mask)
+    assert_no_worse(low(*lowered), truth, plain, what=name)
+
+
+def test_inputs_of_two_dimensions() -> None:
+    layer, (x, context) = made("any widths")
+    output = layer(x[1], context[1])
+    assert output.shape == (TOKENS, layer.output_dim)
+    close(output, layer(x, context)[1])
+    assert layer.weights(x[1], context[1]).shape == (1, 6, TOKENS, SOURCE_TOKENS)
+    own, (x,) = made("causal")
+    close(own(x[2]), own(x)[2])
+
+
+def test_inputs_need_not_be_contiguous() -> None:
+    layer, (x, context) = made("any widths")
+    turned = x.mT.contiguous().mT
+    assert not turned.is_contiguous()
+    close(layer(turned, context[:, ::2]), layer(x, context[:, ::2].contiguous()))
+
+
+def test_nothing_to_attend_to_leaves_the_bias() -> None:
+    layer, (x, context) = made("any widths")
+    alone = layer.output_projection.bias.expand(BATCH, TOKENS, -1)
+    assert torch.equal(layer(x, context[:, :0]), alone)
+    assert torch.equal(layer(x, context, mask=~ch.full()), alone)
+    assert layer(x[:, :0], context).shape == (BATCH, 0, 23)
+    assert layer(x[:0], context[:0]).shape == (0, TOKENS, 23)
+
+
+def test_a_context_equal_to_x_is_self_attention() -> None:
+    layer, (x,) = made("with every bias")
+    assert torch.equal(layer(x, x), layer(x))
+
+
+def test_a_mask_fits_any_number_of_tokens() -> None:
+    layer, _ = made("causal")
+    for tokens in (1, 2, 29):
+        x = drawn(2, tokens, layer.embed_dim)
+        close(layer(x), defined(layer, x, mask=ch.causal()))
+
+
+def test_the_mask_of_a_call_is_beside_that_of_the_layer() -> None:
+    layer, (x,) = made("causal")
+    padding = ch.padding([2, 5, 7])
+    close(layer(x, mask=padding), defined(layer, x, mask=ch.causal() & padding))
+    assert torch.equal(layer(x), layer(x, mask=ch.full()))
+    assert layer.pose(x, mask=padding).mask is not None
+    assert "causal() & padding([2, 5, 7])" in layer.pose(x, mask=padding).describe()
+    bare, (x,) = made("self")
+    close(bare(x, mask=padding), defined(bare, x, mask=padding))
+
+
+def test_masks_that_are_tensors() -> None:
+    seen = torch.rand(TOKENS, TOKENS) < 0.5
+    layer, (x,) = made("self")
+    expected = defined(layer, x, mask=ch.dense(seen))
+    close(layer(x, mask=seen), expected)
+    per_head = torch.rand(BATCH, 5, TOKENS, TOKENS) < 0.5
+    causal, (y,) = made("causal")
+    close(causal(y, mask=per_head), defined(causal, y, mask=ch.causal() & ch.dense(per_head)))
+    own = ch.MultiHeadAttention(10, num_heads=2, mask=seen).double()
+    assert isinstance(own.mask, Mask)
+    own.load_state_dict(layer.state_dict())
+    close(own(x), expected)
+    close(own(x, mask=ch.causal()), defined(own, x, mask=ch.dense(seen) & ch.causal()))
+
+
+def test_dropout_drops_weights_in_training_only() -> None:
+    """With one key each weight is 1: a head gives nothing, or its value twice."""
+    layer = ch.MultiHeadAttention(15, num_heads=3, output_bias=False, dropout=0.5).double()
+    with torch.no_grad():
+        layer.output_projection.weight.copy_(torch.eye(15))
+    x, context = drawn(67, TOKENS, 15), drawn(67, 1, 15)
+    value = (context @ layer.value_projection.weight.mT).expand(67, TOKENS, 15)
+    assert layer.training
+    assert layer.pose(x, context).dropout == 0.5
+    given = layer(x, context).unflatten(2, (3, 5))
+    dropped = (given == 0).all(-1)
+    assert 0 < int(dropped.sum()) < dropped.numel()
+    twice = 2 * value.unflatten(2, (3, 5))
+    close(given, twice.masked_fill(dropped[..., None], 0.0))
+    assert not torch.equal(layer(x, context), layer(x, context))
+    layer.eval()
+    assert layer.pose(x, context).dropout is None
+    close(layer(x, context), value)
+
+
+@pytest.mark.parametrize("dropout", [None, 0.0])
+def test_no_dropout_is_none(dropout: float | None) -> None:
+    layer = ch.MultiHeadAttention(10, num_heads=2, dropout=dropout)
+    x = torch.randn(BATCH, TOKENS, 10)
+    assert layer.pose(x).dropout is None
+    assert torch.equal(layer(x), layer(x))
+
+
+def test_the_mask_is_not_saved() -> None:
+    masked = ch.MultiHeadAttention(10, num_heads=2, mask=torch.ones(7, 7, dtype=torch.bool).tril())
+    bare = ch.MultiHeadAttention(10, num_heads=2)
+    names = ["query_projection", "key_projection", "value_projection", "output_projection"]
+    expected = [*(f"{name}.weight" for name in names), "output_projection.bias"]
+    assert list(masked.state_dict()) == list(bare.state_dict()) == expected
+    assert not list(masked.buffers())
+    bare.load_state_dict(masked.state_dict())
+    x = torch.randn(BATCH, 7, 10)
+    assert torch.equal(bare(x, mask=masked.mask), masked(x))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_state_dict_makes_the_same_layer(name: str) -> None:
+    layer, inputs = made(name)
+    other = ch.MultiHeadAttention(**LAYERS[name]).double()
+    assert not torch.equal(other(*inputs), layer(*inputs))
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(*inputs), layer(*inputs))
+
+
+def test_a_deep_copy_is_the_same_layer_and_another() -> None:
+    seen = torch.rand(TOKENS, TOKENS) < 0.5
+    layer = ch.MultiHeadAttention(10, num_heads=2, mask=ch.causal() & ch.dense(seen), dropout=0.1)
+    twin = copy.deepcopy(layer.eval())
+    x = torch.randn(BATCH, TOKENS, 10)
+    before = layer(x)
+    assert repr(twin) == repr(layer)
+    assert not twin.training
+    assert torch.equal(twin(x), before)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.zero_()
+    assert torch.equal(twin(x), before)
+
+
+def test_made_on_meta_and_filled_later() -> None:
+    layer, inputs = made("any widths")
+    empty = copy.deepcopy(EMPTY).double()
+    assert {parameter.device.type for parameter in empty.parameters()} == {"meta"}
+    output = empty(*(each.to("meta") for each in inputs))
+    assert output.device.type == "meta"
+    assert output.shape == (BATCH, TOKENS, 23)
+    filled = empty.to_empty(device="cpu")
+    filled.load_state_dict(layer.state_dict())
+    assert torch.equal(filled(*inputs), layer(*inputs))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_autocast(dtype: torch.dtype) -> None:
+    layer, (x,) = made("causal")
+    lowered = copied(layer, torch.bfloat16)
+    low = x.bfloat16()
+    truth = defined(lowered.double(), low.double(), mask=ch.causal())
+    plain = defined(lowered.bfloat16(), low, mask=ch.causal())
+    layer = lowered.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        output = layer(low.to(dtype))
+    assert output.dtype == torch.bfloat16
+    assert_no_worse(output, truth, plain)
+
+
+def test_autocast_leaves_float64_alone() -> None:
+    layer, (x,) = made("causal")
+    with torch.autocast("cpu", torch.bfloat16):
+        output = layer(x)
+        with pytest.raises(DtypeError, match=r"^\[layer\.dtype\] x must .*float32; got .*float64"):
+            layer.float()(x)
+        with pytest.raises(DtypeError, match=r"^\[layer\.dtype\] x must .*float32; got .*int64"):
+            layer(x.long())
+    layer.double()
+    assert output.dtype == torch.float64
+    assert output.shape == x.shape
+
+
+@pytest.mark.parametrize("name", ["causal", "grouped", "any widths"])
+def test_weights_are_those_of_the_trace(name: str) -> None:
+    layer, inputs = made(name)
+    mask = ch.padding([2, 5, 7])
+    weights = layer.weights(*inputs, mask=mask)
+    assert isinstance(weights, ch.AttentionMatrix)
+    traced = ch.trace(layer, *inputs, mask=mask)["weights"]
+    assert weights.shape == traced.shape == (BATCH, layer.num_heads, TOKENS, inputs[-1].shape[1])
+    close(weights[:], traced)
+
+
+def test_weights_need_no_values() -> None:
+    layer, inputs = made("any widths")
+    called: list[str] = []
+    for name in ("query_projection", "key_projection", "value_projection", "output_projection"):
+        layer.get_submodule(name).register_forward_hook(lambda *_, name=name: called.append(name))
+    layer.weights(*inputs)[:]
+    assert called == ["query_projection", "key_projection"]
+
+
+def test_weights_are_those_before_dropout() -> None:
+    layer = ch.MultiHeadAttention(10, num_heads=2, dropout=0.5).double()
+    x = drawn(BATCH, TOKENS, 10)
+    assert layer.training
+    close(layer.weights(x)[:].sum(-1), torch.ones(BATCH, 2, TOKENS, dtype=torch.float64))
+
+
+def test_the_plan_is_that_of_the_problem() -> None:
+    layer = ch.MultiHeadAttention(10, num_heads=2, mask=ch.causal(), dropout=0.5)
+    x = torch.randn(BATCH, TOKENS, 10)
+    training = layer.plan(x)
+    assert training.problem.endswith("mask=causal(), scale=0.447214, dropout=0.5")
+    layer.eval()
+    plan = layer.plan(x, mask=ch.sliding_window(left=2))
+    assert plan.problem == layer.pose(x, mask=ch.sliding_window(left=2)).describe()
+    query, key, value = layer.pose(x)[:3]
+    assert layer.plan(x) == ch.plan(query, key, value, mask=ch.causal())
+    assert layer.plan(x).kernel == "fused"
+
+
+def test_the_parts_make_the_whole() -> None:
+    layer, inputs = made("any widths")
+    problem = layer.pose(*inputs)
+    assert problem.query.shape == (BATCH, 6, TOKENS, 5)
+    assert problem.key.shape == (BATCH, 3, SOURCE_TOKENS, 5)
+    assert problem.value.shape == (BATCH, 3, SOURCE_TOKENS, 2)
+    context = ch.attend(*problem[:3], mask=problem.mask)
+    assert torch.equal(layer.join(context), layer(*inputs))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"num_heads": 2}, "12, num_heads=2, head_dim=6"),
+        (
+            {"num_heads": 4, "num_kv_heads": 2, "value_head_dim": 5},
+            "12, num_heads=4, num_kv_heads=2, head_dim=3, value_head_dim=5",
+        ),
+        (
+            {"num_heads": 4, "mask": ch.causal() & ch.sliding_window(left=3), "dropout": 0.1},
+            "12, num_heads=4, head_dim=3, mask=causal() & sliding_window(left=3, right=None), "
+            "dropout=0.1",
+        ),
+    ],
+)
+def test_repr(options: dict[str, Any], text: str) -> None:
+    layer = ch.MultiHeadAttention(12, **options)
+    assert layer.extra_repr() == text
+    assert repr(layer).splitlines()[:2] == ["MultiHeadAttention(", f"  {text}"]
+
+
+def theirs(
+    *, context_dim: int = 15, bias: bool = True, dropout: float = 0.0, batch_first: bool = True
+) -> nn.MultiheadAttention:
+    """PyTorch's layer in float64, with biases that are not zero as they are at first."""
+    module = nn.MultiheadAttention(
+        15,
+        3,
+        kdim=context_dim,
+        vdim=context_dim,
+        bias=bias,
+        dropout=dropout,
+        batch_first=batch_first,
+        dtype=torch.float64,
+    )
+    for name, parameter in module.named_parameters():
+        if "bias" in name:
+            nn.init.normal_(parameter)
+    return module
+
+
+@pytest.mark.parametrize("context_dim", [15, 11])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_to_and_from_torch(context_dim: int, bias: bool, training: bool) -> None:
+    module = theirs(context_dim=context_dim, bias=bias).train(training)
+    packed = module.in_proj_weight is not None
+    assert packed == (context_dim == 15)
+    before = copy.deepcopy(module.state_dict())
+    layer = ch.MultiHeadAttention.from_torch(module)
+    x, context = drawn(BATCH, TOKENS, 15), drawn(BATCH, SOURCE_TOKENS, context_dim)
+    expected, shares = module(x, context, context, average_attn_weights=False)
+    output = layer(x, context)
+    assert output.dtype == torch.float64
+    close(output, expected)
+    close(layer.weights(x, context)[:], shares)
+    back = layer.to_torch()
+    assert layer.training == back.training == training
+    assert back.batch_first
+    assert list(back.state_dict()) == list(before)
+    for name, tensor in back.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.zero_()
+    for made_or_read in (module, back):
+        for name, tensor in made_or_read.state_dict().items():
+            assert torch.equal(tensor, before[name]), name
+
+
+def test_from_torch_of_a_layer_that_takes_tokens_first() -> None:
+    module = theirs(batch_first=False)
+    x = drawn(BATCH, TOKENS, 15)
+    turned = x.transpose(0, 1)
+    expected = module(turned, turned, turned)[0].transpose(0, 1)
+    close(ch.MultiHeadAttention.from_torch(module)(x), expected)
+
+
+def test_from_torch_with_a_mask() -> None:
+    module = theirs()
+    x = drawn(BATCH, TOKENS, 15)
+    forbidden = ~ch.causal().to_dense(TOKENS, TOKENS)
+    layer = ch.MultiHeadAttention.from_torch(module, mask=ch.causal())
+    close(layer(x), module(x, x, x, attn_mask=forbidden)[0])
+    back = layer.to_torch(without_mask=True)
+    close(layer(x), back(x, x, x, attn_mask=forbidden)[0])
+
+
+def test_torch_and_dropout() -> None:
+    module = theirs(dropout=0.25).eval()
+    layer = ch.MultiHeadAttention.from_torch(module)
+    assert layer.dropout == 0.25
+    assert layer.to_torch().dropout == 0.25
+    x = drawn(BATCH, TOKENS, 15)
+    close(layer(x), module(x, x, x)[0])
+    calm = ch.MultiHeadAttention.from_torch(theirs())
+    assert calm.dropout is None
+    assert calm.to_torch().dropout == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_torch_and_dtypes(dtype: torch.dtype) -> None:
+    layer = ch.MultiHeadAttention.from_torch(theirs().to(dtype))
+    assert {parameter.dtype for parameter in layer.parameters()} == {dtype}
+    assert {parameter.dtype for parameter in layer.to_torch().parameters()} == {dtype}
+
+
+@pytest.mark.parametrize(("bias", "output_bias"), [(True, False), (False, True), (True, True)])
+def test_to_torch_fills_a_bias_that_is_not_there(bias: bool, output_bias: bool) -> None:
+    layer = ch.MultiHeadAttention(15, num_heads=3, bias=bias, output_bias=output_bias).double()
+    module = layer.to_torch()
+    assert module.in_proj_bias is not None
+    assert bool((module.in_proj_bias == 0).all()) != bias
+    assert bool((module.out_proj.bias == 0).all()) != output_bias
+    x = drawn(BATCH, TOKENS, 15)
+    close(module(x, x, x)[0], layer(x))
+
+
+def test_to_torch_of_a_context_of_its_own_width() -> None:
+    layer, (x, context) = made("cross")
+    module = layer.to_torch()
+    assert (module.kdim, module.vdim) == (17, 17)
+    close(module(x, context, context)[0], layer(x, context))
+
+
+def test_from_torch_makes_the_class_that_is_asked() -> None:
+    class Mine(ch.MultiHeadAttention):
+        pass
+
+    assert type(Mine.from_torch(theirs())) is Mine
+
+
+@contextmanager
+def refused(error: type[ClearheadError], text: str) -> Iterator[None]:
+    """Expect the error with this text, and no other.
+
+    Where the types are checked at run time, that check comes before a refusal of a type.
+    """
+    expected = (error, TypeCheckError) if error is ArgumentTypeError else error
+    with pytest.raises(expected) as caught:
+        yield
+    if isinstance(caught.value, ClearheadError):
+        assert type(caught.value) is error
+        assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("options", "reasons"),
+    [
+        (
+            {"add_bias_kv": True},
+            ["add_bias_kv=True: a learned key and value that every query sees"],
+        ),
+        (
+            {"add_zero_attn": True},
+            ["add_zero_attn=True: a key and value of zeros that every query sees"],
+        ),
+        (
+            {"kdim": 11},
+            ["kdim=11 and vdim=15: keys and values of other widths than each other"],
+        ),
+        (
+            {"add_bias_kv": True, "add_zero_attn": True, "vdim": 7},
+            [
+                "add_bias_kv=True: a learned key and value that every query sees",
+                "add_zero_attn=True: a key and value of zeros that every query sees",
+                "kdim=15 and vdim=7: keys and values of other widths than each other",
+            ],
+        ),
+    ],
+)
+def test_what_from_torch_refuses(options: dict[str, Any], reasons: list[str]) -> None:
+    text = "[convert.refused] from_torch cannot convert this layer."
+    text += "".join(f"\n  - {reason}" for reason in reasons)
+    with refused(UnsupportedError, text):
+        ch.MultiHeadAttention.from_torch(nn.MultiheadAttention(15, 3, **options))
+
+
+def test_from_torch_of_another_module() -> None:
+    linear: Any = nn.Linear(2, 2)
+    text = "[convert.type] module must be a torch.nn.MultiheadAttention; got Linear."
+    with refused(ArgumentTypeError, text):
+        ch.MultiHeadAttention.from_torch(linear)
+
+
+@pytest.mark.parametrize(
+    ("options", "reasons"),
+    [
+        ({"num_heads": 6, "num_kv_heads": 2}, ["num_kv_heads=2 for num_heads=6"]),
+        (
+            {"num_heads": 3, "head_dim": 5, "value_head_dim": 5},
+            ["embed_dim=12, num_heads × head_dim=15, output_dim=12: not one width"],
+        ),
+        (
+            {"num_heads": 3, "output_dim": 13},
+            ["embed_dim=12, num_heads × head_dim=12, output_dim=13: not one width"],
+        ),
+        ({"num_heads": 3, "value_head_dim": 5}, ["value_head_dim=5 for head_dim=4"]),
+        (
+            {"num_heads": 3, "mask": ch.causal()},
+            [
+                "mask=causal(): it takes a mask at each call only; "
+                "to_torch(without_mask=True) leaves it to you"
+            ],
+        ),
+        (
+            {
+                "num_heads": 6,
+                "num_kv_heads": 2,
+                "head_dim": 5,
+                "value_head_dim": 7,
+                "mask": ch.causal(),
+            },
+            [
+                "num_kv_heads=2 for num_heads=6",
+                "embed_dim=12, num_heads × head_dim=30, output_dim=12: not one width",
+                "value_head_dim=7 for head_dim=5",
+                "mask=causal(): it takes a mask at each call only; "
+                "to_torch(without_mask=True) leaves it to you",
+            ],
+        ),
+    ],
+)
+def test_what_to_torch_refuses(options: dict[str, Any], reasons: list[str]) -> None:
+    text = "[convert.refused] to_torch cannot convert this layer."
+    text += "".join(f"\n  - {reason}" for reason in reasons)
+    with refused(UnsupportedError, text):
+        ch.MultiHeadAttention(12, **options).to_torch()
+
+
+SIZES = (
+    "embed_dim",
+    "num_heads",
+    "num_kv_heads",
+    "context_dim",
+    "output_dim",
+    "head_dim",
+    "value_head_dim",
+)
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize(
+    ("size", "error", "text"),
+    [
+        (0, ArgumentError, "must be 1 or more; got 0."),
+        (-3, ArgumentError, "must be 1 or more; got -3."),
+        (4.0, ArgumentTypeError, "must be a whole number; got float."),
+        (True, ArgumentTypeError, "must be a whole number; got bool."),
+        ("4", ArgumentTypeError, "must be a whole number; got str."),
+    ],
+)
+def test_sizes(name: str, size: Any, error: type[ClearheadError], text: str) -> None:
+    with refused(error, f"[argument.size] {name} {text}"):
+        ch.MultiHeadAttention(**{"embed_dim": 8, "num_heads": 2, name: size})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        (
+            {"num_heads": 5},
+            ArgumentError,
+            "[layer.heads] embed_dim must be a multiple of num_heads, or head_dim be given; got "
+            "embed_dim=12, num_heads=5.",
+        ),
+        (
+            {"num_heads": 6, "num_kv_heads": 4},
+            ArgumentError,
+            "[layer.kv-heads] num_heads must be a multiple of num_kv_heads; got num_heads=6, "
+            "num_kv_heads=4.",
+        ),
+        (
+            {"num_heads": 2, "num_kv_heads": 4},
+            ArgumentError,
+            "[layer.kv-heads] num_heads must be a multiple of num_kv_heads; got num_heads=2, "
+            "num_kv_heads=4.",
+        ),
+        (
+            {"dropout": "0.1"},
+            ArgumentTypeError,
+            "[dropout.type] dropout must be a probability in [0, 1), or None for no dropout; got "
+            "str.",
+        ),
+        (
+            {"dropout": True},
+            ArgumentTypeError,
+            "[dropout.type] dropout must be a probability in [0, 1), or None for no dropout; got "
+            "bool.",
+        ),
+        *(
+            (
+                {"dropout": value},
+                ArgumentError,
+                "[dropout.value] dropout must be a probability in [0, 1), or None for no dropout; "
+                f"got {value}.",
+            )
+            for value in (1.0, -0.1, math.nan)
+        ),
+        (
+            {"bias": 1},
+            ArgumentTypeError,
+            "[bias.type] bias must be True or False; got 1.",
+        ),
+        (
+            {"output_bias": None},
+            ArgumentTypeError,
+            "[output_bias.type] output_bias must be True or False; got None.",
+        ),
+        (
+            {"mask": "causal"},
+            ArgumentTypeError,
+            "[mask.type] mask must be a Mask or a bool tensor; got str.",
+        ),
+        (
+            {"mask": ch.causal},
+            ArgumentTypeError,
+            "[mask.type] mask must be a Mask or a bool tensor; got the function causal. "
+            "Call it: causal(…).",
+        ),
+    ],
+)
+def test_what_the_constructor_refuses(
+    options: dict[str, Any], error: type[ClearheadError], text: str
+) -> None:
+    with refused(error, text):
+        ch.MultiHeadAttention(12, **{"num_heads": 3, **options})
+
+
+X, CONTEXT = torch.zeros(3, 7, 10), torch.zeros(3, 11, 17)
+X_SHAPE = "[layer.input] x must have shape (batch, tokens, embed_dim=10) or (tokens, embed_dim=10);"
+CONTEXT_SHAPE = (
+    "[layer.context] context must have shape (batch, tokens, context_dim=17), with as many "
+    "dimensions as x;"
+)
+AS_TENSOR = " torch.as_tensor(…) makes a tensor of it."
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "text"),
+    [
+        (
+            ([[0.0] * 10], CONTEXT),
+            ArgumentTypeError,
+            "[x.type] x must be a torch.Tensor; got list.",
+        ),
+        (
+            (np.zeros((3, 7, 10)), CONTEXT),
+            ArgumentTypeError,
+            f"[x.type] x must be a torch.Tensor; got ndarray.{AS_TENSOR}",
+        ),
+        (
+            (X.to_sparse(), CONTEXT),
+            ArgumentTypeError,
+            "[x.layout] x must be a dense tensor; got one of layout torch.sparse_coo. "
+            ".to_dense() makes one of it.",
+        ),
+        (
+            (X, "context"),
+            ArgumentTypeError,
+            "[context.type] context must be a torch.Tensor; got str.",
+        ),
+        (
+            (X, np.zeros((3, 11, 17))),
+            ArgumentTypeError,
+            f"[context.type] context must be a torch.Tensor; got ndarray.{AS_TENSOR}",
+        ),
+        ((X[0, 0], CONTEXT), ShapeError, f"{X_SHAPE} got (10,)."),
+        ((X[None], CONTEXT), ShapeError, f"{X_SHAPE} got (1, 3, 7, 10)."),
+        ((X[..., :9], CONTEXT), ShapeError, f"{X_SHAPE} got (3, 7, 9)."),
+        ((torch.zeros(()), CONTEXT), ShapeError, f"{X_SHAPE} got ()."),
+        (
+            (X, CONTEXT[..., 1:]),
+            ShapeError,
+            f"{CONTEXT_SHAPE} got (3, 11, 16) for x of (3, 7, 10).",
+        ),
+        ((X, CONTEXT[0]), ShapeError, f"{CONTEXT_SHAPE} got (11, 17) for x of (3, 7, 10)."),
+        ((X[0], CONTEXT), ShapeError, f"{CONTEXT_SHAPE} got (3, 11, 17) for x of (7, 10)."),
+        (
+            (X, CONTEXT[:2]),
+            ShapeError,
+            "[layer.context-batch] x and context must have the same batch; got 3 and 2.",
+        ),
+        (
+            (X, CONTEXT[:1]),
+            ShapeError,
+            "[layer.context-batch] x and context must have the same batch; got 3 and 1.",
+        ),
+        (
+            (X,),
+            ShapeError,
+            "[layer.context-missing] this layer attends to a context of width context_dim=17; "
+            "call it as layer(x, context).",
+        ),
+        (
+            (X.double(), CONTEXT),
+            DtypeError,
+            "[layer.dtype] x must have the dtype of the layer's weights, torch.float32; got "
+            "torch.float64.",
+        ),
+        (
+            (X, CONTEXT.long()),
+            DtypeError,
+            "[layer.dtype] context must have the dtype of the layer's weights, torch.float32; got "
+            "torch.int64.",
+        ),
+        (
+            (X.to("meta"), CONTEXT),
+            DeviceError,
+            "[layer.device] x is on meta, the layer's weights on cpu.",
+        ),
+        (
+            (X, CONTEXT.to("meta")),
+            DeviceError,
+            "[layer.device] context is on meta, the layer's weights on cpu.",
+        ),
+    ],
+)
+@pytest.mark.parametrize("method", ["forward", "pose", "weights", "plan"])
+def test_what_a_call_refuses(
+    method: str, inputs: tuple[Any, ...], error: type[ClearheadError], text: str
+) -> None:
+    layer = ch.MultiHeadAttention(10, num_heads=2, context_dim=17)
+    with refused(error, text):
+        getattr(layer, method)(*inputs)
+
+
+def test_a_nested_tensor_is_refused() -> None:
+    nested = torch.nested.nested_tensor([X[0], X[0, :5]], layout=torch.jagged)
+    text = (
+        "[x.layout] x must be a dense tensor; got a nested one. "
+        "Pad it, and say which tokens are real: mask=clearhead.padding(lengths)."
+    )
+    with refused(ArgumentTypeError, text):
+        ch.MultiHeadAttention(10, num_heads=2)(nested)
+
+
+@pytest.mark.parametrize("method", ["forward", "weights"])
+def test_a_mask_that_does_not_fit(method: str) -> None:
+    call: Any = getattr(ch.MultiHeadAttention(10, num_heads=2, mask=ch.causal()), method)
+    with refused(
+        MaskError,
+        "[mask.shape] the mask has 7 × 5 (queries × keys); expected query_len=7 × kv_len=7.",
+    ):
+        call(X, mask=torch.ones(7, 5, dtype=torch.bool))
+    with refused(
+        MaskError,
+        "[mask.batch] the mask padding([1, 2]) describes a batch of 2; the query has a batch of 3.",
+    ):
+        call(X, mask=ch.padding([1, 2]))
+    with pytest.raises(MaskError, match=r"^\[mask\.dtype\] mask must be bool, True = may attend;"):
+        call(X, mask=torch.ones(7, 7))
+    with pytest.raises(MaskError, match=r"^\[mask\.ambiguous\] mask of shape \(3, 7, 7\) could be"):
+        call(X, mask=torch.ones(3, 7, 7, dtype=torch.bool))

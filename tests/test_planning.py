@@ -1,0 +1,111 @@
+"""Which kernel runs, and what is said about the others."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import planning
+from clearhead.errors import ArgumentError, UnsupportedError
+from clearhead.problem import pose
+
+
+def tensors() -> tuple[Tensor, Tensor, Tensor]:
+    return torch.randn(2, 6, 5, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, 4)
+
+
+def test_a_plan_in_words() -> None:
+    lines = str(ch.plan(*tensors(), mask=ch.causal())).splitlines()
+    assert lines[0].startswith("fused: one fused call on cpu, with a part of the mask; ")
+    assert lines[0].endswith("head_dim 8 and value_head_dim 4 padded to one")
+    assert lines[1:5] == [
+        "  query  [batch=2, num_heads=6, query_len=5, head_dim=8] float32 cpu",
+        "  key    [batch=2, num_kv_heads=3, kv_len=7, head_dim=8] float32 cpu",
+        "  value  [batch=2, num_kv_heads=3, kv_len=7, value_head_dim=4] float32 cpu",
+        "  mask=causal(), scale=0.353553",
+    ]
+    assert lines[5] == (
+        "not eager: it comes after fused; it would run the stages one by one; "
+        "the scores alone take 1.7 kB"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"softcap": 30.0}, "softcap: PyTorch's fused attention has none"),
+        ({"dropout": 0.1}, "dropout: PyTorch's fused attention has none on the CPU"),
+        (
+            {"bias": torch.zeros(5, 7, requires_grad=True)},
+            "bias that is trained: PyTorch's fused attention on the CPU gives it no gradient",
+        ),
+    ],
+)
+def test_auto_says_why_not_fused(options: dict[str, Any], reason: str) -> None:
+    plan = ch.plan(*tensors(), **options)
+    assert plan.kernel == "eager"
+    assert plan.reasons["fused"] == (reason,)
+    assert str(plan).endswith(f"not fused: {reason}")
+
+
+def test_an_empty_axis_goes_to_the_definition() -> None:
+    query, key, value = tensors()
+    plan = ch.plan(query, key[:, :, :0], value[:, :, :0])
+    assert plan.kernel == "eager"
+    assert plan.reasons["fused"] == ("an empty axis: there is nothing to fuse",)
+
+
+def test_a_kernel_by_name_is_that_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+    for kernel in planning.KERNELS:
+        attend = kernel.attend
+        monkeypatch.setattr(
+            kernel, "attend", lambda p, name=kernel.NAME, run=attend: ran.append(name) or run(p)
+        )
+    for name in ("eager", "fused", "auto"):
+        ch.attend(*tensors(), kernel=name)
+    assert ran == ["eager", "fused", "fused"]
+    assert ch.plan(*tensors(), kernel="eager").reasons["fused"] == ('kernel="eager" was asked for',)
+
+
+def test_a_kernel_by_name_never_falls_back() -> None:
+    query, key, value = tensors()
+    text = (
+        '[kernel.refused] kernel="fused" cannot run this problem.\n'
+        "  - softcap: PyTorch's fused attention has none\n"
+        "  - dropout: PyTorch's fused attention has none on the CPU\n"
+        "  query  [batch=2, num_heads=6, query_len=5, head_dim=8] float32 cpu\n"
+        "  key    [batch=2, num_kv_heads=3, kv_len=7, head_dim=8] float32 cpu\n"
+        "  value  [batch=2, num_kv_heads=3, kv_len=7, value_head_dim=4] float32 cpu\n"
+        "  scale=0.353553, softcap=2, dropout=0.5\n"
+        'These kernels can: eager; kernel="auto" would take eager.'
+    )
+    with pytest.raises(UnsupportedError, match=f"^{re.escape(text)}$"):
+        ch.attend(query, key, value, softcap=2.0, dropout=0.5, kernel="fused")
+
+
+@pytest.mark.parametrize("name", ["flash", "", None, 3, np.ones(3)])
+def test_no_such_kernel(name: Any) -> None:
+    expected = re.escape('kernel must be "auto" or one of "fused", "eager"; got ')
+    with pytest.raises(ArgumentError, match=expected):
+        ch.attend(*tensors(), kernel=name)
+
+
+def test_observers_are_told_before_and_after() -> None:
+    heard = []
+
+    def observer(problem: object) -> Any:
+        heard.append("before")
+        return lambda: heard.append("after")
+
+    planning.observers.append(observer)
+    try:
+        problem = pose(*tensors())
+        planning.run(problem)
+    finally:
+        planning.observers.remove(observer)
+    assert heard == ["before", "after"]

@@ -1,0 +1,303 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from tests.tolerances import assert_no_worse
+
+NAN, INF = float("nan"), float("inf")
+E = math.e
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+def rows(*numbers: list[float]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def same(actual: Tensor, expected: Tensor) -> None:
+    """Equal but for the rounding of a few operations in float64."""
+    torch.testing.assert_close(
+        actual, expected, rtol=8 * torch.finfo(torch.float64).eps, atol=0, equal_nan=True
+    )
+
+
+def test_every_stage_by_hand() -> None:
+    """Two queries, two keys: the second scores differ by 1, so that the weights are 1 : e."""
+    query = rows([1.0, 0.0], [0.0, 2.0])
+    key = rows([3.0, 1.0], [3.0, 2.0])
+    value = rows([10.0, 0.0, 1.0], [20.0, 0.0, -1.0])
+    steps = stages.compute(query, key, value, scale=0.5)
+    assert steps._fields == stages.NAMES
+    same(steps.scores, rows([3.0, 3.0], [2.0, 4.0]))
+    same(steps.scaled_scores, rows([1.5, 1.5], [1.0, 2.0]))
+    assert steps.capped_scores is steps.scaled_scores
+    assert steps.masked_scores is steps.capped_scores
+    low, high = 1 / (1 + E), E / (1 + E)
+    same(steps.weights, rows([0.5, 0.5], [low, high]))
+    assert steps.dropped_weights is steps.weights
+    expected = rows([15.0, 0.0, 0.0], [10 * low + 20 * high, 0.0, low - high])
+    same(steps.context, expected)
+
+
+def test_softcap_comes_before_the_bias_and_the_bias_before_the_mask() -> None:
+    """The cap does not bend the bias, the scale does not shrink it, the mask hides it."""
+    query, key = rows([4.0]), rows([3.0], [3.0], [3.0])
+    bias = rows([0.0, 100.0, 1000.0])
+    visible = torch.tensor([[True, True, False]])
+    steps = stages.compute(
+        query, key, drawn(3, 2), scale=0.5, softcap=2.0, bias=bias, visible=visible
+    )
+    capped = 2 * math.tanh(6.0 / 2)
+    same(steps.scaled_scores, rows([6.0, 6.0, 6.0]))
+    same(steps.capped_scores, rows([capped] * 3))
+    same(steps.masked_scores, rows([capped, capped + 100.0, -INF]))
+
+
+def test_a_cap_on_masked_scores_would_leak() -> None:
+    """−∞ under the cap is −softcap, a score like any other; so the mask comes after it."""
+    visible = torch.tensor([[True, False]])
+    steps = stages.compute(
+        rows([1.0]), rows([1.0], [1.0]), rows([1.0], [5.0]), scale=1.0, softcap=0.1, visible=visible
+    )
+    same(steps.weights, rows([1.0, 0.0]))
+    same(steps.context, rows([1.0]))
+
+
+@pytest.mark.parametrize("sinks", [None, torch.tensor([0.3], dtype=torch.float64)])
+def test_a_query_that_sees_nothing(sinks: Tensor | None) -> None:
+    query, key, value = (drawn(1, 3, 4).requires_grad_() for _ in range(3))
+    visible = torch.tensor([[True, True, False], [False, False, False], [False, True, True]])
+    steps = stages.compute(query, key, value, scale=0.5, visible=visible, sinks=sinks)
+    assert steps.weights[0, 1].eq(0).all()
+    assert steps.context[0, 1].eq(0).all()
+    total = stages.logsumexp(steps.masked_scores)
+    assert total.isneginf().tolist() == [[False, True, False]]
+    loss = steps.context.square().sum() + total[0, [0, 2]].sum()
+    for grad in torch.autograd.grad(loss, (query, key, value)):
+        assert grad.isfinite().all()
+        assert grad.any()
+    (only_empty,) = torch.autograd.grad(steps_of_row(query, key, value, visible, 1), query)
+    assert only_empty.eq(0).all()
+
+
+def steps_of_row(query: Tensor, key: Tensor, value: Tensor, visible: Tensor, row: int) -> Tensor:
+    steps = stages.compute(query, key, value, scale=0.5, visible=visible)
+    return steps.context[0, row].sum() + steps.weights[0, row].sum()
+
+
+def test_a_bias_of_minus_infinity_hides_as_a_mask_does() -> None:
+    query, key, value = drawn(3, 4), drawn(3, 4), drawn(3, 2)
+    visible = torch.tensor([[True, True, False], [False, False, False], [False, True, True]])
+    masked = stages.compute(query, key, value, scale=0.5, visible=visible)
+    bias = torch.zeros(3, 3, dtype=torch.float64).masked_fill(~visible, -INF)
+    biased = stages.compute(query, key, value, scale=0.5, bias=bias)
+    for name in stages.NAMES[3:]:
+        assert torch.equal(getattr(masked, name), getattr(biased, name)), name
+
+
+def test_a_nan_of_the_bias_behind_the_mask_stays_there() -> None:
+    visible = torch.ones(3, 3, dtype=torch.bool).tril()
+    bias = drawn(3, 3)
+    query, key, value = drawn(3, 4), drawn(3, 4), drawn(3, 2)
+    clean = stages.compute(query, key, value, scale=0.5, bias=bias, visible=visible)
+    spoilt_bias = bias.masked_fill(~visible, NAN).requires_grad_()
+    spoilt = stages.compute(query, key, value, scale=0.5, bias=spoilt_bias, visible=visible)
+    assert torch.equal(spoilt.context, clean.context)
+    (grad,) = torch.autograd.grad(spoilt.context.sum(), spoilt_bias)
+    assert grad.isfinite().all()
+    assert grad[~visible].eq(0).all()
+
+
+@pytest.mark.parametrize("poison", [NAN, INF, -INF])
+@pytest.mark.parametrize("where", ["query", "key", "value"])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_what_is_hidden_stays_hidden(poison: float, where: str, softcap: float | None) -> None:
+    """Token 3 is not finite. It is hidden from the others, and sees nothing itself."""
+    visible = torch.ones(4, 4, dtype=torch.bool)
+    visible[3], visible[:, 3] = False, False
+    tensors = {name: drawn(2, 4, 3) for name in ("query", "key", "value")}
+    results = []
+    for number in (0.0, poison):
+        inputs = {name: tensor.clone() for name, tensor in tensors.items()}
+        inputs[where][:, 3, 1] = number
+        leaves = [tensor.requires_grad_() for tensor in inputs.values()]
+        steps = stages.compute(*leaves, scale=0.7, softcap=softcap, visible=visible)
+        total = stages.logsumexp(steps.masked_scores)
+        loss = steps.context.square().sum() + total[:, :3].square().sum()
+        results.append((steps.weights, steps.context, total, *torch.autograd.grad(loss, leaves)))
+    for clean, spoilt in zip(*results, strict=True):
+        assert torch.equal(clean, spoilt)
+
+
+@pytest.mark.parametrize("poison", [NAN, INF, -INF])
+def test_what_is_not_finite_in_the_open_shows(poison: float) -> None:
+    visible = torch.ones(3, 3, dtype=torch.bool).tril()
+    query, key, value = (torch.randn(3, 2) for _ in range(3))
+    spoilt_query, spoilt_key, spoilt_value = query.clone(), key.clone(), value.clone()
+    spoilt_query[1, 0] = spoilt_key[1, 0] = spoilt_value[1, 0] = poison
+
+    def shows(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> list[list[int]]:
+        context = stages.compute(query, key, value, scale=1.0, visible=visible).context
+        assert context.isinf().sum() == 0
+        return context.isnan().int().tolist()
+
+    assert shows(spoilt_query, key, value, visible) == [[0, 0], [1, 1], [0, 0]]
+    assert shows(query, spoilt_key, value, visible) == [[0, 0], [1, 1], [1, 1]]
+    assert shows(query, key, spoilt_value, visible) == [[0, 0], [1, 0], [1, 0]]
+    assert shows(spoilt_query, key, value, None) == [[0, 0], [1, 1], [0, 0]]
+    assert shows(query, spoilt_key, value, None) == [[1, 1]] * 3
+    assert shows(query, key, spoilt_value, None) == [[1, 0]] * 3
+
+
+def test_a_nan_shows_in_the_logsumexp_of_those_who_see_it() -> None:
+    visible = torch.ones(3, 3, dtype=torch.bool).tril()
+    key = torch.randn(3, 2)
+    key[1, 0] = NAN
+    masked = stages.masked_scores(stages.scores(torch.randn(3, 2), key), None, visible)
+    assert stages.logsumexp(masked).isnan().tolist() == [False, True, True]
+
+
+def test_sinks_take_their_share_and_give_nothing() -> None:
+    """Scores 0 and 1 and a sink of log 3: exps 1 and e beside 3."""
+    weights = stages.weights(rows([0.0, 1.0])[None], rows([math.log(3.0)])[0])
+    total = 1 + E + 3
+    same(weights, rows([1 / total, E / total])[None])
+
+
+def test_there_is_a_sink_for_each_head() -> None:
+    masked = torch.zeros(2, 3, 5, 7, dtype=torch.float64)
+    sinks = rows([-INF, 0.0, math.log(7.0)])[0]
+    weights = stages.weights(masked, sinks)
+    same(weights.sum(-1)[0, :, 0], rows([1.0, 7 / 8, 1 / 2])[0])
+    assert torch.equal(weights[:, 0], stages.weights(masked)[:, 0])
+
+
+def test_dropout_grows_what_survives() -> None:
+    weights = torch.full((1000, 100), 0.01, dtype=torch.float64)
+    dropped = stages.dropped_weights(weights, 0.2)
+    zero, survivor = dropped.unique()
+    assert zero == 0
+    same(survivor, rows([0.01 / (1 - 0.2)])[0, 0])
+    # The number of survivors is binomial; six standard deviations are exceeded once in 10⁹ draws.
+    survivors = int(dropped.count_nonzero())
+    assert abs(survivors - 80_000) < 6 * math.sqrt(100_000 * 0.2 * 0.8)
+
+
+def test_dropout_comes_before_the_context() -> None:
+    value = drawn(50, 3)
+    steps = stages.compute(drawn(50, 4), drawn(50, 4), value, scale=1.0, dropout=0.5)
+    assert (steps.dropped_weights == 0).any()
+    same(steps.weights.sum(-1), torch.ones(50, dtype=torch.float64))
+    assert torch.equal(steps.context, steps.dropped_weights @ value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_sixteen_bits_are_summed_in_float32(dtype: torch.dtype) -> None:
+    """2048 + 1 = 2048 in float16, and 256 + 1 = 256 in bfloat16; here neither is lost."""
+    count = 4096
+    ones = torch.ones(1, count, dtype=dtype)
+    steps = stages.compute(ones, ones, ones, scale=1.0)
+    for name, stage in steps._asdict().items():
+        assert stage.dtype == (dtype if name == "context" else torch.float32), name
+    assert steps.scores.item() == count
+    # A float32 mean of 1 and 4095 values of 0, rounded once.
+    value = torch.zeros(count, 1, dtype=dtype)
+    value[0] = 1
+    zeros = torch.zeros(count, 1, dtype=dtype)
+    context = stages.compute(zeros[:1], zeros, value, scale=1.0).context
+    assert context.item() == torch.tensor(1 / count).to(dtype).item()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rounding_once_at_the_end(dtype: torch.dtype) -> None:
+    query, key, value = (torch.randn(3, 11, 5).to(dtype) for _ in range(3))
+    truth = stages.compute(query.double(), key.double(), value.double(), scale=0.4).context
+    actual = stages.compute(query, key, value, scale=0.4).context
+    assert actual.dtype == dtype
+    if dtype in (torch.bfloat16, torch.float16):
+        float32 = stages.compute(query.float(), key.float(), value.float(), scale=0.4).context
+        assert torch.equal(actual, float32.to(dtype))
+    plain = torch.softmax(query @ key.mT * 0.4, dim=-1) @ value
+    assert_no_worse(actual, truth, plain)
+
+
+@pytest.mark.parametrize(
+    ("batch", "query_len", "kv_len"), [(2, 3, 0), (2, 0, 3), (0, 3, 5), (2, 0, 0), (2, 1, 1)]
+)
+def test_empty_axes(batch: int, query_len: int, kv_len: int) -> None:
+    query = drawn(batch, query_len, 4).requires_grad_()
+    key, value = drawn(batch, kv_len, 4).requires_grad_(), drawn(batch, kv_len, 2).requires_grad_()
+    visible = torch.ones(query_len, kv_len, dtype=torch.bool)
+    for mask in (None, visible):
+        steps = stages.compute(query, key, value, scale=1.0, visible=mask)
+        assert steps.weights.shape == (batch, query_len, kv_len)
+        assert steps.context.shape == (batch, query_len, 2)
+        if kv_len == 0:
+            assert steps.context.eq(0).all()
+            assert stages.logsumexp(steps.masked_scores).isneginf().all()
+        steps.context.sum().backward()
+        assert query.grad is not None
+        assert query.grad.isfinite().all()
+
+
+def test_logsumexp_is_that_of_torch() -> None:
+    masked = drawn(2, 3, 5, 7) * 30
+    masked[masked < -10] = -INF
+    masked[0, 0, 0] = -INF
+    assert torch.equal(stages.logsumexp(masked), torch.logsumexp(masked, dim=-1))
+
+
+def test_logsumexp_gives_the_weights() -> None:
+    masked = drawn(3, 5)
+    total = stages.logsumexp(masked)
+    torch.testing.assert_close(
+        torch.exp(masked - total[:, None]), stages.weights(masked), rtol=1e-14, atol=0
+    )
+
+
+@pytest.mark.parametrize("softcap", [None, 1.5])
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_gradients(softcap: float | None, with_sinks: bool) -> None:
+    visible = torch.tensor([[True, False, True], [False, False, False], [True, True, False]])
+    query, key, value = drawn(2, 3, 4), drawn(2, 3, 4), drawn(2, 3, 2)
+    bias, sinks = drawn(3, 3), drawn(2)
+    leaves = [tensor.requires_grad_() for tensor in (query, key, value, bias, sinks)]
+
+    def both(
+        query: Tensor, key: Tensor, value: Tensor, bias: Tensor, sinks: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        steps = stages.compute(
+            query,
+            key,
+            value,
+            scale=0.6,
+            softcap=softcap,
+            bias=bias,
+            visible=visible,
+            sinks=sinks if with_sinks else None,
+        )
+        total = stages.logsumexp(steps.masked_scores)
+        return steps.context, total.masked_fill(total.isneginf(), 0.0)
+
+    assert torch.autograd.gradcheck(both, leaves)
+    assert torch.autograd.gradgradcheck(both, leaves)
+
+
+def test_a_head_of_keys_serves_neighbouring_heads_of_queries() -> None:
+    key = drawn(2, 3, 5, 4)
+    repeated = stages.repeated_heads(key, 6)
+    for head in range(6):
+        assert torch.equal(repeated[:, head], key[:, head // 2])
+    assert stages.repeated_heads(key, 3) is key
+
+
+def test_finite_and_tainted() -> None:
+    tensor = torch.tensor([[1.0, NAN], [2.0, 3.0], [-INF, INF]])
+    assert stages.finite(tensor).tolist() == [[1.0, 0.0], [2.0, 3.0], [0.0, 0.0]]
+    assert stages.tainted(tensor).tolist() == [True, False, True]
