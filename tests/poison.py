@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._device import _device_constructors
 
 
 def poisoned(create: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -32,6 +33,8 @@ def poisoned(create: Callable[..., Tensor]) -> Callable[..., Tensor]:
 @contextmanager
 def poison() -> Iterator[None]:
     """All of PyTorch's ways to uninitialised memory, poisoned for calls from clearhead."""
+    # `with torch.device(…)` remembers which functions make tensors: the real ones.
+    _device_constructors()
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in [
             (torch, "empty"),
