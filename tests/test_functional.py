@@ -1,5 +1,7 @@
 """attend: the table of semantics, row by row."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -35,7 +37,7 @@ def test_it_is_what_pytorch_computes_where_they_agree(kernel: str) -> None:
         (ch.causal(), {"is_causal": True}),
         (torch.rand(2, 1, 7, 7) > 0.3, None),
     ):
-        given = {"attn_mask": mask} if theirs is None else theirs
+        given: dict[str, Any] = {"attn_mask": mask} if theirs is None else theirs
         expected = F.scaled_dot_product_attention(query, key, value, **given)
         torch.testing.assert_close(ch.attend(query, key, value, mask=mask, kernel=kernel), expected)
 

@@ -383,9 +383,11 @@ def _check_range(low: int, high: int, size: int, axis: int) -> None:
 def _as_indices(index: Tensor | slice, size: int, device: torch.device) -> Tensor:
     if isinstance(index, slice):
         try:
-            return torch.tensor(range(*index.indices(size)), dtype=torch.int64, device=device)
+            start, stop, step = index.indices(size)
         except (TypeError, ValueError) as error:
             raise SelectionError("matrix.index", f"{index} is not a slice of ints.") from error
+        count = len(range(start, stop, step))
+        return torch.arange(count, device=device) * step + start
     return index.to(device)
 
 

@@ -334,22 +334,21 @@ def _install() -> None:
     _restorers.append(register_module_forward_hook(_leave_module, always_call=True).remove)
     planning.observers.append(_observe)
     _restorers.append(lambda: planning.observers.remove(_observe))
-    # Modules import the function by name as well as by way of torch.nn.functional.
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", {})
-        for attribute in [a for a, value in list(names.items()) if value is _sdpa]:
-            if names is not globals():
-                names[attribute] = _noting_sdpa
-                _restorers.append(_restorer(names, attribute))
-
-
-def _restorer(names: dict[str, Any], attribute: str) -> Any:
-    def restore() -> None:
-        names[attribute] = _sdpa
-
-    return restore
+    _replace(_sdpa, _noting_sdpa)
 
 
 def _uninstall() -> None:
+    # What was imported or replaced meanwhile is found as well, and somebody else's patch left alone.
+    _replace(_noting_sdpa, _sdpa)
     while _restorers:
         _restorers.pop()()
+
+
+def _replace(old: Any, new: Any) -> None:
+    """Put one function in the place of another, in every module that has it under any name."""
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", {})
+        if names is globals():
+            continue
+        for name in [name for name, value in list(names.items()) if value is old]:
+            names[name] = new

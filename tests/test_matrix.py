@@ -1,0 +1,449 @@
+"""Any part of the weights, held against all of them."""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import AttentionMatrix, matrix
+from clearhead.errors import ArgumentTypeError, SelectionError, ShapeError, TooLargeError
+from clearhead.kernels import eager
+from tests.memory import LargestTensor
+
+BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 6, 9, 3
+
+
+def inputs(
+    query_len: int = QUERIES, kv_len: int = KEYS, kv_heads: int = HEADS
+) -> tuple[Tensor, Tensor]:
+    query = torch.randn(BATCH, HEADS, query_len, DIM, dtype=torch.float64)
+    return query, torch.randn(BATCH, kv_heads, kv_len, DIM, dtype=torch.float64)
+
+
+def plain(weights: AttentionMatrix) -> Tensor:
+    """All of the weights, by the definition."""
+    return weights.problem.restore(eager.compute(weights.problem).weights)
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-14)
+
+
+def holes() -> Tensor:
+    valid = torch.ones(BATCH, KEYS, dtype=torch.bool)
+    valid[0, [0, 3, 4, 8]] = False
+    valid[1, 1:] = False
+    return valid
+
+
+def scattered() -> Tensor:
+    return torch.rand(BATCH, HEADS, QUERIES, KEYS) < 0.4
+
+
+PROBLEMS: dict[str, Callable[[], AttentionMatrix]] = {
+    "plain": lambda: AttentionMatrix(*inputs()),
+    "scale": lambda: AttentionMatrix(*inputs(), scale=-2.5),
+    "causal": lambda: AttentionMatrix(*inputs(), mask=ch.causal()),
+    "window": lambda: AttentionMatrix(*inputs(), mask=ch.sliding_window(left=2, right=1)),
+    "padding on the right": lambda: AttentionMatrix(*inputs(), mask=ch.padding([4, 9])),
+    "padding on the left": lambda: AttentionMatrix(
+        *inputs(), mask=ch.causal() & ch.padding([0, 5], side="left")
+    ),
+    "padding with holes": lambda: AttentionMatrix(*inputs(), mask=ch.padding(holes())),
+    "documents": lambda: AttentionMatrix(
+        *inputs(KEYS, KEYS), mask=ch.causal() & ch.documents([0, 0, 0, 1, 1, 2, 2, 2, 2])
+    ),
+    "dense per head": lambda: AttentionMatrix(*inputs(), mask=scattered()),
+    "dense for all samples": lambda: AttentionMatrix(*inputs(), mask=scattered()[:1]),
+    "offsets per row": lambda: AttentionMatrix(*inputs(), mask=ch.causal(offset=[-2, 4])),
+    "bias per head": lambda: AttentionMatrix(
+        *inputs(), bias=torch.randn(1, HEADS, 1, KEYS, dtype=torch.float64)
+    ),
+    "bias per sample": lambda: AttentionMatrix(
+        *inputs(), bias=torch.randn(BATCH, 1, QUERIES, KEYS, dtype=torch.float64)
+    ),
+    "bias that hides": lambda: AttentionMatrix(
+        *inputs(), bias=torch.zeros(scattered().shape).masked_fill(scattered(), -torch.inf).double()
+    ),
+    "alibi": lambda: AttentionMatrix(*inputs(), mask=ch.causal(), bias=ch.alibi(HEADS)),
+    "sinks": lambda: AttentionMatrix(
+        *inputs(), mask=scattered(), sinks=torch.tensor([0.0, 3.0, -1.0, 9.0], dtype=torch.float64)
+    ),
+    "softcap": lambda: AttentionMatrix(*inputs(), softcap=0.7, mask=ch.causal()),
+    "grouped heads": lambda: AttentionMatrix(
+        *inputs(kv_heads=2), mask=scattered(), bias=ch.alibi(HEADS)
+    ),
+    "one key head": lambda: AttentionMatrix(*inputs(kv_heads=1)),
+    "empty rows": lambda: AttentionMatrix(*inputs(8, 3), mask=ch.causal()),
+    "nothing visible": lambda: AttentionMatrix(*inputs(), mask=~ch.full()),
+    "everything at once": lambda: AttentionMatrix(
+        *inputs(kv_heads=2),
+        mask=ch.causal(offset=[-1, 2]) | ch.dense(scattered()),
+        bias=torch.randn(BATCH, HEADS, QUERIES, KEYS, dtype=torch.float64),
+        scale=1.5,
+        softcap=3.0,
+        sinks=torch.randn(HEADS, dtype=torch.float64),
+    ),
+}
+
+# What is asked for, and the same of a tensor.
+PARTS: list[tuple[Any, Callable[[Tensor], Tensor]]] = [
+    (..., lambda w: w),
+    (0, lambda w: w[0]),
+    (-1, lambda w: w[-1]),
+    ((1, -2, 2, -1), lambda w: w[1, -2, 2, -1]),
+    ((..., 2), lambda w: w[..., 2]),
+    ((..., -1, slice(1, 2)), lambda w: w[..., -1, 1:2]),
+    ((0, ..., slice(None, None, 2)), lambda w: w[0, ..., ::2]),
+    ((0, 1, ..., 2, 1), lambda w: w[0, 1, 2, 1]),
+    ((slice(None), 1, slice(1, 99, 3)), lambda w: w[:, 1, 1:99:3]),
+    ((slice(1, 0), 2), lambda w: w[1:0, 2]),
+    ((..., slice(-3, None), slice(2, 2)), lambda w: w[..., -3:, 2:2]),
+    ((..., slice(0, 0), 1), lambda w: w[..., 0:0, 1]),
+    ((..., slice(None, None, -1), slice(2, None, -2)), lambda w: w.flip(2)[..., [2, 0]]),
+    (([1, 0], [3, 3, -4]), lambda w: w[[1, 0]][:, [3, 3, 0]]),
+    ((..., [4, 0, -1], [2, 0]), lambda w: w[:, :, [4, 0, -1]][..., [2, 0]]),
+    ((..., (1, 2), 0), lambda w: w[..., 1:3, 0]),
+    ((..., [], [1]), lambda w: w[..., 0:0, 1:2]),
+    ((..., range(2, 5), [1]), lambda w: w[..., 2:5, 1:2]),
+    ((..., torch.tensor([5, -5]), torch.tensor(1)), lambda w: w[:, :, [5, -5], 1]),
+    ((torch.tensor(0), torch.tensor([1], dtype=torch.uint8)), lambda w: w[0, 1:2]),
+]
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_parts_are_those_of_the_whole(name: str) -> None:
+    weights = PROBLEMS[name]()
+    expected = plain(weights)
+    for index, part in PARTS:
+        close(weights[index], part(expected))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_parts_from_the_logsumexp(name: str) -> None:
+    weights = PROBLEMS[name]()
+    expected = plain(weights)
+    assert weights.logsumexp.shape == weights.shape[:3]
+    assert weights._logsumexp is not None
+    for index, part in PARTS:
+        close(weights[index], part(expected))
+
+
+@pytest.mark.parametrize("name", ["everything at once", "grouped heads", "bias per head"])
+def test_parts_are_put_together_of_portions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = PROBLEMS[name]()
+    expected = plain(weights)
+    monkeypatch.setattr(matrix, "PORTION", 2 * BATCH * HEADS * KEYS)
+    close(weights[:, :, [5, 1, 2, 4, 0]], expected[:, :, [5, 1, 2, 4, 0]])
+    assert weights._logsumexp is None
+    # More queries than fit in a portion, of a few keys: by the sums of all queries.
+    close(weights[..., 1:3], expected[..., 1:3])
+    assert weights._logsumexp is not None
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_fewer_dimensions(dims: int) -> None:
+    query, key = (t[(0,) * (4 - dims)] for t in inputs())
+    weights = AttentionMatrix(query, key, mask=ch.causal())
+    expected = torch.softmax(
+        (query @ key.mT / math.sqrt(DIM)).masked_fill(
+            ~ch.causal().to_dense(QUERIES, KEYS), -torch.inf
+        ),
+        -1,
+    )
+    assert weights.shape == expected.shape
+    assert weights.ndim == dims
+    assert weights.nbytes == expected.numel() * 8
+    close(weights.dense(), expected)
+    close(weights[..., -2, ::3], expected[..., -2, ::3])
+    close(weights[1], expected[1])
+    close(weights[[1, 0], 1:], expected[[1, 0], 1:])
+    close(weights.logsumexp.exp()[..., None] * expected, plain_exponentials(query, key))
+    close(weights[..., -2, ::3], expected[..., -2, ::3])
+    with pytest.raises(SelectionError):
+        weights[(0,) * (dims + 1)]
+
+
+def plain_exponentials(query: Tensor, key: Tensor) -> Tensor:
+    visible = ch.causal().to_dense(query.shape[-2], key.shape[-2])
+    return torch.exp(query @ key.mT / math.sqrt(DIM)).masked_fill(~visible, 0.0)
+
+
+def test_half_precision_is_computed_in_single() -> None:
+    query, key = (t.bfloat16() for t in inputs())
+    weights = AttentionMatrix(query, key)
+    assert weights.dtype == weights[0].dtype == weights.logsumexp.dtype == torch.float32
+    assert weights.device == torch.device("cpu")
+    expected = AttentionMatrix(query.double(), key.double()).dense()
+    torch.testing.assert_close(weights.dense().double(), expected, rtol=0, atol=1e-6)
+
+
+def test_no_samples_and_no_keys() -> None:
+    nothing = AttentionMatrix(torch.randn(0, 2, 3, 4), torch.randn(0, 2, 5, 4))
+    assert nothing[:, 1, [0, 2]].shape == (0, 2, 5)
+    keyless = AttentionMatrix(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 0, 4))
+    assert keyless[0, 1].shape == (3, 0)
+    assert torch.equal(keyless.logsumexp, torch.full((1, 2, 3), -torch.inf))
+    queryless = AttentionMatrix(torch.randn(1, 2, 0, 4), torch.randn(1, 2, 5, 4))
+    assert queryless[0, 1, :, 2].shape == (0,)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_logsumexp(name: str) -> None:
+    weights = PROBLEMS[name]()
+    scores = eager.compute(weights.problem).masked_scores
+    close(weights.logsumexp, torch.logsumexp(scores, -1))
+
+
+def test_logsumexp_of_nothing() -> None:
+    weights = AttentionMatrix(*inputs(5, 3), mask=ch.causal())
+    total = weights.logsumexp
+    assert bool((total[:, :, :2] == -torch.inf).all())
+    assert bool(total[:, :, 2:].isfinite().all())
+    assert bool((weights[:, :, :2, 1] == 0).all())
+    assert weights.logsumexp.data_ptr() == total.data_ptr()  # worked out once
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_context(name: str) -> None:
+    weights = PROBLEMS[name]()
+    expected = plain(weights)
+    kv_len, kv_heads = weights.shape[3], weights.problem.num_kv_heads
+    value = torch.randn(BATCH, kv_heads, kv_len, 2, dtype=torch.float64)
+    close(weights @ value, expected @ value.repeat_interleave(HEADS // kv_heads, 1))
+    per_head = torch.randn(BATCH, HEADS, kv_len, 5, dtype=torch.float64)
+    close(weights @ per_head, expected @ per_head)
+    shared = torch.randn(kv_len, 2, dtype=torch.float64)
+    close(weights @ shared, expected @ shared)
+    close(weights @ shared[:, 0], expected @ shared[:, 0])
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_context_of_fewer_dimensions(dims: int) -> None:
+    query, key = (t[(0,) * (4 - dims)] for t in inputs())
+    weights = AttentionMatrix(query, key)
+    value = torch.randn(*key.shape[:-1], 2, dtype=torch.float64)
+    close(weights @ value, weights.dense() @ value)
+    shared = torch.randn(KEYS, dtype=torch.float64)
+    close(weights @ shared, weights.dense() @ shared)
+
+
+def test_repr() -> None:
+    query, key = inputs()
+    sizes = "batch=2, num_heads=4, query_len=6, kv_len=9"
+    assert repr(AttentionMatrix(query, key)) == f"AttentionMatrix [{sizes}]"
+    masked = AttentionMatrix(query, key, mask=ch.causal() & ch.padding([3, 9]))
+    assert repr(masked) == f"AttentionMatrix [{sizes}] mask=causal() & padding([3, 9])"
+    flat = AttentionMatrix(query[0, 0], key[0, 0])
+    assert repr(flat) == "AttentionMatrix [query_len=6, kv_len=9]"
+
+
+def test_a_long_text_is_never_squared() -> None:
+    tokens, heads, dim = 20_000, 2, 8
+    query, key = (torch.randn(1, heads, tokens, dim) for _ in range(2))
+    with LargestTensor() as memory:
+        weights = AttentionMatrix(query, key, mask=ch.causal(), bias=ch.alibi(heads))
+        rows = weights[..., [0, 9_999, 19_999], :]
+        corner = weights[0, 1, -2:, -2:]
+    assert memory.largest <= 4 * query.untyped_storage().nbytes()
+    torch.testing.assert_close(rows.sum(-1), torch.ones(1, heads, 3))
+    assert float(corner[0, 1]) == 0.0
+    with LargestTensor() as memory:
+        assert weights[0, 0, 5, :9].shape == (9,)
+        assert repr(weights).startswith("AttentionMatrix [batch=1")
+    assert memory.largest <= 4 * query.untyped_storage().nbytes()
+
+
+def test_the_logsumexp_of_a_long_text_is_never_squared() -> None:
+    tokens, heads, dim = 4_000, 2, 8
+    query, key = (torch.randn(1, heads, tokens, dim) for _ in range(2))
+    with LargestTensor() as memory, torch.no_grad():
+        weights = AttentionMatrix(query, key, mask=ch.causal())
+        total = weights.logsumexp
+        first = weights[0, 0, 0, 0]
+        context = weights @ torch.randn(tokens, dim)
+    assert memory.largest <= 4 * query.untyped_storage().nbytes()
+    assert total.shape == (1, heads, tokens)
+    assert context.shape == query.shape
+    assert float(first) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["everything at once", "causal", "empty rows", "grouped heads"])
+@pytest.mark.parametrize("narrow", [False, True])
+def test_gradients_of_rows(name: str, narrow: bool) -> None:
+    example = PROBLEMS[name]().problem
+    options: dict[str, Any] = {
+        "mask": example.mask,
+        "bias": example.bias,
+        "scale": example.scale,
+        "softcap": example.softcap,
+        "sinks": example.sinks,
+    }
+    query, key = (t.clone().requires_grad_() for t in (example.query, example.key))
+    if options["sinks"] is not None:
+        options["sinks"] = options["sinks"].clone().requires_grad_()
+    leaves = [t for t in (query, key, options["sinks"]) if t is not None]
+    weights = AttentionMatrix(query, key, **options)
+    if narrow:
+        with torch.no_grad():
+            assert not weights.logsumexp.requires_grad
+    rows = weights[0, 1:3, [1, -1], [0, 2]]
+    pull = torch.randn_like(rows)
+    actual = torch.autograd.grad(rows, leaves, pull)
+    expected = torch.autograd.grad(plain(weights)[0, 1:3][:, [1, -1]][..., [0, 2]], leaves, pull)
+    for mine, theirs in zip(actual, expected, strict=True):
+        close(mine, theirs)
+    # A second walk: nothing that was kept hangs on the first graph.
+    again = torch.autograd.grad(weights[0, 1:3, [1, -1], [0, 2]], leaves, pull)
+    for mine, theirs in zip(again, expected, strict=True):
+        close(mine, theirs)
+
+
+def test_gradients_by_finite_differences() -> None:
+    bias = torch.randn(1, 1, 2, 3, dtype=torch.float64, requires_grad=True)
+    query = torch.randn(1, 1, 2, 2, dtype=torch.float64, requires_grad=True)
+    key = torch.randn(1, 1, 3, 2, dtype=torch.float64, requires_grad=True)
+    value = torch.randn(1, 1, 3, 2, dtype=torch.float64, requires_grad=True)
+
+    def of(query: Tensor, key: Tensor, bias: Tensor) -> AttentionMatrix:
+        return AttentionMatrix(query, key, mask=ch.causal(), bias=bias)
+
+    assert torch.autograd.gradcheck(lambda *given: of(*given)[..., 1:, [0, 2]], (query, key, bias))
+    assert torch.autograd.gradcheck(lambda *given: of(*given).logsumexp, (query, key, bias))
+    assert torch.autograd.gradcheck(
+        lambda value, *given: of(*given) @ value, (value, query, key, bias)
+    )
+
+
+@pytest.mark.parametrize(
+    ("index", "text"),
+    [
+        ((0, 4), "[matrix.range] index 4 is out of range for axis 1, which has 4."),
+        (-3, "[matrix.range] index -3 is out of range for axis 0, which has 2."),
+        (
+            (..., [0, 9, 1]),
+            "[matrix.range] index 9 is out of range for axis 3, which has 9.",
+        ),
+        (
+            (..., torch.tensor([0, -7]), 0),
+            "[matrix.range] index -7 is out of range for axis 2, which has 6.",
+        ),
+        (
+            (0, 0, 0, 0, 0),
+            "[matrix.index] a matrix of 4 dimensions takes up to 4 indices and one `...`; got 5.",
+        ),
+        (
+            (..., 0, ...),
+            "[matrix.index] a matrix of 4 dimensions takes up to 4 indices and one `...`; got 3.",
+        ),
+        (
+            (0, 1.5),
+            "[matrix.index] axis 1 takes an int, a slice or a list of ints; got 1.5.",
+        ),
+        (None, "[matrix.index] axis 0 takes an int, a slice or a list of ints; got None."),
+        (True, "[matrix.index] axis 0 takes an int, a slice or a list of ints; got True."),
+        ("ab", "[matrix.index] axis 0 takes an int, a slice or a list of ints; got 'ab'."),
+        (
+            [0, "a"],
+            "[matrix.index] axis 0 takes an int, a slice or a list of ints; got [0, 'a'].",
+        ),
+        (
+            torch.ones(2, dtype=torch.bool),
+            "[matrix.index] axis 0 takes an int, a slice or one dimension of ints; got torch.bool "
+            "of shape (2,).",
+        ),
+        (
+            (0, torch.tensor(1.0)),
+            "[matrix.index] axis 1 takes an int, a slice or one dimension of ints; got "
+            "torch.float32 of shape ().",
+        ),
+        (
+            torch.zeros(1, 2, dtype=torch.int64),
+            "[matrix.index] axis 0 takes an int, a slice or one dimension of ints; got torch.int64 "
+            "of shape (1, 2).",
+        ),
+        (
+            slice("a", None),
+            "[matrix.index] slice('a', None, None) is not a slice of ints.",
+        ),
+        (
+            slice(None, None, 0),
+            "[matrix.index] slice(None, None, 0) is not a slice of ints.",
+        ),
+    ],
+)
+def test_refused_indices(index: Any, text: str) -> None:
+    weights = AttentionMatrix(*inputs())
+    with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
+        weights[index]
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        ([1.0], ArgumentTypeError, "[value.type] value must be a torch.Tensor; got list."),
+        (
+            torch.zeros(4, KEYS, 2, dtype=torch.float64),
+            ShapeError,
+            "[shape.dimensions] value must have 4 dimensions like the query, or 2 or 1; got shape "
+            "(4, 9, 2).",
+        ),
+        (
+            torch.zeros((), dtype=torch.float64),
+            ShapeError,
+            "[shape.dimensions] value must have 4 dimensions like the query, or 2 or 1; got shape "
+            "().",
+        ),
+    ],
+)
+def test_refused_values(value: Any, error: type[Exception], text: str) -> None:
+    weights = AttentionMatrix(*inputs())
+    with pytest.raises(error, match=f"^{re.escape(text)}$"):
+        _ = weights @ value
+
+
+def test_values_that_attend_refuses() -> None:
+    weights = AttentionMatrix(*inputs())
+    with pytest.raises(ShapeError, match=r"^\[shape.kv-len\] key and value must have the same"):
+        _ = weights @ torch.zeros(KEYS + 1, 2, dtype=torch.float64)
+    with pytest.raises(ch.DtypeError, match=r"^\[dtype.mixed\]"):
+        _ = weights @ torch.zeros(KEYS, 2)
+    with pytest.raises(ShapeError, match=r"^\[shape.batch\]"):
+        _ = weights @ torch.zeros(1, HEADS, KEYS, 2, dtype=torch.float64)
+
+
+def test_input_that_attend_refuses() -> None:
+    query, key = inputs()
+    with pytest.raises(ShapeError, match=r"^\[shape.head-dim\]"):
+        AttentionMatrix(query, key[..., :2])
+    with pytest.raises(ch.MaskError, match=r"^\[mask"):
+        AttentionMatrix(query, key, mask=ch.padding([1, 2, 3]))
+
+
+def test_what_does_not_fit_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix, "_free_bytes", lambda device: 8_000_000_000)
+    long = torch.zeros(1, 1, 1, 4).expand(1, 8, 200_000, 4)
+    weights = AttentionMatrix(long, long)
+    text = (
+        "[matrix.too-large] 1 × 8 × 200000 × 200000 weights take 1,280.0 GB, and twice that while "
+        "they are put together; 8.0 GB are free on cpu. Index the rows, keys or heads that you "
+        "need."
+    )
+    for ask in (weights.dense, lambda: weights[...]):
+        expected = pytest.raises(TooLargeError, match=f"^{re.escape(text)}$")
+        with LargestTensor() as memory, expected:
+            ask()
+        assert memory.largest <= 8 * 200_000
+    assert weights.nbytes == 8 * 200_000**2 * 4
+    assert weights[0, 3, 7, :2].tolist() == pytest.approx([1 / 200_000] * 2)
+
+
+def test_what_is_free_is_asked_of_the_system() -> None:
+    long = torch.zeros(1, 1).expand(1_000_000, 1)
+    with pytest.raises(TooLargeError, match=r"1000000 × 1000000 weights take 4,000\.0 GB"):
+        AttentionMatrix(long, long).dense()

