@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -447,3 +448,73 @@ def test_what_is_free_is_asked_of_the_system() -> None:
     long = torch.zeros(1, 1).expand(1_000_000, 1)
     with pytest.raises(TooLargeError, match=r"1000000 × 1000000 weights take 4,000\.0 GB"):
         AttentionMatrix(long, long).dense()
+
+
+@pytest.mark.parametrize("where", ["query", "key"])
+def test_a_nan_stays_behind_the_mask_and_shows_before_it(where: str) -> None:
+    query, key = inputs(KEYS, KEYS)
+    spoilt = {"query": query.clone(), "key": key.clone()}
+    spoilt[where][0, 1, 4, 0] = torch.nan
+    mask = ch.causal() & ch.documents([0, 0, 0, 1, 1, 1, 2, 2, 2])
+    clean = AttentionMatrix(query, key, mask=mask)
+    weights = AttentionMatrix(**spoilt, mask=mask)
+    touched = torch.zeros(BATCH, HEADS, KEYS, dtype=torch.bool)
+    touched[0, 1, [4, 5] if where == "key" else [4]] = True
+    total = weights.logsumexp
+    assert torch.equal(total.isnan(), touched)
+    close(total[~touched], clean.logsumexp[~touched])
+    seen = mask.to_dense(KEYS, KEYS)
+    for part in (weights.dense(), torch.cat([weights[..., :4], weights[..., 4:]], dim=-1)):
+        assert torch.equal(part.isnan(), touched[..., None] & seen)
+        close(part[~touched], clean.dense()[~touched])
+
+
+@pytest.mark.parametrize("bias", [ch.alibi(8), None])
+def test_a_column_of_a_long_text_is_never_squared(bias: ch.Bias | None) -> None:
+    """One key, every query: with a bias, whose rows are made for all keys and all heads."""
+    tokens, heads = 4_000, 8
+    query, key = (torch.randn(1, heads, tokens, 4) for _ in range(2))
+    weights = AttentionMatrix(query, key, mask=ch.causal(), bias=bias)
+    with LargestTensor() as memory, torch.no_grad():
+        column = weights[0, 3, :, 5]
+    assert memory.largest < tokens * tokens * 4 / 2
+    assert column.shape == (tokens,)
+    close(column[4], torch.zeros(()))
+    torch.testing.assert_close(column[[5, 77]], weights[0, 3, [5, 77], 5])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast(dtype: torch.dtype) -> None:
+    query, key = (t.float() for t in inputs())
+    value = torch.randn(KEYS, 2)
+    weights = AttentionMatrix(query, key, mask=ch.causal())
+    expected = weights.dense(), weights.logsumexp, weights @ value
+    with torch.autocast("cpu", dtype):
+        low = AttentionMatrix(query, key, mask=ch.causal())
+        assert low.problem.query.dtype == dtype
+        actual = weights.dense(), weights.logsumexp
+        rounded = AttentionMatrix(query, key).dense()
+        context = weights @ value
+    assert torch.equal(actual[0], expected[0])
+    assert torch.equal(actual[1], expected[1])
+    exact = AttentionMatrix(query.to(dtype).double(), key.to(dtype).double()).dense()
+    torch.testing.assert_close(rounded.double(), exact, rtol=0, atol=1e-6)
+    # The product is asked for under autocast, and comes in its precision.
+    assert context.dtype == dtype
+
+
+def test_numbers_of_other_kinds_and_sizes() -> None:
+    weights = AttentionMatrix(*inputs())
+    close(weights[..., np.int64(2), :], weights[..., 2, :])
+    close(weights[..., [np.int32(2), 1], :], weights[..., [2, 1], :])
+    text = r"^\[matrix.range\] index 1000000000000000000000 is out of range for axis 0, which has 2"
+    for huge in (10**21, [0, 10**21]):
+        with pytest.raises(SelectionError, match=text):
+            weights[huge]
+    close(weights[..., slice(0, 10**21), 0], weights[..., 0])
+
+
+def test_a_long_list_is_not_repeated_in_the_error() -> None:
+    with pytest.raises(SelectionError) as caught:
+        AttentionMatrix(*inputs())[[0.5] * 100_000]
+    assert len(str(caught.value)) < 200

@@ -301,3 +301,14 @@ def test_finite_and_tainted() -> None:
     tensor = torch.tensor([[1.0, NAN], [2.0, 3.0], [-INF, INF]])
     assert stages.finite(tensor).tolist() == [[1.0, 0.0], [2.0, 3.0], [0.0, 0.0]]
     assert stages.tainted(tensor).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_does_not_reach_the_sums(dtype: torch.dtype) -> None:
+    query, key, value = torch.randn(3, 2, 7, 16).unbind()
+    visible = torch.ones(7, 7, dtype=torch.bool).tril()
+    expected = stages.compute(query, key, value, scale=0.25, visible=visible)
+    with torch.autocast("cpu", dtype):
+        actual = stages.compute(query, key, value, scale=0.25, visible=visible)
+    for name, stage in actual._asdict().items():
+        assert torch.equal(stage, getattr(expected, name)), name

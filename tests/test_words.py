@@ -58,3 +58,41 @@ def test_columns_of_a_terminal(text: str, columns: int) -> None:
 )
 def test_sizes(size: float, words: str) -> None:
     assert bytes_in_words(size) == words
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        ("a\u00a0b", "a\\xa0b"),
+        ("\u3000", "\\u3000"),
+        ("\U000e0041", "\\U000e0041"),
+        ("\ue000", "\\ue000"),
+        ("e\u0301", "e\u0301"),
+    ],
+)
+def test_blanks_of_other_kinds_and_characters_beyond_the_first_plane(
+    token: str, shown: str
+) -> None:
+    assert printable(token) == shown
+
+
+@pytest.mark.parametrize(
+    ("mark", "columns"), [("\u0301", 0), ("\u0941", 0), ("\ufe0f", 0), ("\u20e3", 0), ("\u0903", 1)]
+)
+def test_marks_that_stand_on_others_take_no_column(mark: str, columns: int) -> None:
+    assert cell_len(f"a{mark}") == 1 + columns
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (999.4, "999 bytes"),
+        (999.6, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_960, "1.0 MB"),
+        (999_960_000, "1.0 GB"),
+        (12_345_678_901, "12.3 GB"),
+    ],
+)
+def test_sizes_that_are_rounded_up_change_their_unit(size: float, words: str) -> None:
+    assert bytes_in_words(size) == words

@@ -21,15 +21,20 @@ BATCH, HEADS = 3, 6
 kernels = pytest.mark.parametrize("kernel", NAMES)
 
 
-@pytest.fixture(params=["whole", "in parts"])
-def size_of_parts(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Small tensors, once as they are and once taken apart as only large ones are."""
+def take_apart(patch: pytest.MonkeyPatch) -> None:
+    """Take small problems apart as only large ones are."""
+    patch.setattr(fused, "MASK_PORTION", 1)
+    patch.setattr(fused, "WORTH_SLICING", 0)
+    patch.setattr(eager, "PORTION", 1)
+
+
+@pytest.fixture(params=["fused", "fused, in parts", "eager, in parts"])
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The kernels, and the ways on which they go."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.param == "in parts":
-            patch.setattr(fused, "MASK_PORTION", 1)
-            patch.setattr(fused, "WORTH_SLICING", 0)
-            patch.setattr(eager, "PORTION", 1)
-        yield
+        if "in parts" in request.param:
+            take_apart(patch)
+        yield request.param.partition(",")[0]
 
 
 def drawn_mask(*shape: int) -> ch.Mask:
@@ -97,39 +102,36 @@ OF_ENOUGH_KEYS: dict[str, Callable[[int, int], ch.Mask]] = {
 LENGTHS = [(19, 23), (23, 19), (37, 37), (1, 13), (13, 1), (1, 1)]
 
 
-@kernels
-@pytest.mark.usefixtures("size_of_parts")
 @pytest.mark.parametrize("sizes", LENGTHS, ids=lambda sizes: f"{sizes[0]} × {sizes[1]}")
 @pytest.mark.parametrize("name", [*MASKS, *OF_ENOUGH_KEYS])
-def test_masks(kernel: str, name: str, sizes: tuple[int, int]) -> None:
+def test_masks(name: str, sizes: tuple[int, int]) -> None:
     if name in OF_ENOUGH_KEYS and sizes[0] > sizes[1]:
         sizes = sizes[1], sizes[0]
     mask = (MASKS | OF_ENOUGH_KEYS)[name](*sizes)
-    tensors = draw(BATCH, HEADS, 2, *sizes)
-    assert_agrees(kernel, tensors, mask=mask)
+    assert_agrees("fused", draw(BATCH, HEADS, 2, *sizes), mask=mask)
+
+
+@pytest.mark.parametrize("name", [*MASKS, *OF_ENOUGH_KEYS])
+def test_masks_in_parts(way: str, name: str) -> None:
+    mask = (MASKS | OF_ENOUGH_KEYS)[name](37, 41)
+    assert_agrees(way, draw(BATCH, HEADS, 2, 37, 41), mask=mask)
 
 
 @kernels
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 3, 6])
 @pytest.mark.parametrize(("head_dim", "value_head_dim"), [(5, 5), (3, 7), (7, 3), (1, 1), (1, 9)])
-@pytest.mark.parametrize("mask", [None, ch.causal(), ch.causal() & ch.padding([11, 3])])
 @pytest.mark.parametrize("with_sinks", [False, True])
 def test_heads_and_widths(
-    kernel: str,
-    num_kv_heads: int,
-    head_dim: int,
-    value_head_dim: int,
-    mask: ch.Mask | None,
-    with_sinks: bool,
+    kernel: str, num_kv_heads: int, head_dim: int, value_head_dim: int, with_sinks: bool
 ) -> None:
     tensors = draw(2, 6, num_kv_heads, 7, 11, head_dim, value_head_dim)
     if with_sinks:
         tensors["sinks"] = torch.randn(6)
-    assert_agrees(kernel, tensors, mask=mask)
+    assert_agrees(kernel, tensors, mask=ch.causal() & ch.padding([11, 3]))
+    assert_agrees(kernel, tensors)
 
 
 @kernels
-@pytest.mark.usefixtures("size_of_parts")
 @pytest.mark.parametrize(
     ("batch", "query_len", "kv_len", "value_head_dim"),
     [(2, 3, 0, 5), (2, 0, 3, 5), (0, 3, 3, 5), (2, 3, 4, 0), (0, 0, 0, 0)],
@@ -175,30 +177,26 @@ BIASES: dict[str, Callable[[], ch.Bias | Tensor]] = {
 }
 
 
-@kernels
-@pytest.mark.usefixtures("size_of_parts")
 @pytest.mark.parametrize("name", BIASES)
 @pytest.mark.parametrize(
     "mask",
     [None, ch.causal(), ch.padding([23, 5, 0], side="left") & ch.sliding_window(left=4)],
     ids=lambda mask: "all" if mask is None else mask.describe(),
 )
-def test_biases(kernel: str, name: str, mask: ch.Mask | None) -> None:
+def test_biases(way: str, name: str, mask: ch.Mask | None) -> None:
     tensors = draw(BATCH, HEADS, 2, 19, 23)
     if mask is not None:
         tensors["sinks"] = torch.randn(HEADS)
-    assert_agrees(kernel, tensors, mask=mask, bias=BIASES[name]())
+    assert_agrees(way, tensors, mask=mask, bias=BIASES[name]())
 
 
-@kernels
-@pytest.mark.usefixtures("size_of_parts")
 @pytest.mark.parametrize(
     "mask", [None, ch.causal(), ch.padding([31, 7, 0]) & ch.causal(), ch.sliding_window(left=2)]
 )
-def test_sinks(kernel: str, mask: ch.Mask | None) -> None:
+def test_sinks(way: str, mask: ch.Mask | None) -> None:
     """A sink that is next to nothing, one that takes nearly all, and some between."""
     sinks = torch.tensor([-100.0, -1.0, 0.0, 1.0, 5.0, 100.0])
-    assert_agrees(kernel, draw(BATCH, HEADS, 3, 31) | {"sinks": sinks}, mask=mask)
+    assert_agrees(way, draw(BATCH, HEADS, 3, 31) | {"sinks": sinks}, mask=mask)
 
 
 def test_softcap() -> None:
@@ -266,16 +264,14 @@ STRIDES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@kernels
-@pytest.mark.usefixtures("size_of_parts")
 @pytest.mark.parametrize("strides", STRIDES)
 @pytest.mark.parametrize("name", ["nothing", "causal and padding", "alibi", "bias"])
-def test_strides(kernel: str, strides: str, name: str) -> None:
+def test_strides(way: str, strides: str, name: str) -> None:
     tensors = draw(2, 4, 2, 37, 37, 8, 8)
     tensors = {name: STRIDES[strides](tensor) for name, tensor in tensors.items()}
     if name in ("alibi", "causal and padding"):
         tensors["sinks"] = torch.randn(8)[::2]
-    assert_agrees(kernel, tensors, **OPTIONS[name])
+    assert_agrees(way, tensors, **OPTIONS[name])
 
 
 @kernels
@@ -341,43 +337,6 @@ def test_inputs_are_left_alone(kernel: str) -> None:
         assert torch.equal(tensor.nan_to_num(7.0), before[name].nan_to_num(7.0)), name
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("kernel", ["auto", "eager"])
-def test_vmap_and_functional_gradients(kernel: str, name: str) -> None:
-    tensors = {name: torch.stack([t, -t, 2 * t]) for name, t in draw(2, 4, 2, 37).items()}
-
-    def attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return ch.attend(query, key, value, **OPTIONS[name], kernel=kernel)
-
-    def loss(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return attended(query, key, value).square().sum()
-
-    each = [dict(zip(tensors, row, strict=True)) for row in zip(*tensors.values(), strict=True)]
-    expected = torch.stack([attended(**given) for given in each])
-    torch.testing.assert_close(torch.vmap(attended)(*tensors.values()), expected)
-    gradient = torch.vmap(torch.func.grad(loss))(*tensors.values())
-    for index, one in enumerate(each):
-        leaf = one["query"].clone().requires_grad_()
-        (expected,) = torch.autograd.grad(loss(leaf, one["key"], one["value"]), leaf)
-        torch.testing.assert_close(gradient[index], expected)
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_compiled_as_one_graph(name: str) -> None:
-    tensors = draw(2, 4, 2, 37)
-    grad = torch.randn(2, 4, 37, 5)
-
-    def attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return ch.attend(query, key, value, **OPTIONS[name])
-
-    torch._dynamo.reset()
-    compiled = torch.compile(attended, fullgraph=True, backend="aot_eager")
-    expected = outcome(attended, tensors, grad)
-    for of, tensor in outcome(compiled, tensors, grad).items():
-        torch.testing.assert_close(tensor, expected[of], msg=lambda text, of=of: f"{of}: {text}")
-
-
 def biases(sizes: Sizes) -> st.SearchStrategy[ch.Bias | Tensor | None]:
     """None, alibi, or a tensor whose axes may be 1, with −∞ here and there."""
 
@@ -421,7 +380,5 @@ def test_any_problem(parts: bool, problem: tuple[Tensors, dict[str, Any]]) -> No
     tensors, options = problem
     with pytest.MonkeyPatch.context() as patch:
         if parts:
-            patch.setattr(fused, "MASK_PORTION", 1)
-            patch.setattr(fused, "WORTH_SLICING", 0)
-            patch.setattr(eager, "PORTION", 1)
+            take_apart(patch)
         assert_agrees("auto", tensors, **options)

@@ -1,0 +1,122 @@
+"""Under PyTorch's transformations: the compiler, vmap, functional gradients.
+
+There a kernel cannot look at the numbers, and goes other ways. These tests are apart from those of
+the kernels, which run with the shapes checked as well: a checked function cannot be compiled.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import clearhead as ch
+from tests.kernels.definition import draw, outcome
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "causal": {"mask": ch.causal()},
+    "causal and padding": {"mask": ch.causal() & ch.padding([37, 9])},
+    "window": {"mask": ch.sliding_window(left=3, right=1)},
+    "alibi": {"mask": ch.causal(), "bias": ch.alibi(4)},
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("kernel", ["auto", "eager"])
+def test_vmap_and_functional_gradients(kernel: str, name: str) -> None:
+    tensors = {name: torch.stack([t, -t, 2 * t]) for name, t in draw(2, 4, 2, 37).items()}
+
+    def attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return ch.attend(query, key, value, **OPTIONS[name], kernel=kernel)
+
+    def loss(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attended(query, key, value).square().sum()
+
+    each = [dict(zip(tensors, row, strict=True)) for row in zip(*tensors.values(), strict=True)]
+    expected = torch.stack([attended(**given) for given in each])
+    torch.testing.assert_close(torch.vmap(attended)(*tensors.values()), expected)
+    gradient = torch.vmap(torch.func.grad(loss))(*tensors.values())
+    for index, one in enumerate(each):
+        leaf = one["query"].clone().requires_grad_()
+        (expected,) = torch.autograd.grad(loss(leaf, one["key"], one["value"]), leaf)
+        torch.testing.assert_close(gradient[index], expected)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_compiled_as_one_graph(name: str) -> None:
+    tensors = draw(2, 4, 2, 37)
+    grad = torch.randn(2, 4, 37, 5)
+
+    def attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return ch.attend(query, key, value, **OPTIONS[name])
+
+    torch._dynamo.reset()
+    compiled = torch.compile(attended, fullgraph=True, backend="aot_eager")
+    expected = outcome(attended, tensors, grad)
+    for of, tensor in outcome(compiled, tensors, grad).items():
+        torch.testing.assert_close(tensor, expected[of], msg=lambda text, of=of: f"{of}: {text}")
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_hidden_from_vmap_and_from_the_compiler() -> None:
+    """There nothing can be looked at, and the kernel goes its other way."""
+    mask = ch.causal() & ch.padding([7, 3])
+    tensors = draw(2, 2, 2, 7, 7, 4, 4)
+    tensors["key"][:, :, 5] = torch.nan
+    tensors["value"][1, :, 3:] = torch.nan
+
+    def attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return ch.attend(query, key, value, mask=mask, kernel="fused")
+
+    expected = ch.attend(**tensors, mask=mask, kernel="eager")
+    assert expected.isnan().any()
+    assert expected.isfinite().any()
+    stacked = [tensor[None] for tensor in tensors.values()]
+    actual = torch.vmap(attended)(*stacked)[0]
+    torch.testing.assert_close(actual, expected, equal_nan=True)
+    torch._dynamo.reset()
+    compiled = torch.compile(attended, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(**tensors), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("mask", [None, ch.causal(), ch.padding([5, 2]) & ch.causal()])
+def test_a_layer_as_one_graph(mask: ch.Mask | None) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2, mask=mask)
+    x = torch.randn(2, 5, 8)
+    grad = torch.randn(2, 5, 8)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    expected = outcome(layer, {"x": x}, grad)
+    for of, tensor in outcome(compiled, {"x": x}, grad).items():
+        torch.testing.assert_close(tensor, expected[of], msg=lambda text, of=of: f"{of}: {text}")
+
+
+def test_an_exported_layer_fits_any_batch() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+    sizes = {"x": {0: torch.export.Dim("batch")}}
+    exported = torch.export.export(layer, (torch.randn(2, 5, 8),), dynamic_shapes=sizes).module()
+    x = torch.randn(3, 5, 8)
+    torch.testing.assert_close(exported(x), layer(x))
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")
+@pytest.mark.parametrize("before", [False, True], ids=["compiled inside", "compiled before"])
+def test_a_compiled_model_runs_as_if_nobody_watched(before: bool) -> None:
+    model = nn.TransformerEncoderLayer(8, nhead=2, dropout=0.0, batch_first=True)
+    x = torch.randn(2, 5, 8)
+    expected = model(x)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager")
+    if before:
+        assert torch.equal(compiled(x), expected)
+    output = None
+    with (
+        pytest.raises(ch.WatchError, match=r"torch\.compile has compiled is not seen"),
+        ch.watch(model),
+    ):
+        output = compiled(x)
+    assert output is not None
+    assert torch.equal(output, expected)
+    assert torch.equal(compiled(x), expected)
