@@ -453,7 +453,7 @@ def test_what_is_free_is_asked_of_the_system() -> None:
 @pytest.mark.parametrize("where", ["query", "key"])
 def test_a_nan_stays_behind_the_mask_and_shows_before_it(where: str) -> None:
     query, key = inputs(KEYS, KEYS)
-    spoilt = {"query": query.clone(), "key": key.clone()}
+    spoilt: dict[str, Any] = {"query": query.clone(), "key": key.clone()}
     spoilt[where][0, 1, 4, 0] = torch.nan
     mask = ch.causal() & ch.documents([0, 0, 0, 1, 1, 1, 2, 2, 2])
     clean = AttentionMatrix(query, key, mask=mask)
@@ -505,8 +505,9 @@ def test_autocast(dtype: torch.dtype) -> None:
 
 def test_numbers_of_other_kinds_and_sizes() -> None:
     weights = AttentionMatrix(*inputs())
-    close(weights[..., np.int64(2), :], weights[..., 2, :])
-    close(weights[..., [np.int32(2), 1], :], weights[..., [2, 1], :])
+    index: Any = np.int64(2)
+    close(weights[..., index, :], weights[..., 2, :])
+    close(weights[..., [index, 1], :], weights[..., [2, 1], :])
     text = r"^\[matrix.range\] index 1000000000000000000000 is out of range for axis 0, which has 2"
     for huge in (10**21, [0, 10**21]):
         with pytest.raises(SelectionError, match=text):
@@ -515,6 +516,7 @@ def test_numbers_of_other_kinds_and_sizes() -> None:
 
 
 def test_a_long_list_is_not_repeated_in_the_error() -> None:
+    index: Any = [0.5] * 100_000
     with pytest.raises(SelectionError) as caught:
-        AttentionMatrix(*inputs())[[0.5] * 100_000]
+        AttentionMatrix(*inputs())[index]
     assert len(str(caught.value)) < 200
