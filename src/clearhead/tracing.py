@@ -21,10 +21,10 @@ from clearhead.ladder import (
     merge_heads,
     split_heads,
 )
-from clearhead.ladder.masking import as_mask, both
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
+from clearhead.masks.given import as_mask, both
 from clearhead.planning import choose
 from clearhead.problem import Problem, pose
 from clearhead.stages import Stages

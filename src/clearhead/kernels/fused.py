@@ -398,7 +398,7 @@ def _assemble(parts: list[Tensor], pieces: list[Piece]) -> Tensor:
 
 
 def _may_look(query: Tensor) -> bool:
-    """Whether the values of a result can be read at once: not while tracing, and not on a device
+    """Whether the values of the inputs can be read at once: not while tracing, and not on a device
     that would have to stop for it."""
     return (
         query.is_cpu

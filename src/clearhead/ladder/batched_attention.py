@@ -9,8 +9,9 @@ may differ from row to row and come with the call.
 from torch import Tensor
 
 from clearhead.ladder.dropout_attention import DropoutAttention
-from clearhead.ladder.masking import as_mask, both, visible_pairs
+from clearhead.ladder.masking import visible_pairs
 from clearhead.masks import Mask
+from clearhead.masks.given import as_mask, both
 from clearhead.stages import Stages, compute
 
 

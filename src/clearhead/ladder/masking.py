@@ -2,19 +2,7 @@
 
 from torch import Tensor
 
-from clearhead.masks import Mask, dense
-
-
-def as_mask(mask: Mask | Tensor | None) -> Mask | None:
-    """A mask as it is, a bool tensor as the mask that it draws, None for nothing hidden."""
-    return mask if mask is None or isinstance(mask, Mask) else dense(mask)
-
-
-def both(mask: Mask | None, other: Mask | None) -> Mask | None:
-    """The mask that shows what both show."""
-    if mask is None or other is None:
-        return other if mask is None else mask
-    return mask & other
+from clearhead.masks import Mask
 
 
 def visible_pairs(

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead.ladder.cross_attention import CrossAttention
-from clearhead.ladder.masking import as_mask, visible_pairs
+from clearhead.ladder.masking import visible_pairs
 from clearhead.ladder.normalising import weights_by_sum
 from clearhead.masks import Mask
+from clearhead.masks.given import as_mask
 from clearhead.stages import Stages, compute
 
 

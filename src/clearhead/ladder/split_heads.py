@@ -16,8 +16,9 @@ from clearhead.errors import ArgumentError
 from clearhead.ladder.batched_attention import BatchedAttention
 from clearhead.ladder.concatenated_heads import merge_heads
 from clearhead.ladder.given import fill
-from clearhead.ladder.masking import as_mask, both, visible_pairs
+from clearhead.ladder.masking import visible_pairs
 from clearhead.masks import Mask
+from clearhead.masks.given import as_mask, both
 from clearhead.stages import Stages, compute
 
 

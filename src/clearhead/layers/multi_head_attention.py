@@ -15,7 +15,7 @@ from clearhead.errors import (
     UnsupportedError,
 )
 from clearhead.masks.base import Mask
-from clearhead.masks.dense import dense
+from clearhead.masks.given import as_mask, both
 from clearhead.matrix import AttentionMatrix
 from clearhead.planning import Plan, plan_for, run
 from clearhead.problem import Problem, pose
@@ -111,7 +111,7 @@ class MultiHeadAttention(nn.Module):
         self.context_dim = context_dim
         self.output_dim = output_dim
         self.dropout = dropout
-        self.mask = None if mask is None else _as_mask(mask)
+        self.mask = as_mask(mask)
         self.query_projection = nn.Linear(embed_dim, num_heads * head_dim, bias=bias)
         self.key_projection = nn.Linear(context_dim, num_kv_heads * head_dim, bias=bias)
         self.value_projection = nn.Linear(context_dim, num_kv_heads * value_head_dim, bias=bias)
@@ -148,7 +148,7 @@ class MultiHeadAttention(nn.Module):
         query, key, source = self._query_and_key(x, context)
         value = _split(self.value_projection(source), self.num_kv_heads)
         dropout = self.dropout if self.training else None
-        return pose(query, key, value, mask=self._combined(mask), dropout=dropout)
+        return pose(query, key, value, mask=both(self.mask, as_mask(mask)), dropout=dropout)
 
     def weights(
         self, x: Tensor, context: Tensor | None = None, *, mask: Mask | Tensor | None = None
@@ -167,7 +167,7 @@ class MultiHeadAttention(nn.Module):
             torch.Size([1, 2, 1000])
         """
         query, key, _ = self._query_and_key(x, context)
-        return AttentionMatrix(query, key, mask=self._combined(mask))
+        return AttentionMatrix(query, key, mask=both(self.mask, as_mask(mask)))
 
     def join(self, context: Tensor) -> Tensor:
         """The output for a context per head: heads side by side, then projected.
@@ -338,12 +338,6 @@ class MultiHeadAttention(nn.Module):
         query = _split(self.query_projection(x), self.num_heads)
         return query, _split(self.key_projection(source), self.num_kv_heads), source
 
-    def _combined(self, mask: Mask | Tensor | None) -> Mask | None:
-        """The layer's mask and that of a call."""
-        if mask is None:
-            return self.mask
-        return _as_mask(mask) if self.mask is None else self.mask & _as_mask(mask)
-
     def _input_projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
         return self.query_projection, self.key_projection, self.value_projection
 
@@ -414,10 +408,6 @@ def _fill(target: Tensor, source: Tensor | None) -> None:
         target.zero_()
     else:
         target.copy_(source)
-
-
-def _as_mask(mask: Mask | Tensor) -> Mask:
-    return mask if isinstance(mask, Mask) else dense(mask)
 
 
 def _refuse(what: str, reasons: list[str]) -> None:
