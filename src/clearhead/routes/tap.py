@@ -1,0 +1,42 @@
+"""Where the routes tell of a call of attention, and who listens.
+
+A call that runs inside another, as PyTorch's function does inside nn.MultiheadAttention, is the
+same attention and is told of once, by the outermost.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from clearhead.problem import Problem
+
+Read = Callable[[], Problem]
+"""Reads a call as a problem. Its tensors may be those of the model, which writes to them later."""
+
+listeners: list[Callable[[Read], None]] = []
+
+_state = threading.local()
+
+
+def tell(read: Read) -> None:
+    """Tell everybody who listens of a call that is about to run."""
+    if not is_inside():
+        for each in list(listeners):
+            each(read)
+
+
+def is_inside() -> bool:
+    """Whether a call that has been told of is running; the compiler tells of none."""
+    return torch.compiler.is_compiling() or getattr(_state, "depth", 0) > 0
+
+
+@contextmanager
+def inside() -> Iterator[None]:
+    """What runs in this block is part of a call that has been told of."""
+    _state.depth = getattr(_state, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _state.depth -= 1
