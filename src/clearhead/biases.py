@@ -37,6 +37,34 @@ class Bias(ABC):
     ) -> Tensor:
         """The rectangle of the bias for some queries and keys: floating, four dimensions."""
 
+    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+        """The bias of chosen pairs; here a `block` for each, which a subclass may do better.
+
+        Args:
+            query_index: int64, four dimensions (batch, 1, queries, keys), any of size 1.
+            key_index: likewise; the two broadcast against each other.
+            query_len: how many queries there are in all.
+            kv_len: how many keys there are in all.
+
+        Returns:
+            Floating, four dimensions that broadcast to (batch, num_heads, queries, keys).
+        """
+        queries, keys = torch.broadcast_tensors(query_index, key_index)
+        device = key_index.device
+        rows = []
+        for sample in range(queries.shape[0]):
+            places = zip(
+                queries[sample].flatten().tolist(), keys[sample].flatten().tolist(), strict=True
+            )
+            blocks = [
+                self.block(slice(i, i + 1), slice(j, j + 1), query_len, kv_len, device)
+                for i, j in places
+            ]
+            row = torch.cat(blocks, dim=3) if blocks else torch.zeros(1, 1, 1, 0, device=device)
+            row = row[sample : sample + 1] if row.shape[0] > 1 and queries.shape[0] > 1 else row
+            rows.append(row.unflatten(3, queries.shape[2:])[:, :, 0])
+        return torch.cat(rows)
+
     @abstractmethod
     def describe(self) -> str:
         """The bias in a few words."""
@@ -129,6 +157,14 @@ class DenseBias(Bias):
         columns = slice(0, 1) if self.tensor.shape[3] == 1 else keys
         return self.tensor[:, :, rows, columns]
 
+    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+        batch, heads, rows, columns = self.tensor.shape
+        samples = torch.arange(batch, device=self.tensor.device).view(-1, 1, 1, 1)
+        head = torch.arange(heads, device=self.tensor.device).view(1, -1, 1, 1)
+        row = query_index if rows > 1 else torch.zeros_like(query_index)
+        column = key_index if columns > 1 else torch.zeros_like(key_index)
+        return self.tensor[samples, head, row, column]
+
     def describe(self) -> str:
         return f"<{' × '.join(map(str, self.tensor.shape))}>"
 
@@ -170,12 +206,15 @@ class Alibi(Bias):
     def block(
         self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
     ) -> Tensor:
-        slopes = self.slopes.to(device).view(1, -1, 1, 1)
+        query_index = torch.arange(queries.start, queries.stop, device=device).view(1, 1, -1, 1)
+        key_index = torch.arange(keys.start, keys.stop, device=device).view(1, 1, 1, -1)
+        return self.at(query_index, key_index, query_len, kv_len)
+
+    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+        slopes = self.slopes.to(key_index.device).view(1, -1, 1, 1)
         # Distances are whole numbers, exact in float32 up to 16 million tokens.
-        position = torch.arange(queries.start, queries.stop, dtype=slopes.dtype, device=device)
-        key_position = torch.arange(keys.start, keys.stop, dtype=slopes.dtype, device=device)
-        distance = (position[:, None] + (kv_len - query_len) - key_position).abs()
-        return -slopes * distance
+        position = (query_index + (kv_len - query_len)).to(slopes.dtype)
+        return -slopes * (position - key_index.to(slopes.dtype)).abs()
 
     @property
     def may_hide(self) -> bool:

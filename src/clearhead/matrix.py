@@ -8,22 +8,47 @@ import math
 import os
 import reprlib
 from collections.abc import Sequence
-from types import EllipsisType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from clearhead import stages
 from clearhead.biases import Bias
-from clearhead.errors import ArgumentTypeError, SelectionError, ShapeError, TooLargeError
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DtypeError,
+    SelectionError,
+    ShapeError,
+    TooLargeError,
+    UnsupportedError,
+)
 from clearhead.kernels import eager, fused
 from clearhead.masks.base import Mask
 from clearhead.planning import choose
 from clearhead.problem import Problem, pose
-from clearhead.shapes import whole
+from clearhead.selecting import Index, as_indices, complete, read_index, read_pairs, runs, take
+from clearhead.shapes import check_tensor, whole
+from clearhead.statistics import (
+    Context,
+    Distance,
+    Entropy,
+    Largest,
+    LogSumExp,
+    Mass,
+    Maximum,
+    PerQuery,
+    Pooled,
+    Received,
+    TransposedSum,
+    bins,
+)
+from clearhead.summary import Summary, TopK
+from clearhead.sweep import Progress, sweep
 from clearhead.words import bytes_in_words
 
-Index = int | slice | EllipsisType | Sequence[int] | Tensor
+_Gathered = PerQuery | Pooled | Received
 
 PORTION = 1 << 21
 """How many weights are worked on at a time."""
@@ -119,8 +144,8 @@ class AttentionMatrix:
             TooLargeError: if the part asked for would not fit in memory.
         """
         given = index if isinstance(index, tuple) else (index,)
-        axes = _complete(given, self.shape)
-        picked = [_read_index(each, size, axis) for axis, (each, size) in enumerate(axes)]
+        axes = complete(given, self.shape)
+        picked = [read_index(each, size, axis) for axis, (each, size) in enumerate(axes)]
         leading: list[tuple[Tensor | slice, bool]] = [(slice(None), False)] * (4 - len(picked))
         batch, heads, queries, keys = leading + picked
         part = self._part(batch[0], heads[0], queries[0], keys[0])
@@ -130,6 +155,80 @@ class AttentionMatrix:
         for axis in sorted(drop, reverse=True):
             part = part.squeeze(axis)
         return part
+
+    def at(
+        self,
+        query_index: int | Sequence[int] | Tensor,
+        key_index: int | Sequence[int] | Tensor,
+    ) -> Tensor:
+        """The weights of chosen pairs: query and key of the same place belong together.
+
+        Costs one dot product a pair, and once the logsumexp.
+
+        Args:
+            query_index: ints of shape (pairs,), or (batch, pairs) for other pairs in each sample.
+            key_index: likewise; the two broadcast against each other.
+
+        Returns:
+            (batch, num_heads, pairs), without the last axis for two single ints.
+
+        Raises:
+            SelectionError: codes `matrix.index`, `matrix.range` and `matrix.pairs`, for what is no
+                int, out of range or of shapes that do not go together.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query = key = torch.zeros(1, 2, 100_000, 4)
+            >>> weights = ch.AttentionMatrix(query, key, mask=ch.causal())
+            >>> weights.at([3, 9, 9], [3, 0, 99])
+            tensor([[[0.2500, 0.1000, 0.0000],
+                     [0.2500, 0.1000, 0.0000]]])
+        """
+        problem = self.problem
+        sizes = (problem.batch, problem.query_len, problem.kv_len)
+        queries, keys, single = read_pairs(query_index, key_index, sizes)
+        queries, keys = queries.to(self.device), keys.to(self.device)
+        total = self._total()
+        portion = max(1, PORTION // max(1, problem.query[:, :, :1].numel()))
+        parts = [
+            self._pairs(some, others, total)
+            for some, others in zip(
+                queries.split(portion, dim=1), keys.split(portion, dim=1), strict=True
+            )
+        ]
+        weights = torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
+        weights = weights[..., 0] if single else weights
+        return self._restore(weights)
+
+    def diagonal(self, offset: int = 0) -> Tensor:
+        """The weights of one diagonal, as `torch.diagonal` takes it: key = query + offset.
+
+        With as many keys as queries, offset −1 is the token before. With more keys, as behind a
+        cache, the last query sits on the last key, and the token before is
+        offset = kv_len − query_len − 1.
+
+        Returns:
+            (batch, num_heads, length of the diagonal).
+
+        Raises:
+            ArgumentTypeError: code `diagonal.type`, for an offset that is no whole number.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query = key = torch.zeros(4, 2)
+            >>> ch.AttentionMatrix(query, key, mask=ch.causal()).diagonal(offset=-1)
+            tensor([0.5000, 0.3333, 0.2500])
+        """
+        steps = whole(offset)
+        if steps is None:
+            raise ArgumentTypeError(
+                "diagonal.type", f"offset must be a whole number; got {type(offset).__name__}."
+            )
+        problem = self.problem
+        first = max(0, -steps)
+        count = max(0, min(problem.query_len - first, problem.kv_len - max(0, steps)))
+        queries = torch.arange(first, first + count)
+        return self.at(queries, queries + steps)
 
     def __matmul__(self, value: Tensor) -> Tensor:
         """The context: weights times values, by a kernel that never forms the weights.
@@ -141,37 +240,250 @@ class AttentionMatrix:
         Returns:
             (batch, num_heads, query_len, width), or without the width for a value of one dimension.
         """
-        if not isinstance(value, Tensor):
-            raise ArgumentTypeError(
-                "value.type", f"value must be a torch.Tensor; got {type(value).__name__}."
-            )
-        problem = self.problem
-        if value.ndim == 1:
+        if isinstance(value, Tensor) and value.ndim == 1:
             return (self @ value[:, None])[..., 0]
-        if value.ndim == 2:
-            value = value.expand(problem.batch, problem.num_kv_heads, *value.shape)
-        elif value.ndim == problem.dims:
-            value = value[(None,) * (4 - problem.dims)]
-        else:
-            raise ShapeError(
-                "shape.dimensions",
-                f"value must have {problem.dims} dimensions like the query, or 2 or 1; got shape "
-                f"{tuple(value.shape)}.",
-            )
-        key = problem.key
-        if value.shape[1] == problem.num_heads:
-            key = stages.repeated_heads(key, problem.num_heads)
-        posed = pose(
-            problem.query,
-            key,
-            value,
-            mask=problem.mask,
-            bias=problem.bias,
-            scale=problem.scale,
-            softcap=problem.softcap,
-            sinks=problem.sinks,
-        )
+        posed = self._with_value(value)
         return self._restore(choose(posed).attend(posed))
+
+    @property
+    def mT(self) -> "Transposed":  # noqa: N802 (as of a tensor)
+        """The transposed matrix, for products: `A.mT @ x` is what the keys get of x."""
+        return Transposed(self)
+
+    def entropy(self) -> Tensor:
+        """How spread the attention of each query is: −Σ weight · ln weight, in nats.
+
+        0 is one key only, ln(n) is n keys alike. What a sink takes is not counted.
+
+        Returns:
+            (batch, num_heads, query_len).
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query = key = torch.zeros(3, 2)
+            >>> ch.AttentionMatrix(query, key, mask=ch.causal()).entropy()
+            tensor([0.0000, 0.6931, 1.0986])
+        """
+        return self._gather(Entropy(self.problem))
+
+    def max(self) -> Tensor:
+        """The largest weight of each query; 0 for one that may attend to nothing.
+
+        Returns:
+            (batch, num_heads, query_len).
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> ch.AttentionMatrix(torch.zeros(2, 4), torch.zeros(5, 4)).max()
+            tensor([0.2000, 0.2000])
+        """
+        return self._gather(Maximum(self.problem))
+
+    def top_k(self, k: int) -> TopK:
+        """The k largest weights of each query, from the largest on, and their keys.
+
+        Of equal weights any may come. A key is −1 where the weight is 0.
+
+        Args:
+            k: how many, 1 to kv_len.
+
+        Returns:
+            A pair `weights, keys`, both (batch, num_heads, query_len, k).
+
+        Raises:
+            ArgumentError: code `top-k.value`, for a k out of range.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> weights, keys = ch.AttentionMatrix(torch.eye(3), torch.eye(3)).top_k(1)
+            >>> weights.flatten(), keys.flatten()
+            (tensor([0.4711, 0.4711, 0.4711]), tensor([0, 1, 2]))
+        """
+        largest = self._largest(k)
+        sweep(self.problem, [largest])
+        return self._restored(largest)
+
+    def received(self) -> Tensor:
+        """What each key gets from all queries together: the sum of its column.
+
+        Query heads that share a key head are summed, so that over all keys of a head it is
+        query_len times the size of its group, less what sinks take.
+
+        Returns:
+            (batch, num_kv_heads, kv_len).
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query = key = torch.zeros(3, 2)
+            >>> ch.AttentionMatrix(query, key, mask=ch.causal()).received()
+            tensor([1.8333, 0.8333, 0.3333])
+        """
+        return self._gather(Received(self.problem))
+
+    def distance(self) -> Tensor:
+        """How far away each query looks: Σ weight · |query position − key position|, in tokens.
+
+        The last query sits on the last key, as everywhere.
+
+        Returns:
+            (batch, num_heads, query_len).
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query = key = torch.zeros(3, 2)
+            >>> ch.AttentionMatrix(query, key, mask=ch.causal()).distance()
+            tensor([0.0000, 0.5000, 1.0000])
+        """
+        return self._gather(Distance(self.problem))
+
+    def mass(self, segments: Tensor) -> Tensor:
+        """The weight that each query puts on sets of keys.
+
+        Args:
+            segments: (kv_len,) or (batch, kv_len). Bool: the keys of one set. Ints: the number of
+                the set that each key belongs to, from 0; −1 for none.
+
+        Returns:
+            (batch, num_heads, query_len) for bool, and with one more axis, of as many sets as
+            there are, for ints.
+
+        Raises:
+            ArgumentTypeError: code `segments.type`, for what is no tensor.
+            ShapeError: code `segments.shape`.
+            ArgumentError: code `segments.value`, for other numbers, or a set for every number up
+                to a largest that is beyond kv_len.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> weights = ch.AttentionMatrix(torch.zeros(1, 2), torch.zeros(4, 2))
+            >>> weights.mass(torch.tensor([0, 0, 0, 1]))
+            tensor([[0.7500, 0.2500]])
+        """
+        member, single = self._members(segments)
+        mass = Mass(self.problem, member)
+        sweep(self.problem, [mass])
+        return self._of_sets(mass, single)
+
+    def pool(
+        self,
+        rows: int,
+        columns: int,
+        *,
+        queries: slice | None = None,
+        keys: slice | None = None,
+    ) -> Tensor:
+        """The matrix as a small map: weights summed over rectangles of queries × keys.
+
+        The queries fall into as many bins as there are rows, in order and as equal as can be, and
+        the keys likewise. The sum of the map is that of the weights: query_len for the whole
+        matrix, if every query sees something and there are no sinks.
+
+        Args:
+            rows: bins of queries, 1 to as many as there are queries.
+            columns: bins of keys, likewise.
+            queries: only these; a zoom works out these queries alone.
+            keys: only these.
+
+        Returns:
+            (batch, num_heads, rows, columns).
+
+        Raises:
+            ArgumentError: code `pool.size`, for a number of bins out of range.
+            SelectionError: code `matrix.index`, for what is no slice.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query = key = torch.zeros(4, 2)
+            >>> ch.AttentionMatrix(query, key, mask=ch.causal()).pool(2, 2)
+            tensor([[2.0000, 0.0000],
+                    [1.1667, 0.8333]])
+        """
+        problem = self.problem
+        picked_rows = self._slice(queries, problem.query_len)
+        picked_keys = self._slice(keys, problem.kv_len)
+        _check_pool(rows, columns, len(picked_rows), len(picked_keys))
+        if queries is None and keys is None:
+            return self._gather(Pooled(problem, rows, columns))
+        row_bins = bins(len(picked_rows), rows, self.device)
+        column_bins = bins(len(picked_keys), columns, self.device)
+        leading = (problem.batch, problem.num_heads)
+        pooled = torch.zeros(*leading, rows, columns, dtype=self.dtype, device=self.device)
+        portion = max(1, PORTION // max(1, math.prod(leading) * problem.kv_len))
+        everything = slice(None)
+        with torch.no_grad():
+            for some, places in zip(
+                picked_rows.split(portion), row_bins.split(portion), strict=True
+            ):
+                part = self._part(everything, everything, some, picked_keys)
+                sums = part.new_zeros(*leading, rows, len(picked_keys)).index_add_(2, places, part)
+                pooled.index_add_(3, column_bins, sums)
+        return self._restore(pooled)
+
+    def summary(
+        self,
+        *,
+        value: Tensor | None = None,
+        top_k: int | None = None,
+        pool: tuple[int, int] | None = None,
+        segments: Tensor | None = None,
+        progress: Progress | None = None,
+    ) -> Summary:
+        """All of the statistics, and the context, in one pass over the weights.
+
+        It takes a little more than twice the time of one call of attention, and O(tokens) memory.
+
+        Args:
+            value: (batch, num_kv_heads, kv_len, value_head_dim), for the context.
+            top_k: how many of the largest weights of each query, as in `top_k`.
+            pool: rows and columns of the map, as in `pool`.
+            segments: sets of keys, as in `mass`.
+            progress: called as the work goes on with the share that is done, 0 to 1.
+
+        Raises:
+            ClearheadError: for a value that `attend` refuses, and as the single methods do.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query, key, value = torch.randn(3, 1, 2, 5, 4).unbind()
+            >>> weights = ch.AttentionMatrix(query, key, mask=ch.causal())
+            >>> summary = weights.summary(value=value, top_k=2, pool=(5, 5))
+            >>> summary
+            Summary [batch=1, num_heads=2, query_len=5, kv_len=5] with context, top_k, pooled
+            >>> summary.received.sum(dim=-1)
+            tensor([[5.0000, 5.0000]])
+        """
+        problem = self.problem
+        if value is not None:
+            problem = self._with_value(value)
+        members = None if segments is None else self._members(segments)
+        largest = None if top_k is None else self._largest(top_k)
+        pooled = None
+        if pool is not None:
+            _check_pool(*pool, problem.query_len, problem.kv_len)
+            pooled = Pooled(problem, *pool)
+        mass = None if members is None else Mass(problem, members[0])
+        context = None if value is None else Context(problem)
+        total, entropy, maximum = LogSumExp(problem), Entropy(problem), Maximum(problem)
+        distance, received = Distance(problem), Received(problem)
+        # What finds a number that others need as well comes before them.
+        every = [largest, pooled, mass, context, total, entropy, maximum, distance, received]
+        sweep(problem, [each for each in every if each is not None], progress)
+        if self._logsumexp is None:
+            self._logsumexp = total.result
+        first, previous = self._first_and_previous()
+        return Summary(
+            logsumexp=self._restore(total.result),
+            entropy=self._restore(entropy.result),
+            max=self._restore(maximum.result),
+            distance=self._restore(distance.result),
+            first=first,
+            previous=previous,
+            received=self._restore(received.result),
+            context=None if context is None else self._restore(context.result),
+            top_k=None if largest is None else self._restored(largest),
+            mass=None if mass is None or members is None else self._of_sets(mass, members[1]),
+            pooled=None if pooled is None else self._restore(pooled.result),
+        )
 
     def dense(self) -> Tensor:
         """The whole matrix as a tensor, if it fits.
@@ -195,6 +507,105 @@ class AttentionMatrix:
         mask = "" if problem.mask is None else f" mask={problem.mask.describe()}"
         return f"AttentionMatrix [{sizes}]{mask}"
 
+    def _with_value(self, value: Tensor) -> Problem:
+        """The problem with a value, for all samples and heads alike if it has two dimensions."""
+        if not isinstance(value, Tensor):
+            raise ArgumentTypeError(
+                "value.type", f"value must be a torch.Tensor; got {type(value).__name__}."
+            )
+        problem = self.problem
+        if value.ndim == 2 and problem.dims > 2:
+            value = value.expand(problem.batch, problem.num_kv_heads, *value.shape)
+        elif value.ndim == problem.dims:
+            value = value[(None,) * (4 - problem.dims)]
+        else:
+            raise ShapeError(
+                "shape.dimensions",
+                f"value must have {problem.dims} dimensions like the query, or 2 or 1; got shape "
+                f"{tuple(value.shape)}.",
+            )
+        key = problem.key
+        if value.shape[1] == problem.num_heads:
+            key = stages.repeated_heads(key, problem.num_heads)
+        return pose(
+            problem.query,
+            key,
+            value,
+            mask=problem.mask,
+            bias=problem.bias,
+            scale=problem.scale,
+            softcap=problem.softcap,
+            sinks=problem.sinks,
+        )
+
+    def _gather(self, statistic: _Gathered) -> Tensor:
+        sweep(self.problem, [statistic])
+        return self._restore(statistic.result)
+
+    def _largest(self, k: int) -> Largest:
+        count = whole(k)
+        if count is None or not 1 <= count <= self.problem.kv_len:
+            raise ArgumentError(
+                "top-k.value",
+                f"k must be a whole number from 1 to kv_len={self.problem.kv_len}; got {k!r}.",
+            )
+        return Largest(self.problem, count)
+
+    def _restored(self, largest: Largest) -> TopK:
+        return TopK(self._restore(largest.weights), self._restore(largest.keys))
+
+    def _members(self, segments: Tensor) -> tuple[Tensor, bool]:
+        """Which key is in which set, (batch or 1, kv_len, sets), and whether it is one set only."""
+        problem = self.problem
+        check_tensor("segments", segments, "a tensor of bool or of ints")
+        if tuple(segments.shape) not in ((problem.kv_len,), (problem.batch, problem.kv_len)):
+            raise ShapeError(
+                "segments.shape",
+                f"segments must have shape (kv_len,) = ({problem.kv_len},) or (batch, kv_len) = "
+                f"{(problem.batch, problem.kv_len)}; got {tuple(segments.shape)}.",
+            )
+        segments = torch.atleast_2d(segments).to(self.device)
+        if segments.dtype == torch.bool:
+            return segments[..., None].to(self.dtype), True
+        if segments.is_floating_point() or segments.is_complex():
+            raise ArgumentTypeError(
+                "segments.type", f"segments must be bool or whole numbers; got {segments.dtype}."
+            )
+        low, high = (
+            (int(each) for each in torch.aminmax(segments)) if segments.numel() else (-1, -1)
+        )
+        if low < -1 or high >= max(1, problem.kv_len):
+            raise ArgumentError(
+                "segments.value",
+                f"segments must be numbers from 0 to below kv_len={problem.kv_len}, or -1 for "
+                f"none; got {low} to {high}.",
+            )
+        numbers = torch.arange(high + 1, device=self.device)
+        return (segments[..., None] == numbers).to(self.dtype), False
+
+    def _of_sets(self, mass: Mass, single: bool) -> Tensor:
+        result = self._restore(mass.result)
+        return result[..., 0] if single else result
+
+    def _slice(self, given: slice | None, size: int) -> Tensor:
+        if given is not None and not isinstance(given, slice):
+            raise SelectionError(
+                "matrix.index", f"queries and keys take a slice; got {reprlib.repr(given)}."
+            )
+        return as_indices(slice(None) if given is None else given, size, self.device)
+
+    def _first_and_previous(self) -> tuple[Tensor, Tensor]:
+        """The weights on the first key and on the token before; 0 where there is none."""
+        problem = self.problem
+        queries = torch.arange(problem.query_len, device=self.device)
+        before = queries + (problem.kv_len - problem.query_len - 1)
+        if not problem.kv_len:
+            nothing = self._restore(torch.zeros_like(self._total()))
+            return nothing, nothing
+        with torch.no_grad():
+            previous = self.at(queries, before.clamp(min=0))
+            return self.at(queries, 0), previous.masked_fill(before < 0, 0.0)
+
     def _restore(self, tensor: Tensor) -> Tensor:
         return self.problem.restore(tensor)
 
@@ -213,6 +624,30 @@ class AttentionMatrix:
         bias = problem.bias is not None and problem.bias.requires_grad
         return problem.query.requires_grad or problem.key.requires_grad or bias
 
+    def _pairs(self, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
+        """Weights of pairs, (batch, num_heads, pairs), from indices (batch or 1, pairs)."""
+        problem = self.problem
+        at_query, at_key = queries[:, None, :, None], keys[:, None, :, None]
+        query = stages.accumulated(torch.take_along_dim(problem.query, at_query, dim=2))
+        key = stages.accumulated(torch.take_along_dim(problem.key, at_key, dim=2))
+        # Grouped heads share a key; a head of the group is an axis of its own here.
+        grouped = query.unflatten(1, (problem.num_kv_heads, -1))
+        raw = (grouped * key[:, :, None]).sum(dim=-1).flatten(1, 2)
+        at_query, at_key = queries[:, None, None, :], keys[:, None, None, :]
+        sizes = problem.query_len, problem.kv_len
+        bias = visible = None
+        if problem.bias is not None:
+            bias = problem.bias.at(at_query, at_key, *sizes)
+        if problem.mask is not None:
+            visible = problem.mask.visible(at_query, at_key, *sizes)
+        capped = stages.capped_scores(stages.scaled_scores(raw, problem.scale), problem.softcap)
+        masked = stages.masked_scores(capped[:, :, None], bias, visible)
+        total = torch.take_along_dim(total, queries[:, None], dim=2)[:, :, None]
+        every = torch.arange(problem.num_heads, device=self.device)
+        # One query a pair: its only key stands on the last axis but one.
+        weights = self._weights_from(masked.mT, total.mT[..., 0], every)
+        return weights[..., 0]
+
     def _part(
         self,
         batch: Tensor | slice,
@@ -221,10 +656,10 @@ class AttentionMatrix:
         keys: Tensor | slice,
     ) -> Tensor:
         problem = self.problem
-        rows = _as_indices(queries, problem.query_len, self.device)
-        columns = _as_indices(keys, problem.kv_len, self.device)
-        samples = _as_indices(batch, problem.batch, self.device)
-        chosen_heads = _as_indices(heads, problem.num_heads, self.device)
+        rows = as_indices(queries, problem.query_len, self.device)
+        columns = as_indices(keys, problem.kv_len, self.device)
+        samples = as_indices(batch, problem.batch, self.device)
+        chosen_heads = as_indices(heads, problem.num_heads, self.device)
         sizes = [t.shape[0] for t in (samples, chosen_heads, rows, columns)]
         self._check_fits(sizes)
         # Masks and biases are worked out for all of their samples and heads.
@@ -251,7 +686,7 @@ class AttentionMatrix:
             for some in rows.split(portion):
                 scores = self._masked_scores(samples, chosen_heads, some, every)
                 sinks = None if problem.sinks is None else problem.sinks[chosen_heads]
-                parts.append(_take(stages.weights(scores, sinks), 3, columns))
+                parts.append(take(stages.weights(scores, sinks), 3, columns))
         return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
 
     def _masked_scores(
@@ -260,17 +695,17 @@ class AttentionMatrix:
         """The masked scores of a rectangle, (samples, heads, rows, columns)."""
         problem = self.problem
         group = problem.num_heads // problem.num_kv_heads
-        query = _take(_take(_take(problem.query, 0, samples), 1, heads), 2, rows)
-        key = _take(_take(_take(problem.key, 0, samples), 1, heads // group), 2, columns)
+        query = take(take(take(problem.query, 0, samples), 1, heads), 2, rows)
+        key = take(take(take(problem.key, 0, samples), 1, heads // group), 2, columns)
         visible = None
         if problem.mask is not None:
             visible = problem.mask.visible(
                 rows.view(1, 1, -1, 1), columns.view(1, 1, 1, -1), problem.query_len, problem.kv_len
             )
             if visible.shape[0] > 1:
-                visible = _take(visible, 0, samples)
+                visible = take(visible, 0, samples)
             if visible.shape[1] > 1:
-                visible = _take(visible, 1, heads)
+                visible = take(visible, 1, heads)
         scores = stages.scores(query, key)
         capped = stages.capped_scores(stages.scaled_scores(scores, problem.scale), problem.softcap)
         bias = self._bias(samples, heads, rows, columns)
@@ -283,16 +718,16 @@ class AttentionMatrix:
             return None
         first, stop = (int(columns.min()), int(columns.max()) + 1) if columns.numel() else (0, 0)
         blocks = []
-        for run in _runs(rows) or [slice(0, 0)]:
+        for run in runs(rows) or [slice(0, 0)]:
             block = problem.bias.block(
                 run, slice(first, stop), problem.query_len, problem.kv_len, self.device
             )
             if block.shape[0] > 1:
-                block = _take(block, 0, samples)
+                block = take(block, 0, samples)
             if block.shape[1] > 1:
-                block = _take(block, 1, heads)
+                block = take(block, 1, heads)
             block = block.expand(-1, -1, run.stop - run.start, stop - first)
-            blocks.append(_take(block, 3, columns - first))
+            blocks.append(take(block, 3, columns - first))
         return torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]
 
     def _weights_from(self, scores: Tensor, total: Tensor, heads: Tensor) -> Tensor:
@@ -319,95 +754,146 @@ class AttentionMatrix:
             )
 
 
-def _complete(given: tuple[Index, ...], shape: torch.Size) -> list[tuple[Index, int]]:
-    """One index per axis, with `...` and what is left out spelled as whole slices."""
-    dots = [i for i, each in enumerate(given) if each is Ellipsis]
-    count = len(given) - len(dots)
-    if len(dots) > 1 or count > len(shape):
-        raise SelectionError(
-            "matrix.index",
-            f"a matrix of {len(shape)} dimensions takes up to {len(shape)} indices and one `...`; "
-            f"got {len(given)}.",
-        )
-    missing = [slice(None)] * (len(shape) - count)
-    at = dots[0] if dots else len(given)
-    full = [*given[:at], *missing, *given[at + 1 :]]
-    return list(zip(full, shape, strict=True))
+class Transposed:
+    """The transposed matrix: what every key gets of the queries. It is there for products.
 
+    Example:
+        >>> import torch, clearhead as ch
+        >>> query = key = torch.zeros(3, 2)
+        >>> weights = ch.AttentionMatrix(query, key, mask=ch.causal())
+        >>> weights.mT @ torch.ones(3)
+        tensor([1.8333, 0.8333, 0.3333])
+    """
 
-def _read_index(index: Index, size: int, axis: int) -> tuple[Tensor | slice, bool]:
-    """The index as a slice or a tensor, and whether it was a single int."""
-    if isinstance(index, slice):
-        return index, False
-    tensor = index if isinstance(index, Tensor) else _ints(index, size, axis)
-    dtype = tensor.dtype
-    if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool or tensor.ndim > 1:
-        raise SelectionError(
-            "matrix.index",
-            f"axis {axis} takes an int, a slice or one dimension of ints; got {dtype} of "
-            f"shape {tuple(tensor.shape)}.",
-        )
-    single = tensor.ndim == 0
-    tensor = tensor.reshape(-1).to(torch.int64)
-    if tensor.numel():
-        _check_range(int(tensor.min()), int(tensor.max()), size, axis)
-    return tensor.remainder(size) if size else tensor, single
+    def __init__(self, matrix: AttentionMatrix) -> None:
+        self.mT = matrix
 
+    @property
+    def shape(self) -> torch.Size:
+        """(batch, num_heads, kv_len, query_len), with as many dimensions as the query."""
+        *leading, query_len, kv_len = self.mT.shape
+        return torch.Size([*leading, kv_len, query_len])
 
-def _ints(index: object, size: int, axis: int) -> Tensor:
-    """A whole number as a tensor of no dimension, or several as one of one dimension."""
-    number = whole(index)
-    if number is not None:
-        _check_range(number, number, size, axis)
-        return torch.tensor(number)
-    if isinstance(index, Sequence) and not isinstance(index, str | bytes):
-        numbers = [each for number in index if (each := whole(number)) is not None]
-        if len(numbers) == len(index):
-            _check_range(min(numbers, default=0), max(numbers, default=-1), size, axis)
-            return torch.tensor(numbers, dtype=torch.int64)
-    raise SelectionError(
-        "matrix.index",
-        f"axis {axis} takes an int, a slice or a list of ints; got {reprlib.repr(index)}.",
-    )
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        """What the keys get of vectors of the queries, in O(tokens) memory; differentiable.
 
+        Args:
+            vectors: (batch, num_heads, query_len, width), or (query_len, width) for all samples
+                and heads, or (query_len,).
 
-def _check_range(low: int, high: int, size: int, axis: int) -> None:
-    if low < -size or high >= size:
-        raise SelectionError(
-            "matrix.range",
-            f"index {low if low < -size else high} is out of range for axis {axis}, "
-            f"which has {size}.",
-        )
+        Returns:
+            (batch, num_heads, kv_len, width), or without the width for one dimension. Each query
+            head is on its own: those that share a key are not summed.
 
-
-def _as_indices(index: Tensor | slice, size: int, device: torch.device) -> Tensor:
-    if isinstance(index, slice):
-        try:
-            start, stop, step = index.indices(size)
-        except (TypeError, ValueError) as error:
-            raise SelectionError("matrix.index", f"{index} is not a slice of ints.") from error
-        count = len(range(start, stop, step))
-        return torch.arange(count, device=device) * step + start
-    return index.to(device)
-
-
-def _take(tensor: Tensor, axis: int, indices: Tensor) -> Tensor:
-    """The indices along an axis; the tensor itself, without a copy, if they are all in order."""
-    size = tensor.shape[axis]
-    if indices.shape[0] == size and bool((indices == torch.arange(size).to(indices)).all()):
-        return tensor
-    return tensor.index_select(axis, indices)
-
-
-def _runs(rows: Tensor) -> list[slice]:
-    """Neighbouring rows as slices."""
-    runs: list[slice] = []
-    for row in rows.tolist():
-        if runs and runs[-1].stop == row:
-            runs[-1] = slice(runs[-1].start, row + 1)
+        Raises:
+            ArgumentTypeError: code `vectors.type`, for what is no tensor.
+            ShapeError: code `vectors.shape`.
+            DtypeError: code `vectors.dtype`, for another dtype than the query's or the weights'.
+            UnsupportedError: code `matrix.gradient`, for a bias that is trained.
+        """
+        problem = self.mT.problem
+        check_tensor("vectors", vectors)
+        if vectors.ndim == 1:
+            return (self @ vectors[:, None])[..., 0]
+        full = (problem.batch, problem.num_heads, problem.query_len)
+        if vectors.ndim == 2 and problem.dims > 2:
+            given = vectors.expand(*full[:2], *vectors.shape)
         else:
-            runs.append(slice(row, row + 1))
-    return runs
+            given = vectors[(None,) * (4 - vectors.ndim)] if vectors.ndim <= 4 else vectors
+        if given.shape[:3] != full or vectors.ndim not in (2, problem.dims):
+            raise ShapeError(
+                "vectors.shape",
+                f"vectors must have shape {full[4 - problem.dims :]} and a width, or "
+                f"(query_len, width), or (query_len,), with query_len={problem.query_len}; got "
+                f"{tuple(vectors.shape)}.",
+            )
+        if vectors.dtype not in (problem.query.dtype, self.mT.dtype):
+            raise DtypeError(
+                "vectors.dtype",
+                f"vectors must have the query's dtype, {problem.query.dtype}, or that of the "
+                f"weights, {self.mT.dtype}; got {vectors.dtype}.",
+            )
+        if torch.is_grad_enabled() and problem.bias is not None and problem.bias.requires_grad:
+            raise UnsupportedError(
+                "matrix.gradient",
+                "the transposed product gives a bias no gradient; detach the bias, or index the "
+                "rows that you need.",
+            )
+        product = _TransposedProduct.apply(
+            problem.query, problem.key, stages.accumulated(given), problem.sinks, problem
+        )
+        return problem.restore(product)
+
+    def __repr__(self) -> str:
+        return f"{self.mT!r} transposed"
+
+
+class _TransposedProduct(torch.autograd.Function):
+    """Pᵀ · vectors. Seen from the other side it is attention: ⟨Pᵀ x, g⟩ = ⟨x, P g⟩, so that its
+    gradients are those of attention with g as the value."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        vectors: Tensor,
+        sinks: Tensor | None,
+        problem: Problem,
+    ) -> Tensor:
+        ctx.save_for_backward(query, key, vectors, sinks)
+        ctx.problem = problem
+        product = TransposedSum(problem, vectors)
+        sweep(problem, [product])
+        return product.result
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # its type hides the name of ctx
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        problem = ctx.problem
+        query, key, vectors, sinks = ctx.saved_tensors
+        query, key = (stages.accumulated(each.detach()).requires_grad_() for each in (query, key))
+        if sinks is not None:
+            sinks = stages.accumulated(sinks.detach()).requires_grad_()
+        with torch.enable_grad():
+            posed = pose(
+                query,
+                stages.repeated_heads(key, problem.num_heads),
+                grads[0],
+                mask=problem.mask,
+                bias=problem.bias,
+                scale=problem.scale,
+                softcap=problem.softcap,
+                sinks=sinks,
+            )
+            context = choose(posed).attend(posed)
+        wanted = [each for each in (query, key, sinks) if each is not None]
+        found = list(torch.autograd.grad(context, wanted, vectors))
+        of_query, of_key = found[0], found[1]
+        of_sinks = found[2] if sinks is not None else None
+        return (
+            of_query.to(problem.query.dtype),
+            of_key.to(problem.key.dtype),
+            context.detach(),
+            None if of_sinks is None else of_sinks.to(problem.sinks.dtype),
+            None,
+        )
+
+
+def _check_pool(rows: int, columns: int, queries: int, keys: int) -> None:
+    for name, given, most, of in (
+        ("rows", rows, queries, "queries"),
+        ("columns", columns, keys, "keys"),
+    ):
+        count = whole(given)
+        if count is None or not 1 <= count <= most:
+            raise ArgumentError(
+                "pool.size",
+                f"{name} must be a whole number from 1 to the number of {of}, {most}; got "
+                f"{given!r}.",
+            )
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -1,0 +1,355 @@
+"""What can be gathered from the weights of attention while they pass by, chunk after chunk."""
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.problem import Problem
+from clearhead.summary import TopK
+
+SEGMENTS = 32
+"""In how many parts a row is cut for its largest weights: the k largest are in the k parts that
+have the largest maxima."""
+
+
+class Chunk:
+    """The weights of some queries, of some heads of one sample.
+
+    The tensors are overwritten by the next chunk.
+
+    Attributes:
+        sample: which sample.
+        kv_heads: which key heads.
+        heads: which query heads; those that share a key head are neighbours.
+        queries: which queries.
+        keys: which keys; no query of the chunk sees another.
+        scores: (heads, queries, keys), masked, with a very low number where a pair is hidden.
+        weights: (heads, queries, keys).
+        empty: (queries,) or (heads, queries), bool: which queries see nothing; None if none.
+        sinks: (heads,), or None.
+        visible: (heads, queries, keys), bool, where numbers are not all finite; else None.
+    """
+
+    def __init__(
+        self,
+        sample: int,
+        kv_heads: slice,
+        heads: slice,
+        queries: slice,
+        keys: slice,
+        scores: Tensor,
+        weights: Tensor,
+        empty: Tensor | None,
+    ) -> None:
+        self.sample, self.kv_heads, self.heads = sample, kv_heads, heads
+        self.queries, self.keys = queries, keys
+        self.scores, self.weights, self.empty = scores, weights, empty
+        self.sinks: Tensor | None = None
+        self.visible: Tensor | None = None
+
+    @property
+    def place(self) -> tuple[int, slice, slice]:
+        """Where the chunk is in a tensor (batch, num_heads, query_len, …)."""
+        return self.sample, self.heads, self.queries
+
+    @cached_property
+    def maximum(self) -> Tensor:
+        """The largest weight of each query, (heads, queries); 0 for one that sees nothing."""
+        if not self.weights.shape[-1]:
+            return self.weights.new_zeros(self.weights.shape[:-1])
+        return self.weights.amax(dim=-1)
+
+    @cached_property
+    def best_score(self) -> Tensor:
+        """The largest score of each query, (heads, queries)."""
+        return self.scores.amax(dim=-1)
+
+    @cached_property
+    def logsumexp(self) -> Tensor:
+        """log Σ exp of the scores of each query, (heads, queries), nats."""
+        if not self.scores.shape[-1]:
+            return self.scores.new_full(self.scores.shape[:-1], -torch.inf)
+        # Any weight and its score tell it; the largest has the most digits.
+        total = self.best_score - self.maximum.log()
+        return total if self.empty is None else total.masked_fill(self.empty, -torch.inf)
+
+    def share_with(self, sinks: Tensor) -> None:
+        """Take from the weights what sinks, (heads,), get."""
+        share = torch.sigmoid(self.logsumexp - sinks[:, None])
+        self.weights.mul_(share[..., None])
+        self.maximum = self.maximum * share
+        self.sinks = sinks
+
+    @cached_property
+    def column_sums(self) -> Tensor:
+        """What each key gets from the queries of the chunk, (heads, keys)."""
+        every = torch.zeros(self.weights.shape[1], dtype=torch.int64, device=self.weights.device)
+        return self.row_sums(every, 1)[:, 0]
+
+    def times(self, columns: Tensor) -> Tensor:
+        """Weights · columns, for columns of shape (keys, width)."""
+        rows = self.weights.flatten(0, 1)
+        return (rows @ columns).unflatten(0, self.weights.shape[:2])
+
+    def row_sums(self, bins: Tensor, count: int) -> Tensor:
+        """The weights summed over the queries of each bin, (heads, count, keys).
+
+        Args:
+            bins: (queries,), int64: to which bin each query belongs.
+            count: how many bins there are.
+        """
+        if self.visible is not None:
+            # Unlike a product, it keeps a NaN in its own bin.
+            sums = self.weights.new_zeros(self.weights.shape[0], count, self.weights.shape[2])
+            return sums.index_add_(1, bins, self.weights)
+        choice = torch.nn.functional.one_hot(bins, count).T.to(self.weights.dtype)
+        return choice @ self.weights
+
+
+class Statistic(ABC):
+    """Something gathered from all weights of a problem.
+
+    Example:
+        >>> import torch
+        >>> from clearhead.problem import pose
+        >>> from clearhead.sweep import sweep
+        >>> problem = pose(torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4, 2))
+        >>> maximum = Maximum(problem)
+        >>> sweep(problem, [maximum])
+        >>> maximum.result
+        tensor([[[0.2500, 0.2500, 0.2500]]])
+    """
+
+    @abstractmethod
+    def take(self, chunk: Chunk) -> None:
+        """Take what is needed from a chunk; every weight comes by once."""
+
+
+class PerQuery(Statistic):
+    """A number for each query: `result` is (batch, num_heads, query_len), in the precision of sums."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.result: Tensor = stages.accumulated(problem.query[:0]).new_zeros(
+            problem.query.shape[:3]
+        )
+
+    def take(self, chunk: Chunk) -> None:
+        self.result[chunk.place] = self.of(chunk)
+
+    @abstractmethod
+    def of(self, chunk: Chunk) -> Tensor:
+        """The numbers of the queries of a chunk, (heads, queries)."""
+
+
+class LogSumExp(PerQuery):
+    """log Σ exp of the masked scores, nats; −∞ for a query that may attend to nothing."""
+
+    def of(self, chunk: Chunk) -> Tensor:
+        return chunk.logsumexp
+
+
+class Maximum(PerQuery):
+    """The largest weight."""
+
+    def of(self, chunk: Chunk) -> Tensor:
+        return chunk.maximum
+
+
+class Entropy(PerQuery):
+    """−Σ weight · ln weight, nats; 0 for a query that may attend to nothing.
+
+    With ln weight = score − logsumexp it is logsumexp − Σ weight · score, and no logarithm is taken.
+    """
+
+    def of(self, chunk: Chunk) -> Tensor:
+        total = chunk.logsumexp
+        if chunk.sinks is not None:
+            sinks = chunk.sinks[:, None]
+            share = torch.sigmoid(total - sinks)
+            total = torch.logaddexp(total, sinks.expand_as(total)) * share
+        entropy = (total - torch.linalg.vecdot(chunk.weights, chunk.scores)).clamp_(min=0.0)
+        return entropy if chunk.empty is None else entropy.masked_fill(chunk.empty, 0.0)
+
+
+class Distance(PerQuery):
+    """Σ weight · |query position − key position|, tokens; the last query sits on the last key."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.offset = problem.kv_len - problem.query_len
+
+    def of(self, chunk: Chunk) -> Tensor:
+        first, last = (self.offset + i for i in (chunk.queries.start, chunk.queries.stop - 1))
+        weights = chunk.weights
+        position = torch.arange(first, last + 1, device=weights.device)
+        key = torch.arange(chunk.keys.start, chunk.keys.stop, device=weights.device)
+        # Keys before all queries and keys after all of them: the distance is a difference, so a
+        # product with few columns does. Between them it is taken pair by pair.
+        before = max(0, min(first - chunk.keys.start, len(key)))
+        after = max(before, min(last + 1 - chunk.keys.start, len(key)))
+        near = (position[:, None] - key[before:after]).abs().to(weights.dtype)
+        distance = torch.linalg.vecdot(weights[..., before:after], near)
+        rows = weights.flatten(0, 1)
+        for side, steps, rest in (
+            (slice(0, before), first - key[:before], position - first),
+            (slice(after, None), key[after:] - last, last - position),
+        ):
+            if steps.numel():
+                columns = torch.stack([steps, torch.ones_like(steps)], dim=1).to(weights.dtype)
+                far, share = (rows[:, side] @ columns).unflatten(0, weights.shape[:2]).unbind(-1)
+                distance = distance + far + share * rest
+        return distance
+
+
+class Mass(Statistic):
+    """The weight on sets of keys: `result` is (batch, num_heads, query_len, segments).
+
+    Args:
+        problem: the problem.
+        member: (batch or 1, kv_len, segments): 1 where a key belongs to a segment, else 0.
+    """
+
+    def __init__(self, problem: Problem, member: Tensor) -> None:
+        self.member = member
+        shape = (*problem.query.shape[:3], member.shape[2])
+        self.result = stages.accumulated(problem.query[:0]).new_zeros(shape)
+
+    def take(self, chunk: Chunk) -> None:
+        member = self.member[chunk.sample if self.member.shape[0] > 1 else 0, chunk.keys]
+        self.result[chunk.place] = chunk.times(member)
+
+
+class Largest(Statistic):
+    """The k largest weights of each query and their keys.
+
+    `weights` and `keys` are (batch, num_heads, query_len, k), from the largest weight on; the key
+    is −1 where the weight is 0.
+    """
+
+    def __init__(self, problem: Problem, k: int) -> None:
+        self.k = k
+        shape = (*problem.query.shape[:3], k)
+        self.weights = stages.accumulated(problem.query[:0]).new_zeros(shape)
+        self.keys = torch.full(shape, -1, dtype=torch.int64, device=problem.device)
+
+    @property
+    def result(self) -> TopK:
+        return TopK(self.weights, self.keys)
+
+    def take(self, chunk: Chunk) -> None:
+        weights = chunk.weights
+        width = weights.shape[-1]
+        k = min(self.k, width)
+        if k == 0:
+            return
+        step = width // SEGMENTS
+        if step > 2 * k:
+            # A segment is every step-th key, so that its maximum is one of columns, which is fast.
+            maxima = weights[..., : SEGMENTS * step].unflatten(-1, (SEGMENTS, step)).amax(dim=-2)
+            best = maxima.topk(k, dim=-1, sorted=False).indices
+            starts = torch.arange(0, SEGMENTS * step, step, device=weights.device)
+            candidates = (best[..., None] + starts).flatten(-2)
+            rest = torch.arange(SEGMENTS * step, width, device=weights.device)
+            candidates = torch.cat([candidates, rest.expand(*candidates.shape[:-1], -1)], dim=-1)
+            values, places = weights.gather(-1, candidates).topk(k, dim=-1)
+            keys = candidates.gather(-1, places)
+        else:
+            values, keys = weights.topk(k, dim=-1)
+        chunk.maximum = values[..., 0]
+        chunk.best_score = chunk.scores.gather(-1, keys[..., :1])[..., 0]
+        self.weights[(*chunk.place, slice(0, k))] = values
+        keys = (keys + chunk.keys.start).masked_fill(values == 0, -1)
+        self.keys[(*chunk.place, slice(0, k))] = keys
+
+
+class Pooled(Statistic):
+    """The weights summed over rectangles: `result` is (batch, num_heads, rows, columns).
+
+    Args:
+        problem: the problem.
+        rows: how many bins the queries fall into, in order, as equal as can be.
+        columns: the same for the keys.
+    """
+
+    def __init__(self, problem: Problem, rows: int, columns: int) -> None:
+        self.row_bins = bins(problem.query_len, rows, problem.device)
+        self.column_bins = bins(problem.kv_len, columns, problem.device)
+        shape = (*problem.query.shape[:2], rows, columns)
+        self.result = stages.accumulated(problem.query[:0]).new_zeros(shape)
+
+    def take(self, chunk: Chunk) -> None:
+        rows = self.row_bins[chunk.queries]
+        first, last = int(rows[0]), int(rows[-1])
+        sums = chunk.row_sums(rows - first, last + 1 - first)
+        chunk.column_sums = sums.sum(dim=1)
+        place = (chunk.sample, chunk.heads, slice(first, last + 1))
+        self.result[place].index_add_(-1, self.column_bins[chunk.keys], sums)
+
+
+class Received(Statistic):
+    """What each key gets from all queries of the heads that share it.
+
+    `result` is (batch, num_kv_heads, kv_len).
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        shape = (problem.batch, problem.num_kv_heads, problem.kv_len)
+        self.result = stages.accumulated(problem.query[:0]).new_zeros(shape)
+
+    def take(self, chunk: Chunk) -> None:
+        sums = chunk.column_sums
+        grouped = sums.unflatten(0, (chunk.kv_heads.stop - chunk.kv_heads.start, -1)).sum(dim=1)
+        self.result[chunk.sample, chunk.kv_heads, chunk.keys] += grouped
+
+
+class Context(Statistic):
+    """Weights times values: `result` is (batch, num_heads, query_len, value_head_dim), in the
+    dtype of the value."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.value = problem.value
+        shape = (*problem.query.shape[:3], problem.value.shape[3])
+        self.result = problem.value.new_zeros(shape)
+
+    def take(self, chunk: Chunk) -> None:
+        value = stages.accumulated(self.value[chunk.sample, chunk.kv_heads, chunk.keys])
+        heads, queries, keys = chunk.weights.shape
+        if chunk.visible is not None:
+            value = stages.repeated_heads(value, heads)
+            self.result[chunk.place] = stages.context(chunk.weights, value, chunk.visible)
+            return
+        rows = heads // value.shape[0] * queries
+        context = torch.bmm(chunk.weights.view(value.shape[0], rows, keys), value)
+        self.result[chunk.place] = context.view(heads, queries, -1)
+
+
+class TransposedSum(Statistic):
+    """The transposed weights times vectors of the queries: `result` is
+    (batch, num_heads, kv_len, width).
+
+    Args:
+        problem: the problem.
+        vectors: (batch, num_heads, query_len, width).
+    """
+
+    def __init__(self, problem: Problem, vectors: Tensor) -> None:
+        self.vectors = vectors
+        shape = (*problem.query.shape[:2], problem.kv_len, vectors.shape[3])
+        self.result = stages.accumulated(problem.query[:0]).new_zeros(shape)
+
+    def take(self, chunk: Chunk) -> None:
+        vectors = stages.accumulated(self.vectors[chunk.place])
+        self.result[chunk.sample, chunk.heads, chunk.keys] += torch.bmm(chunk.weights.mT, vectors)
+
+
+def bins(length: int, count: int, device: torch.device) -> Tensor:
+    """To which of `count` bins, in order and as equal as can be, each of `length` places belongs.
+
+    Example:
+        >>> bins(7, 3, torch.device("cpu"))
+        tensor([0, 0, 0, 1, 1, 2, 2])
+    """
+    return torch.arange(length, device=device) * count // max(1, length)
