@@ -17,6 +17,7 @@ from clearhead.errors import (
     WatchError,
 )
 from clearhead.functional import attend
+from clearhead.influence import rollout
 from clearhead.layers import MultiHeadAttention
 from clearhead.masks import (
     BlockMap,
@@ -31,6 +32,7 @@ from clearhead.masks import (
 )
 from clearhead.matrix import AttentionMatrix
 from clearhead.planning import Plan, plan
+from clearhead.summary import Summary, TopK
 from clearhead.tracing import Step, Trace, trace
 from clearhead.watching import Seen, watch
 
@@ -53,7 +55,9 @@ __all__ = [
     "SelectionError",
     "ShapeError",
     "Step",
+    "Summary",
     "TooLargeError",
+    "TopK",
     "Trace",
     "UnsupportedError",
     "WatchError",
@@ -66,6 +70,7 @@ __all__ = [
     "padding",
     "plan",
     "prefix",
+    "rollout",
     "sliding_window",
     "trace",
     "watch",

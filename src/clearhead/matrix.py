@@ -8,7 +8,6 @@ import math
 import os
 import reprlib
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,17 +17,16 @@ from clearhead.biases import Bias
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
-    DtypeError,
     SelectionError,
     ShapeError,
     TooLargeError,
-    UnsupportedError,
 )
 from clearhead.kernels import eager, fused
 from clearhead.masks.base import Mask
 from clearhead.planning import choose
 from clearhead.problem import Problem, pose
-from clearhead.selecting import Index, as_indices, complete, read_index, read_pairs, runs, take
+from clearhead.rectangles import masked_scores, pairs, weights_from
+from clearhead.selecting import Index, as_indices, complete, read_index, read_pairs, take
 from clearhead.shapes import check_tensor, whole
 from clearhead.statistics import (
     Context,
@@ -41,11 +39,11 @@ from clearhead.statistics import (
     PerQuery,
     Pooled,
     Received,
-    TransposedSum,
     bins,
 )
 from clearhead.summary import Summary, TopK
 from clearhead.sweep import Progress, sweep
+from clearhead.transposed import Transposed
 from clearhead.words import bytes_in_words
 
 _Gathered = PerQuery | Pooled | Received
@@ -191,7 +189,7 @@ class AttentionMatrix:
         total = self._total()
         portion = max(1, PORTION // max(1, problem.query[:, :, :1].numel()))
         parts = [
-            self._pairs(some, others, total)
+            pairs(problem, some, others, total)
             for some, others in zip(
                 queries.split(portion, dim=1), keys.split(portion, dim=1), strict=True
             )
@@ -246,9 +244,9 @@ class AttentionMatrix:
         return self._restore(choose(posed).attend(posed))
 
     @property
-    def mT(self) -> "Transposed":  # noqa: N802 (as of a tensor)
+    def mT(self) -> Transposed:  # noqa: N802 (as of a tensor)
         """The transposed matrix, for products: `A.mT @ x` is what the keys get of x."""
-        return Transposed(self)
+        return Transposed(self.problem)
 
     def entropy(self) -> Tensor:
         """How spread the attention of each query is: −Σ weight · ln weight, in nats.
@@ -465,8 +463,8 @@ class AttentionMatrix:
         context = None if value is None else Context(problem)
         total, entropy, maximum = LogSumExp(problem), Entropy(problem), Maximum(problem)
         distance, received = Distance(problem), Received(problem)
-        # What finds a number that others need as well comes before them.
-        every = [largest, pooled, mass, context, total, entropy, maximum, distance, received]
+        # What finds a number that others need as well comes before them, what uses up the scores last.
+        every = [largest, pooled, mass, context, total, maximum, distance, received, entropy]
         sweep(problem, [each for each in every if each is not None], progress)
         if self._logsumexp is None:
             self._logsumexp = total.result
@@ -624,30 +622,6 @@ class AttentionMatrix:
         bias = problem.bias is not None and problem.bias.requires_grad
         return problem.query.requires_grad or problem.key.requires_grad or bias
 
-    def _pairs(self, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
-        """Weights of pairs, (batch, num_heads, pairs), from indices (batch or 1, pairs)."""
-        problem = self.problem
-        at_query, at_key = queries[:, None, :, None], keys[:, None, :, None]
-        query = stages.accumulated(torch.take_along_dim(problem.query, at_query, dim=2))
-        key = stages.accumulated(torch.take_along_dim(problem.key, at_key, dim=2))
-        # Grouped heads share a key; a head of the group is an axis of its own here.
-        grouped = query.unflatten(1, (problem.num_kv_heads, -1))
-        raw = (grouped * key[:, :, None]).sum(dim=-1).flatten(1, 2)
-        at_query, at_key = queries[:, None, None, :], keys[:, None, None, :]
-        sizes = problem.query_len, problem.kv_len
-        bias = visible = None
-        if problem.bias is not None:
-            bias = problem.bias.at(at_query, at_key, *sizes)
-        if problem.mask is not None:
-            visible = problem.mask.visible(at_query, at_key, *sizes)
-        capped = stages.capped_scores(stages.scaled_scores(raw, problem.scale), problem.softcap)
-        masked = stages.masked_scores(capped[:, :, None], bias, visible)
-        total = torch.take_along_dim(total, queries[:, None], dim=2)[:, :, None]
-        every = torch.arange(problem.num_heads, device=self.device)
-        # One query a pair: its only key stands on the last axis but one.
-        weights = self._weights_from(masked.mT, total.mT[..., 0], every)
-        return weights[..., 0]
-
     def _part(
         self,
         batch: Tensor | slice,
@@ -679,65 +653,15 @@ class AttentionMatrix:
             if problem.bias is None:
                 portion = max(1, PORTION // (wide * max(1, sizes[3])))
             for some in rows.split(portion):
-                scores = self._masked_scores(samples, chosen_heads, some, columns)
-                parts.append(self._weights_from(scores, total[:, :, some], chosen_heads))
+                scores = masked_scores(problem, samples, chosen_heads, some, columns)
+                parts.append(weights_from(problem, scores, total[:, :, some], chosen_heads))
         else:
             every = torch.arange(problem.kv_len, device=self.device)
             for some in rows.split(portion):
-                scores = self._masked_scores(samples, chosen_heads, some, every)
+                scores = masked_scores(problem, samples, chosen_heads, some, every)
                 sinks = None if problem.sinks is None else problem.sinks[chosen_heads]
                 parts.append(take(stages.weights(scores, sinks), 3, columns))
         return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
-
-    def _masked_scores(
-        self, samples: Tensor, heads: Tensor, rows: Tensor, columns: Tensor
-    ) -> Tensor:
-        """The masked scores of a rectangle, (samples, heads, rows, columns)."""
-        problem = self.problem
-        group = problem.num_heads // problem.num_kv_heads
-        query = take(take(take(problem.query, 0, samples), 1, heads), 2, rows)
-        key = take(take(take(problem.key, 0, samples), 1, heads // group), 2, columns)
-        visible = None
-        if problem.mask is not None:
-            visible = problem.mask.visible(
-                rows.view(1, 1, -1, 1), columns.view(1, 1, 1, -1), problem.query_len, problem.kv_len
-            )
-            if visible.shape[0] > 1:
-                visible = take(visible, 0, samples)
-            if visible.shape[1] > 1:
-                visible = take(visible, 1, heads)
-        scores = stages.scores(query, key)
-        capped = stages.capped_scores(stages.scaled_scores(scores, problem.scale), problem.softcap)
-        bias = self._bias(samples, heads, rows, columns)
-        return stages.masked_scores(capped, bias, visible)
-
-    def _bias(self, samples: Tensor, heads: Tensor, rows: Tensor, columns: Tensor) -> Tensor | None:
-        """The bias of a rectangle, which is made for runs of queries and of keys."""
-        problem = self.problem
-        if problem.bias is None:
-            return None
-        first, stop = (int(columns.min()), int(columns.max()) + 1) if columns.numel() else (0, 0)
-        blocks = []
-        for run in runs(rows) or [slice(0, 0)]:
-            block = problem.bias.block(
-                run, slice(first, stop), problem.query_len, problem.kv_len, self.device
-            )
-            if block.shape[0] > 1:
-                block = take(block, 0, samples)
-            if block.shape[1] > 1:
-                block = take(block, 1, heads)
-            block = block.expand(-1, -1, run.stop - run.start, stop - first)
-            blocks.append(take(block, 3, columns - first))
-        return torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]
-
-    def _weights_from(self, scores: Tensor, total: Tensor, heads: Tensor) -> Tensor:
-        """Weights of a rectangle from its scores and the logsumexp of its queries."""
-        if self.problem.sinks is not None:
-            sinks = stages.accumulated(self.problem.sinks)[heads]
-            total = torch.logaddexp(total, sinks[:, None].expand_as(total))
-        hidden = scores == -torch.inf
-        total = total.masked_fill(total == -torch.inf, 0.0)
-        return torch.exp(scores - total[..., None]).masked_fill(hidden, 0.0)
 
     def _check_fits(self, sizes: list[int]) -> None:
         wanted = self.dtype.itemsize
@@ -752,134 +676,6 @@ class AttentionMatrix:
                 f"while they are put together; {bytes_in_words(free)} are free on {self.device}. "
                 "Index the rows, keys or heads that you need.",
             )
-
-
-class Transposed:
-    """The transposed matrix: what every key gets of the queries. It is there for products.
-
-    Example:
-        >>> import torch, clearhead as ch
-        >>> query = key = torch.zeros(3, 2)
-        >>> weights = ch.AttentionMatrix(query, key, mask=ch.causal())
-        >>> weights.mT @ torch.ones(3)
-        tensor([1.8333, 0.8333, 0.3333])
-    """
-
-    def __init__(self, matrix: AttentionMatrix) -> None:
-        self.mT = matrix
-
-    @property
-    def shape(self) -> torch.Size:
-        """(batch, num_heads, kv_len, query_len), with as many dimensions as the query."""
-        *leading, query_len, kv_len = self.mT.shape
-        return torch.Size([*leading, kv_len, query_len])
-
-    def __matmul__(self, vectors: Tensor) -> Tensor:
-        """What the keys get of vectors of the queries, in O(tokens) memory; differentiable.
-
-        Args:
-            vectors: (batch, num_heads, query_len, width), or (query_len, width) for all samples
-                and heads, or (query_len,).
-
-        Returns:
-            (batch, num_heads, kv_len, width), or without the width for one dimension. Each query
-            head is on its own: those that share a key are not summed.
-
-        Raises:
-            ArgumentTypeError: code `vectors.type`, for what is no tensor.
-            ShapeError: code `vectors.shape`.
-            DtypeError: code `vectors.dtype`, for another dtype than the query's or the weights'.
-            UnsupportedError: code `matrix.gradient`, for a bias that is trained.
-        """
-        problem = self.mT.problem
-        check_tensor("vectors", vectors)
-        if vectors.ndim == 1:
-            return (self @ vectors[:, None])[..., 0]
-        full = (problem.batch, problem.num_heads, problem.query_len)
-        if vectors.ndim == 2 and problem.dims > 2:
-            given = vectors.expand(*full[:2], *vectors.shape)
-        else:
-            given = vectors[(None,) * (4 - vectors.ndim)] if vectors.ndim <= 4 else vectors
-        if given.shape[:3] != full or vectors.ndim not in (2, problem.dims):
-            raise ShapeError(
-                "vectors.shape",
-                f"vectors must have shape {full[4 - problem.dims :]} and a width, or "
-                f"(query_len, width), or (query_len,), with query_len={problem.query_len}; got "
-                f"{tuple(vectors.shape)}.",
-            )
-        if vectors.dtype not in (problem.query.dtype, self.mT.dtype):
-            raise DtypeError(
-                "vectors.dtype",
-                f"vectors must have the query's dtype, {problem.query.dtype}, or that of the "
-                f"weights, {self.mT.dtype}; got {vectors.dtype}.",
-            )
-        if torch.is_grad_enabled() and problem.bias is not None and problem.bias.requires_grad:
-            raise UnsupportedError(
-                "matrix.gradient",
-                "the transposed product gives a bias no gradient; detach the bias, or index the "
-                "rows that you need.",
-            )
-        product = _TransposedProduct.apply(
-            problem.query, problem.key, stages.accumulated(given), problem.sinks, problem
-        )
-        return problem.restore(product)
-
-    def __repr__(self) -> str:
-        return f"{self.mT!r} transposed"
-
-
-class _TransposedProduct(torch.autograd.Function):
-    """Pᵀ · vectors. Seen from the other side it is attention: ⟨Pᵀ x, g⟩ = ⟨x, P g⟩, so that its
-    gradients are those of attention with g as the value."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        vectors: Tensor,
-        sinks: Tensor | None,
-        problem: Problem,
-    ) -> Tensor:
-        ctx.save_for_backward(query, key, vectors, sinks)
-        ctx.problem = problem
-        product = TransposedSum(problem, vectors)
-        sweep(problem, [product])
-        return product.result
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable  # its type hides the name of ctx
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *grads: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        problem = ctx.problem
-        query, key, vectors, sinks = ctx.saved_tensors
-        query, key = (stages.accumulated(each.detach()).requires_grad_() for each in (query, key))
-        if sinks is not None:
-            sinks = stages.accumulated(sinks.detach()).requires_grad_()
-        with torch.enable_grad():
-            posed = pose(
-                query,
-                stages.repeated_heads(key, problem.num_heads),
-                grads[0],
-                mask=problem.mask,
-                bias=problem.bias,
-                scale=problem.scale,
-                softcap=problem.softcap,
-                sinks=sinks,
-            )
-            context = choose(posed).attend(posed)
-        wanted = [each for each in (query, key, sinks) if each is not None]
-        found = list(torch.autograd.grad(context, wanted, vectors))
-        of_query, of_key = found[0], found[1]
-        of_sinks = found[2] if sinks is not None else None
-        return (
-            of_query.to(problem.query.dtype),
-            of_key.to(problem.key.dtype),
-            context.detach(),
-            None if of_sinks is None else of_sinks.to(problem.sinks.dtype),
-            None,
-        )
 
 
 def _check_pool(rows: int, columns: int, queries: int, keys: int) -> None:

@@ -71,7 +71,7 @@ def read_pairs(
         tensor = tensor.to(torch.int64)
         if tensor.numel():
             _check_range(int(tensor.min()), int(tensor.max()), size, axis)
-        read.append(tensor.remainder(size) if size else tensor)
+        read.append(torch.where(tensor < 0, tensor + size, tensor))
     single = read[0].ndim == read[1].ndim == 0
     shapes = tuple(read[0].shape), tuple(read[1].shape)
     try:

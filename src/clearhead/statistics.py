@@ -76,6 +76,16 @@ class Chunk:
         total = self.best_score - self.maximum.log()
         return total if self.empty is None else total.masked_fill(self.empty, -torch.inf)
 
+    @cached_property
+    def total(self) -> Tensor:
+        """The sum of the weights of each query, (heads, queries): 1 less what its sink gets."""
+        if self.visible is not None:
+            return self.weights.sum(dim=-1)
+        total = self.weights.new_ones(self.weights.shape[:2])
+        if self.sinks is not None:
+            total = torch.sigmoid(self.logsumexp - self.sinks[:, None])
+        return total if self.empty is None else total.masked_fill(self.empty, 0.0)
+
     def share_with(self, sinks: Tensor) -> None:
         """Take from the weights what sinks, (heads,), get."""
         share = torch.sigmoid(self.logsumexp - sinks[:, None])
@@ -162,6 +172,7 @@ class Entropy(PerQuery):
     """−Σ weight · ln weight, nats; 0 for a query that may attend to nothing.
 
     With ln weight = score − logsumexp it is logsumexp − Σ weight · score, and no logarithm is taken.
+    It uses the scores up, so it comes after all that read them.
     """
 
     def of(self, chunk: Chunk) -> Tensor:
@@ -170,7 +181,9 @@ class Entropy(PerQuery):
             sinks = chunk.sinks[:, None]
             share = torch.sigmoid(total - sinks)
             total = torch.logaddexp(total, sinks.expand_as(total)) * share
-        entropy = (total - torch.linalg.vecdot(chunk.weights, chunk.scores)).clamp_(min=0.0)
+        # In the place of the scores: another buffer would cost as much as the product.
+        spread = torch.mul(chunk.scores, chunk.weights, out=chunk.scores).sum(dim=-1)
+        entropy = (total - spread).clamp_(min=0.0)
         return entropy if chunk.empty is None else entropy.masked_fill(chunk.empty, 0.0)
 
 
@@ -182,25 +195,23 @@ class Distance(PerQuery):
         self.offset = problem.kv_len - problem.query_len
 
     def of(self, chunk: Chunk) -> Tensor:
-        first, last = (self.offset + i for i in (chunk.queries.start, chunk.queries.stop - 1))
+        # |p − j| = (p − j) + 2 · max(0, j − p), counted from the first query of the chunk: the
+        # first part is one product with a vector, and the second is there for later keys only.
         weights = chunk.weights
-        position = torch.arange(first, last + 1, device=weights.device)
-        key = torch.arange(chunk.keys.start, chunk.keys.stop, device=weights.device)
-        # Keys before all queries and keys after all of them: the distance is a difference, so a
-        # product with few columns does. Between them it is taken pair by pair.
-        before = max(0, min(first - chunk.keys.start, len(key)))
-        after = max(before, min(last + 1 - chunk.keys.start, len(key)))
-        near = (position[:, None] - key[before:after]).abs().to(weights.dtype)
-        distance = torch.linalg.vecdot(weights[..., before:after], near)
+        origin = self.offset + chunk.queries.start
+        position = torch.arange(weights.shape[1], device=weights.device)
+        key = torch.arange(chunk.keys.start, chunk.keys.stop, device=weights.device) - origin
         rows = weights.flatten(0, 1)
-        for side, steps, rest in (
-            (slice(0, before), first - key[:before], position - first),
-            (slice(after, None), key[after:] - last, last - position),
-        ):
-            if steps.numel():
-                columns = torch.stack([steps, torch.ones_like(steps)], dim=1).to(weights.dtype)
-                far, share = (rows[:, side] @ columns).unflatten(0, weights.shape[:2]).unbind(-1)
-                distance = distance + far + share * rest
+        behind = (rows @ -key.to(weights.dtype)).unflatten(0, weights.shape[:2])
+        distance = behind + chunk.total * position
+        near = max(0, min(1 - int(key[0]), len(key))) if len(key) else 0
+        far = max(near, min(len(position) - int(key[0]), len(key))) if len(key) else 0
+        steps = (key[near:far] - position[:, None]).clamp_(min=0).to(weights.dtype)
+        distance = distance + 2 * torch.linalg.vecdot(weights[..., near:far], steps)
+        if far < len(key):
+            later = weights[..., far:]
+            ahead = (rows[:, far:] @ key[far:].to(weights.dtype)).unflatten(0, weights.shape[:2])
+            distance = distance + 2 * (ahead - later.sum(dim=-1) * position)
         return distance
 
 

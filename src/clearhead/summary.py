@@ -16,6 +16,12 @@ class TopK(NamedTuple):
     Attributes:
         weights: (batch, num_heads, query_len, k).
         keys: which keys have them, int64, likewise; −1 where the weight is 0.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> ch.AttentionMatrix(torch.eye(2), torch.eye(2)).top_k(1).keys
+        tensor([[0],
+                [1]])
     """
 
     weights: Tensor
@@ -43,6 +49,15 @@ class Summary:
         mass: the weight on sets of keys, (batch, num_heads, query_len[, segments]), if asked for.
         pooled: the matrix summed over rectangles, (batch, num_heads, rows, columns), if asked for.
         roles: what kind of heads they are, if asked for.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> query = key = torch.zeros(3, 2)
+        >>> summary = ch.AttentionMatrix(query, key, mask=ch.causal()).summary()
+        >>> summary
+        Summary [query_len=3, kv_len=3]
+        >>> summary.first
+        tensor([1.0000, 0.5000, 0.3333])
     """
 
     logsumexp: Tensor

@@ -1,0 +1,84 @@
+"""Parts of the weights, worked out from query and key: a rectangle, or chosen pairs."""
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.problem import Problem
+from clearhead.selecting import runs, take
+
+
+def masked_scores(
+    problem: Problem, samples: Tensor, heads: Tensor, rows: Tensor, columns: Tensor
+) -> Tensor:
+    """The masked scores of a rectangle, (samples, heads, rows, columns)."""
+    group = problem.num_heads // problem.num_kv_heads
+    query = take(take(take(problem.query, 0, samples), 1, heads), 2, rows)
+    key = take(take(take(problem.key, 0, samples), 1, heads // group), 2, columns)
+    visible = None
+    if problem.mask is not None:
+        visible = problem.mask.visible(
+            rows.view(1, 1, -1, 1), columns.view(1, 1, 1, -1), problem.query_len, problem.kv_len
+        )
+        if visible.shape[0] > 1:
+            visible = take(visible, 0, samples)
+        if visible.shape[1] > 1:
+            visible = take(visible, 1, heads)
+    scores = stages.scores(query, key)
+    capped = stages.capped_scores(stages.scaled_scores(scores, problem.scale), problem.softcap)
+    bias = _bias(problem, samples, heads, rows, columns)
+    return stages.masked_scores(capped, bias, visible)
+
+
+def _bias(
+    problem: Problem, samples: Tensor, heads: Tensor, rows: Tensor, columns: Tensor
+) -> Tensor | None:
+    """The bias of a rectangle, which is made for runs of queries and of keys."""
+    if problem.bias is None:
+        return None
+    first, stop = (int(columns.min()), int(columns.max()) + 1) if columns.numel() else (0, 0)
+    blocks = []
+    for run in runs(rows) or [slice(0, 0)]:
+        block = problem.bias.block(
+            run, slice(first, stop), problem.query_len, problem.kv_len, problem.device
+        )
+        if block.shape[0] > 1:
+            block = take(block, 0, samples)
+        if block.shape[1] > 1:
+            block = take(block, 1, heads)
+        block = block.expand(-1, -1, run.stop - run.start, stop - first)
+        blocks.append(take(block, 3, columns - first))
+    return torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]
+
+
+def weights_from(problem: Problem, scores: Tensor, total: Tensor, heads: Tensor) -> Tensor:
+    """Weights of a rectangle from its scores and the logsumexp of its queries."""
+    if problem.sinks is not None:
+        sinks = stages.accumulated(problem.sinks)[heads]
+        total = torch.logaddexp(total, sinks[:, None].expand_as(total))
+    hidden = scores == -torch.inf
+    total = total.masked_fill(total == -torch.inf, 0.0)
+    return torch.exp(scores - total[..., None]).masked_fill(hidden, 0.0)
+
+
+def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
+    """Weights of pairs, (batch, num_heads, pairs), from indices (batch or 1, pairs)."""
+    at_query, at_key = queries[:, None, :, None], keys[:, None, :, None]
+    query = stages.accumulated(torch.take_along_dim(problem.query, at_query, dim=2))
+    key = stages.accumulated(torch.take_along_dim(problem.key, at_key, dim=2))
+    # Grouped heads share a key; a head of the group is an axis of its own here.
+    grouped = query.unflatten(1, (problem.num_kv_heads, -1))
+    raw = (grouped * key[:, :, None]).sum(dim=-1).flatten(1, 2)
+    at_query, at_key = queries[:, None, None, :], keys[:, None, None, :]
+    sizes = problem.query_len, problem.kv_len
+    bias = visible = None
+    if problem.bias is not None:
+        bias = problem.bias.at(at_query, at_key, *sizes)
+    if problem.mask is not None:
+        visible = problem.mask.visible(at_query, at_key, *sizes)
+    capped = stages.capped_scores(stages.scaled_scores(raw, problem.scale), problem.softcap)
+    masked = stages.masked_scores(capped[:, :, None], bias, visible)
+    total = torch.take_along_dim(total, queries[:, None], dim=2)
+    every = torch.arange(problem.num_heads, device=problem.device)
+    # Every pair is a row of its own, with one key.
+    return weights_from(problem, masked.mT, total, every)[..., 0]
