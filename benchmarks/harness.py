@@ -96,6 +96,7 @@ class Case:
     dtype: str = "float32"
     compare: Callable[[Any, Any], None] = close
     memory: bool = True
+    rounds: int = 5
 
     def prepare(self) -> Sides:
         """The sides, on the same inputs whenever and wherever it is called."""
@@ -123,6 +124,7 @@ def case(
     dtype: str = "float32",
     compare: Callable[[Any, Any], None] = close,
     memory: bool = True,
+    rounds: int = 5,
 ) -> Callable[[Callable[[], Sides]], Callable[[], Sides]]:
     """Register the function as a case; it builds the inputs and returns the sides, ours first.
 
@@ -133,6 +135,7 @@ def case(
         dtype: of the inputs, for the table.
         compare: called with the results of the first side and of another; raises if they differ.
         memory: False leaves out the peak memory, where it says nothing.
+        rounds: how often the sides are timed at least, for work that takes long.
     """
     targets = tuple(map(Target.parse, [reach] if isinstance(reach, str) else reach))
 
@@ -142,7 +145,7 @@ def case(
             raise ValueError(
                 f"two cases are called {name!r}, in {known.module} and {build.__module__}"
             )
-        CASES[name] = Case(name, build, targets, work, dtype, compare, memory)
+        CASES[name] = Case(name, build, targets, work, dtype, compare, memory, rounds)
         return build
 
     return register
@@ -363,7 +366,12 @@ def run_case(
     tick("comparing", 0.0)
     sides = case.prepare()
     compare_results(case, sides)
-    times = time_in_turn(sides, budget=budget, tick=lambda done: tick("timing", done))
+    times = time_in_turn(
+        sides,
+        budget=budget,
+        least_rounds=case.rounds,
+        tick=lambda done: tick("timing", done),
+    )
     memory: dict[str, float | None] = dict.fromkeys(sides)
     # The inputs go first: two sets of them may not fit.
     names = list(sides)

@@ -36,6 +36,7 @@ from clearhead.statistics import (
     LogSumExp,
     Mass,
     Maximum,
+    OfKey,
     PerQuery,
     Pooled,
     Received,
@@ -463,19 +464,23 @@ class AttentionMatrix:
         context = None if value is None else Context(problem)
         total, entropy, maximum = LogSumExp(problem), Entropy(problem), Maximum(problem)
         distance, received = Distance(problem), Received(problem)
+        # The token before by position: the last query sits on the last key.
+        place = torch.arange(problem.query_len, device=self.device)
+        before = OfKey(problem, place + (problem.kv_len - problem.query_len - 1))
+        first = OfKey(problem, torch.zeros_like(place))
         # What finds a number that others need as well comes before them, what uses up the scores last.
-        every = [largest, pooled, mass, context, total, maximum, distance, received, entropy]
+        single = [total, maximum, distance, first, before, received, entropy]
+        every = [largest, pooled, mass, context, *single]
         sweep(problem, [each for each in every if each is not None], progress)
         if self._logsumexp is None:
             self._logsumexp = total.result
-        first, previous = self._first_and_previous()
         return Summary(
             logsumexp=self._restore(total.result),
             entropy=self._restore(entropy.result),
             max=self._restore(maximum.result),
             distance=self._restore(distance.result),
-            first=first,
-            previous=previous,
+            first=self._restore(first.result),
+            previous=self._restore(before.result),
             received=self._restore(received.result),
             context=None if context is None else self._restore(context.result),
             top_k=None if largest is None else self._restored(largest),
@@ -591,18 +596,6 @@ class AttentionMatrix:
                 "matrix.index", f"queries and keys take a slice; got {reprlib.repr(given)}."
             )
         return as_indices(slice(None) if given is None else given, size, self.device)
-
-    def _first_and_previous(self) -> tuple[Tensor, Tensor]:
-        """The weights on the first key and on the token before; 0 where there is none."""
-        problem = self.problem
-        queries = torch.arange(problem.query_len, device=self.device)
-        before = queries + (problem.kv_len - problem.query_len - 1)
-        if not problem.kv_len:
-            nothing = self._restore(torch.zeros_like(self._total()))
-            return nothing, nothing
-        with torch.no_grad():
-            previous = self.at(queries, before.clamp(min=0))
-            return self.at(queries, 0), previous.masked_fill(before < 0, 0.0)
 
     def _restore(self, tensor: Tensor) -> Tensor:
         return self.problem.restore(tensor)

@@ -215,6 +215,28 @@ class Distance(PerQuery):
         return distance
 
 
+class OfKey(PerQuery):
+    """The weight of each query on one key.
+
+    Args:
+        problem: the problem.
+        keys: (query_len,), int64: which key; one that is not there has weight 0.
+    """
+
+    def __init__(self, problem: Problem, keys: Tensor) -> None:
+        super().__init__(problem)
+        self.keys = keys
+
+    def of(self, chunk: Chunk) -> Tensor:
+        keys = self.keys[chunk.queries] - chunk.keys.start
+        width = chunk.weights.shape[-1]
+        if not width:
+            return chunk.weights.new_zeros(chunk.weights.shape[:-1])
+        places = keys.clamp(0, width - 1)[:, None].expand(*chunk.weights.shape[:-1], 1)
+        found = chunk.weights.gather(-1, places)[..., 0]
+        return found.masked_fill((keys < 0) | (keys >= width), 0.0)
+
+
 class Mass(Statistic):
     """The weight on sets of keys: `result` is (batch, num_heads, query_len, segments).
 
