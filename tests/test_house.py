@@ -40,7 +40,7 @@ FLOORS = {
     "influence": 7,
     "rectangles": 5,
     "transposed": 6,
-    "files": 9,
+    "files": 7,
     "tracing": 8,
     "conformance": 8,
     "watching": 8,

@@ -7,11 +7,12 @@
     ├── DtypeError            TypeError            a dtype that attention is not defined for, or a mixture
     ├── DeviceError           ValueError           tensors on different devices
     ├── MaskError             ValueError           a mask that cannot mean what it seems to
-    ├── SelectionError        IndexError           an index outside the matrix of weights
+    ├── SelectionError        IndexError, KeyError an index outside the matrix of weights, or a name that is not there
     ├── TooLargeError         MemoryError          something tokens × tokens that would not fit
     ├── UnsupportedError      NotImplementedError  a kernel, asked for by name, that cannot run the problem
     ├── WatchError            RuntimeError         a model whose attention could not be seen
     ├── ModelError            ValueError           a model that could not be loaded or read
+    ├── FileError             ValueError           a file that could not be written, or is not what it should be
     └── MissingExtraError     ImportError          an optional dependency that is not installed
 
 Each error carries a stable `code` such as `shape.kv-len`, names the argument, and says what was
@@ -95,8 +96,8 @@ class MaskError(ClearheadError, ValueError):
     """
 
 
-class SelectionError(ClearheadError, IndexError):
-    """An index lies outside the matrix of weights."""
+class SelectionError(ClearheadError, IndexError, KeyError):
+    """An index lies outside the matrix of weights, or there is nothing of that name."""
 
 
 class TooLargeError(ClearheadError, MemoryError):
@@ -113,6 +114,10 @@ class WatchError(ClearheadError, RuntimeError):
 
 class ModelError(ClearheadError, ValueError):
     """A model could not be loaded, or is not one that attends."""
+
+
+class FileError(ClearheadError, ValueError):
+    """A file could not be written, or what is in it could not be read."""
 
 
 class MissingExtraError(ClearheadError, ImportError):
