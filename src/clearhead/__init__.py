@@ -18,6 +18,7 @@ from clearhead.errors import (
     WatchError,
 )
 from clearhead.functional import attend
+from clearhead.head_roles import roles
 from clearhead.influence import rollout
 from clearhead.layers import MultiHeadAttention
 from clearhead.masks import (
@@ -33,7 +34,7 @@ from clearhead.masks import (
 )
 from clearhead.matrix import AttentionMatrix
 from clearhead.planning import Plan, plan
-from clearhead.summary import Summary, TopK
+from clearhead.summary import Roles, Summary, TopK
 from clearhead.tracing import Step, Trace, trace
 from clearhead.watching import Seen, watch
 
@@ -53,6 +54,7 @@ __all__ = [
     "ModelError",
     "MultiHeadAttention",
     "Plan",
+    "Roles",
     "Seen",
     "SelectionError",
     "ShapeError",
@@ -72,6 +74,7 @@ __all__ = [
     "padding",
     "plan",
     "prefix",
+    "roles",
     "rollout",
     "sliding_window",
     "trace",

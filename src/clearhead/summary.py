@@ -2,12 +2,16 @@
 each query and each key."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from clearhead.roles import Roles
+from clearhead.arguments import is_number
+from clearhead.errors import ArgumentError
+
+POINTING = ("induction", "duplicate", "previous", "first")
+SPREADING = ("local", "uniform")
 
 
 class TopK(NamedTuple):
@@ -26,6 +30,91 @@ class TopK(NamedTuple):
 
     weights: Tensor
     keys: Tensor
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Roles:
+    """How far each head fills each role, from 0 to 1.
+
+    Every field is (batch, num_heads), with the leading dimensions that the query had. It is the
+    mean over the queries that have the choice: they may see a key that the role asks for, and
+    another. Where there is no such query it is 0.
+
+    Attributes:
+        previous: the weight on the token before.
+        first: the weight on the first token of the sample: an attention sink (Xiao et al., 2024,
+            https://arxiv.org/abs/2309.17453).
+        duplicate: the weight on earlier occurrences of the same token, the last eight of them; None
+            without tokens.
+        induction: the weight on the tokens behind these occurrences, those that the query sees:
+            prefix matching (Olsson et al., 2022, https://arxiv.org/abs/2209.11895); None without
+            tokens.
+        local: the weight on the token itself and eight tokens on either side.
+        uniform: how even the weights are over the visible keys, as entropy / ln(number of keys):
+            the evenness of Pielou (1966). What a sink parameter takes counts as nowhere.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> query = key = torch.zeros(1, 2, 20, 4)
+        >>> found = ch.roles(ch.AttentionMatrix(query, key, mask=ch.causal()))
+        >>> found
+        Roles [batch=1, num_heads=2] of previous, first, local, uniform
+        >>> found.uniform, found.names()
+        (tensor([[1., 1.]]), [['uniform', 'uniform']])
+    """
+
+    previous: Tensor
+    first: Tensor
+    duplicate: Tensor | None = None
+    induction: Tensor | None = None
+    local: Tensor
+    uniform: Tensor
+
+    def names(self, threshold: float = 0.5) -> list[Any] | str:
+        """The leading role of each head, "" where none reaches the threshold.
+
+        A role that points at a token (previous, first, duplicate, induction) goes before one that
+        tells how the weight is spread (local, uniform), since the token before is local as well.
+
+        Args:
+            threshold: the least that a role must reach, above 0 and up to 1.
+
+        Returns:
+            A list of strings per sample; one list for a matrix without batch, and one string for
+            one without heads.
+
+        Raises:
+            ArgumentError: code `roles.threshold`, for another threshold.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> token = torch.eye(30)
+            >>> query = 50 * torch.stack([token, token.roll(1, dims=0)])  # itself, the one before
+            >>> matrix = ch.AttentionMatrix(query, torch.stack([token, token]), mask=ch.causal())
+            >>> ch.roles(matrix).names()
+            ['local', 'previous']
+        """
+        if not is_number(threshold) or not 0 < threshold <= 1:
+            raise ArgumentError(
+                "roles.threshold",
+                f"threshold must be a number above 0 and up to 1; got {threshold!r}.",
+            )
+        known: list[str] = []
+        leading = torch.full_like(self.previous, -1, dtype=torch.int64)
+        for group in (SPREADING, POINTING):
+            scores = {name: getattr(self, name) for name in group}
+            scores = {name: score for name, score in scores.items() if score is not None}
+            highest, which = torch.stack(list(scores.values())).max(dim=0)
+            leading = torch.where(highest >= threshold, which + len(known), leading)
+            known += scores
+        return _spelled(leading.tolist(), [*known, ""])
+
+    def __repr__(self) -> str:
+        names = ("batch", "num_heads")[2 - self.previous.ndim :]
+        sizes = [f"{name}={size}" for name, size in zip(names, self.previous.shape, strict=True)]
+        fields = ("previous", "first", "duplicate", "induction", "local", "uniform")
+        there = [name for name in fields if getattr(self, name) is not None]
+        return f"Roles [{', '.join(sizes)}] of {', '.join(there)}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,7 +137,8 @@ class Summary:
         top_k: the largest weights and their keys, if asked for.
         mass: the weight on sets of keys, (batch, num_heads, query_len[, segments]), if asked for.
         pooled: the matrix summed over rectangles, (batch, num_heads, rows, columns), if asked for.
-        roles: what kind of heads they are, if asked for.
+        roles: what kind of heads they are, if a watch found it out.
+        real: (batch, query_len), bool: the queries that are no padding, if a watch found some.
 
     Example:
         >>> import torch, clearhead as ch
@@ -71,7 +161,8 @@ class Summary:
     top_k: TopK | None = None
     mass: Tensor | None = None
     pooled: Tensor | None = None
-    roles: "Roles | None" = None
+    roles: Roles | None = None
+    real: Tensor | None = None
 
     @property
     def query_len(self) -> int:
@@ -95,3 +186,10 @@ class Summary:
         ]
         more = f" with {', '.join(extra)}" if extra else ""
         return f"Summary [{', '.join(sizes)}]{more}"
+
+
+def _spelled(places: Any, known: list[str]) -> list[Any] | str:
+    """Numbers in nested lists, as the names that they stand for."""
+    if isinstance(places, int):
+        return known[places]
+    return [_spelled(each, known) for each in places]
