@@ -1,0 +1,275 @@
+"""Files: what goes in comes out, and what is not as it should be is refused."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import AttentionMatrix, files
+from tests.memory import held_bytes
+from tests.test_matrix import PROBLEMS
+
+
+def matrix(**options: Any) -> AttentionMatrix:
+    torch.manual_seed(0)
+    return AttentionMatrix(torch.randn(2, 4, 5, 3), torch.randn(2, 2, 7, 3), **options)
+
+
+def header(path: Path) -> dict[str, Any]:
+    with safe_open(path, framework="pt") as file:
+        return json.loads(file.metadata()[files.KEY])
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The file with another header."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    content = header(path)
+    change(content)
+    save_file(tensors, path, metadata={files.KEY: json.dumps(content)})
+    return path
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_matrix_comes_back(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weights = PROBLEMS[name]()
+    again = files.read(files.write(tmp_path / "a.clearhead", weights))
+    assert repr(again) == repr(weights)
+    assert again.dense().equal(weights.dense())
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ch.full(),
+        ch.prefix([1, 3]),
+        ch.prefix(2) | ch.causal(),
+        ~ch.sliding_window(left=1),
+        ch.padding([3, 7], side="left") & ch.causal(offset=2),
+        ch.documents([[0, 0, 1, 1, 1, 2, 2], [3, 3, 3, 3, 0, 0, 0]]),
+        ch.padding(torch.tensor([True, False, True, True, True, True, False])),
+    ],
+    ids=lambda mask: mask.describe(),
+)
+def test_masks_come_back(mask: ch.Mask, tmp_path: Path) -> None:
+    again = files.read(files.write(tmp_path / "a.clearhead", matrix(mask=mask)))
+    assert again.dense().equal(matrix(mask=mask).dense())
+    assert (again.problem.mask is None) == (matrix(mask=mask).problem.mask is None)
+
+
+@pytest.mark.parametrize("dims", [2, 3, 4])
+def test_fewer_dimensions_come_back(dims: int, tmp_path: Path) -> None:
+    given = torch.randn(2, *(1, 2, 5, 3)[4 - dims :])
+    weights = AttentionMatrix(given[0], given[1])
+    again = files.read(files.write(tmp_path / "a.clearhead", weights))
+    assert again.shape == weights.shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_dtypes_come_back(dtype: torch.dtype, tmp_path: Path) -> None:
+    weights = AttentionMatrix(*torch.randn(2, 5, 3).to(dtype))
+    again = files.read(files.write(tmp_path / "a.clearhead", weights))
+    assert again.problem.query.dtype == dtype
+    assert again.problem.query.equal(weights.problem.query)
+
+
+def test_a_summary_comes_back(tmp_path: Path) -> None:
+    weights = matrix(mask=ch.causal())
+    value = torch.randn(2, 2, 7, 6)
+    segments = torch.tensor([0, 0, 1, 1, 1, 2, -1])
+    summary = weights.summary(value=value, top_k=2, pool=(2, 3), segments=segments)
+    again = files.read(files.write(tmp_path / "a.clearhead", summary))
+    assert repr(again) == repr(summary)
+    for name in vars(summary):
+        ours, theirs = getattr(again, name), getattr(summary, name)
+        if isinstance(theirs, Tensor):
+            assert ours.equal(theirs), name
+    assert summary.top_k is not None
+    assert again.top_k.weights.equal(summary.top_k.weights)
+    assert again.top_k.keys.equal(summary.top_k.keys)
+
+
+def test_plain_values_come_back(tmp_path: Path) -> None:
+    given = {"a": [1, 2.5, None, True, "x"], "b": torch.arange(3)}
+    again = files.read(files.write(tmp_path / "a.clearhead", given))
+    assert again["a"] == given["a"]
+    assert again["b"].equal(torch.arange(3))
+
+
+def test_what_begins_at_the_same_place_is_written_once(tmp_path: Path) -> None:
+    """The keys of a cache that grows are one tensor, and every call sees its beginning."""
+    cache, query = torch.randn(1, 2, 500, 8), torch.randn(1, 2, 1, 8)
+    calls = [AttentionMatrix(query, cache[:, :, :n]) for n in range(1, 501)]
+    path = files.write(tmp_path / "a.clearhead", calls)
+    assert path.stat().st_size < 2 * held_bytes(cache) + 200 * len(calls)
+    again = files.read(path)
+    assert [each.shape[-1] for each in again] == list(range(1, 501))
+    assert again[300].dense().equal(calls[300].dense())
+
+
+def test_two_parts_of_one_tensor_that_overlap(tmp_path: Path) -> None:
+    tensor = torch.randn(6, 5)
+    given = [tensor[:2], tensor[:, :3], tensor[3:], tensor]
+    again = files.read(files.write(tmp_path / "a.clearhead", given))
+    assert all(a.equal(b) for a, b in zip(again, given, strict=True))
+
+
+def test_a_file_that_is_there_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.clearhead"
+    files.write(path, [1])
+    files.write(path, [2])
+    assert files.read(path) == [2]
+    assert os.listdir(tmp_path) == ["a.clearhead"]
+
+
+def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    path = files.write(tmp_path / "a.clearhead", [1])
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        files.write(path, [2])
+    monkeypatch.undo()
+    assert files.read(path) == [1]
+    assert os.listdir(tmp_path) == ["a.clearhead"]
+
+
+def test_who_may_read_it_is_as_for_any_file(tmp_path: Path) -> None:
+    path = files.write(tmp_path / "a.clearhead", [1])
+    (tmp_path / "plain").touch()
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def refused(path: Path, code: str) -> str:
+    with pytest.raises(ch.FileError) as raised:
+        files.read(path)
+    assert raised.value.code == code
+    assert str(path) in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.99])
+def test_a_file_cut_short(share: float, tmp_path: Path) -> None:
+    path = files.write(tmp_path / "a.clearhead", matrix())
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    assert "could not be read as a file of safetensors" in refused(path, "file.unreadable")
+
+
+def test_no_file(tmp_path: Path) -> None:
+    assert "No such file" in refused(tmp_path / "none.clearhead", "file.unreadable")
+
+
+def test_a_file_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"weight": torch.zeros(2)}, path)
+    assert "was not written by clearhead" in refused(path, "file.foreign")
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_another_version(version: object, tmp_path: Path) -> None:
+    path = rewritten(
+        files.write(tmp_path / "a.clearhead", matrix()), lambda head: head.update(version=version)
+    )
+    text = refused(path, "file.version")
+    assert f"must be of version 1, which this clearhead reads; it is of version {version!r}" in text
+
+
+def change(**fields: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda head: head["content"].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (change(**{"is": "pickle"}), "there is no kind 'pickle'; known are alibi, "),
+        (change(more=1), "a matrix has the fields query, key, mask, bias, scale, softcap, sinks;"),
+        (lambda head: head["content"].pop("sinks"), "the file gives query, key, mask, bias, scale"),
+        (lambda head: head.update(content={"call": "x"}), "the header holds something unknown"),
+        (lambda head: head.pop("content"), "the header holds version."),
+        (lambda head: head.update(more=1), "the header holds version, content, more."),
+        (change(query={"tensor": "9", "shape": [1]}), "a tensor '9' that is not there"),
+        (change(query={"tensor": "0", "shape": [2, 4, 6, 3]}), "at least the shape [2, 4, 6, 3]"),
+        (change(query={"tensor": "0", "shape": [2, 4]}), "it has [2, 4, 5, 3]"),
+        (change(query={"tensor": "0", "shape": [2, 4, -1, 3]}), "at least the shape"),
+        (change(query={"tensor": "0", "shape": [2, 4, 5, 2]}), "a matrix of the file cannot be: "),
+        (change(scale="big"), "a matrix of the file cannot be: [scale.type]"),
+        (change(query=None), "a matrix of the file cannot be"),
+        (change(mask=3), "a matrix of the file cannot be: [mask.type]"),
+    ],
+)
+def test_a_header_that_says_something_else(
+    edit: Callable[[dict[str, Any]], Any], text: str, tmp_path: Path
+) -> None:
+    path = rewritten(files.write(tmp_path / "a.clearhead", matrix()), edit)
+    assert text in refused(path, "file.content")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("max", "max must have shape [2, 4, 5]"),
+        ("received", "received must have shape"),
+        ("pooled", "pooled must have shape [2, 4, "),
+        ("context", "context must have shape [2, 4, 5, "),
+    ],
+)
+def test_a_summary_of_wrong_sizes(name: str, text: str, tmp_path: Path) -> None:
+    summary = matrix().summary(value=torch.randn(2, 2, 7, 6), pool=(2, 2))
+
+    def shorten(head: dict[str, Any]) -> None:
+        shape = head["content"][name]["shape"]
+        shape[0] -= 1
+
+    path = rewritten(files.write(tmp_path / "a.clearhead", summary), shorten)
+    assert text in refused(path, "file.content")
+
+
+def test_keys_beyond_the_matrix(tmp_path: Path) -> None:
+    summary = matrix().summary(top_k=2)
+    assert summary.top_k is not None
+    summary.top_k.keys[0, 0, 0, 0] = 7
+    path = files.write(tmp_path / "a.clearhead", summary)
+    assert "top_k.keys must be below kv_len=7" in refused(path, "file.content")
+
+
+def test_a_header_that_is_no_json(tmp_path: Path) -> None:
+    path = tmp_path / "a.clearhead"
+    save_file({"a": torch.zeros(1)}, path, metadata={files.KEY: "{"})
+    assert "the header of" in refused(path, "file.content")
+
+
+def test_something_else_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ch.UnsupportedError, match=r"got Linear\.") as raised:
+        files.write(tmp_path / "a.clearhead", torch.nn.Linear(1, 1))
+    assert raised.value.code == "file.kind"
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
+    with pytest.raises(ch.FileError, match="could not be written: No such file") as raised:
+        files.write(tmp_path / "none" / "a.clearhead", [1])
+    assert raised.value.code == "file.unwritable"
+
+
+def test_without_safetensors(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['safetensors'] = None; import clearhead\n"
+        "from clearhead import files\n"
+        f"files.write({str(tmp_path / 'a.clearhead')!r}, [1])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "a file of what was seen needs safetensors, which is not installed." in run.stderr
+    assert "pip install 'clearhead[files]'" in run.stderr
