@@ -1,5 +1,6 @@
 """What a watched model attended to; and that it runs as if nobody watched."""
 
+import dataclasses
 import math
 import re
 import sys
@@ -20,10 +21,20 @@ from torch.nn.modules import module as torch_module
 
 import clearhead as ch
 from clearhead import planning
-from clearhead.errors import ArgumentTypeError, SelectionError, WatchError
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    SelectionError,
+    ShapeError,
+    WatchError,
+)
 from clearhead.masks.dense import Dense
+from clearhead.routes import tap
 from clearhead.watching import watch
+from tests.routes.recording import operations
 from tests.tolerances import assert_no_worse
+
+IDS = torch.tensor([[1, 2, 3, 1, 2, 3, 1], [5, 5, 1, 4, 5, 4, 1]])
 
 # Not a name of this module, which would be replaced as well.
 ORIGINAL = (F.scaled_dot_product_attention,)
@@ -421,10 +432,9 @@ def test_a_call_that_cannot_be_read_is_told_at_the_end() -> None:
 
 
 NOTHING_SEEN = """\
-[watch.nothing-seen] {} ran without calling torch.nn.functional.scaled_dot_product_attention.
-  - a transformers model does with attn_implementation="sdpa", not with "eager"
-  - nn.MultiheadAttention does with need_weights=False, and in eval mode once
-    torch.backends.mha.set_fastpath_enabled(False) has been called
+[watch.nothing-seen] {} ran without a call of attention that can be seen: of
+torch.nn.functional.scaled_dot_product_attention, nn.MultiheadAttention or clearhead.
+  - a transformers model is seen with attn_implementation="sdpa"
   - code that torch.compile has compiled is not seen"""
 
 
@@ -432,14 +442,13 @@ def test_the_fast_path_of_pytorch_stays_on() -> None:
     layer = nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
     model = nn.TransformerEncoder(layer, 2).eval()
     x = torch.randn(3, 5, 16)
-    text = NOTHING_SEEN.format("TransformerEncoder")
     with torch.no_grad():
         alone = model(x)
-        watched = None
-        with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(model):
+        with watch(model) as seen, operations() as ran:
             watched = model(x)
-        assert watched is not None
-        assert torch.equal(watched, alone)
+    assert torch.equal(watched, alone)
+    assert seen.layers == ("layers.0.self_attn", "layers.1.self_attn")
+    assert ran.count("aten::_transformer_encoder_layer_fwd") == 2
 
 
 def test_the_way_around_the_fast_path() -> None:
@@ -594,7 +603,7 @@ def test_what_is_computed_again_for_the_gradient_is_seen_again() -> None:
 
 def test_layers_that_share_a_mask_share_its_copy() -> None:
     x = inputs(1, 2)[0]
-    visible = torch.ones(5, 5, dtype=torch.bool).tril()
+    visible = torch.eye(5, dtype=torch.bool)
     model = Direct()
     with watch(model) as seen:
         model(x, x, x, attn_mask=visible)
@@ -603,3 +612,358 @@ def test_layers_that_share_a_mask_share_its_copy() -> None:
     tensors = [mask.tensor for mask in masks if isinstance(mask, Dense)]
     assert len(tensors) == 2
     assert tensors[0].data_ptr() == tensors[1].data_ptr() != visible.data_ptr()
+
+
+def test_a_tensor_that_says_causal_is_read_as_that() -> None:
+    x = inputs(2, 2)[0]
+    visible = torch.ones(5, 5, dtype=torch.bool).tril()
+    valid = torch.tensor([[False, False, True, True, True], [True] * 5])
+    model = Direct()
+    with watch(model) as seen:
+        model(x, x, x, attn_mask=visible)
+        model(x, x, x, attn_mask=visible & valid[:, None, None])
+    plain, padded = seen.calls("")
+    assert repr(plain).endswith("mask=causal()")
+    assert repr(padded).endswith("mask=causal() & padding(<valid 2 × 5>)")
+    assert padded.dense()[0, :, :2].count_nonzero() == 0
+
+
+def three_layers() -> nn.Sequential:
+    return nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2) for _ in range(3)))
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ("1", ("1",)),
+        ("[12]", ("1", "2")),
+        (["0", "2"], ("0", "2")),
+        ("*", ("0", "1", "2")),
+        (None, ("0", "1", "2")),
+    ],
+)
+def test_some_layers(layers: Any, expected: tuple[str, ...]) -> None:
+    model = three_layers()
+    with watch(model, layers=layers) as seen:
+        model(torch.randn(1, 5, 8))
+    assert seen.layers == expected
+
+
+@pytest.mark.parametrize("layers", ["encoder.*", ["*", "encoder.*"]])
+def test_layers_that_are_not_there(layers: Any) -> None:
+    model = three_layers()
+    text = (
+        "[watch.layers] no module of Sequential that attended has a path like 'encoder.*'; these "
+        "attended: '0', '1', '2'."
+    )
+    with (
+        pytest.raises(WatchError, match=f"^{re.escape(text)}$"),
+        watch(model, layers=layers),
+    ):
+        model(torch.randn(1, 5, 8))
+
+
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_some_heads(keep: Any) -> None:
+    model = three_layers()
+    x = torch.randn(1, 5, 8)
+    with watch(model) as seen:
+        model(x)
+    watching: Any = watch(model, heads=[2, 3], keep=keep)
+    with watching as some:
+        model(x)
+    for name in seen:
+        if keep == "matrix":
+            problem = some[name].problem
+            assert (problem.num_heads, problem.num_kv_heads) == (2, 1)
+            torch.testing.assert_close(some[name].dense(), seen[name].dense()[:, 2:])
+        else:
+            torch.testing.assert_close(some[name].entropy, seen[name].entropy()[:, 2:])
+
+
+def test_heads_that_are_not_there() -> None:
+    model = three_layers()
+    text = "[watch.heads] heads=[1, 4] were asked for; 0 has num_heads=4."
+    with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(model, heads=[1, 4]):
+        model(torch.randn(1, 5, 8))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        (
+            {"layers": 3},
+            ArgumentTypeError,
+            '[layers.type] layers must be a glob of paths such as "encoder.*", a list of them, or '
+            "None for all; got 3.",
+        ),
+        (
+            {"layers": ["encoder", 3]},
+            ArgumentTypeError,
+            '[layers.type] layers must be a glob of paths such as "encoder.*", a list of them, or '
+            "None for all; got ['encoder', 3].",
+        ),
+        (
+            {"layers": []},
+            ArgumentError,
+            "[layers.value] layers must hold a glob, or be None for all; got [].",
+        ),
+        (
+            {"heads": 3},
+            ArgumentTypeError,
+            "[heads.type] heads must be a list of numbers of heads, or None for all; got 3.",
+        ),
+        (
+            {"heads": [True]},
+            ArgumentTypeError,
+            "[heads.type] heads must hold whole numbers; got [True].",
+        ),
+        (
+            {"heads": [0, 0]},
+            ArgumentError,
+            "[heads.value] heads must be different numbers, 0 or more, at least one; got [0, 0].",
+        ),
+        (
+            {"heads": []},
+            ArgumentError,
+            "[heads.value] heads must be different numbers, 0 or more, at least one; got [].",
+        ),
+        (
+            {"heads": [-1]},
+            ArgumentError,
+            "[heads.value] heads must be different numbers, 0 or more, at least one; got [-1].",
+        ),
+        (
+            {"keep": "weights"},
+            ArgumentError,
+            '[keep.value] keep must be "matrix" or "summary"; got \'weights\'.',
+        ),
+        (
+            {"tokens": IDS},
+            ArgumentError,
+            '[tokens.keep] tokens are for the roles in a summary; they go with keep="summary".',
+        ),
+        (
+            {"keep": "summary", "tokens": [1, 2]},
+            ArgumentTypeError,
+            "[tokens.type] tokens must be a tensor of ids, or None; got list.",
+        ),
+        (
+            {"keep": "summary", "tokens": torch.zeros(3)},
+            ArgumentTypeError,
+            "[tokens.type] tokens must be ids, which are whole numbers; got torch.float32.",
+        ),
+        (
+            {"keep": "summary", "tokens": torch.zeros(1, 2, 3, dtype=torch.int64)},
+            ShapeError,
+            "[tokens.shape] tokens must have shape (len,) or (batch, len); got (1, 2, 3).",
+        ),
+    ],
+)
+def test_what_watch_refuses(options: dict[str, Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=f"^{re.escape(text)}$"):
+        watch(Stack(), **options)
+
+
+def test_what_a_watch_says_of_itself() -> None:
+    model = three_layers()
+    assert repr(watch(model)) == "watch(Sequential): query and key of each call"
+    assert repr(watch(model, layers=["0", "1*"], heads=[2], keep="summary")) == (
+        "watch(Sequential): a summary of each call of '0', '1*', heads [2]"
+    )
+
+
+def test_an_estimate_is_of_what_was_chosen() -> None:
+    model = three_layers()
+    every, some = watch(model).estimate(3, 5), watch(model, layers="[01]", heads=[0]).estimate(3, 5)
+    assert (every.layers, every.heads, every.nbytes) == (3, 12, 3 * 3 * 5 * (8 + 4) * 4)
+    assert (some.layers, some.heads, some.nbytes) == (2, 2, 2 * 3 * 5 * (2 + 2) * 4)
+    assert watch(model).estimate(3, 5, 7).kv_len == 7
+    with pytest.raises(ArgumentError, match=r"^\[argument.size\] query_len must be 1 or more"):
+        watch(model).estimate(1, 0)
+
+
+def test_a_summary_is_that_of_the_matrix() -> None:
+    model = three_layers()
+    x = torch.randn(2, 71, 8)
+    alone = model(x)
+    with watch(model) as matrices, watch(model, keep="summary") as seen:
+        assert torch.equal(model(x), alone)
+    assert seen.layers == ("0", "1", "2")
+    for name, matrix in matrices.items():
+        expected = matrix.summary(top_k=8, pool=(64, 64))
+        expected = dataclasses.replace(expected, roles=seen[name].roles)
+        pairs = zip(tensors_in(seen[name]), tensors_in(expected), strict=True)
+        assert all(torch.equal(found, wanted) for found, wanted in pairs)
+        assert seen[name].roles is not None
+    assert repr(seen).count("  Summary [batch=2, num_heads=4, query_len=71, kv_len=71]") == 3
+
+
+def tensors_in(thing: Any) -> Iterator[Tensor]:
+    if isinstance(thing, Tensor):
+        yield thing
+    elif dataclasses.is_dataclass(thing):
+        for field in dataclasses.fields(thing):
+            yield from tensors_in(getattr(thing, field.name))
+    elif isinstance(thing, tuple):
+        for each in thing:
+            yield from tensors_in(each)
+
+
+def test_a_summary_keeps_no_query_and_no_key() -> None:
+    layer = ch.MultiHeadAttention(512, num_heads=2)
+    watching = watch(layer, keep="summary")
+    with torch.no_grad(), watching as seen:
+        layer(torch.randn(1, 67, 512))
+    storages = [tensor.untyped_storage() for tensor in tensors_in(seen[0])]
+    held = {each.data_ptr(): each.nbytes() for each in storages}
+    assert sum(held.values()) == watching.estimate(1, 67).nbytes < 67 * 512 * 4
+
+
+def test_summaries_of_several_calls() -> None:
+    x = inputs(1, 2)[0]
+    with watch(model := Stack(), keep="summary") as seen:
+        model(x)
+        model(x)
+    assert len(seen.calls("first")) == 2
+    with pytest.raises(SelectionError, match=r"^\[watch.several\]"):
+        seen["first"]
+
+
+def test_a_name_that_is_not_there() -> None:
+    x = inputs(1, 2)[0]
+    with watch(model := Stack()) as seen:
+        model(x)
+    assert seen.get("third") is None
+    assert seen.get("third", 3) == 3
+    assert seen.get(7) is None
+    assert seen.get("first") is seen[0]
+    with watch(model) as again:
+        model(x)
+        model(x + 1)
+    with pytest.raises(SelectionError, match=r"^\[watch.several\]"):
+        again.get("first")
+
+
+class Language(nn.Module):
+    """A small language model with a cache, which says where its embeddings are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embeddings = nn.Embedding(11, 6)
+        self.attention = Direct()
+        self.past: Tensor | None = None
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings
+
+    def forward(self, ids: Tensor, valid: Tensor | None = None) -> Tensor:
+        x = self.embeddings(ids)[:, None]
+        past = x if self.past is None else torch.cat([self.past, x], dim=2)
+        self.past = past
+        visible = torch.ones(x.shape[2], past.shape[2], dtype=torch.bool)
+        visible = visible.tril(past.shape[2] - x.shape[2])
+        if valid is not None:
+            visible = visible & valid[:, None, None]
+        return self.attention(x, past, past, attn_mask=visible)
+
+
+@pytest.mark.parametrize("steps", [[7], [4, 1, 1, 1], [1, 2, 4]])
+@pytest.mark.parametrize("given", [False, True])
+def test_the_ids_of_the_tokens_are_found(steps: list[int], given: bool) -> None:
+    model = Language()
+    with torch.no_grad(), watch(model) as matrices, watch(
+        model, keep="summary", tokens=IDS if given else None
+    ) as seen:  # fmt: skip
+        for part in IDS.split(steps, dim=1):
+            model(part)
+    at = 0
+    assert len(seen.calls("attention")) == len(steps)
+    for summary, matrix, count in zip(
+        seen.calls("attention"), matrices.calls("attention"), steps, strict=True
+    ):
+        at += count
+        expected = ch.roles(matrix, IDS[:, :at])
+        assert summary.roles is not None
+        assert summary.roles.induction is not None
+        assert expected.induction is not None
+        torch.testing.assert_close(summary.roles.induction, expected.induction)
+
+
+def test_ids_of_a_run_before_are_not_taken() -> None:
+    model = Language()
+    with torch.no_grad(), watch(model, keep="summary") as seen:
+        model(IDS[:, :3])
+        model.past = None
+        model(IDS)
+        model.past = None
+        model.attention(*inputs(2, 1, query_len=7, kv_len=7))
+        model.past = torch.zeros(2, 1, 100, 6)  # a cache of ids that nobody saw
+        model(IDS[:, :3])
+    duplicates = [call.roles and call.roles.duplicate for call in seen.calls("attention")]
+    assert [each is None for each in duplicates] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "tokens", [torch.zeros(2, 5, dtype=torch.int64), torch.zeros(3, 7, dtype=torch.int64)]
+)
+def test_ids_that_do_not_fit_are_refused(tokens: Tensor) -> None:
+    x = inputs(2, 1, query_len=7)[0]
+    text = (
+        "[watch.tokens] tokens has shape (batch, len) = "
+        f"{tuple(tokens.shape)}; the attention of first has batch=2 and kv_len=7."
+    )
+    with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(
+        model := Stack(), keep="summary", tokens=tokens
+    ):  # fmt: skip
+        model(x)
+
+
+def test_generation_is_one_matrix() -> None:
+    model = Language().double()
+    valid = torch.ones(2, 7, dtype=torch.bool)
+    valid[0, :2] = False
+    with torch.no_grad(), watch(model) as seen:
+        for at, count in ((4, 4), (5, 1), (6, 1), (7, 1)):
+            model(IDS[:, at - count : at], valid[:, :at])
+    matrix = seen["attention"]
+    assert matrix is seen[0]
+    assert repr(matrix) == (
+        "AttentionMatrix [batch=2, num_heads=1, query_len=7, kv_len=7] "
+        "mask=causal() & padding(<valid 2 × 7>)"
+    )
+    x = model.embeddings(IDS)[:, None].detach()
+    visible = torch.ones(7, 7, dtype=torch.bool).tril() & valid[:, None, None]
+    close(matrix.dense(), weights_of(x, x, visible).nan_to_num())
+    calls = seen.calls("attention")
+    assert [call.shape[2:] for call in calls] == [(4, 4), (1, 5), (1, 6), (1, 7)]
+    keys = {call.problem.key.untyped_storage().data_ptr() for call in calls}
+    assert len(keys) == 1
+    assert calls[0].problem.key.untyped_storage().nbytes() == x.nbytes
+
+
+def test_a_long_generation_takes_memory_that_grows_with_tokens() -> None:
+    model = Language()
+    with torch.no_grad(), watch(model) as seen:
+        for _ in range(101):
+            model(IDS[:, :1])
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for call in seen.calls("attention")
+        for tensor in (call.problem.query, call.problem.key)
+    }
+    assert sum(storages.values()) == 2 * 101 * 2 * 6 * 4  # query and key, of two samples
+
+
+def test_everything_is_taken_away_after_an_error() -> None:
+    functions = (
+        (F, "multi_head_attention_forward"),
+        (torch, "_native_multi_head_attention"),
+        (torch, "_transformer_encoder_layer_fwd"),
+    )
+    before = [getattr(*name) for name in functions]
+    with pytest.raises(RuntimeError, match="the model itself"), watch(model := Failing()):
+        model(inputs(1, 2)[0])
+    assert [getattr(*name) for name in functions] == before
+    assert tap.listeners == []
+    assert not tap.is_inside()

@@ -1,20 +1,19 @@
 """The attention of a running model, without changing its kernel or its output.
 
-While a model is watched, every reference to PyTorch's attention function is replaced by one that
-notes query, key and mask and then calls the original with the same arguments. Which module is
-running is known from hooks on all modules at once; hooks on the modules of the model itself would
-turn PyTorch's fast paths off, and so change the result.
+While a model is watched, the functions that PyTorch attends by are replaced by ones that read the
+call and then run the original with the same arguments; `routes` has one file for each. Which module
+is running is known from hooks on all modules at once; hooks on the modules of the model itself
+would turn PyTorch's fast paths off, and so change the result.
 """
 
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.modules.module import (
@@ -22,26 +21,44 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from clearhead import planning
-from clearhead.errors import ArgumentTypeError, SelectionError, WatchError
-from clearhead.masks.base import Mask
-from clearhead.masks.causal import causal
-from clearhead.masks.dense import dense
+from clearhead.arguments import check_sizes
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    SelectionError,
+    ShapeError,
+    WatchError,
+)
 from clearhead.matrix import AttentionMatrix
 from clearhead.problem import Problem
+from clearhead.routes import multi_head_attention, own, sdpa, tap
+from clearhead.routes.keeping import Copies, Matrices, Summaries, of_heads, summarised
+from clearhead.routes.sizes import Estimate, estimated, sizes_of
+from clearhead.shapes import check_tensor, whole
+from clearhead.summary import Summary
 
-_sdpa = F.scaled_dot_product_attention
+ROUTES = (own, sdpa, multi_head_attention)
+
+Keep = Literal["matrix", "summary"]
+Kept = TypeVar("Kept", AttentionMatrix, Summary)
+Default = TypeVar("Default")
+
 _lock = threading.Lock()
-_active: list["Watch"] = []
-_restorers: list[Any] = []
+_active: list["Watch[Any]"] = []
+_restorers: list[Callable[[], None]] = []
 _running = threading.local()
 
 
-class Seen(Mapping[str, AttentionMatrix]):
-    """What a watched model attended to: for each module that did, its attention matrix.
+class Seen(Mapping[str, Kept], Generic[Kept]):
+    """What a watched model attended to: for each module that did, its attention matrix, or its
+    summary.
 
     Keys are the paths of the modules, in the order in which they first attended; the model itself
     is "". A number picks a module by its place in that order.
+
+    A module that attended several times has `calls`. If they are the steps of one growing sequence,
+    as in generation with a cache, and their masks are causal, with or without padding, then
+    `seen[path]` is the one matrix that they are rows of.
 
     Example:
         >>> import torch, clearhead as ch
@@ -56,72 +73,163 @@ class Seen(Mapping[str, AttentionMatrix]):
         True
     """
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(self, model_name: str, keep: Keep) -> None:
         self._model_name = model_name
-        self._calls: dict[str, list[AttentionMatrix]] = {}
+        self._keep = keep
+        self._modules: dict[str, Any] = {}
 
     @property
     def layers(self) -> tuple[str, ...]:
         """The paths of the modules that attended, in order."""
-        return tuple(self._calls)
+        return tuple(self._modules)
 
-    def calls(self, layer: str | int) -> tuple[AttentionMatrix, ...]:
+    def calls(self, layer: str | int) -> tuple[Kept, ...]:
         """Every call that a module made, in order.
 
         Raises:
             SelectionError: code `watch.layer`, if no such module attended.
         """
-        name = layer
-        if isinstance(layer, int):
-            if not -len(self._calls) <= layer < len(self._calls):
-                raise SelectionError(
-                    "watch.layer", f"{len(self._calls)} modules attended; there is no {layer}."
-                )
-            name = self.layers[layer]
-        if name not in self._calls:
-            known = ", ".join(map(repr, self.layers))
-            raise SelectionError("watch.layer", f"no module {name!r} attended; these did: {known}.")
-        return tuple(self._calls[str(name)])
+        return self._modules[self._name(layer)].all()
 
-    def __getitem__(self, layer: str | int) -> AttentionMatrix:
-        calls = self.calls(layer)
-        if len(calls) != 1:
+    def __getitem__(self, layer: str | int) -> Kept:
+        module = self._modules[self._name(layer)]
+        whole = module.whole()
+        if whole is None:
             raise SelectionError(
                 "watch.several",
-                f"{layer!r} attended {len(calls)} times; calls({layer!r}) has them all.",
+                f"{layer!r} attended {len(module)} times; calls({layer!r}) has them all.",
             )
-        return calls[0]
+        return whole
+
+    @overload
+    def get(self, layer: str | int, default: None = None, /) -> Kept | None: ...
+    @overload
+    def get(self, layer: str | int, default: Kept | Default, /) -> Kept | Default: ...
+    def get(self, layer: str | int, default: Any = None, /) -> Any:
+        """What `self[layer]` is, or the default if no such module attended.
+
+        Raises:
+            SelectionError: code `watch.several`, as `self[layer]` does.
+        """
+        try:
+            self._name(layer)
+        except SelectionError:
+            return default
+        return self[layer]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._calls)
+        return iter(self._modules)
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self._modules)
 
     def __contains__(self, layer: object) -> bool:
-        return layer in self._calls
+        return layer in self._modules
 
     def __repr__(self) -> str:
         lines = [f"{self._model_name}: {len(self)} modules attended"]
-        width = max((len(name) for name in self._calls), default=0)
-        for name, calls in self._calls.items():
+        width = max((len(name) for name in self._modules), default=0)
+        for name, module in self._modules.items():
+            calls = module.all()
             times = f"  and {len(calls) - 1} more" if len(calls) > 1 else ""
             lines.append(f"  {name or '(the model)':{width}}  {calls[0]!r}{times}")
         return "\n".join(lines)
 
+    def _add(self, name: str, problem: Problem, tokens: Tensor | None) -> None:
+        if self._keep == "matrix":
+            self._modules.setdefault(name, Matrices()).add(problem)
+        else:
+            # First the summary: a module without a call is none.
+            summary = summarised(problem, tokens)
+            self._modules.setdefault(name, Summaries()).add(summary)
 
-class Watch:
-    """The context manager that `watch` returns."""
+    def _close(self) -> None:
+        for module in self._modules.values():
+            module.close()
 
-    def __init__(self, model: nn.Module) -> None:
+    def _name(self, layer: str | int) -> str:
+        name = layer
+        if isinstance(layer, int):
+            if not -len(self) <= layer < len(self):
+                raise SelectionError(
+                    "watch.layer", f"{len(self)} modules attended; there is no {layer}."
+                )
+            name = self.layers[layer]
+        if name not in self._modules:
+            known = ", ".join(map(repr, self.layers))
+            raise SelectionError("watch.layer", f"no module {name!r} attended; these did: {known}.")
+        return str(name)
+
+
+class Watch(Generic[Kept]):
+    """The context manager that `watch` returns.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> model = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
+        >>> watching = ch.watch(model, heads=[1])
+        >>> watching
+        watch(TransformerEncoderLayer): query and key of each call, heads [1]
+        >>> print(watching.estimate(batch=1, query_len=1000))
+        1 layer × 1 head, 1000 tokens: 64.0 kB with keep='matrix' (the matrices would take 4.0 MB)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: tuple[str, ...] | None,
+        heads: tuple[int, ...] | None,
+        keep: Keep,
+        tokens: Tensor | None,
+    ) -> None:
         self._names = {id(module): name for name, module in model.named_modules()}
         self._model = model
+        self._layers = layers
+        self._heads = heads
+        self._keep: Keep = keep
+        self._ids = Ids(model, tokens)
         self._ran = False
         self._trouble: Exception | None = None
-        self._mask: Tensor | None = None
-        self.seen = Seen(type(model).__name__)
+        self._attended: dict[str, None] = {}
+        self._copies = Copies()
+        self._noting = threading.Lock()
+        self.seen: Seen[Kept] = Seen(type(model).__name__, keep)
 
-    def __enter__(self) -> Seen:
+    def estimate(self, batch: int, query_len: int, kv_len: int | None = None) -> Estimate:
+        """What watching one run of the model would keep, in bytes, before it runs.
+
+        It is read from the sizes of the layers of this package and of nn.MultiheadAttention, or
+        from the `config` of a model of transformers. Every module is taken to attend once, with
+        these lengths.
+
+        Args:
+            batch: samples.
+            query_len: tokens that attend.
+            kv_len: tokens that are attended to; None is query_len.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: code `argument.size`, for what is no size.
+            WatchError: codes `watch.sizes`, if sizes cannot be read, and `watch.heads`, for a head
+                that a module does not have.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in "ab"))
+            >>> print(ch.watch(model, keep="summary").estimate(batch=1, query_len=3000))
+            2 layers × 2 heads, 3000 tokens: ... (the matrices would take 144.0 MB)
+        """
+        kv_len = query_len if kv_len is None else kv_len
+        check_sizes(batch=batch, query_len=query_len, kv_len=kv_len)
+        known = sizes_of(self._model, None if self._layers is None else self._chosen)
+        return estimated(known, self._heads, self._keep, (batch, query_len, kv_len))
+
+    def __repr__(self) -> str:
+        kept = "query and key" if self._keep == "matrix" else "a summary"
+        of = "" if self._layers is None else f" of {', '.join(map(repr, self._layers))}"
+        heads = "" if self._heads is None else f", heads {list(self._heads)}"
+        return f"watch({type(self._model).__name__}): {kept} of each call{of}{heads}"
+
+    def __enter__(self) -> Seen[Kept]:
         with _lock:
             _active.append(self)
             if len(_active) == 1:
@@ -138,41 +246,79 @@ class Watch:
             _active.remove(self)
             if not _active:
                 _uninstall()
+        with self._noting:
+            self._copies.clear()
+            self.seen._close()
         if error is None:
             self._complain()
 
-    def name_of(self, stack: list[nn.Module]) -> str | None:
-        """The path of the innermost running module of this model, or None."""
+    def path_of(self, stack: list[nn.Module], child: str | None) -> str | None:
+        """The path of the innermost running module of this model, or of a child of it that it does
+        the work of; None if none is running."""
         for module in reversed(stack):
             if id(module) in self._names:
-                return self._names[id(module)]
+                part = None if child is None else getattr(module, child, None)
+                return self._names[id(module) if id(part) not in self._names else id(part)]
         return None
 
-    def note(self, name: str, read: Callable[["Watch"], AttentionMatrix]) -> None:
+    def note(self, name: str, read: tap.Read) -> None:
         """Keep a call that a module made. What goes wrong is told when the block ends: until then
         the model goes on as if nobody watched."""
-        try:
-            self.seen._calls.setdefault(name, []).append(read(self))
-        except Exception as error:
-            self._trouble = self._trouble or error
+        with self._noting:
+            self._attended[name] = None
+            if not self._chosen(name):
+                return
+            try:
+                problem = read()
+                if is_functorch_wrapped_tensor(problem.query):
+                    raise WatchError(
+                        "watch.transformed", "it ran inside a transformation such as torch.vmap."
+                    )
+                tokens = self._ids.of(problem, name) if self._keep == "summary" else None
+                problem = self._copies.of(problem)
+                if self._heads is not None:
+                    problem = of_heads(problem, self._heads, name)
+                self.seen._add(name, problem, tokens)
+            except Exception as error:
+                self._trouble = self._trouble or error
 
-    def kept(self, mask: Tensor) -> Tensor:
-        """A copy of a mask, which may be written to after the call. Layers that share a mask share
-        the copy."""
-        last = self._mask
-        alike = last is not None and (last.dtype, last.device) == (mask.dtype, mask.device)
-        if last is None or not (alike and torch.equal(last, mask)):
-            last = self._mask = mask.clone()
-        return last
+    def enter(self, module: nn.Module, inputs: Any) -> None:
+        """Note that a module begins to run."""
+        if module is self._model:
+            self._ran = True
+            self._ids.forget()
+        self._ids.read(module, inputs)
+
+    def leave(self, module: nn.Module) -> None:
+        """Note that a module has run."""
+        if module is self._model:
+            self._ids.forget()
+
+    def _chosen(self, name: str) -> bool:
+        return self._layers is None or any(fnmatchcase(name, each) for each in self._layers)
 
     def _complain(self) -> None:
-        if self._trouble is not None:
+        trouble = self._trouble
+        # What was asked for does not fit the model; the call itself is as it should be.
+        if isinstance(trouble, WatchError) and trouble.code in ("watch.heads", "watch.tokens"):
+            raise trouble
+        if trouble is not None:
             raise WatchError(
-                "watch.unreadable", f"a call of attention could not be read: {self._trouble}"
-            ) from self._trouble
+                "watch.unreadable", f"a call of attention could not be read: {trouble}"
+            ) from trouble
         name = type(self._model).__name__
-        if self.seen:
-            return
+        if not self._attended:
+            self._complain_of_nothing(name)
+        for pattern in self._layers or ():
+            if not any(fnmatchcase(path, pattern) for path in self._attended):
+                known = ", ".join(map(repr, self._attended))
+                raise WatchError(
+                    "watch.layers",
+                    f"no module of {name} that attended has a path like {pattern!r}; these "
+                    f"attended: {known}.",
+                )
+
+    def _complain_of_nothing(self, name: str) -> None:
         if not self._ran:
             raise WatchError(
                 "watch.not-run",
@@ -181,32 +327,136 @@ class Watch:
             )
         raise WatchError(
             "watch.nothing-seen",
-            f"{name} ran without calling torch.nn.functional.scaled_dot_product_attention.\n"
-            '  - a transformers model does with attn_implementation="sdpa", not with "eager"\n'
-            "  - nn.MultiheadAttention does with need_weights=False, and in eval mode once\n"
-            "    torch.backends.mha.set_fastpath_enabled(False) has been called\n"
+            f"{name} ran without a call of attention that can be seen: of\n"
+            "torch.nn.functional.scaled_dot_product_attention, nn.MultiheadAttention or clearhead.\n"
+            '  - a transformers model is seen with attn_implementation="sdpa"\n'
             "  - code that torch.compile has compiled is not seen",
         )
 
 
-def watch(model: nn.Module) -> Watch:
-    """See every call of PyTorch's attention function that a model makes.
+class Ids:
+    """The ids of the tokens that a model reads, as far as they are known."""
+
+    def __init__(self, model: nn.Module, given: Tensor | None) -> None:
+        self._given = given
+        self._embedding = None if given is not None else _embedding(model)
+        self._last: Tensor | None = None
+        self._past: Tensor | None = None
+
+    def forget(self) -> None:
+        """What the model reads is not known until its embedding runs."""
+        self._last = None
+
+    def read(self, module: nn.Module, inputs: Any) -> None:
+        """Take the ids that the embedding of the model is given."""
+        if module is not self._embedding or not inputs or not isinstance(inputs[0], Tensor):
+            return
+        ids = inputs[0].detach()
+        if ids.ndim != 2 or ids.is_floating_point():
+            return
+        past = self._past
+        goes_on = past is not None and (past.shape[0], past.device) == (ids.shape[0], ids.device)
+        self._past = torch.cat([past, ids], dim=1) if past is not None and goes_on else ids.clone()
+        self._last = ids.clone()
+
+    def of(self, problem: Problem, name: str) -> Tensor | None:
+        """The ids of the keys of a call, (batch, kv_len), or None if they are not known.
+
+        With a cache, the keys are the tokens that were read last. Ids that were given are those of
+        a sequence from its beginning.
+
+        Raises:
+            WatchError: code `watch.tokens`, if the ids that were given do not reach so far.
+        """
+        batch, query_len, kv_len = problem.batch, problem.query_len, problem.kv_len
+        if query_len > kv_len:
+            return None
+        if self._given is not None:
+            if self._given.shape[0] not in (1, batch) or kv_len > self._given.shape[1]:
+                raise WatchError(
+                    "watch.tokens",
+                    f"tokens has shape (batch, len) = {tuple(self._given.shape)}; the attention of "
+                    f"{name or 'the model'} has batch={batch} and kv_len={kv_len}.",
+                )
+            return self._given[:, :kv_len].expand(batch, -1)
+        last, past = self._last, self._past
+        if last is None or past is None or last.shape != (batch, query_len):
+            return None
+        if query_len == kv_len:
+            self._past = last  # a sequence begins
+            return last
+        return past[:, -kv_len:] if kv_len <= past.shape[1] else None
+
+
+def _embedding(model: nn.Module) -> nn.Module | None:
+    """What turns ids into vectors, if the model says so and reads one sequence only."""
+    find = getattr(model, "get_input_embeddings", None)
+    if find is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return None
+    try:
+        return find()
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+@overload
+def watch(
+    model: nn.Module,
+    layers: str | Sequence[str] | None = None,
+    heads: Sequence[int] | None = None,
+    keep: Literal["matrix"] = "matrix",
+    tokens: Tensor | None = None,
+) -> Watch[AttentionMatrix]: ...
+@overload
+def watch(
+    model: nn.Module,
+    layers: str | Sequence[str] | None = None,
+    heads: Sequence[int] | None = None,
+    *,
+    keep: Literal["summary"],
+    tokens: Tensor | None = None,
+) -> Watch[Summary]: ...
+def watch(
+    model: nn.Module,
+    layers: str | Sequence[str] | None = None,
+    heads: Sequence[int] | None = None,
+    keep: Keep = "matrix",
+    tokens: Tensor | None = None,
+) -> Watch[Any]:
+    """See every call of attention that a model makes, by whichever way of PyTorch it makes it.
 
     The model runs on its own kernel and gives its own output, bit for bit. Query and key of each
     call are kept (O(tokens) memory); the matrix of weights is worked out where somebody looks.
-    Layers of clearhead are seen as well. Weights are those before dropout.
+    What is seen is PyTorch's function of attention, nn.MultiheadAttention in all of its ways, the
+    fast path of nn.TransformerEncoder included, and the layers of clearhead. Weights are those
+    before dropout.
 
     Args:
         model: any PyTorch model.
+        layers: only modules whose path is like this glob, such as "encoder.layer.[0-3].*", or like
+            one of several; None is all.
+        heads: only these query heads, with the key heads that they use; None is all.
+        keep: "matrix" keeps query and key. "summary" keeps neither: each call is turned into a
+            `Summary` before it runs, with the 8 largest weights of each query, a map of up to
+            64 × 64, and the roles of the heads.
+        tokens: ids of what is read, int64 (batch, len) or (len,), for the roles that need them;
+            they begin with the first key. Without them they are taken from what the model's input
+            embeddings are given, if it has the method `get_input_embeddings` and reads one
+            sequence.
 
     Returns:
         A context manager; entering it gives a `Seen`, which maps the paths of modules to their
-        `AttentionMatrix`.
+        `AttentionMatrix` or `Summary`.
 
     Raises:
-        ArgumentTypeError: code `watch.model`, for something that is not a module.
-        WatchError: when the block ends, codes `watch.not-run` if the model was not called and
-            `watch.nothing-seen` if it attends by another route.
+        ArgumentTypeError: codes `watch.model`, for something that is not a module, `layers.type`,
+            `heads.type`, `tokens.type`.
+        ArgumentError: codes `layers.value`, `heads.value`, `keep.value` and `tokens.keep`.
+        ShapeError: code `tokens.shape`.
+        WatchError: when the block ends, codes `watch.not-run` if the model was not called,
+            `watch.nothing-seen` if it attends by another route, `watch.layers` if no module that
+            attended is like one of the layers, `watch.heads` if one has no such head,
+            `watch.tokens` if one attends to more than the tokens.
 
     Example:
         >>> import torch, clearhead as ch
@@ -217,17 +467,80 @@ def watch(model: nn.Module) -> Watch:
         ('self_attn',)
         >>> seen["self_attn"].shape
         torch.Size([1, 2, 5, 5])
+        >>> with ch.watch(layer, layers="self_*", heads=[1], keep="summary") as seen:
+        ...     output = layer(torch.randn(1, 5, 16))
+        >>> seen["self_attn"]
+        Summary [batch=1, num_heads=1, query_len=5, kv_len=5] with top_k, pooled, roles
     """
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(
             "watch.model", f"model must be a torch.nn.Module; got {type(model).__name__}."
         )
-    return Watch(model)
+    if keep not in ("matrix", "summary"):
+        raise ArgumentError("keep.value", f'keep must be "matrix" or "summary"; got {keep!r}.')
+    if tokens is not None and keep == "matrix":
+        raise ArgumentError(
+            "tokens.keep",
+            'tokens are for the roles in a summary; they go with keep="summary".',
+        )
+    return Watch(model, _globs(layers), _heads(heads), keep, _tokens(tokens))
+
+
+def _globs(given: object) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    globs = [given] if isinstance(given, str) else given
+    if not isinstance(globs, Sequence) or not all(isinstance(each, str) for each in globs):
+        raise ArgumentTypeError(
+            "layers.type",
+            'layers must be a glob of paths such as "encoder.*", a list of them, or None for all; '
+            f"got {given!r}.",
+        )
+    if not globs:
+        raise ArgumentError("layers.value", "layers must hold a glob, or be None for all; got [].")
+    return tuple(globs)
+
+
+def _heads(given: object) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise ArgumentTypeError(
+            "heads.type",
+            f"heads must be a list of numbers of heads, or None for all; got {given!r}.",
+        )
+    heads = [whole(each) for each in given]
+    if None in heads:
+        raise ArgumentTypeError("heads.type", f"heads must hold whole numbers; got {given!r}.")
+    numbers = tuple(head for head in heads if head is not None)
+    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        raise ArgumentError(
+            "heads.value",
+            f"heads must be different numbers, 0 or more, at least one; got {list(numbers)}.",
+        )
+    return numbers
+
+
+def _tokens(given: object) -> Tensor | None:
+    if given is None:
+        return None
+    check_tensor("tokens", given, "a tensor of ids, or None")
+    assert isinstance(given, Tensor)
+    if given.dtype == torch.bool or given.is_floating_point() or given.is_complex():
+        raise ArgumentTypeError(
+            "tokens.type", f"tokens must be ids, which are whole numbers; got {given.dtype}."
+        )
+    if given.ndim not in (1, 2):
+        raise ShapeError(
+            "tokens.shape",
+            f"tokens must have shape (len,) or (batch, len); got {tuple(given.shape)}.",
+        )
+    return torch.atleast_2d(given).clone()
 
 
 def _stack() -> list[nn.Module]:
     if not hasattr(_running, "stack"):
-        _running.stack, _running.ours = [], False
+        _running.stack = []
     return _running.stack
 
 
@@ -236,7 +549,7 @@ def _enter_module(module: nn.Module, inputs: Any) -> None:
         return
     _stack().append(module)
     for each in _active:
-        each._ran = each._ran or module is each._model
+        each.enter(module, inputs)
 
 
 def _leave_module(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -246,109 +559,30 @@ def _leave_module(module: nn.Module, inputs: Any, output: Any) -> None:
     # A module that raised before its hook ran is still on top.
     while stack and stack.pop() is not module:
         pass
+    for each in _active:
+        each.leave(module)
 
 
-def _watchers() -> list[tuple["Watch", str]]:
+def _listen(read: tap.Read, child: str | None) -> None:
     stack = _stack()
-    named = [(each, each.name_of(stack)) for each in _active]
-    return [(each, name) for each, name in named if name is not None]
-
-
-def _observe(problem: Problem) -> Callable[[], None]:
-    """Note a problem that runs on a kernel of our own."""
-    options = {
-        "mask": problem.mask,
-        "bias": problem.bias,
-        "scale": problem.scale,
-        "softcap": problem.softcap,
-        "sinks": None if problem.sinks is None else problem.sinks.detach().clone(),
-    }
-    for each, name in _watchers():
-        each.note(name, lambda watch: _matrix(problem.query, problem.key, **options))
-    # The fused kernel calls PyTorch's function in turn; that is the same attention.
-    _running.ours = True
-    return _end_of_ours
-
-
-def _end_of_ours() -> None:
-    _running.ours = False
-
-
-def _matrix(query: Tensor, key: Tensor, **options: Any) -> AttentionMatrix:
-    if is_functorch_wrapped_tensor(query):
-        raise WatchError("watch.transformed", "it ran inside a transformation such as torch.vmap.")
-    # Copies: a cache may be written to after the call.
-    return AttentionMatrix(query.detach().clone(), key.detach().clone(), **options)
-
-
-@wraps(_sdpa)
-def _noting_sdpa(*args: Any, **kwargs: Any) -> Tensor:
-    if not torch.compiler.is_compiling() and not getattr(_running, "ours", False):
-        for each, name in _watchers():
-            each.note(name, lambda watch: _read_call(watch, *args, **kwargs))
-    return _sdpa(*args, **kwargs)
-
-
-def _read_call(
-    watch: Watch,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> AttentionMatrix:
-    """The matrix of a call of PyTorch's function, in its conventions."""
-    leading = query.shape[:-2]
-    if not enable_gqa:
-        leading = torch.broadcast_shapes(leading, key.shape[:-2])
-        query, key = (t.expand(*leading, *t.shape[-2:]) for t in (query, key))
-    mask: Mask | None = causal(offset=0) if is_causal else None
-    bias = None
-    if attn_mask is not None:
-        attn_mask = watch.kept(attn_mask.detach()).expand(*leading, query.shape[-2], key.shape[-2])
-        attn_mask = _four_dimensions(attn_mask)
-        if attn_mask.dtype == torch.bool:
-            mask = dense(attn_mask) if mask is None else mask & dense(attn_mask)
-        else:
-            bias = attn_mask
-    return _matrix(
-        _four_dimensions(query), _four_dimensions(key), mask=mask, bias=bias, scale=scale
-    )
-
-
-def _four_dimensions(tensor: Tensor) -> Tensor:
-    """(…, num_heads, len, dim) as (batch, num_heads, len, dim)."""
-    if tensor.ndim < 4:
-        return tensor[(None,) * (4 - tensor.ndim)]
-    return tensor if tensor.ndim == 4 else tensor.flatten(0, -4)
+    named = [(each, each.path_of(stack, child)) for each in _active]
+    # Read once for all who watch; what the reading and the summary call is not the model's.
+    read_once = cache(read)
+    with tap.inside(), torch.no_grad():
+        for each, name in named:
+            if name is not None:
+                each.note(name, read_once)
 
 
 def _install() -> None:
     _stack().clear()
-    _running.ours = False
+    tap.listeners.append(_listen)
+    _restorers.append(lambda: tap.listeners.remove(_listen))
     _restorers.append(register_module_forward_pre_hook(_enter_module).remove)
     _restorers.append(register_module_forward_hook(_leave_module, always_call=True).remove)
-    planning.observers.append(_observe)
-    _restorers.append(lambda: planning.observers.remove(_observe))
-    _replace(_sdpa, _noting_sdpa)
+    _restorers.extend(route.install() for route in ROUTES)
 
 
 def _uninstall() -> None:
-    # What was imported or replaced meanwhile is found as well, and somebody else's patch left alone.
-    _replace(_noting_sdpa, _sdpa)
     while _restorers:
         _restorers.pop()()
-
-
-def _replace(old: Any, new: Any) -> None:
-    """Put one function in the place of another, in every module that has it under any name."""
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", {})
-        if names is globals():
-            continue
-        for name in [name for name, value in list(names.items()) if value is old]:
-            names[name] = new

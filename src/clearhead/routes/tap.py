@@ -15,16 +15,24 @@ from clearhead.problem import Problem
 Read = Callable[[], Problem]
 """Reads a call as a problem. Its tensors may be those of the model, which writes to them later."""
 
-listeners: list[Callable[[Read], None]] = []
+Listener = Callable[[Read, str | None], None]
+
+listeners: list[Listener] = []
 
 _state = threading.local()
 
 
-def tell(read: Read) -> None:
-    """Tell everybody who listens of a call that is about to run."""
+def tell(read: Read, child: str | None = None) -> None:
+    """Tell everybody who listens of a call that is about to run.
+
+    Args:
+        read: reads the call; it is asked before the call runs, or never.
+        child: where the running module does the attention of one of its parts, the name of that
+            part.
+    """
     if not is_inside():
         for each in list(listeners):
-            each(read)
+            each(read, child)
 
 
 def is_inside() -> bool:

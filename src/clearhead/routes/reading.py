@@ -1,0 +1,81 @@
+"""Masks that a model made as tensors, read back as what they say."""
+
+import torch
+from torch import Tensor
+
+from clearhead.masks.base import Mask
+from clearhead.masks.causal import causal
+from clearhead.masks.full import full
+from clearhead.masks.padding import padding
+
+
+def read_mask(tensor: Tensor) -> Mask | None:
+    """The description of a mask that was made as a tensor, if it is exactly one of these: `full()`,
+    `padding(valid)`, `causal()`, or `causal() & padding(valid)`.
+
+    With padding on the left some queries of the last see nothing, as in the tensor.
+
+    Args:
+        tensor: bool, True = may attend, (query_len, kv_len) or (batch, num_heads, query_len,
+            kv_len), where query_len may be 1 for all queries alike. Three dimensions are read if
+            the first of them makes no difference; else they could mean samples or heads.
+
+    Returns:
+        A mask of O(tokens) numbers, or None for any other tensor.
+
+    Example:
+        >>> import torch
+        >>> read_mask(torch.ones(3, 5).tril(2).bool())
+        causal()
+        ● · · · · ·
+        ● ● · · · ·
+        ● ● ● · · ·
+        ● ● ● ● · ·
+        ● ● ● ● ● ·
+        ● ● ● ● ● ●
+        >>> read_mask(torch.eye(3).bool()) is None
+        True
+    """
+    if tensor.is_meta or tensor.numel() == 0:
+        return None
+    if tensor.ndim == 4:
+        if not _alike(tensor, 1):
+            return None
+        rows = tensor[:, 0]
+    else:
+        rows = tensor if tensor.ndim == 3 else tensor[None]
+    if _alike(rows, 0):
+        rows = rows[:1]
+    elif tensor.ndim == 3:
+        return None
+    query_len, kv_len = rows.shape[1:]
+    # The last query sees every key that is real, in both.
+    valid = rows[:, -1]
+    everything = bool(valid.all())
+    real = full() if everything else padding(valid[0] if len(valid) == 1 else valid)
+    if torch.equal(rows, valid[:, None].expand_as(rows)):
+        return real
+    past = torch.ones(query_len, kv_len, dtype=torch.bool, device=tensor.device)
+    past = past.tril_(kv_len - query_len)
+    if torch.equal(rows, valid[:, None] & past):
+        return causal() if everything else causal() & real
+    return None
+
+
+def hides_only(tensor: Tensor) -> bool:
+    """Whether a tensor that is added to the scores does nothing but hide: it is 0 or −∞ everywhere.
+
+    Example:
+        >>> import torch
+        >>> hides_only(torch.tensor([0.0, -torch.inf])), hides_only(torch.tensor([0.0, -1e30]))
+        (True, False)
+    """
+    return not tensor.is_meta and bool(((tensor == 0) | (tensor == -torch.inf)).all())
+
+
+def _alike(tensor: Tensor, dim: int) -> bool:
+    """Whether all slices along a dimension are the same."""
+    first = tensor.narrow(dim, 0, 1)
+    # What was made by expanding is the same memory.
+    spread = tensor.shape[dim] == 1 or tensor.stride(dim) == 0
+    return spread or torch.equal(tensor, first.expand_as(tensor))
