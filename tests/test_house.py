@@ -34,6 +34,7 @@ FLOORS = {
     "selecting": 1,
     "routes": 7,
     "head_roles": 7,
+    "seen": 7,
     "table": 7,
     "sweep": 5,
     "statistics": 4,

@@ -34,9 +34,12 @@ from clearhead.masks import (
 )
 from clearhead.matrix import AttentionMatrix
 from clearhead.planning import Plan, plan
+from clearhead.routes.sizes import Estimate
+from clearhead.seen import Seen, load
 from clearhead.summary import Roles, Summary, TopK
+from clearhead.table import HeadRow, Table
 from clearhead.tracing import Step, Trace, trace
-from clearhead.watching import Seen, watch
+from clearhead.watching import Watch, watch
 
 __all__ = [
     "ArgumentError",
@@ -47,7 +50,9 @@ __all__ = [
     "ClearheadError",
     "DeviceError",
     "DtypeError",
+    "Estimate",
     "FileError",
+    "HeadRow",
     "Mask",
     "MaskError",
     "MissingExtraError",
@@ -60,10 +65,12 @@ __all__ = [
     "ShapeError",
     "Step",
     "Summary",
+    "Table",
     "TooLargeError",
     "TopK",
     "Trace",
     "UnsupportedError",
+    "Watch",
     "WatchError",
     "alibi",
     "attend",
@@ -71,6 +78,7 @@ __all__ = [
     "dense",
     "documents",
     "full",
+    "load",
     "padding",
     "plan",
     "prefix",

@@ -7,11 +7,11 @@ would turn PyTorch's fast paths off, and so change the result.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from types import TracebackType
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -25,140 +25,24 @@ from clearhead.arguments import check_sizes
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
-    SelectionError,
     ShapeError,
     WatchError,
 )
 from clearhead.matrix import AttentionMatrix
 from clearhead.problem import Problem
 from clearhead.routes import multi_head_attention, own, sdpa, tap
-from clearhead.routes.keeping import Copies, Matrices, Summaries, of_heads, summarised
+from clearhead.routes.keeping import Copies, of_heads
 from clearhead.routes.sizes import Estimate, estimated, sizes_of
+from clearhead.seen import Keep, Kept, Seen
 from clearhead.shapes import check_tensor, whole
 from clearhead.summary import Summary
 
 ROUTES = (own, sdpa, multi_head_attention)
 
-Keep = Literal["matrix", "summary"]
-Kept = TypeVar("Kept", AttentionMatrix, Summary)
-Default = TypeVar("Default")
-
 _lock = threading.Lock()
 _active: list["Watch[Any]"] = []
 _restorers: list[Callable[[], None]] = []
 _running = threading.local()
-
-
-class Seen(Mapping[str, Kept], Generic[Kept]):
-    """What a watched model attended to: for each module that did, its attention matrix, or its
-    summary.
-
-    Keys are the paths of the modules, in the order in which they first attended; the model itself
-    is "". A number picks a module by its place in that order.
-
-    A module that attended several times has `calls`. If they are the steps of one growing sequence,
-    as in generation with a cache, and their masks are causal, with or without padding, then
-    `seen[path]` is the one matrix that they are rows of.
-
-    Example:
-        >>> import torch, clearhead as ch
-        >>> model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in range(2)))
-        >>> with ch.watch(model) as seen:
-        ...     output = model(torch.randn(1, 3, 8))
-        >>> seen
-        Sequential: 2 modules attended
-          0  AttentionMatrix [batch=1, num_heads=2, query_len=3, kv_len=3]
-          1  AttentionMatrix [batch=1, num_heads=2, query_len=3, kv_len=3]
-        >>> seen["1"] is seen[-1]
-        True
-    """
-
-    def __init__(self, model_name: str, keep: Keep) -> None:
-        self._model_name = model_name
-        self._keep = keep
-        self._modules: dict[str, Any] = {}
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """The paths of the modules that attended, in order."""
-        return tuple(self._modules)
-
-    def calls(self, layer: str | int) -> tuple[Kept, ...]:
-        """Every call that a module made, in order.
-
-        Raises:
-            SelectionError: code `watch.layer`, if no such module attended.
-        """
-        return self._modules[self._name(layer)].all()
-
-    def __getitem__(self, layer: str | int) -> Kept:
-        module = self._modules[self._name(layer)]
-        whole = module.whole()
-        if whole is None:
-            raise SelectionError(
-                "watch.several",
-                f"{layer!r} attended {len(module)} times; calls({layer!r}) has them all.",
-            )
-        return whole
-
-    @overload
-    def get(self, layer: str | int, default: None = None, /) -> Kept | None: ...
-    @overload
-    def get(self, layer: str | int, default: Kept | Default, /) -> Kept | Default: ...
-    def get(self, layer: str | int, default: Any = None, /) -> Any:
-        """What `self[layer]` is, or the default if no such module attended.
-
-        Raises:
-            SelectionError: code `watch.several`, as `self[layer]` does.
-        """
-        try:
-            self._name(layer)
-        except SelectionError:
-            return default
-        return self[layer]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __contains__(self, layer: object) -> bool:
-        return layer in self._modules
-
-    def __repr__(self) -> str:
-        lines = [f"{self._model_name}: {len(self)} modules attended"]
-        width = max((len(name) for name in self._modules), default=0)
-        for name, module in self._modules.items():
-            calls = module.all()
-            times = f"  and {len(calls) - 1} more" if len(calls) > 1 else ""
-            lines.append(f"  {name or '(the model)':{width}}  {calls[0]!r}{times}")
-        return "\n".join(lines)
-
-    def _add(self, name: str, problem: Problem, tokens: Tensor | None) -> None:
-        if self._keep == "matrix":
-            self._modules.setdefault(name, Matrices()).add(problem)
-        else:
-            # First the summary: a module without a call is none.
-            summary = summarised(problem, tokens)
-            self._modules.setdefault(name, Summaries()).add(summary)
-
-    def _close(self) -> None:
-        for module in self._modules.values():
-            module.close()
-
-    def _name(self, layer: str | int) -> str:
-        name = layer
-        if isinstance(layer, int):
-            if not -len(self) <= layer < len(self):
-                raise SelectionError(
-                    "watch.layer", f"{len(self)} modules attended; there is no {layer}."
-                )
-            name = self.layers[layer]
-        if name not in self._modules:
-            known = ", ".join(map(repr, self.layers))
-            raise SelectionError("watch.layer", f"no module {name!r} attended; these did: {known}.")
-        return str(name)
 
 
 class Watch(Generic[Kept]):

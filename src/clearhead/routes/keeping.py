@@ -185,11 +185,11 @@ def summarised(problem: Problem, tokens: Tensor | None) -> Summary:
         top_k=min(TOP_K, kv_len) if some else None,
         pool=(min(POOL, query_len), min(POOL, kv_len)) if some else None,
     )
-    found = roles(matrix, tokens, queries=_real_queries(problem))
-    return replace(summary, roles=found)
+    real = real_queries(problem)
+    return replace(summary, roles=roles(matrix, tokens, queries=real), real=real)
 
 
-def _real_queries(problem: Problem) -> Tensor | None:
+def real_queries(problem: Problem) -> Tensor | None:
     """Which queries are no padding, (batch, query_len); None for all.
 
     In self-attention the queries are the tokens that the keys are, and a key that nobody may see

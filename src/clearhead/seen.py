@@ -1,0 +1,245 @@
+"""What a watched model attended to, module by module."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from torch import Tensor
+
+from clearhead import files
+from clearhead.errors import ArgumentError, FileError, SelectionError
+from clearhead.head_roles import roles
+from clearhead.matrix import AttentionMatrix
+from clearhead.problem import Problem
+from clearhead.routes.keeping import Matrices, Summaries, real_queries, summarised
+from clearhead.summary import Summary
+from clearhead.table import Table, rows_of
+
+Keep = Literal["matrix", "summary"]
+Kept = TypeVar("Kept", AttentionMatrix, Summary)
+Default = TypeVar("Default")
+
+
+class Seen(Mapping[str, Kept], Generic[Kept]):
+    """What a watched model attended to: for each module that did, its attention matrix, or its
+    summary.
+
+    Keys are the paths of the modules, in the order in which they first attended; the model itself
+    is "". A number picks a module by its place in that order.
+
+    A module that attended several times has `calls`. If they are the steps of one growing sequence,
+    as in generation with a cache, and their masks are causal, with or without padding, then
+    `seen[path]` is the one matrix that they are rows of.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in range(2)))
+        >>> with ch.watch(model) as seen:
+        ...     output = model(torch.randn(1, 3, 8))
+        >>> seen
+        Sequential: 2 modules attended
+          0  AttentionMatrix [batch=1, num_heads=2, query_len=3, kv_len=3]
+          1  AttentionMatrix [batch=1, num_heads=2, query_len=3, kv_len=3]
+        >>> seen["1"] is seen[-1]
+        True
+    """
+
+    def __init__(self, model_name: str, keep: Keep) -> None:
+        self._model_name = model_name
+        self._keep = keep
+        self._modules: dict[str, Any] = {}
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The paths of the modules that attended, in order."""
+        return tuple(self._modules)
+
+    def calls(self, layer: str | int) -> tuple[Kept, ...]:
+        """Every call that a module made, in order.
+
+        Raises:
+            SelectionError: code `watch.layer`, if no such module attended.
+        """
+        return self._modules[self._name(layer)].all()
+
+    def __getitem__(self, layer: str | int) -> Kept:
+        module = self._modules[self._name(layer)]
+        whole = module.whole()
+        if whole is None:
+            raise SelectionError(
+                "watch.several",
+                f"{layer!r} attended {len(module)} times; calls({layer!r}) has them all.",
+            )
+        return whole
+
+    @overload
+    def get(self, layer: str | int, default: None = None, /) -> Kept | None: ...
+    @overload
+    def get(self, layer: str | int, default: Kept | Default, /) -> Kept | Default: ...
+    def get(self, layer: str | int, default: Any = None, /) -> Any:
+        """What `self[layer]` is, or the default if no such module attended.
+
+        Raises:
+            SelectionError: code `watch.several`, as `self[layer]` does.
+        """
+        try:
+            self._name(layer)
+        except SelectionError:
+            return default
+        return self[layer]
+
+    def table(self, tokens: Tensor | None = None) -> Table:
+        """Every head of every layer, a row each: entropy, distance, and how far it fills each role.
+
+        Averages are over all queries of all samples and calls that are no padding.
+
+        Args:
+            tokens: ids of what was read, (batch, len) or (len,), for the roles that need them. Of
+                a watch that kept summaries, the roles are those that it found.
+
+        Raises:
+            ArgumentError: code `tokens.keep`, for tokens where summaries were kept.
+            ClearheadError: for tokens that `roles` refuses.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+            >>> with ch.watch(layer) as seen:
+            ...     output = layer(torch.randn(1, 5, 8))
+            >>> [(row.layer, row.head, row.queries) for row in seen.table()]
+            [('', 0, 5), ('', 1, 5)]
+        """
+        if tokens is not None and self._keep == "summary":
+            raise ArgumentError(
+                "tokens.keep",
+                "tokens must be given to watch(…, keep='summary', tokens=…), which finds the "
+                "roles while the model runs; got them afterwards.",
+            )
+        rows = []
+        for name, module in self._modules.items():
+            whole = module.whole()
+            calls = module.all() if whole is None else (whole,)
+            numbers = [
+                each if isinstance(each, Summary) else _numbers(each, tokens) for each in calls
+            ]
+            rows += rows_of(name, numbers)
+        return Table(rows)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write everything that was seen to a file, which `load` reads; returns its path.
+
+        It is a file of safetensors, and there is nothing in it to run. It is whole or not there.
+
+        Raises:
+            MissingExtraError: if safetensors is not installed.
+            FileError: code `file.unwritable`, if the place cannot be written to.
+            UnsupportedError: code `file.kind`, for a mask or a bias of one's own class.
+        """
+        calls = {name: module.all() for name, module in self._modules.items()}
+        content = {"model": self._model_name, "keep": self._keep, "calls": calls}
+        return files.write(path, {"seen": content})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __contains__(self, layer: object) -> bool:
+        return layer in self._modules
+
+    def __repr__(self) -> str:
+        modules = "1 module" if len(self) == 1 else f"{len(self)} modules"
+        lines = [f"{self._model_name}: {modules} attended"]
+        width = max((len(name) for name in self._modules), default=0)
+        for name, module in self._modules.items():
+            calls = module.all()
+            times = f"  and {len(calls) - 1} more" if len(calls) > 1 else ""
+            lines.append(f"  {name or '(the model)':{width}}  {calls[0]!r}{times}")
+        return "\n".join(lines)
+
+    def _add(self, name: str, problem: Problem, tokens: Tensor | None) -> None:
+        if self._keep == "matrix":
+            self._modules.setdefault(name, Matrices()).add(problem)
+        else:
+            # First the summary: a module without a call is none.
+            summary = summarised(problem, tokens)
+            self._modules.setdefault(name, Summaries()).add(summary)
+
+    def _close(self) -> None:
+        for module in self._modules.values():
+            module.close()
+
+    def _name(self, layer: str | int) -> str:
+        name = layer
+        if isinstance(layer, int):
+            if not -len(self) <= layer < len(self):
+                raise SelectionError(
+                    "watch.layer", f"{len(self)} modules attended; there is no {layer}."
+                )
+            name = self.layers[layer]
+        if name not in self._modules:
+            known = ", ".join(map(repr, self.layers))
+            raise SelectionError("watch.layer", f"no module {name!r} attended; these did: {known}.")
+        return str(name)
+
+
+def load(path: str | os.PathLike[str]) -> Seen[Any]:
+    """What `Seen.save` wrote.
+
+    Args:
+        path: the file.
+
+    Raises:
+        MissingExtraError: if safetensors is not installed.
+        FileError: codes `file.unreadable`, for no file or one cut short; `file.foreign`, for one of
+            others; `file.version`, for one of another version; `file.content`, for one that holds
+            what is not known, or sizes that do not fit together.
+
+    Example:
+        >>> import tempfile, torch, clearhead as ch
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+        >>> with ch.watch(layer, keep="summary") as seen:
+        ...     output = layer(torch.randn(1, 5, 8))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = ch.load(seen.save(f"{folder}/run.clearhead"))
+        >>> again[0].entropy.equal(seen[0].entropy)
+        True
+    """
+    content = files.read(path)
+    seen = content.get("seen") if isinstance(content, dict) and len(content) == 1 else None
+    if not isinstance(seen, dict) or seen.keys() != {"model", "keep", "calls"}:
+        raise FileError("file.content", f"{path} does not hold what a watch has seen.")
+    keep, modules = seen["keep"], seen["calls"]
+    if keep not in ("matrix", "summary") or not isinstance(modules, dict):
+        raise FileError("file.content", f"{path} keeps {keep!r}, which is not known.")
+    kind = AttentionMatrix if keep == "matrix" else Summary
+    loaded: Seen[Any] = Seen(str(seen["model"]), keep)
+    for name, calls in modules.items():
+        if not isinstance(calls, list) or not calls or not all(isinstance(c, kind) for c in calls):
+            raise FileError(
+                "file.content", f"{path} must hold a {kind.__name__} for every call of {name!r}."
+            )
+        loaded._modules[name] = _module(calls)
+    loaded._close()
+    return loaded
+
+
+def _module(calls: list[Any]) -> Matrices | Summaries:
+    """What a module attended to, from its calls, which are all of one kind."""
+    matrices, summaries = Matrices(), Summaries()
+    for call in calls:
+        if isinstance(call, AttentionMatrix):
+            matrices.add(call.problem)
+        else:
+            summaries.add(call)
+    return matrices if len(matrices) else summaries
+
+
+def _numbers(matrix: AttentionMatrix, tokens: Tensor | None) -> Summary:
+    """What a table needs of a matrix; tokens may go on beyond its keys."""
+    real = real_queries(matrix.problem)
+    ids = None if tokens is None else tokens[..., : matrix.shape[-1]]
+    return replace(matrix.summary(), roles=roles(matrix, ids, queries=real), real=real)

@@ -1,0 +1,171 @@
+"""What was seen, as a table and as a file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead import files
+from clearhead.watching import Keep
+
+TOKENS = torch.tensor([[5, 3, 9, 5, 3, 9, 5], [1, 1, 2, 2, 4, 4, 8]])
+
+
+class Model(nn.Module):
+    """Two layers that attend, the second one twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(10, 8)
+        self.one = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+        self.two = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def forward(self, tokens: Tensor, mask: Any = None) -> Tensor:
+        x = self.one(self.embedding(tokens), mask=mask)
+        return self.two(self.two(x, mask=mask), mask=mask)
+
+
+def seen(keep: Keep, mask: Any = None) -> ch.Seen[Any]:
+    model = Model()
+    with ch.watch(model, keep=keep) as found:
+        model(TOKENS, mask)
+    return found
+
+
+def same(ours: object, theirs: object) -> None:
+    """That two rows hold the same numbers."""
+    assert isinstance(ours, tuple)
+    assert isinstance(theirs, tuple)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a == (pytest.approx(b, abs=1e-6) if isinstance(b, float) else b)
+
+
+def test_a_row_for_each_head_of_each_layer() -> None:
+    table = seen("matrix").table(TOKENS)
+    assert [(row.layer, row.head) for row in table] == [
+        *(("one", head) for head in range(2)),
+        *(("two", head) for head in range(4)),
+    ]
+    assert [row.queries for row in table] == [14, 14, 28, 28, 28, 28]
+
+
+def test_the_numbers_are_averages_over_all_calls() -> None:
+    found = seen("matrix")
+    calls = found.calls("two")
+    for row in found.table(TOKENS)[2:]:
+        entropy = torch.stack([call.entropy()[:, row.head] for call in calls])
+        distance = torch.stack([call.distance()[:, row.head] for call in calls])
+        scores = [ch.roles(call, TOKENS) for call in calls]
+        assert row.entropy == pytest.approx(float(entropy.mean()))
+        assert row.distance == pytest.approx(float(distance.mean()))
+        for name in ("first", "previous", "duplicate", "induction", "local", "uniform"):
+            score = torch.stack([getattr(each, name)[:, row.head] for each in scores])
+            assert getattr(row, name) == pytest.approx(float(score.mean()))
+
+
+def test_summaries_give_the_same_table() -> None:
+    matrices, summaries = seen("matrix"), seen("summary")
+    for ours, theirs in zip(summaries.table(), matrices.table(TOKENS), strict=True):
+        same(ours, theirs)
+
+
+def test_without_tokens_two_columns_are_missing() -> None:
+    table = seen("matrix").table()
+    assert all(row.duplicate is None and row.induction is None for row in table)
+    assert "induction" not in repr(table)
+    assert "uniform" in repr(table)
+
+
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_padding_does_not_count(keep: Keep) -> None:
+    """A batch with a shorter text gives what its texts give alone."""
+    padded = seen(keep, ch.padding([7, 4])).table(TOKENS if keep == "matrix" else None)
+    assert padded[0].queries == 11
+    alone = Model()
+    rows = []
+    for text in (TOKENS[:1], TOKENS[1:, :4]):
+        with ch.watch(alone) as found:
+            alone(text)
+        rows.append(found.table(text)[0])
+    assert padded[0].entropy == pytest.approx((7 * rows[0].entropy + 4 * rows[1].entropy) / 11)
+    assert padded[0].distance == pytest.approx((7 * rows[0].distance + 4 * rows[1].distance) / 11)
+
+
+def test_tokens_come_too_late_for_summaries() -> None:
+    with pytest.raises(ch.ArgumentError) as raised:
+        seen("summary").table(TOKENS)
+    assert raised.value.code == "tokens.keep"
+    assert "tokens must be given to watch(…, keep='summary', tokens=…)" in str(raised.value)
+
+
+def test_matrices_come_back(tmp_path: Path) -> None:
+    found = seen("matrix", ch.padding([7, 4]))
+    again = ch.load(found.save(tmp_path / "run.clearhead"))
+    assert repr(again) == repr(found)
+    for name in found:
+        for ours, theirs in zip(again.calls(name), found.calls(name), strict=True):
+            assert ours.dense().equal(theirs.dense())
+
+
+def test_summaries_come_back(tmp_path: Path) -> None:
+    found = seen("summary", ch.padding([7, 4]))
+    again = ch.load(found.save(tmp_path / "run.clearhead"))
+    assert repr(again) == repr(found)
+    assert again["one"].pooled.equal(found["one"].pooled)
+    assert again["one"].top_k.keys.equal(found["one"].top_k.keys)
+    assert len(again.table()) == 6
+    assert list(again.table()) == list(found.table())
+
+
+def test_a_growing_sequence_comes_back_as_one(tmp_path: Path) -> None:
+    class Step(nn.Module):
+        def forward(self, query: Tensor, key: Tensor) -> Tensor:
+            return ch.attend(query, key, key, mask=ch.causal())
+
+    model, cache = Step(), torch.randn(1, 2, 300, 4)
+    with ch.watch(model) as found:
+        model(cache[:, :, :100], cache[:, :, :100])
+        for length in range(101, 301):
+            model(cache[:, :, length - 1 : length], cache[:, :, :length])
+    path = found.save(tmp_path / "run.clearhead")
+    again = ch.load(path)
+    assert again[0].shape == (1, 2, 300, 300)
+    assert again[0].dense().equal(found[0].dense())
+    assert len(again.calls(0)) == 201
+    # Query and key once, and some words for each call.
+    assert path.stat().st_size < 2 * 2 * 300 * 4 * 4 + 600 * 201
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"is": "full"}, "does not hold what a watch has seen."),
+        ({"map": [["seen", 3]]}, "does not hold what a watch has seen."),
+        ({"map": [["keep", "matrix"], ["calls", {"map": []}]]}, "does not hold what a watch"),
+        ({"keep": "pickle"}, "keeps 'pickle', which is not known."),
+        ({"keep": []}, "keeps [], which is not known."),
+        ({"calls": {"map": [["a", {"list": []}]]}}, "a AttentionMatrix for every call of 'a'."),
+        ({"calls": {"map": [["a", {"list": [{"is": "full"}]}]]}}, "for every call of 'a'."),
+    ],
+)
+def test_other_content_is_refused(content: dict[str, Any], text: str, tmp_path: Path) -> None:
+    if not {"is", "map"} & content.keys():
+        whole = {"model": "M", "keep": "matrix", "calls": {"map": []}} | content
+        pairs = [[k, {"list": v} if isinstance(v, list) else v] for k, v in whole.items()]
+        content = {"map": [["seen", {"map": pairs}]]}
+    path = tmp_path / "run.clearhead"
+    header = json.dumps({"version": files.VERSION, "content": content})
+    save_file({"0": torch.zeros(1)}, path, metadata={files.KEY: header})
+    with pytest.raises(ch.FileError) as raised:
+        ch.load(path)
+    assert raised.value.code == "file.content"
+    assert text in str(raised.value)
