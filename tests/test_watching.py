@@ -433,8 +433,9 @@ def test_a_call_that_cannot_be_read_is_told_at_the_end() -> None:
 
 NOTHING_SEEN = """\
 [watch.nothing-seen] {} ran without a call of attention that can be seen: of
-torch.nn.functional.scaled_dot_product_attention, nn.MultiheadAttention or clearhead.
-  - a transformers model is seen with attn_implementation="sdpa"
+torch.nn.functional.scaled_dot_product_attention, nn.MultiheadAttention, clearhead, or the
+attention interface of transformers.
+  - a model with code of its own for the softmax of the scores is not seen
   - code that torch.compile has compiled is not seen"""
 
 
@@ -550,8 +551,13 @@ def test_a_model_of_transformers() -> None:
     assert seen.layers == tuple(f"encoder.layer.{i}.attention.self" for i in range(6))
     for name, weights, reference in zip(seen, theirs, truth, strict=True):
         assert_no_worse(seen[name].dense(), reference, weights, what=name)
-    with pytest.raises(WatchError, match=r"^\[watch.nothing-seen\]"), watch(plain):
-        plain(ids)
+    with torch.no_grad():
+        alone = plain(ids, attention_mask=attended, output_attentions=True)
+        with watch(plain) as seen:
+            watched = plain(ids, attention_mask=attended, output_attentions=True)
+    assert torch.equal(watched.last_hidden_state, alone.last_hidden_state)
+    for name, weights, reference in zip(seen, alone.attentions, truth, strict=True):
+        assert_no_worse(seen[name].dense(), reference, weights, what=name)
 
 
 def test_a_part_of_a_model_that_runs_alone_is_seen() -> None:

@@ -30,14 +30,14 @@ from clearhead.errors import (
 )
 from clearhead.matrix import AttentionMatrix
 from clearhead.problem import Problem
-from clearhead.routes import multi_head_attention, own, sdpa, tap
+from clearhead.routes import multi_head_attention, own, sdpa, tap, transformers
 from clearhead.routes.keeping import Copies, of_heads
 from clearhead.routes.sizes import Estimate, estimated, sizes_of
 from clearhead.seen import Keep, Kept, Seen
 from clearhead.shapes import check_tensor, whole
 from clearhead.summary import Summary
 
-ROUTES = (own, sdpa, multi_head_attention)
+ROUTES = (own, sdpa, multi_head_attention, transformers)
 
 _lock = threading.Lock()
 _active: list["Watch[Any]"] = []
@@ -212,8 +212,9 @@ class Watch(Generic[Kept]):
         raise WatchError(
             "watch.nothing-seen",
             f"{name} ran without a call of attention that can be seen: of\n"
-            "torch.nn.functional.scaled_dot_product_attention, nn.MultiheadAttention or clearhead.\n"
-            '  - a transformers model is seen with attn_implementation="sdpa"\n'
+            "torch.nn.functional.scaled_dot_product_attention, nn.MultiheadAttention, clearhead, or the\n"
+            "attention interface of transformers.\n"
+            "  - a model with code of its own for the softmax of the scores is not seen\n"
             "  - code that torch.compile has compiled is not seen",
         )
 
@@ -312,8 +313,8 @@ def watch(
     The model runs on its own kernel and gives its own output, bit for bit. Query and key of each
     call are kept (O(tokens) memory); the matrix of weights is worked out where somebody looks.
     What is seen is PyTorch's function of attention, nn.MultiheadAttention in all of its ways, the
-    fast path of nn.TransformerEncoder included, and the layers of clearhead. Weights are those
-    before dropout.
+    fast path of nn.TransformerEncoder included, models of transformers whatever their
+    attn_implementation, and the layers of clearhead. Weights are those before dropout.
 
     Args:
         model: any PyTorch model.

@@ -320,8 +320,9 @@ def test_a_model_that_attends_to_something_else_is_refused(gpt2: Path) -> None:
 
 
 def test_a_model_that_attends_by_another_route_is_refused(gpt2: Path) -> None:
-    model = load(str(gpt2))
-    model.model.set_attn_implementation("eager")  # type: ignore[operator]
+    sizes = {"vocab_size": 330, "hidden_size": 16, "n_layer": 1, "n_head": 2}
+    bloom = transformers.BloomModel(transformers.BloomConfig.from_dict(sizes)).eval()
+    model = TextModel("bloom", bloom, load(str(gpt2)).tokenizer, False, None)
     with pytest.raises(WatchError) as refusal:
         model.read("The animal did")
     assert refusal.value.code == "watch.nothing-seen"

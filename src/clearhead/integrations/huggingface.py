@@ -72,8 +72,7 @@ class TextModel:
                 Unicode; `model.too-long`, for more tokens than the model has places for;
                 `model.vocabulary`, for a tokenizer of another model; `model.shape`, if it attends
                 to something else than the tokens; `model.unreadable`, if it takes other input.
-            WatchError: code `watch.nothing-seen`, if it attends by another route than PyTorch's
-                attention function.
+            WatchError: code `watch.nothing-seen`, if it attends by code of its own.
         """
         ids = self._ids(text)
         tokenizer = self.tokenizer
