@@ -15,6 +15,32 @@ from tests.tolerances import assert_no_worse
 CPU = torch.device("cpu")
 
 
+class First(ch.Bias):
+    """A bias of one's own, by the two methods that make one: a bonus for the first key."""
+
+    def block(
+        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
+    ) -> Tensor:
+        keys_of_part = torch.arange(keys.start, keys.stop, device=device)
+        return (keys_of_part == 0).float().view(1, 1, 1, -1)
+
+    def describe(self) -> str:
+        return "first"
+
+
+class Numbered(ch.Bias):
+    """Another: every number of (batch, num_heads, query_len, kv_len) tells where it stands."""
+
+    def block(
+        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
+    ) -> Tensor:
+        whole = torch.arange(2 * 4 * query_len * kv_len, dtype=torch.float32, device=device)
+        return whole.view(2, 4, query_len, kv_len)[:, :, queries, keys]
+
+    def describe(self) -> str:
+        return "numbered"
+
+
 def slopes_of(num_heads: int) -> list[float]:
     bias = ch.alibi(num_heads)
     assert isinstance(bias, Alibi)
@@ -196,18 +222,6 @@ def test_a_tensor_becomes_a_bias_and_a_bias_stays_one() -> None:
 
 
 def test_a_bias_of_ones_own() -> None:
-    """Two methods make one; here, a bonus for the first key."""
-
-    class First(ch.Bias):
-        def block(
-            self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-        ) -> Tensor:
-            keys_of_part = torch.arange(keys.start, keys.stop, device=device)
-            return (keys_of_part == 0).float().view(1, 1, 1, -1)
-
-        def describe(self) -> str:
-            return "first"
-
     query, key, value = torch.randn(2, 4, 3, 8), torch.randn(2, 4, 5, 8), torch.randn(2, 4, 5, 8)
     tensor = torch.zeros(3, 5)
     tensor[:, 0] = 1
@@ -215,3 +229,59 @@ def test_a_bias_of_ones_own() -> None:
         found = ch.attend(query, key, value, bias=First(), kernel=kernel)
         assert torch.equal(found, ch.attend(query, key, value, bias=tensor, kernel=kernel))
     assert "bias=first" in pose(query, key, value, bias=First()).describe()
+
+
+QUERIES, KEYS = 3, 5
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        *(as_bias(torch.randn(shape)) for shape in SHAPES),
+        ch.alibi(4),
+        ch.alibi(slopes=torch.rand(4)),
+        First(),
+        Numbered(),
+    ],
+    ids=lambda bias: bias.describe(),
+)
+def test_the_bias_of_pairs_is_that_of_the_whole(bias: ch.Bias) -> None:
+    whole = bias.to_dense(QUERIES, KEYS).expand(2, 4, QUERIES, KEYS)
+    queries, keys = torch.tensor([0, 2, 2, 1]), torch.tensor([4, 0, 0, 3])
+    found = bias.at(queries.view(1, 1, 1, -1), keys.view(1, 1, 1, -1), QUERIES, KEYS)
+    assert found.ndim == 4
+    assert torch.equal(found.expand(2, 4, 1, 4)[:, :, 0], whole[:, :, queries, keys])
+    # Other pairs in each sample, and one key for all.
+    of_sample = torch.tensor([[0, 2, 1], [1, 1, 2]])
+    key = torch.full((1, 1, 1, 1), 3)
+    found = bias.at(of_sample.view(2, 1, 1, -1), key, QUERIES, KEYS).expand(2, 4, 1, 3)
+    for sample, row in enumerate(of_sample):
+        assert torch.equal(found[sample, :, 0], whole[sample, :, row, 3])
+    # A rectangle.
+    found = bias.at(queries.view(1, 1, -1, 1), keys.view(1, 1, 1, -1), QUERIES, KEYS)
+    assert torch.equal(found.expand(2, 4, 4, 4), whole[:, :, queries[:, None], keys])
+    nothing = torch.zeros(1, 1, 1, 0, dtype=torch.int64)
+    assert bias.at(nothing, nothing, QUERIES, KEYS).shape[-1] == 0
+
+
+def test_the_bias_of_no_samples() -> None:
+    nobody = torch.zeros(0, 1, 1, 3, dtype=torch.int64)
+    query, key = torch.randn(0, 4, QUERIES, 2), torch.randn(0, 4, KEYS, 2)
+    for bias in (ch.alibi(4), First(), as_bias(torch.zeros(QUERIES, KEYS))):
+        assert bias.at(nobody, nobody, QUERIES, KEYS).expand(0, 4, 1, 3).shape == (0, 4, 1, 3)
+        weights = ch.AttentionMatrix(query, key, bias=bias)
+        assert weights.at(nobody[:, 0, 0], nobody[:, 0, 0]).shape == (0, 4, 3)
+
+
+def test_a_trained_bias_of_pairs_has_its_gradient() -> None:
+    tensor = torch.randn(1, 4, QUERIES, KEYS, requires_grad=True)
+    slopes = torch.rand(4, requires_grad=True)
+    pair = torch.tensor(2).view(1, 1, 1, 1), torch.tensor(1).view(1, 1, 1, 1)
+    as_bias(tensor).at(*pair, QUERIES, KEYS).sum().backward()
+    expected = torch.zeros(1, 4, QUERIES, KEYS)
+    expected[:, :, 2, 1] = 1
+    assert tensor.grad is not None
+    assert torch.equal(tensor.grad, expected)
+    ch.alibi(slopes=slopes).at(*pair, QUERIES, KEYS).sum().backward()
+    assert slopes.grad is not None
+    assert torch.equal(slopes.grad, torch.full((4,), -3.0))

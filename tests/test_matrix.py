@@ -12,7 +12,13 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import AttentionMatrix, matrix
-from clearhead.errors import ArgumentTypeError, SelectionError, ShapeError, TooLargeError
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    SelectionError,
+    ShapeError,
+    TooLargeError,
+)
 from clearhead.kernels import eager
 from tests.memory import LargestTensor
 
@@ -427,7 +433,7 @@ def test_input_that_attend_refuses() -> None:
 
 
 def test_what_does_not_fit_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matrix, "_free_bytes", lambda device: 8_000_000_000)
+    monkeypatch.setattr(matrix, "free_bytes", lambda device: 8_000_000_000)
     long = torch.zeros(1, 1, 1, 4).expand(1, 8, 200_000, 4)
     weights = AttentionMatrix(long, long)
     text = (
@@ -520,3 +526,254 @@ def test_a_long_list_is_not_repeated_in_the_error() -> None:
     with pytest.raises(SelectionError) as caught:
         AttentionMatrix(*inputs())[index]
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_chosen_pairs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = PROBLEMS[name]()
+    expected = plain(weights)
+    query_len, kv_len = expected.shape[2:]
+    close(weights.at(1, -2), expected[:, :, 1, -2])
+    close(weights.at(-1, [0, 2, 2]), expected[:, :, -1, [0, 2, 2]])
+    close(weights.at([1, -1, 0], 2), expected[:, :, [1, -1, 0], 2])
+    of_sample = torch.tensor([[0, 1, 2], [5, 4, -1]])
+    pairs = weights.at(of_sample, [0, 1, -1])
+    close(pairs, torch.stack([expected[i, :, row, [0, 1, -1]] for i, row in enumerate(of_sample)]))
+    # More pairs than are worked on at a time.
+    monkeypatch.setattr(matrix, "PORTION", 3 * BATCH * HEADS * DIM)
+    every = (
+        torch.arange(query_len).repeat_interleave(kv_len),
+        torch.arange(kv_len).repeat(query_len),
+    )
+    close(weights.at(*every).unflatten(-1, (query_len, kv_len)), expected)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_diagonals(name: str) -> None:
+    weights = PROBLEMS[name]()
+    expected = plain(weights)
+    query_len, kv_len = expected.shape[2:]
+    for offset in range(-query_len - 1, kv_len + 2):
+        close(weights.diagonal(offset), expected.diagonal(offset, 2, 3))
+    close(weights.diagonal(), expected.diagonal(0, 2, 3))
+    for offset in (10**21, -(10**21), 2**63 - 1, -(2**63)):
+        assert weights.diagonal(offset).shape == (BATCH, HEADS, 0)
+    offset: Any = np.int64(-1)
+    close(weights.diagonal(offset), expected.diagonal(-1, 2, 3))
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_pairs_of_fewer_dimensions(dims: int) -> None:
+    query, key = (t[(0,) * (4 - dims)] for t in inputs())
+    weights = AttentionMatrix(query, key)
+    expected = weights.dense()
+    close(weights.at(1, 2), expected[..., 1, 2])
+    close(weights.at([1, 3], [2, 0]), expected[..., [1, 3], [2, 0]])
+    close(weights.at(torch.tensor([[1, 3]]), [2, 0]), expected[..., [1, 3], [2, 0]])
+    close(weights.diagonal(2), expected.diagonal(2, -2, -1))
+
+
+def test_pairs_under_autocast() -> None:
+    query, key = (t.float() for t in inputs())
+    weights = AttentionMatrix(query, key, mask=ch.causal())
+    expected = weights.at([1, 5], [0, 4])
+    again = AttentionMatrix(query, key, mask=ch.causal())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(again.at([1, 5], [0, 4]), expected)
+
+
+@pytest.mark.parametrize("name", ["everything at once", "causal", "empty rows", "grouped heads"])
+def test_gradients_of_pairs(name: str) -> None:
+    example = PROBLEMS[name]().problem
+    options: dict[str, Any] = {
+        "mask": example.mask,
+        "bias": example.bias,
+        "scale": example.scale,
+        "softcap": example.softcap,
+        "sinks": None if example.sinks is None else example.sinks.clone().requires_grad_(),
+    }
+    query, key = (t.clone().requires_grad_() for t in (example.query, example.key))
+    leaves = [t for t in (query, key, options["sinks"]) if t is not None]
+    weights = AttentionMatrix(query, key, **options)
+    expected = plain(weights)
+    for part, whole in [
+        (weights.at([0, 3, -1, 3], [1, 2, 0, 2]), expected[:, :, [0, 3, -1, 3], [1, 2, 0, 2]]),
+        (weights.diagonal(-1), expected.diagonal(-1, 2, 3)),
+    ]:
+        pull = torch.randn_like(part)
+        actual = torch.autograd.grad(part, leaves, pull)
+        truth = torch.autograd.grad(whole, leaves, pull, retain_graph=True)
+        for mine, theirs in zip(actual, truth, strict=True):
+            close(mine, theirs)
+
+
+def test_gradients_of_pairs_by_finite_differences() -> None:
+    query = torch.randn(1, 2, 3, 2, dtype=torch.float64, requires_grad=True)
+    key = torch.randn(1, 1, 2, 2, dtype=torch.float64, requires_grad=True)
+    sinks = torch.randn(2, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(1, 2, 3, 2, dtype=torch.float64, requires_grad=True)
+
+    # More queries than keys: the first sees nothing.
+    def of(query: Tensor, key: Tensor, sinks: Tensor, bias: Tensor) -> AttentionMatrix:
+        return AttentionMatrix(query, key, mask=ch.causal(), sinks=sinks, bias=bias)
+
+    given = (query, key, sinks, bias)
+    assert torch.autograd.gradcheck(lambda *given: of(*given).at([0, 1, 2], [0, 0, 1]), given)
+    assert torch.autograd.gradcheck(lambda *given: of(*given).diagonal(-1), given)
+
+
+def test_a_diagonal_of_a_long_text_is_never_squared() -> None:
+    tokens = 20_000
+    query, key = (torch.randn(1, 1, tokens, 8) for _ in range(2))
+    mask = ch.causal() & ch.sliding_window(left=60)
+    weights = AttentionMatrix(query, key, mask=mask)
+    with LargestTensor() as memory:
+        diagonal = weights.diagonal(-1)
+    assert memory.largest <= 4 * 64 * tokens
+    close(diagonal[0, 0, 5], weights[0, 0, 6, 5])
+
+
+@pytest.mark.parametrize("dims", [2, 3, 4])
+def test_zooms(dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key = (t[(0,) * (4 - dims)] for t in inputs())
+    weights = AttentionMatrix(query, key, mask=ch.causal())
+    expected = weights.dense()
+    for portion in (1 << 21, 2 * BATCH * HEADS * KEYS):
+        monkeypatch.setattr(matrix, "PORTION", portion)
+        zoom = weights.pool(2, 3, queries=slice(1, 5), keys=slice(None, None, 2))
+        assert zoom.shape == (*weights.shape[:-2], 2, 3)
+        # Four queries in two bins, and five keys in bins of two, two and one.
+        part = expected[..., 1:5, ::2]
+        rows = torch.stack([part[..., :2, :].sum(dim=-2), part[..., 2:, :].sum(dim=-2)], dim=-2)
+        columns = [rows[..., :2], rows[..., 2:4], rows[..., 4:]]
+        close(zoom, torch.stack([each.sum(dim=-1) for each in columns], dim=-1))
+        close(weights.pool(6, 1, queries=slice(None)), expected.sum(dim=-1, keepdim=True))
+        close(weights.pool(1, 9, keys=slice(None)), expected.sum(dim=-2, keepdim=True))
+        reverse = slice(None, None, -1)
+        close(weights.pool(6, 9, queries=reverse, keys=reverse), expected.flip(-1, -2))
+
+
+def test_numbers_of_numpy() -> None:
+    weights = AttentionMatrix(*inputs())
+    two: Any = np.int64(2)
+    assert torch.equal(weights.top_k(two).keys, weights.top_k(2).keys)
+    assert torch.equal(weights.pool(two, two), weights.pool(2, 2))
+
+
+SEGMENTS = torch.zeros(KEYS, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "text"),
+    [
+        *(
+            (
+                lambda a, k=k: a.top_k(k),
+                ArgumentError,
+                f"[top-k.value] k must be a whole number from 1 to kv_len=9; got {k!r}.",
+            )
+            for k in (0, 10, -1, 1.0, True, "a", None)
+        ),
+        *(
+            (
+                lambda a, rows=rows: a.pool(rows, 2),
+                ArgumentError,
+                "[pool.size] rows must be a whole number from 1 to the number of queries, 6; got "
+                f"{rows!r}.",
+            )
+            for rows in (0, 7, -1, 2.0, True, None)
+        ),
+        (
+            lambda a: a.pool(2, 10),
+            ArgumentError,
+            "[pool.size] columns must be a whole number from 1 to the number of keys, 9; got 10.",
+        ),
+        (
+            lambda a: a.pool(3, 2, queries=slice(1, 3)),
+            ArgumentError,
+            "[pool.size] rows must be a whole number from 1 to the number of queries, 2; got 3.",
+        ),
+        (
+            lambda a: a.pool(1, 1, keys=slice(3, 3)),
+            ArgumentError,
+            "[pool.size] columns must be a whole number from 1 to the number of keys, 0; got 1.",
+        ),
+        (
+            lambda a: a.pool(1, 1, keys=3),
+            SelectionError,
+            "[matrix.index] queries and keys take a slice; got 3.",
+        ),
+        (
+            lambda a: a.pool(1, 1, queries=slice("a", None)),
+            SelectionError,
+            "[matrix.index] slice('a', None, None) is not a slice of ints.",
+        ),
+        (
+            lambda a: a.mass([0] * KEYS),
+            ArgumentTypeError,
+            "[segments.type] segments must be a tensor of bool or of ints; got list.",
+        ),
+        (
+            lambda a: a.mass(SEGMENTS.double()),
+            ArgumentTypeError,
+            "[segments.type] segments must be bool or whole numbers; got torch.float64.",
+        ),
+        (
+            lambda a: a.mass(SEGMENTS[1:]),
+            ShapeError,
+            "[segments.shape] segments must have shape (kv_len,) = (9,) or (batch, kv_len) = "
+            "(2, 9); got (8,).",
+        ),
+        (
+            lambda a: a.mass(SEGMENTS[None]),
+            ShapeError,
+            "[segments.shape] segments must have shape (kv_len,) = (9,) or (batch, kv_len) = "
+            "(2, 9); got (1, 9).",
+        ),
+        (
+            lambda a: a.mass(SEGMENTS + 9),
+            ArgumentError,
+            "[segments.value] segments must be numbers from 0 to below kv_len=9, or -1 for none; "
+            "got 9 to 9.",
+        ),
+        (
+            lambda a: a.mass(SEGMENTS - 2),
+            ArgumentError,
+            "[segments.value] segments must be numbers from 0 to below kv_len=9, or -1 for none; "
+            "got -2 to -2.",
+        ),
+        (
+            lambda a: a.diagonal(1.0),
+            ArgumentTypeError,
+            "[diagonal.type] offset must be a whole number; got float.",
+        ),
+        (
+            lambda a: a.diagonal(True),
+            ArgumentTypeError,
+            "[diagonal.type] offset must be a whole number; got bool.",
+        ),
+        (
+            lambda a: a.at([0, 1], [0, 1, 2]),
+            SelectionError,
+            "[matrix.pairs] query_index and key_index must broadcast against each other; got "
+            "shapes (2,) and (3,).",
+        ),
+        (
+            lambda a: a.at(0, 9),
+            SelectionError,
+            "[matrix.range] index 9 is out of range for axis -1, which has 9.",
+        ),
+        (
+            lambda a: a.at(slice(2), 0),
+            SelectionError,
+            "[matrix.index] axis -2 takes an int, a slice or a list of ints; got "
+            "slice(None, 2, None).",
+        ),
+    ],
+)
+def test_refused_statistics(
+    ask: Callable[[AttentionMatrix], Any], error: type[Exception], text: str
+) -> None:
+    weights = AttentionMatrix(*inputs())
+    with pytest.raises(error, match=f"^{re.escape(text)}$"):
+        ask(weights)

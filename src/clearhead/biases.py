@@ -51,6 +51,8 @@ class Bias(ABC):
         """
         queries, keys = torch.broadcast_tensors(query_index, key_index)
         device = key_index.device
+        if not queries.numel():
+            return torch.zeros(queries.shape, device=device)
         rows = []
         for sample in range(queries.shape[0]):
             places = zip(
@@ -60,7 +62,7 @@ class Bias(ABC):
                 self.block(slice(i, i + 1), slice(j, j + 1), query_len, kv_len, device)
                 for i, j in places
             ]
-            row = torch.cat(blocks, dim=3) if blocks else torch.zeros(1, 1, 1, 0, device=device)
+            row = torch.cat(blocks, dim=3)
             row = row[sample : sample + 1] if row.shape[0] > 1 and queries.shape[0] > 1 else row
             rows.append(row.unflatten(3, queries.shape[2:])[:, :, 0])
         return torch.cat(rows)

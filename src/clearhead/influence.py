@@ -2,11 +2,18 @@
 
 import reprlib
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
 
-from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DtypeError,
+    SelectionError,
+    ShapeError,
+)
 from clearhead.matrix import AttentionMatrix
 from clearhead.selecting import read_index
 from clearhead.shapes import whole
@@ -41,6 +48,7 @@ def rollout(
         ArgumentTypeError: code `rollout.type`, for what is no sequence of matrices.
         ArgumentError: codes `rollout.empty`, `rollout.head` and `rollout.residual`.
         ShapeError: code `rollout.shape`, for matrices that are not of the same tokens.
+        DtypeError: code `rollout.dtype`, for weights of different precisions.
         SelectionError: codes `matrix.index` and `matrix.range`, for an output that is not there.
 
     Example:
@@ -52,14 +60,11 @@ def rollout(
     """
     layers = _checked(matrices)
     _check_head(head, layers)
-    if (
-        isinstance(residual, bool)
-        or not isinstance(residual, int | float)
-        or not 0 <= residual <= 1
-    ):
+    if isinstance(residual, bool) or not isinstance(residual, Real) or not 0 <= residual <= 1:
         raise ArgumentError(
             "rollout.residual", f"residual must be a number from 0 to 1; got {residual!r}."
         )
+    share = float(residual)
     last = layers[-1]
     tokens = last.shape[-1]
     if isinstance(output, slice):
@@ -77,7 +82,7 @@ def rollout(
         else:
             each = layer.mT @ reached.unsqueeze(-3).expand(*layer.shape[:-1], len(places))
             passed = each.mean(dim=-3) if head == "mean" else each.select(-3, int(head))
-        reached = (1 - residual) * passed + residual * reached
+        reached = (1 - share) * passed + share * reached
     rows = reached.mT
     return rows[..., 0, :] if single else rows
 
@@ -101,6 +106,12 @@ def _checked(matrices: object) -> list[AttentionMatrix]:
                 "rollout.shape",
                 "every layer must attend from the same tokens to the same tokens; layer 0 is "
                 f"{first!r}, layer {place} is {each!r}.",
+            )
+        if each.dtype != first.dtype:
+            raise DtypeError(
+                "rollout.dtype",
+                "the weights of every layer must have one dtype; those of layer 0 are "
+                f"{first.dtype}, those of layer {place} {each.dtype}.",
             )
     return list(matrices)
 

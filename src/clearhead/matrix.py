@@ -95,6 +95,7 @@ class AttentionMatrix:
             query, key, key, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks
         )
         self._logsumexp: Tensor | None = None
+        self._entropy: Tensor | None = None
 
     @property
     def shape(self) -> torch.Size:
@@ -224,6 +225,7 @@ class AttentionMatrix:
                 "diagonal.type", f"offset must be a whole number; got {type(offset).__name__}."
             )
         problem = self.problem
+        steps = max(-problem.query_len, min(steps, problem.kv_len))  # beyond them is nothing
         first = max(0, -steps)
         count = max(0, min(problem.query_len - first, problem.kv_len - max(0, steps)))
         queries = torch.arange(first, first + count)
@@ -241,7 +243,7 @@ class AttentionMatrix:
         """
         if isinstance(value, Tensor) and value.ndim == 1:
             return (self @ value[:, None])[..., 0]
-        posed = self._with_value(value)
+        posed = self._with_value(value, "2 or 1")
         return self._restore(choose(posed).attend(posed))
 
     @property
@@ -263,7 +265,9 @@ class AttentionMatrix:
             >>> ch.AttentionMatrix(query, key, mask=ch.causal()).entropy()
             tensor([0.0000, 0.6931, 1.0986])
         """
-        return self._gather(Entropy(self.problem))
+        if self._entropy is None:
+            self._entropy = self._gather(Entropy(self.problem))
+        return self._entropy
 
     def max(self) -> Tensor:
         """The largest weight of each query; 0 for one that may attend to nothing.
@@ -406,17 +410,17 @@ class AttentionMatrix:
         row_bins = bins(len(picked_rows), rows, self.device)
         column_bins = bins(len(picked_keys), columns, self.device)
         leading = (problem.batch, problem.num_heads)
-        pooled = torch.zeros(*leading, rows, columns, dtype=self.dtype, device=self.device)
+        pooled = torch.zeros(*leading, rows, columns, dtype=torch.float64, device=self.device)
         portion = max(1, PORTION // max(1, math.prod(leading) * problem.kv_len))
         everything = slice(None)
         with torch.no_grad():
             for some, places in zip(
                 picked_rows.split(portion), row_bins.split(portion), strict=True
             ):
-                part = self._part(everything, everything, some, picked_keys)
+                part = self._part(everything, everything, some, picked_keys).double()
                 sums = part.new_zeros(*leading, rows, len(picked_keys)).index_add_(2, places, part)
                 pooled.index_add_(3, column_bins, sums)
-        return self._restore(pooled)
+        return self._restore(pooled.to(self.dtype))
 
     def summary(
         self,
@@ -439,6 +443,7 @@ class AttentionMatrix:
             progress: called as the work goes on with the share that is done, 0 to 1.
 
         Raises:
+            ArgumentTypeError: codes `pool.type` and `progress.type`.
             ClearheadError: for a value that `attend` refuses, and as the single methods do.
 
         Example:
@@ -452,16 +457,25 @@ class AttentionMatrix:
             tensor([[5.0000, 5.0000]])
         """
         problem = self.problem
-        if value is not None:
-            problem = self._with_value(value)
+        posed = None if value is None else self._with_value(value, "2")
         members = None if segments is None else self._members(segments)
         largest = None if top_k is None else self._largest(top_k)
         pooled = None
         if pool is not None:
+            if not isinstance(pool, Sequence) or len(pool) != 2:
+                raise ArgumentTypeError(
+                    "pool.type", f"pool must be a pair (rows, columns); got {reprlib.repr(pool)}."
+                )
             _check_pool(*pool, problem.query_len, problem.kv_len)
             pooled = Pooled(problem, *pool)
         mass = None if members is None else Mass(problem, members[0])
-        context = None if value is None else Context(problem)
+        if progress is not None and not callable(progress):
+            raise ArgumentTypeError(
+                "progress.type",
+                f"progress must be a function of the share that is done; got "
+                f"{type(progress).__name__}.",
+            )
+        context = None if posed is None else Context(problem, posed.value)
         total, entropy, maximum = LogSumExp(problem), Entropy(problem), Maximum(problem)
         distance, received = Distance(problem), Received(problem)
         # The token before by position: the last query sits on the last key.
@@ -474,9 +488,10 @@ class AttentionMatrix:
         sweep(problem, [each for each in every if each is not None], progress)
         if self._logsumexp is None:
             self._logsumexp = total.result
+        self._entropy = self._restore(entropy.result)
         return Summary(
             logsumexp=self._restore(total.result),
-            entropy=self._restore(entropy.result),
+            entropy=self._entropy,
             max=self._restore(maximum.result),
             distance=self._restore(distance.result),
             first=self._restore(first.result),
@@ -510,8 +525,11 @@ class AttentionMatrix:
         mask = "" if problem.mask is None else f" mask={problem.mask.describe()}"
         return f"AttentionMatrix [{sizes}]{mask}"
 
-    def _with_value(self, value: Tensor) -> Problem:
-        """The problem with a value, for all samples and heads alike if it has two dimensions."""
+    def _with_value(self, value: Tensor, fewer: str) -> Problem:
+        """The problem with a value, for all samples and heads alike if it has two dimensions.
+
+        `fewer` says in errors how many dimensions it may have instead of the query's.
+        """
         if not isinstance(value, Tensor):
             raise ArgumentTypeError(
                 "value.type", f"value must be a torch.Tensor; got {type(value).__name__}."
@@ -524,7 +542,7 @@ class AttentionMatrix:
         else:
             raise ShapeError(
                 "shape.dimensions",
-                f"value must have {problem.dims} dimensions like the query, or 2 or 1; got shape "
+                f"value must have {problem.dims} dimensions like the query, or {fewer}; got shape "
                 f"{tuple(value.shape)}.",
             )
         key = problem.key
@@ -660,7 +678,7 @@ class AttentionMatrix:
         wanted = self.dtype.itemsize
         for size in sizes:
             wanted *= size
-        free = _free_bytes(self.device)
+        free = free_bytes(self.device)
         # Beside the result, the portions of it are held once more while they are put together.
         if 2 * wanted > free:
             raise TooLargeError(
@@ -685,7 +703,7 @@ def _check_pool(rows: int, columns: int, queries: int, keys: int) -> None:
             )
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
     """Memory that is free on the device, in bytes, as far as the system tells."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]

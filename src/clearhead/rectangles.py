@@ -57,8 +57,11 @@ def weights_from(problem: Problem, scores: Tensor, total: Tensor, heads: Tensor)
         sinks = stages.accumulated(problem.sinks)[heads]
         total = torch.logaddexp(total, sinks[:, None].expand_as(total))
     hidden = scores == -torch.inf
-    total = total.masked_fill(total == -torch.inf, 0.0)
-    return torch.exp(scores - total[..., None]).masked_fill(hidden, 0.0)
+    # As in the stages: a query whose scores are no numbers gets NaN, and sends no gradient.
+    broken = ~(total < torch.inf)
+    total = total.masked_fill(broken | (total == -torch.inf), 0.0)
+    shares = torch.exp(scores.masked_fill(broken[..., None], 0.0) - total[..., None])
+    return shares.masked_fill(broken[..., None], torch.nan).masked_fill(hidden, 0.0)
 
 
 def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
@@ -67,8 +70,9 @@ def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Ten
     query = stages.accumulated(torch.take_along_dim(problem.query, at_query, dim=2))
     key = stages.accumulated(torch.take_along_dim(problem.key, at_key, dim=2))
     # Grouped heads share a key; a head of the group is an axis of its own here.
-    grouped = query.unflatten(1, (problem.num_kv_heads, -1))
-    raw = (grouped * key[:, :, None]).sum(dim=-1).flatten(1, 2)
+    query, key = query.unflatten(1, (problem.num_kv_heads, -1)), key[:, :, None]
+    raw = (stages.finite(query) * stages.finite(key)).sum(dim=-1)
+    raw = raw.masked_fill(stages.tainted(query) | stages.tainted(key), torch.nan).flatten(1, 2)
     at_query, at_key = queries[:, None, None, :], keys[:, None, None, :]
     sizes = problem.query_len, problem.kv_len
     bias = visible = None

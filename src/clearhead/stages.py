@@ -112,8 +112,10 @@ def logsumexp(
 ) -> Float[Tensor, "*batch query_len"]:
     """log Σ exp of a query's masked scores, over the keys; −∞ if it may attend to nothing."""
     _, empty = _hidden_and_empty(masked_scores)
-    total = torch.logsumexp(masked_scores.masked_fill(empty, 0.0), dim=-1)
-    return total.masked_fill(empty[..., 0], -torch.inf)
+    # As in the weights: a query whose scores are NaN sends no gradient.
+    broken = torch.isnan(masked_scores).any(dim=-1, keepdim=True)
+    total = torch.logsumexp(masked_scores.masked_fill(empty | broken, 0.0), dim=-1)
+    return total.masked_fill(broken[..., 0], torch.nan).masked_fill(empty[..., 0], -torch.inf)
 
 
 def dropped_weights(

@@ -1,5 +1,6 @@
 """What can be gathered from the weights of attention while they pass by, chunk after chunk."""
 
+import math
 from abc import ABC, abstractmethod
 from functools import cached_property
 
@@ -79,7 +80,7 @@ class Chunk:
     @cached_property
     def total(self) -> Tensor:
         """The sum of the weights of each query, (heads, queries): 1 less what its sink gets."""
-        if self.visible is not None:
+        if self.visible is not None or not self.weights.shape[-1]:
             return self.weights.sum(dim=-1)
         total = self.weights.new_ones(self.weights.shape[:2])
         if self.sinks is not None:
@@ -100,9 +101,16 @@ class Chunk:
         return self.row_sums(every, 1)[:, 0]
 
     def times(self, columns: Tensor) -> Tensor:
-        """Weights · columns, for columns of shape (keys, width)."""
+        """Weights · columns, for columns of shape (keys, width) that are 0 or more."""
         rows = self.weights.flatten(0, 1)
-        return (rows @ columns).unflatten(0, self.weights.shape[:2])
+        if self.visible is None:
+            product = rows @ columns
+        else:
+            # A NaN is in the columns that count it, and in no other.
+            broken = rows.isnan()
+            product = rows.masked_fill(broken, 0.0) @ columns
+            product = product.masked_fill((broken.to(columns.dtype) @ columns) > 0, torch.nan)
+        return product.unflatten(0, self.weights.shape[:2])
 
     def row_sums(self, bins: Tensor, count: int) -> Tensor:
         """The weights summed over the queries of each bin, (heads, count, keys).
@@ -122,6 +130,10 @@ class Chunk:
 class Statistic(ABC):
     """Something gathered from all weights of a problem.
 
+    Attributes:
+        finite: whether the numbers that it multiplies with weights are all finite. If not, it is
+            told which pairs are visible: a weight of 0 does not take a NaN away.
+
     Example:
         >>> import torch
         >>> from clearhead.problem import pose
@@ -132,6 +144,8 @@ class Statistic(ABC):
         >>> maximum.result
         tensor([[[0.2500, 0.2500, 0.2500]]])
     """
+
+    finite: bool = True
 
     @abstractmethod
     def take(self, chunk: Chunk) -> None:
@@ -171,20 +185,19 @@ class Maximum(PerQuery):
 class Entropy(PerQuery):
     """−Σ weight · ln weight, nats; 0 for a query that may attend to nothing.
 
-    With ln weight = score − logsumexp it is logsumexp − Σ weight · score, and no logarithm is taken.
-    It uses the scores up, so it comes after all that read them.
+    With ln weight = score − best score + ln largest weight, only one logarithm a query is taken.
+    The best score goes first, since all scores of a query together may be large, and digits would
+    be lost. It uses the scores up, so it comes after all that read them.
     """
 
     def of(self, chunk: Chunk) -> Tensor:
-        total = chunk.logsumexp
-        if chunk.sinks is not None:
-            sinks = chunk.sinks[:, None]
-            share = torch.sigmoid(total - sinks)
-            total = torch.logaddexp(total, sinks.expand_as(total)) * share
+        if not chunk.scores.shape[-1]:
+            return chunk.total
         # In the place of the scores: another buffer would cost as much as the product.
-        spread = torch.mul(chunk.scores, chunk.weights, out=chunk.scores).sum(dim=-1)
-        entropy = (total - spread).clamp_(min=0.0)
-        return entropy if chunk.empty is None else entropy.masked_fill(chunk.empty, 0.0)
+        lower = chunk.scores.sub_(chunk.best_score[..., None])
+        spread = lower.mul_(chunk.weights).sum(dim=-1)
+        # Counted down from 0, so that nothing is −0.
+        return (0.0 - torch.xlogy(chunk.total, chunk.maximum) - spread).clamp_(min=0.0)
 
 
 class Distance(PerQuery):
@@ -195,23 +208,23 @@ class Distance(PerQuery):
         self.offset = problem.kv_len - problem.query_len
 
     def of(self, chunk: Chunk) -> Tensor:
-        # |p − j| = (p − j) + 2 · max(0, j − p), counted from the first query of the chunk: the
-        # first part is one product with a vector, and the second is there for later keys only.
+        # Positions are counted from the first query of the chunk. Near the chunk, distances are
+        # taken pair by pair. Farther away the sign of p − j is that of −j, so that the sum is
+        # ∓ Σ weight · j ± p · Σ weight: products with two vectors, which lose no digits there.
         weights = chunk.weights
+        queries, width = weights.shape[1:]
         origin = self.offset + chunk.queries.start
-        position = torch.arange(weights.shape[1], device=weights.device)
+        position = torch.arange(queries, device=weights.device)
         key = torch.arange(chunk.keys.start, chunk.keys.stop, device=weights.device) - origin
-        rows = weights.flatten(0, 1)
-        behind = (rows @ -key.to(weights.dtype)).unflatten(0, weights.shape[:2])
-        distance = behind + chunk.total * position
-        near = max(0, min(1 - int(key[0]), len(key))) if len(key) else 0
-        far = max(near, min(len(position) - int(key[0]), len(key))) if len(key) else 0
-        steps = (key[near:far] - position[:, None]).clamp_(min=0).to(weights.dtype)
-        distance = distance + 2 * torch.linalg.vecdot(weights[..., near:far], steps)
-        if far < len(key):
-            later = weights[..., far:]
-            ahead = (rows[:, far:] @ key[far:].to(weights.dtype)).unflatten(0, weights.shape[:2])
-            distance = distance + 2 * (ahead - later.sum(dim=-1) * position)
+        first = chunk.keys.start - origin
+        near, far = (max(0, min(edge - first, width)) for edge in (-queries, 2 * queries))
+        steps = (position[:, None] - key[near:far]).abs().to(weights.dtype)
+        distance = torch.linalg.vecdot(weights[..., near:far], steps)
+        if far - near < width:
+            rows, away = weights.flatten(0, 1), key.to(weights.dtype)
+            away[near:far] = 0.0  # a product with whole rows is faster than one with parts of them
+            total = (rows @ -away.sign()).unflatten(0, weights.shape[:2])
+            distance += (rows @ away.abs()).unflatten(0, weights.shape[:2]) + total * position
         return distance
 
 
@@ -311,7 +324,13 @@ class Pooled(Statistic):
         self.row_bins = bins(problem.query_len, rows, problem.device)
         self.column_bins = bins(problem.kv_len, columns, problem.device)
         shape = (*problem.query.shape[:2], rows, columns)
-        self.result = stages.accumulated(problem.query[:0]).new_zeros(shape)
+        self.dtype = stages.accumulated(problem.query[:0]).dtype
+        # A bin may be most of the matrix: too many numbers to add up one by one in float32.
+        self.sums = torch.zeros(shape, dtype=torch.float64, device=problem.device)
+
+    @property
+    def result(self) -> Tensor:
+        return self.sums.to(self.dtype)
 
     def take(self, chunk: Chunk) -> None:
         rows = self.row_bins[chunk.queries]
@@ -319,7 +338,7 @@ class Pooled(Statistic):
         sums = chunk.row_sums(rows - first, last + 1 - first)
         chunk.column_sums = sums.sum(dim=1)
         place = (chunk.sample, chunk.heads, slice(first, last + 1))
-        self.result[place].index_add_(-1, self.column_bins[chunk.keys], sums)
+        self.sums[place].index_add_(-1, self.column_bins[chunk.keys], sums.double())
 
 
 class Received(Statistic):
@@ -340,15 +359,23 @@ class Received(Statistic):
 
 class Context(Statistic):
     """Weights times values: `result` is (batch, num_heads, query_len, value_head_dim), in the
-    dtype of the value."""
+    dtype of the value.
 
-    def __init__(self, problem: Problem) -> None:
-        self.value = problem.value
-        shape = (*problem.query.shape[:3], problem.value.shape[3])
-        self.result = problem.value.new_zeros(shape)
+    Args:
+        problem: the problem.
+        value: (batch, num_kv_heads or num_heads, kv_len, value_head_dim).
+    """
+
+    def __init__(self, problem: Problem, value: Tensor) -> None:
+        self.value = value
+        self.per_head = value.shape[1] == problem.num_heads
+        self.finite = all_finite(value)
+        shape = (*problem.query.shape[:3], value.shape[3])
+        self.result = value.new_zeros(shape)
 
     def take(self, chunk: Chunk) -> None:
-        value = stages.accumulated(self.value[chunk.sample, chunk.kv_heads, chunk.keys])
+        heads_of_value = chunk.heads if self.per_head else chunk.kv_heads
+        value = stages.accumulated(self.value[chunk.sample, heads_of_value, chunk.keys])
         heads, queries, keys = chunk.weights.shape
         if chunk.visible is not None:
             value = stages.repeated_heads(value, heads)
@@ -370,12 +397,27 @@ class TransposedSum(Statistic):
 
     def __init__(self, problem: Problem, vectors: Tensor) -> None:
         self.vectors = vectors
+        self.finite = all_finite(vectors)
         shape = (*problem.query.shape[:2], problem.kv_len, vectors.shape[3])
         self.result = stages.accumulated(problem.query[:0]).new_zeros(shape)
 
     def take(self, chunk: Chunk) -> None:
         vectors = stages.accumulated(self.vectors[chunk.place])
-        self.result[chunk.sample, chunk.heads, chunk.keys] += torch.bmm(chunk.weights.mT, vectors)
+        if chunk.visible is None:
+            product = torch.bmm(chunk.weights.mT, vectors)
+        else:
+            product = stages.context(chunk.weights.mT, vectors, chunk.visible.mT)
+        self.result[chunk.sample, chunk.heads, chunk.keys] += product
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Whether all numbers of a tensor are finite, found without another tensor of its size.
+
+    Example:
+        >>> all_finite(torch.tensor([1.0, torch.inf]))
+        False
+    """
+    return not tensor.numel() or all(math.isfinite(float(end)) for end in torch.aminmax(tensor))
 
 
 def bins(length: int, count: int, device: torch.device) -> Tensor:

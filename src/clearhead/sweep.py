@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.biases import DenseBias
+from clearhead.biases import Alibi, DenseBias
 from clearhead.masks.spans import Spans
 from clearhead.problem import Problem
-from clearhead.statistics import Chunk, Statistic
+from clearhead.statistics import Chunk, Statistic, all_finite
 
 HIDDEN = -1e30
 """The score of a hidden pair. Its weight is exactly 0, as with −∞, and weight · score is 0 too."""
@@ -75,7 +75,7 @@ def _sweep(problem: Problem, statistics: Sequence[Statistic], progress: Progress
         return
     group = problem.num_heads // problem.num_kv_heads
     kv_heads, queries = _sizes(problem, group)
-    ordinary = _is_ordinary(problem)
+    ordinary = _is_ordinary(problem) and all(each.finite for each in statistics)
     make = _Buffers(problem, kv_heads * group * queries).chunk if ordinary else _by_the_stages
     mask = problem.mask
     spans = None
@@ -112,24 +112,24 @@ def _sizes(problem: Problem, group: int) -> tuple[int, int]:
 
 def _is_ordinary(problem: Problem) -> bool:
     """Whether all numbers are finite, and so small that no score comes near HIDDEN."""
-    bounds = []
-    for tensor in (problem.query, problem.key, problem.value):
-        if tensor.numel():
-            low, high = torch.aminmax(tensor)
-            bounds.append(max(abs(float(low)), abs(float(high))))
-        else:
-            bounds.append(0.0)
-    query, key, value = bounds
-    score = query * key * problem.query.shape[3] * abs(problem.scale)
-    # A comparison with NaN is false.
-    if not (score <= LARGEST and value < torch.inf):
+    query, key = _magnitude(problem.query), _magnitude(problem.key)
+    score, scale = query * key * problem.query.shape[3], abs(problem.scale)
+    # The scale may be taken first or last. A comparison with NaN is false.
+    if not all(size <= LARGEST for size in (score, query * scale, score * scale)):
+        return False
+    if problem.sinks is not None and not all_finite(problem.sinks):
         return False
     bias = problem.bias
-    if bias is None or not bias.may_hide:
-        return True
-    if not isinstance(bias, DenseBias):
-        return False
-    return bool(((bias.tensor.abs() <= LARGEST) | (bias.tensor == -torch.inf)).all())
+    if isinstance(bias, Alibi):
+        return _magnitude(bias.slopes) * (problem.query_len + problem.kv_len) <= LARGEST
+    if isinstance(bias, DenseBias):
+        return bool(((bias.tensor.abs() <= LARGEST) | (bias.tensor == -torch.inf)).all())
+    return bias is None or not bias.may_hide
+
+
+def _magnitude(tensor: Tensor) -> float:
+    """The largest absolute value; NaN if there is one, 0 for nothing."""
+    return float(torch.stack(torch.aminmax(tensor)).abs().max()) if tensor.numel() else 0.0
 
 
 def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> Iterator[Part]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.errors import DtypeError, ShapeError, UnsupportedError
+from clearhead.errors import DeviceError, DtypeError, ShapeError, UnsupportedError
 from clearhead.planning import choose
 from clearhead.problem import Problem, pose
 from clearhead.shapes import check_tensor
@@ -50,6 +50,7 @@ class Transposed:
             ArgumentTypeError: code `vectors.type`, for what is no tensor.
             ShapeError: code `vectors.shape`.
             DtypeError: code `vectors.dtype`, for another dtype than the query's or the weights'.
+            DeviceError: code `vectors.device`.
             UnsupportedError: code `matrix.gradient`, for a bias that is trained.
         """
         problem = self.problem
@@ -74,6 +75,12 @@ class Transposed:
                 "vectors.dtype",
                 f"vectors must have the query's dtype, {problem.query.dtype}, or that of the "
                 f"weights, {summing}; got {vectors.dtype}.",
+            )
+        if vectors.device != problem.device:
+            raise DeviceError(
+                "vectors.device",
+                f"vectors must be on the query's device; they are on {vectors.device}, the query "
+                f"on {problem.device}.",
             )
         if torch.is_grad_enabled() and problem.bias is not None and problem.bias.requires_grad:
             raise UnsupportedError(
@@ -119,7 +126,8 @@ class _TransposedProduct(torch.autograd.Function):
         query, key = (stages.accumulated(each.detach()).requires_grad_() for each in (query, key))
         if sinks is not None:
             sinks = stages.accumulated(sinks.detach()).requires_grad_()
-        with torch.enable_grad():
+        # Autocast would lower what the product was made of.
+        with torch.enable_grad(), torch.autocast(query.device.type, enabled=False):
             posed = pose(
                 query,
                 stages.repeated_heads(key, problem.num_heads),
