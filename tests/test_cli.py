@@ -32,6 +32,11 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_models.save_gpt2(tmp_path_factory.mktemp("gpt2")))
 
 
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_models.save_llama(tmp_path_factory.mktemp("llama")))
+
+
 def test_show() -> None:
     found = lines("show", SENTENCE)
     assert found[0] == "all-MiniLM-L6-v2: 6 layers × 12 heads, 15 tokens"
@@ -82,6 +87,66 @@ def test_show_another_model(gpt2: str) -> None:
     text = "\n".join(found)
     assert "The ␣animal ␣ \\x1b [" in text
     assert not {"\x1b", "\u202e"} & set(text)
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("book") / "book.txt"
+    file.write_text(" ".join([tiny_models.TEXT] * 92), encoding="utf-8")
+    return str(file)
+
+
+def test_show_a_long_text(llama: str, book: str) -> None:
+    found = lines("show", "--file", book, "--model", llama)
+    assert found[0].endswith(": 2 layers × 4 heads, 1104 tokens")
+    assert "What the layers do, averaged over their heads" in found
+    assert "one cell is up to 35 × 18 tokens" in found
+    received = found[found.index("The tokens that receive most of the attention") + 1 :][:8]
+    words = [line.split()[1] for line in received]
+    assert all(f"[{word}]" in line for word, line in zip(words, received, strict=True))
+    assert found[-1].startswith("Next: add --layer ")
+    assert max(map(len, found)) <= 80
+
+
+def test_show_a_layer_of_a_long_text(llama: str, book: str, tmp_path: Path) -> None:
+    file = tmp_path / "map.png"
+    arguments = ["show", "--file", book, "--model", llama, "--layer", "1"]
+    found = lines(*arguments)
+    assert "Layer 1   layers.1.self_attn" in found
+    head = found[-1].split("--head ")[1].split(",")[0]
+    rows = found[found.index("Layer 1   layers.1.self_attn") + 3 :][:4]
+    alone = lines(*arguments, "--head", head, "--png", str(file))
+    assert rows[int(head)] in alone
+    assert alone[-1] == f"The map of layer 1, head {head} is in {file}"
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--layer", "2"], "[show.layer] layer must be 0 to 1; got 2."),
+        (["--layer", "1", "--head", "4"], "[show.head] head must be 0 to 3; got 4."),
+    ],
+)
+def test_a_place_that_a_long_text_does_not_have(
+    llama: str, book: str, arguments: list[str], message: str
+) -> None:
+    result = invoke("show", "--file", book, "--model", llama, *arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert message in result.stderr
+
+
+def test_an_interruption_of_a_long_text_leaves_no_file(
+    llama: str, book: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clearhead.drawing.static.save_png", interrupted)
+    file = tmp_path / "map.png"
+    result = invoke(*["show", "--file", book, "--model", llama, "--layer", "0", "--png", str(file)])
+    assert result.exit_code == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,9 @@ except ModuleNotFoundError as error:
     raise missing_extra(error.name, "cli", "the command line") from error
 
 if TYPE_CHECKING:
-    from clearhead.integrations.huggingface import Reading, TextModel
+    from collections.abc import Callable
+
+    from clearhead.integrations.huggingface import TextModel
 
 
 class Commands(TyperGroup):
@@ -120,7 +122,8 @@ def show(
     """Show what a trained model attends to in a text.
 
     Without --layer it shows every head of every layer, the strongest links, and one head as a heat
-    map over the tokens.
+    map over the tokens. Of a text of more than 1024 tokens it shows numbers, a pooled map and the
+    tokens that receive most, in memory that grows with the tokens; of a book, ask for one --layer.
     """
     console = Console()
     sentence = _text(text, file)
@@ -130,7 +133,14 @@ def show(
         from clearhead.drawing.static import check_place
 
         png = check_place(png)
-    reader, reading = _read(sentence, model)
+    reader = _load(model)
+    from clearhead.drawing.long import LONG
+
+    if reader.count(sentence) > LONG:
+        _show_long(console, reader, sentence, layer, head, png)
+        return
+    with _busy("reading"):
+        reading = reader.read(sentence)
     from clearhead.drawing.screens import Screens
 
     screens = Screens(console, reading)
@@ -230,15 +240,67 @@ def _text(text: str | None, file: Path | None) -> str:
         raise ArgumentError("show.file", f"{file} could not be read: {reason}.") from error
 
 
-def _read(text: str, model: str | None) -> "tuple[TextModel, Reading]":
+def _load(model: str | None) -> "TextModel":
     # While something is downloaded, the bars of the hub say more than we could.
     downloads = model is not None and not Path(model).expanduser().exists()
     with nullcontext() if downloads else _busy("loading the model"):
         from clearhead.integrations import huggingface
 
-        reader = huggingface.load(model, progress=downloads and sys.stderr.isatty())
-    with _busy("reading"):
-        return reader, reader.read(text)
+        return huggingface.load(model, progress=downloads and sys.stderr.isatty())
+
+
+def _show_long(
+    console: Console,
+    reader: "TextModel",
+    text: str,
+    layer: int | None,
+    head: int | None,
+    png: Path | None,
+) -> None:
+    """What a text of many tokens is shown as: numbers, maps and tokens that stand out."""
+    from clearhead.drawing.long import PICTURE_CELLS, TERMINAL_CELLS, LongScreens
+
+    with _steps() as progress:
+        pool = TERMINAL_CELLS if png is None else PICTURE_CELLS
+        reading = reader.read_long(text, layer=layer, head=head, pool=pool, progress=progress)
+    screens = LongScreens(console, reading)
+    screens.title(reader.name, encoder_only=reader.encoder_only)
+    only = head is not None
+    if layer is None:
+        layer = screens.model()
+    shown = screens.layer(layer, head)
+    console.print()
+    if png is None:
+        more = "" if only else f"--layer {layer}, or --layer {layer} --head {shown}, or "
+        console.print(f"[bold]Next:[/] add {more}--png map.png for a picture.", highlight=False)
+        return
+    from clearhead.drawing.static import save_png
+
+    file = save_png(screens.picture(layer, shown, only=only), png)
+    console.print(
+        Text(f"The map of layer {layer}, head {shown} is in {printable(str(file))}"),
+        soft_wrap=True,
+    )
+
+
+@contextmanager
+def _steps() -> "Iterator[Callable[[str, float], None]]":
+    """A bar for each thing that takes long, on a terminal only."""
+    notes = Console(stderr=True)
+    if not notes.is_terminal:
+        yield lambda doing, done: None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=notes, transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def step(doing: str, done: float) -> None:
+            if doing not in tasks:
+                tasks[doing] = bars.add_task(doing, total=1.0)
+            bars.update(tasks[doing], completed=done)
+
+        yield step
 
 
 @contextmanager

@@ -13,7 +13,15 @@ from torch import Tensor
 import clearhead as ch
 from clearhead.drawing.colours import colour
 from clearhead.drawing.summary import LayerSummary, Link, summarise
-from clearhead.drawing.terminal import HeadTable, HeatMap, Links, Overview, Traced, pooled
+from clearhead.drawing.terminal import (
+    HeadTable,
+    HeatMap,
+    Links,
+    Overview,
+    PooledMap,
+    Traced,
+    pooled,
+)
 from clearhead.ladder import EXAMPLE_EMBEDDINGS, EXAMPLE_TOKENS, SimpleAttention
 
 HOSTILE = [
@@ -158,6 +166,27 @@ def summary_of(weights: Tensor) -> LayerSummary:
         weights.log().expand(1, 1, -1, -1), torch.eye(tokens)[None, None], scale=1.0
     )
     return summarise(matrix, [False] * tokens, [True] * tokens)
+
+
+def test_a_pooled_map() -> None:
+    """Two rows make a line, so that a cell is about as high as wide."""
+    shares = torch.tensor([[1.0, 0.0], [0.28, 0.72], [0.25, 0.75], [0.0, 1.0]])
+    lines = drawn(PooledMap(shares, 4_000), 40)
+    assert [line.rstrip() for line in lines] == [
+        "     0 3999",
+        "   0 ██▓▓",
+        "2000 ░░██",
+        "     0     ░░░░▒▒▒▒▓▓▓▓████ 88 % of a ro",
+        "one cell is up to 2000 × 2000 tokens",
+    ]
+
+
+@pytest.mark.parametrize(("cells", "width"), [(64, 80), (64, 30), (256, 80), (7, 200), (1, 20)])
+def test_a_pooled_map_fits(cells: int, width: int) -> None:
+    found = drawn(PooledMap(torch.full((cells, cells), 1 / cells), 50_000), width)
+    assert max(map(len, found)) <= width
+    # As many lines as a square has, where a cell is twice as high as wide.
+    assert len(found) <= width / 2 + 4
 
 
 def test_pooling_keeps_shares() -> None:

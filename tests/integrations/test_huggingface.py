@@ -15,11 +15,15 @@ from clearhead.errors import (
     ClearheadError,
     MissingExtraError,
     ModelError,
+    SelectionError,
+    TooLargeError,
     WatchError,
 )
+from clearhead.head_roles import roles
 from clearhead.integrations import huggingface
 from clearhead.integrations.huggingface import TextModel, load, readable_tokens
 from tests import tiny_models
+from tests.memory import LargestTensor
 from tests.tolerances import assert_no_worse
 
 SENTENCE = "The animal didn't cross the street because it was too tired"
@@ -206,6 +210,94 @@ def test_positions_that_are_never_used_do_not_count(tmp_path: Path) -> None:
     roberta = load(str(tiny_models.save_roberta(tmp_path)))
     assert roberta.max_tokens == 32
     assert len(roberta.read("x" * 32).tokens) == 32
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> TextModel:
+    return load(str(tiny_models.save_llama(tmp_path_factory.mktemp("llama"))))
+
+
+def test_a_long_text_has_the_numbers_of_its_matrices(llama: TextModel) -> None:
+    text = " ".join([tiny_models.TEXT] * 9)
+    short, long = llama.read(text), llama.read_long(text)
+    assert long.tokens == short.tokens
+    assert (long.layers, long.heads) == (short.layers, (4, 4))
+    assert llama.count(text) == len(long.tokens) == 108
+    for matrix, summary in zip(short.matrices, long.summaries.values(), strict=True):
+        torch.testing.assert_close(summary.entropy, matrix.entropy())
+        torch.testing.assert_close(summary.received, matrix.received())
+        torch.testing.assert_close(summary.pooled, matrix.pool(64, 64))
+        ids = torch.tensor([llama.tokenizer(text)["input_ids"]])
+        assert summary.roles is not None
+        torch.testing.assert_close(summary.roles.induction, roles(matrix, ids).induction)
+
+
+def test_a_layer_and_a_head_of_a_long_text(llama: TextModel) -> None:
+    text = " ".join([tiny_models.TEXT] * 9)
+    whole = llama.read_long(text)
+    layer = llama.read_long(text, layer=1)
+    head = llama.read_long(text, layer=1, head=2, pool=5)
+    assert list(layer.summaries) == list(head.summaries) == [1]
+    torch.testing.assert_close(layer.summaries[1].max, whole.summaries[1].max)
+    torch.testing.assert_close(head.summaries[1].max, whole.summaries[1].max[:, 2:3])
+    assert head.summaries[1].pooled is not None
+    assert head.summaries[1].pooled.shape == (1, 1, 5, 5)
+
+
+def test_a_module_that_attends_several_times(tmp_path: Path) -> None:
+    albert = load(str(tiny_models.save_albert(tmp_path)))
+    whole = albert.read_long(tiny_models.TEXT)
+    assert len(whole.layers) == len(whole.summaries) == 3
+    assert len(set(whole.layers)) == 1
+    for layer in range(3):
+        alone = albert.read_long(tiny_models.TEXT, layer=layer).summaries[layer]
+        torch.testing.assert_close(alone.entropy, whole.summaries[layer].entropy)
+
+
+def test_the_memory_of_a_long_text_grows_with_its_tokens(llama: TextModel) -> None:
+    text = " ".join([tiny_models.TEXT] * 150)
+    tokens = llama.count(text)
+    with LargestTensor() as memory:
+        llama.read_long(text, layer=1)
+    assert tokens == 1800
+    # The sweep works in buffers of some rows; one head's matrix would be four bytes a pair.
+    assert memory.largest < 4 * tokens**2
+
+
+def test_a_long_text_says_how_far_it_is(llama: TextModel) -> None:
+    steps: list[tuple[str, float]] = []
+    llama.read_long(
+        tiny_models.TEXT, layer=1, progress=lambda doing, done: steps.append((doing, done))
+    )
+    doing = [each for each, _ in steps]
+    assert doing[0].startswith("reading, keeping ")
+    assert doing[-1] == "layer 1"
+    assert [done for each, done in steps if each == doing[0]] == [0.5, 1.0]
+    assert steps[-1][1] == 1.0
+
+
+def test_what_would_not_fit_is_refused_before_the_model_runs(
+    llama: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clearhead.integrations.huggingface.free_bytes", lambda device: 1000)
+    steps: list[str] = []
+    message = "what is kept of 12 tokens takes .* kB, and 1.0 kB are free. Ask for one layer, or"
+    with pytest.raises(TooLargeError, match=message) as refusal:
+        llama.read_long(tiny_models.TEXT, progress=lambda doing, done: steps.append(doing))
+    assert refusal.value.code == "model.kept"
+    assert steps == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "head", "code"),
+    [(2, None, "show.layer"), (-1, None, "show.layer"), (0, 4, "show.head")],
+)
+def test_a_place_that_is_not_there(
+    llama: TextModel, layer: int, head: int | None, code: str
+) -> None:
+    with pytest.raises(SelectionError) as refusal:
+        llama.read_long(tiny_models.TEXT, layer=layer, head=head)
+    assert refusal.value.code == code
 
 
 def test_the_tokenizer_of_another_model_is_refused(gpt2: Path) -> None:

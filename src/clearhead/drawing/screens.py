@@ -16,8 +16,7 @@ from clearhead.drawing.summary import (
     which_are_words,
 )
 from clearhead.drawing.terminal import Console, HeadTable, HeatMap, Links, Overview, Text
-from clearhead.errors import SelectionError
-from clearhead.integrations.huggingface import Reading
+from clearhead.integrations.huggingface import Reading, check_place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,14 +55,7 @@ class Screens:
         Raises:
             SelectionError: codes `show.layer`, `show.head`.
         """
-        if layer is None:
-            return
-        count = len(self._reading.matrices)
-        if not 0 <= layer < count:
-            raise SelectionError("show.layer", f"layer must be 0 to {count - 1}; got {layer}.")
-        heads = self._reading.matrices[layer].shape[1]
-        if head is not None and not 0 <= head < heads:
-            raise SelectionError("show.head", f"head must be 0 to {heads - 1}; got {head}.")
+        check_place(layer, head, [each.shape[1] for each in self._reading.matrices])
 
     def title(self, name: str, *, encoder_only: bool = False) -> None:
         """Which model it is, and the tokens that it read."""

@@ -15,6 +15,7 @@ try:
     from matplotlib import font_manager
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 except ModuleNotFoundError as error:
     if error.name != "matplotlib":
@@ -93,6 +94,39 @@ def head_picture(
     axes.set_ylabel("attends (query)")
     bar = _figure(axes).colorbar(image, ax=axes, shrink=0.8)
     bar.set_label("attention weight (share of 1)")
+    return axes
+
+
+def pooled_picture(shares: Tensor, tokens: int, *, title: str) -> Axes:
+    """Draw one head over a long text as a map of few rows and columns; rows attend to columns.
+
+    Args:
+        shares: (rows, columns): which share of its attention a row gives a column.
+        tokens: how many tokens the rows, and the columns, are.
+        title: what stands above the picture.
+
+    Returns:
+        The axes, which count tokens; `axes.figure` is the figure.
+
+    Example:
+        >>> axes = pooled_picture(torch.eye(4), 8_000, title="layer 3, head 5")
+        >>> print(axes.get_xlabel())
+        attended to (key), token; one cell is up to 2000 × 2000
+    """
+    axes = _empty_axes(MOST_LABELS // 2, MOST_LABELS // 2)
+    # A share of one is rare here, so brightness grows with the root.
+    image = axes.imshow(
+        shares.detach().float().cpu().numpy(),
+        cmap="viridis",
+        norm=PowerNorm(0.5, vmin=0.0),
+        extent=(0, tokens, tokens, 0),
+    )
+    high, broad = (math.ceil(tokens / count) for count in shares.shape)
+    axes.set_title(title, parse_math=False)
+    axes.set_xlabel(f"attended to (key), token; one cell is up to {high} × {broad}")
+    axes.set_ylabel("attends (query), token")
+    colours = _figure(axes).colorbar(image, ax=axes, shrink=0.8)
+    colours.set_label("share of a row's attention")
     return axes
 
 

@@ -92,6 +92,43 @@ class HeatMap:
 
 
 @dataclass(frozen=True, eq=False)
+class PooledMap:
+    """One head over a long text, as a map of few rows and columns; rows attend to columns.
+
+    Args:
+        shares: (rows, columns): which share of its attention a row gives a column.
+        tokens: how many tokens the rows, and the columns, are.
+    """
+
+    shares: Tensor
+    tokens: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        left = len(str(self.tokens - 1))
+        room = max(1, options.max_width - left - 1)
+        # A terminal's cell is twice as high as wide, so two rows go into one line.
+        shares = pooled(self.shares, max(1, math.ceil(self.shares.shape[1] / room)))
+        rows = [pair.mean(dim=0) for pair in shares.split(2)]
+        wide = max(1, min(2, room // shares.shape[1]))
+        # A share of one is rare here, so brightness grows with the root.
+        top = math.sqrt(_largest(torch.stack(rows)))
+        end = max(wide * shares.shape[1] - 1, left + 1)
+        yield _line(f"{'':{left}} 0{self.tokens - 1:>{end}}", style=DIM)
+        for place, row in enumerate(rows):
+            first = place * 2 * self.tokens // shares.shape[0]
+            line = _line(f"{first:>{left}} ")
+            for value in row.tolist():
+                line.append_text(_cell(math.sqrt(max(0.0, value)), top, wide, console, least=2.0))
+            yield line
+        legend = _line(f"{'':{left}} 0 ", style=DIM)
+        legend.append_text(_ramp(top, console))
+        legend.append(f" {_percent(top * top)} of a row's attention, by its square root")
+        yield legend
+        high, broad = (math.ceil(self.tokens / count) for count in (len(rows), shares.shape[1]))
+        yield _line(f"one cell is up to {high} × {broad} tokens", style=DIM, wrap=True)
+
+
+@dataclass(frozen=True, eq=False)
 class Overview:
     """Every head of a model as one cell, layers down, heads across, with a summary per layer."""
 
@@ -191,7 +228,7 @@ class Links:
                 line.append(f"layer {self.layers[place]:>2} head {link.head:>2}   ", DIM)
             query, key = fit(names[link.query], left), fit(names[link.key], right)
             line.append(f"{query} → {key}  {link.weight:.2f} ")
-            line.append_text(_bar(link.weight, console))
+            line.append_text(bar(link.weight, console))
             way = "back" if link.key < link.query else "ahead"
             tokens = "token" if link.distance == 1 else "tokens"
             line.append(f"  {link.distance} {tokens} {way}" if link.distance else "  itself", DIM)
@@ -289,7 +326,13 @@ def _ramp(top: float, console: Console) -> Text:
     return line
 
 
-def _bar(share: float, console: Console) -> Text:
+def bar(share: float, console: Console) -> Text:
+    """A share of one as a bar.
+
+    Example:
+        >>> bar(0.5, Console(no_color=True)).plain
+        '━━━━━     '
+    """
     length = 0 if math.isnan(share) else round(share * BAR_COLUMNS)
     style = Style(color=_hex(colour(share))) if _has_colours(console) else ""
     return Text("━" * length, style).append(" " * (BAR_COLUMNS - length))

@@ -3,18 +3,30 @@
 Only weights in safetensors are loaded, and no code that comes with a model is run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from glob import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
-from clearhead.errors import ArgumentTypeError, ModelError, missing_extra
-from clearhead.matrix import AttentionMatrix
-from clearhead.watching import watch
+from clearhead.errors import (
+    ArgumentTypeError,
+    ModelError,
+    SelectionError,
+    TooLargeError,
+    WatchError,
+    missing_extra,
+)
+from clearhead.head_roles import roles
+from clearhead.matrix import AttentionMatrix, free_bytes
+from clearhead.summary import Summary
+from clearhead.watching import Watch, watch
+from clearhead.words import bytes_in_words
 
 PACKAGED = "all-MiniLM-L6-v2"
 """The small sentence encoder that the extra `demo` brings (Wang et al., 2020,
@@ -43,6 +55,23 @@ class Reading(NamedTuple):
     special: tuple[bool, ...]
     layers: tuple[str, ...]
     matrices: tuple[AttentionMatrix, ...]
+
+
+class LongReading(NamedTuple):
+    """What a model made of a text that is too long for its matrices, or for a part of its layers.
+
+    Attributes:
+        tokens: as a person reads them.
+        layers: the path of the module that attended, in order; one that attended twice stands twice.
+        heads: how many query heads each of them has.
+        summaries: by the number of the layer, the summary of its attention, with roles: of all
+            layers, or of the one that was asked for.
+    """
+
+    tokens: tuple[str, ...]
+    layers: tuple[str, ...]
+    heads: tuple[int, ...]
+    summaries: dict[int, Summary]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +132,103 @@ class TextModel:
             tuple(name for name, _ in calls),
             tuple(matrix for _, matrix in calls),
         )
+
+    def count(self, text: str) -> int:
+        """How many tokens a text has, special ones included.
+
+        Raises:
+            ArgumentTypeError, ModelError: for a text that `read` refuses.
+        """
+        return len(self._ids(text))
+
+    def read_long(
+        self,
+        text: str,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        pool: int = 64,
+        progress: Callable[[str, float], None] = lambda doing, done: None,
+    ) -> LongReading:
+        """Run the model on a text of any length, in O(tokens) memory beside the model's own.
+
+        Args:
+            text: the text.
+            layer: only this layer, counted from 0; None is all of them.
+            head: only this head of the layer.
+            pool: rows and columns of the map of each head.
+            progress: told what is being done, and which share of it is done.
+
+        Raises:
+            SelectionError: codes `show.layer` and `show.head`, if there is no such layer or head.
+            TooLargeError: code `model.kept`, if what is kept would not fit.
+            ArgumentTypeError, ModelError, WatchError: as `read`.
+        """
+        ids = self._ids(text)
+        paths, heads = self._layers(ids)
+        check_place(layer, head, heads)
+        tokens = torch.tensor([ids])
+        if layer is None:
+            summarising = watch(self.model, keep="summary", tokens=tokens)
+            doing = _reading(summarising, len(ids))
+            with summarising as all_seen:
+                self._run(ids, paths, lambda done: progress(doing, done))
+            found = [each for name in all_seen for each in all_seen.calls(name)]
+            summaries = dict(enumerate(found))
+        else:
+            path = paths[layer]
+            watching = watch(
+                self.model, layers=escape(path), heads=None if head is None else [head]
+            )
+            doing = _reading(watching, len(ids))
+            with watching as seen:
+                self._run(ids, paths, lambda done: progress(doing, done))
+            # A module that attended several times stands several times among the paths.
+            matrix = seen.calls(path)[paths[:layer].count(path)]
+            size = min(pool, len(ids))
+            summary = matrix.summary(
+                pool=(size, size), progress=lambda done: progress(f"layer {layer}", done)
+            )
+            summaries = {layer: replace(summary, roles=roles(matrix, tokens))}
+        for number, summary in summaries.items():
+            if (summary.query_len, summary.kv_len) != (len(ids), len(ids)):
+                raise ModelError(
+                    "model.shape",
+                    f"every layer must attend from {len(ids)} tokens to the same; "
+                    f"{paths[number]} of {self.name} has {summary!r}.",
+                )
+        return LongReading(readable_tokens(self.tokenizer, ids), paths, heads, summaries)
+
+    def _layers(self, ids: list[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The paths of the modules that attend, and their numbers of heads, from a few tokens."""
+        with watch(self.model) as seen:
+            self._run(ids[:2], (), lambda done: None)
+        calls = [(name, each) for name in seen for each in seen.calls(name)]
+        return tuple(name for name, _ in calls), tuple(each.shape[1] for _, each in calls)
+
+    def _run(self, ids: list[int], paths: Sequence[str], progress: Callable[[float], None]) -> None:
+        """Run the model; every module of `paths` that is through is a step."""
+        ends = {id(self.model.get_submodule(path)) for path in paths}
+        done = 0
+
+        def step(module: nn.Module, inputs: object, output: object) -> None:
+            nonlocal done
+            if id(module) in ends:
+                done += 1
+                progress(done / len(paths))
+
+        hook = register_module_forward_hook(step)
+        try:
+            with torch.no_grad():
+                self.model(
+                    input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)).long()
+                )
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ModelError(
+                "model.unreadable", f"{self.name} could not read a text alone: {_brief(error)}"
+            ) from error
+        finally:
+            hook.remove()
 
     def _ids(self, text: str) -> list[int]:
         """The ids of a text's tokens, if the model can read them."""
@@ -205,6 +331,41 @@ def load(name: str | None = None, *, progress: bool = False) -> TextModel:
     return TextModel(
         shown, reader.eval(), tokenizer, encoder_only, _max_tokens(model, reader, tokenizer)
     )
+
+
+def _reading(watching: Watch[Any], tokens: int) -> str:
+    """What reading is called while it goes on, with what is kept; refused if that does not fit."""
+    try:
+        kept = watching.estimate(1, tokens).nbytes
+    except WatchError:
+        return "reading"  # a model whose sizes are not known beforehand
+    free = free_bytes(torch.device("cpu"))
+    if kept > free:
+        raise TooLargeError(
+            "model.kept",
+            f"what is kept of {tokens} tokens takes {bytes_in_words(kept)}, and "
+            f"{bytes_in_words(free)} are free. Ask for one layer, or for one head of it.",
+        )
+    return f"reading, keeping {bytes_in_words(kept)}"
+
+
+def check_place(layer: int | None, head: int | None, heads: Sequence[int]) -> None:
+    """Refuse a layer or a head that is not there.
+
+    Args:
+        layer: the number of a layer, or None for all.
+        head: the number of a head, or None for all.
+        heads: how many heads each layer has.
+
+    Raises:
+        SelectionError: codes `show.layer`, `show.head`.
+    """
+    if layer is None:
+        return
+    if not 0 <= layer < len(heads):
+        raise SelectionError("show.layer", f"layer must be 0 to {len(heads) - 1}; got {layer}.")
+    if head is not None and not 0 <= head < heads[layer]:
+        raise SelectionError("show.head", f"head must be 0 to {heads[layer] - 1}; got {head}.")
 
 
 def readable_tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
