@@ -139,6 +139,7 @@ def test_a_growing_sequence_comes_back_as_one(tmp_path: Path) -> None:
     path = found.save(tmp_path / "run.clearhead")
     again = ch.load(path)
     assert again[0].shape == (1, 2, 300, 300)
+    assert repr(again).endswith("query_len=300, kv_len=300] mask=causal(), 201 calls")
     assert again[0].dense().equal(found[0].dense())
     assert len(again.calls(0)) == 201
     # Query and key once, and some words for each call.

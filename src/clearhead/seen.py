@@ -155,9 +155,12 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         lines = [f"{self._model_name}: {modules} attended"]
         width = max((len(name) for name in self._modules), default=0)
         for name, module in self._modules.items():
-            calls = module.all()
-            times = f"  and {len(calls) - 1} more" if len(calls) > 1 else ""
-            lines.append(f"  {name or '(the model)':{width}}  {calls[0]!r}{times}")
+            calls, whole = module.all(), module.whole()
+            times = ""
+            if len(calls) > 1:
+                times = f"  and {len(calls) - 1} more" if whole is None else f", {len(calls)} calls"
+            shown = calls[0] if whole is None else whole
+            lines.append(f"  {name or '(the model)':{width}}  {shown!r}{times}")
         return "\n".join(lines)
 
     def _add(self, name: str, problem: Problem, tokens: Tensor | None) -> None:
