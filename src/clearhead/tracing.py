@@ -357,7 +357,7 @@ def _of_layer(
 ) -> _Traced:
     problem = layer.pose(x, context, mask=mask)
     computed = eager.compute(problem)
-    output = layer.join(computed.context)
+    output = layer.join(computed.context, x)
     lead = ("batch", "num_heads")
     if x.ndim == 2:
         computed, output, lead = Stages(*(t[0] for t in computed)), output[0], ("num_heads",)

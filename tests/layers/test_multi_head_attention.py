@@ -363,7 +363,7 @@ def test_the_parts_make_the_whole() -> None:
     assert problem.key.shape == (BATCH, 3, SOURCE_TOKENS, 5)
     assert problem.value.shape == (BATCH, 3, SOURCE_TOKENS, 2)
     context = ch.attend(*problem[:3], mask=problem.mask)
-    assert torch.equal(layer.join(context), layer(*inputs))
+    assert torch.equal(layer.join(context, inputs[0]), layer(*inputs))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,23 @@
-"""Attention as layers, and their parts."""
+"""Attention as a layer, and the parts that make its variants."""
 
 from clearhead.layers.multi_head_attention import MultiHeadAttention
+from clearhead.layers.parts import (
+    OutputGate,
+    Part,
+    QueryKeyNorm,
+    Scale,
+    ScoreBias,
+    Sinks,
+    Softcap,
+)
 
-__all__ = ["MultiHeadAttention"]
+__all__ = [
+    "MultiHeadAttention",
+    "OutputGate",
+    "Part",
+    "QueryKeyNorm",
+    "Scale",
+    "ScoreBias",
+    "Sinks",
+    "Softcap",
+]

@@ -1,6 +1,7 @@
 """Multi-head attention as a layer (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from clearhead.errors import (
     ShapeError,
     UnsupportedError,
 )
+from clearhead.layers.parts import Part, check_parts, options_of
 from clearhead.masks.base import Mask
 from clearhead.masks.given import as_mask, both
 from clearhead.matrix import AttentionMatrix
@@ -43,10 +45,11 @@ class MultiHeadAttention(nn.Module):
         mask: who may see whom, at every call. It is a description: it is not saved with the
             weights and fits any number of tokens.
         dropout: probability of dropping a weight while training, in [0, 1); None is none.
+        parts: what makes a variant of it: rotary positions, norms, a gate; see `clearhead.layers.Part`.
 
     Raises:
         ArgumentError: codes `argument.size`, `layer.heads`, `layer.kv-heads`, `dropout.value`, for
-            sizes that do not fit; ArgumentTypeError for a mask or a size of another type.
+            sizes that do not fit; ArgumentTypeError for a mask, a part or a size of another type.
 
     Example:
         >>> import torch, clearhead as ch
@@ -72,6 +75,7 @@ class MultiHeadAttention(nn.Module):
         output_bias: bool = True,
         mask: Mask | Tensor | None = None,
         dropout: float | None = None,
+        parts: Sequence[Part] = (),
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -116,6 +120,7 @@ class MultiHeadAttention(nn.Module):
         self.key_projection = nn.Linear(context_dim, num_kv_heads * head_dim, bias=bias)
         self.value_projection = nn.Linear(context_dim, num_kv_heads * value_head_dim, bias=bias)
         self.output_projection = nn.Linear(num_heads * value_head_dim, output_dim, bias=output_bias)
+        self.parts = check_parts(parts)
 
     def forward(
         self, x: Tensor, context: Tensor | None = None, *, mask: Mask | Tensor | None = None
@@ -135,7 +140,7 @@ class MultiHeadAttention(nn.Module):
                 not fit, before anything is computed.
         """
         problem = self.pose(x, context, mask=mask)
-        output = self.join(run(problem))
+        output = self.join(run(problem), x)
         return output if x.ndim == 3 else output[0]
 
     def pose(
@@ -145,10 +150,11 @@ class MultiHeadAttention(nn.Module):
 
         Arguments and errors are those of `forward`.
         """
-        query, key, source = self._query_and_key(x, context)
+        query, key, source, options = self._query_and_key(x, context)
         value = _split(self.value_projection(source), self.num_kv_heads)
         dropout = self.dropout if self.training else None
-        return pose(query, key, value, mask=both(self.mask, as_mask(mask)), dropout=dropout)
+        mask = both(self.mask, as_mask(mask))
+        return pose(query, key, value, mask=mask, dropout=dropout, **options)
 
     def weights(
         self, x: Tensor, context: Tensor | None = None, *, mask: Mask | Tensor | None = None
@@ -166,18 +172,21 @@ class MultiHeadAttention(nn.Module):
             >>> layer.weights(torch.randn(1, 1000, 8))[..., -1, :].shape
             torch.Size([1, 2, 1000])
         """
-        query, key, _ = self._query_and_key(x, context)
-        return AttentionMatrix(query, key, mask=both(self.mask, as_mask(mask)))
+        query, key, _, options = self._query_and_key(x, context)
+        return AttentionMatrix(query, key, mask=both(self.mask, as_mask(mask)), **options)
 
-    def join(self, context: Tensor) -> Tensor:
+    def join(self, context: Tensor, x: Tensor) -> Tensor:
         """The output for a context per head: heads side by side, then projected.
 
         Args:
             context: (batch, num_heads, tokens, value_head_dim).
+            x: what the queries were made of, (batch, tokens, embed_dim) or (tokens, embed_dim).
 
         Returns:
             (batch, tokens, output_dim).
         """
+        for part in self.parts:
+            context = part.finish(context, x if x.ndim == 3 else x[None])
         return self.output_projection(context.transpose(1, 2).flatten(2))
 
     def plan(
@@ -289,6 +298,9 @@ class MultiHeadAttention(nn.Module):
                 f"mask={self.mask.describe()}: it takes a mask at each call only; "
                 "to_torch(without_mask=True) leaves it to you"
             )
+        if self.parts:
+            names = ", ".join(type(part).__name__ for part in self.parts)
+            reasons.append(f"parts: {names}")
         _refuse("to_torch", reasons)
         like = self.output_projection.weight
         module = nn.MultiheadAttention(
@@ -331,12 +343,21 @@ class MultiHeadAttention(nn.Module):
             text += f", mask={self.mask.describe()}"
         return text if self.dropout is None else f"{text}, dropout={self.dropout}"
 
-    def _query_and_key(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Query and key per head, and what the key and the value are made of."""
+    def _query_and_key(
+        self, x: Tensor, context: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Query and key per head, what key and value are made of, and what the parts ask for."""
         source = x if context is None else context
         self._check_inputs(x, source, context is not None)
         query = _split(self.query_projection(x), self.num_heads)
-        return query, _split(self.key_projection(source), self.num_kv_heads), source
+        key = _split(self.key_projection(source), self.num_kv_heads)
+        if not self.parts:
+            return query, key, source, {}
+        query_positions = torch.arange(query.shape[2], device=x.device)
+        key_positions = torch.arange(key.shape[2], device=x.device)
+        for part in self.parts:
+            query, key = part.turn(query, key, query_positions, key_positions)
+        return query, key, source, options_of(self.parts, query_positions, key_positions)
 
     def _input_projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
         return self.query_projection, self.key_projection, self.value_projection

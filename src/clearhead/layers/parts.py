@@ -1,0 +1,311 @@
+"""Parts that make variants of attention: each is handed to a layer, and works alone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.arguments import check_sizes, check_switch, is_number
+from clearhead.biases import Bias
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+
+
+class Part(nn.Module):
+    """A variant of attention, as what it does at three places of a layer. Each may stay as it is.
+
+    A layer asks its parts in the order in which they were handed in: `turn` once query and key are
+    split into heads, before keys go into a cache; `options` for what `clearhead.attend` is told; `finish` once
+    every head has its context.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> class Doubled(ch.layers.Part):
+        ...     def finish(self, context, x):
+        ...         return 2 * context
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2, output_bias=False, parts=[Doubled()])
+        >>> plain = ch.MultiHeadAttention(8, num_heads=2, output_bias=False)
+        >>> plain.load_state_dict(layer.state_dict())
+        <All keys matched successfully>
+        >>> x = torch.randn(1, 3, 8)
+        >>> torch.allclose(layer(x), 2 * plain(x))
+        True
+    """
+
+    def turn(
+        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Query and key as they are compared.
+
+        Args:
+            query: (batch, num_heads, query_len, head_dim).
+            key: (batch, num_kv_heads, kv_len, head_dim).
+            query_positions: int64, (query_len,) or (batch, query_len), in tokens.
+            key_positions: int64, (kv_len,) or (batch, kv_len), in tokens.
+        """
+        return query, key
+
+    def options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+        """What is handed to `clearhead.attend`: bias, scale, softcap, sinks.
+
+        Args:
+            query_positions: int64, (query_len,) or (batch, query_len), in tokens.
+            key_positions: likewise of all keys, those of a cache included.
+        """
+        return {}
+
+    def finish(self, context: Tensor, x: Tensor) -> Tensor:
+        """The contexts of the heads before they are projected.
+
+        Args:
+            context: (batch, num_heads, query_len, value_head_dim).
+            x: what the queries were made of, (batch, query_len, embed_dim).
+        """
+        return context
+
+
+class QueryKeyNorm(Part):
+    """Root mean square norm of each head's query and key, with a trained scale each.
+
+    Source: Henry et al., 2020, https://arxiv.org/abs/2010.04245; in this form that of Qwen3 and
+    Gemma 3. It comes before rotary positions.
+
+    Args:
+        head_dim: width of a query and a key.
+        eps: added to the mean square.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: codes `argument.size`, `norm.eps`.
+
+    Example:
+        >>> import torch
+        >>> norm = QueryKeyNorm(4)
+        >>> places = torch.arange(3)
+        >>> query, key = norm.turn(torch.full((1, 2, 3, 4), 7.0), torch.ones(1, 1, 3, 4), places, places)
+        >>> query[0, 0, 0].tolist()
+        [1.0, 1.0, 1.0, 1.0]
+    """
+
+    def __init__(self, head_dim: int, *, eps: float = 1e-6) -> None:
+        super().__init__()
+        check_sizes(head_dim=head_dim)
+        if not is_number(eps) or not 0 <= eps < 1:
+            raise ArgumentError("norm.eps", f"eps must be a number from 0 to below 1; got {eps!r}.")
+        self.query_norm = nn.RMSNorm(head_dim, eps=eps)
+        self.key_norm = nn.RMSNorm(head_dim, eps=eps)
+
+    def turn(
+        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return self.query_norm(query), self.key_norm(key)
+
+
+class Scale(Part):
+    """Another number than 1/√head_dim to multiply the scores by.
+
+    Args:
+        scale: the number.
+
+    Raises:
+        ArgumentTypeError: code `scale.type`, for what is no number.
+
+    Example:
+        >>> Scale(0.5).options(None, None)
+        {'scale': 0.5}
+    """
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        if not is_number(scale):
+            raise ArgumentTypeError(
+                "scale.type", f"scale must be a number; got {type(scale).__name__}."
+            )
+        self.scale = float(scale)
+
+    def options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+        return {"scale": self.scale}
+
+    def extra_repr(self) -> str:
+        return f"{self.scale:g}"
+
+
+class Softcap(Part):
+    """A bound on the scores: softcap · tanh(score / softcap).
+
+    Source: Gemma 2 (2024, https://arxiv.org/abs/2408.00118), after Bello et al. (2016,
+    https://arxiv.org/abs/1611.09940).
+
+    Args:
+        softcap: the bound, above 0.
+
+    Raises:
+        ArgumentError: code `softcap.value`.
+
+    Example:
+        >>> Softcap(50.0).options(None, None)
+        {'softcap': 50.0}
+    """
+
+    def __init__(self, softcap: float) -> None:
+        super().__init__()
+        if not is_number(softcap) or not 0 < softcap < float("inf"):
+            raise ArgumentError(
+                "softcap.value", f"softcap must be a finite number above 0; got {softcap!r}."
+            )
+        self.softcap = float(softcap)
+
+    def options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+        return {"softcap": self.softcap}
+
+    def extra_repr(self) -> str:
+        return f"{self.softcap:g}"
+
+
+class Sinks(Part):
+    """A trained score for each head that takes a share of the weights and gives nothing.
+
+    Source: gpt-oss (2025, https://arxiv.org/abs/2508.10925), after Xiao et al. (2023,
+    https://arxiv.org/abs/2309.17453).
+
+    Args:
+        num_heads: number of query heads.
+
+    Attributes:
+        scores: (num_heads,), zeros at first.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2, parts=[ch.layers.Sinks(2)])
+        >>> layer.weights(torch.randn(1, 1, 8)).dense().flatten().detach() < 1
+        tensor([True, True])
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        check_sizes(num_heads=num_heads)
+        self.scores = nn.Parameter(torch.zeros(num_heads))
+
+    def options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+        return {"sinks": self.scores}
+
+    def extra_repr(self) -> str:
+        return str(len(self.scores))
+
+
+class ScoreBias(Part):
+    """A description of what is added to the scores, such as `clearhead.alibi(num_heads)`.
+
+    What is trained is a part of its own, since a description is not saved with the weights.
+
+    Args:
+        bias: the description.
+
+    Raises:
+        ArgumentTypeError: code `bias.type`, if it is none, or something in it is trained.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2, parts=[ch.layers.ScoreBias(ch.alibi(2))])
+        >>> layer(torch.randn(1, 5, 8)).shape
+        torch.Size([1, 5, 8])
+    """
+
+    def __init__(self, bias: Bias) -> None:
+        super().__init__()
+        if not isinstance(bias, Bias) or bias.requires_grad:
+            raise ArgumentTypeError(
+                "bias.type",
+                "bias must be a description in which nothing is trained, such as clearhead.alibi; "
+                f"got {bias.describe() if isinstance(bias, Bias) else type(bias).__name__}.",
+            )
+        self.bias = bias
+
+    def options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+        return {"bias": self.bias}
+
+    def extra_repr(self) -> str:
+        return self.bias.describe()
+
+
+class OutputGate(Part):
+    """The context of each head times a sigmoid of what its query was made of.
+
+    Source: Qiu et al., 2025, https://arxiv.org/abs/2505.06708.
+
+    Args:
+        embed_dim: width of the input.
+        num_heads: number of query heads.
+        value_head_dim: width of a value; None for one gate for the whole of a head.
+        bias: whether the projection has one.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: code `argument.size`; `bias.type`.
+        ShapeError: code `gate.shape`, for contexts of other heads.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2, parts=[ch.layers.OutputGate(8, 2, 4)])
+        >>> layer(torch.randn(1, 5, 8)).shape
+        torch.Size([1, 5, 8])
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        value_head_dim: int | None = None,
+        *,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        width = 1 if value_head_dim is None else value_head_dim
+        check_sizes(embed_dim=embed_dim, num_heads=num_heads, value_head_dim=width)
+        check_switch("bias", bias)
+        self.num_heads = num_heads
+        self.width = width
+        self.projection = nn.Linear(embed_dim, num_heads * width, bias=bias)
+
+    def finish(self, context: Tensor, x: Tensor) -> Tensor:
+        if context.shape[1] != self.num_heads or self.width not in (1, context.shape[3]):
+            raise ShapeError(
+                "gate.shape",
+                f"this gate is for {self.num_heads} heads of width {self.width}; the context has "
+                f"{context.shape[1]} of width {context.shape[3]}.",
+            )
+        gate = torch.sigmoid(self.projection(x))
+        return context * gate.unflatten(-1, (self.num_heads, self.width)).transpose(1, 2)
+
+
+def check_parts(parts: Sequence[Part]) -> Sequence[Part]:
+    """The parts of a layer, as modules of it if there are any.
+
+    Raises:
+        ArgumentTypeError: code `parts.type`, for what is no sequence of parts.
+    """
+    if not isinstance(parts, Sequence) or not all(isinstance(each, Part) for each in parts):
+        given = parts if isinstance(parts, Sequence) and not isinstance(parts, str) else [parts]
+        kinds = ", ".join(type(each).__name__ for each in given)
+        raise ArgumentTypeError(
+            "parts.type", f"parts must be a sequence of clearhead.layers.Part; got {kinds}."
+        )
+    return cast(Sequence[Part], nn.ModuleList(parts)) if parts else ()
+
+
+def options_of(
+    parts: Iterable[Part], query_positions: Tensor, key_positions: Tensor
+) -> dict[str, Any]:
+    """What the parts hand to `attend`, together.
+
+    Raises:
+        ArgumentError: code `parts.twice`, if two of them say the same thing.
+    """
+    found: dict[str, tuple[Any, str]] = {}
+    for part in parts:
+        for name, value in part.options(query_positions, key_positions).items():
+            if name in found:
+                raise ArgumentError(
+                    "parts.twice",
+                    f"one part may set the {name}; {found[name][1]} and {type(part).__name__} do.",
+                )
+            found[name] = value, type(part).__name__
+    return {name: value for name, (value, _) in found.items()}

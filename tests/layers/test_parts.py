@@ -1,0 +1,264 @@
+"""Every part against its formula, alone and in a layer, and what is refused."""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead import stages
+from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, ShapeError
+from clearhead.layers import (
+    OutputGate,
+    Part,
+    QueryKeyNorm,
+    Scale,
+    ScoreBias,
+    Sinks,
+    Softcap,
+)
+
+EMBED, HEADS, KV_HEADS, DIM, BATCH, TOKENS = 13, 6, 2, 5, 3, 7
+
+
+def rms(heads: Tensor, weight: Tensor) -> Tensor:
+    return heads / (heads.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt() * weight
+
+
+def wrong(given: object) -> Any:
+    """What the type checker would refuse as well."""
+    return given
+
+
+PARTS: dict[str, Callable[[], list[Part]]] = {
+    "none": list,
+    "norm": lambda: [QueryKeyNorm(DIM)],
+    "scale": lambda: [Scale(0.7)],
+    "softcap": lambda: [Softcap(0.3)],
+    "sinks": lambda: [Sinks(HEADS)],
+    "alibi": lambda: [ScoreBias(ch.alibi(HEADS))],
+    "gate of each number": lambda: [OutputGate(EMBED, HEADS, DIM)],
+    "gate of each head": lambda: [OutputGate(EMBED, HEADS, bias=True)],
+    "all": lambda: [
+        QueryKeyNorm(DIM),
+        Scale(0.7),
+        Softcap(0.3),
+        Sinks(HEADS),
+        ScoreBias(ch.alibi(HEADS)),
+        OutputGate(EMBED, HEADS, DIM),
+    ],
+}
+
+
+def made(parts: Sequence[Part], **options: Any) -> ch.MultiHeadAttention:
+    """A layer in float64, in which no trained number is one that would not be noticed."""
+    sizes: dict[str, Any] = {"num_heads": HEADS, "num_kv_heads": KV_HEADS, "head_dim": DIM}
+    layer = ch.MultiHeadAttention(EMBED, **(sizes | options), parts=parts).double()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return layer
+
+
+def defined(layer: ch.MultiHeadAttention, x: Tensor, name: str, visible: Tensor | None) -> Tensor:
+    """The output by the formulas, a head at a time where that is plainer."""
+    parts = {type(part): part for part in layer.parts}
+    query, key, value = (
+        (x @ projection.weight.mT).unflatten(-1, (-1, DIM)).transpose(1, 2)
+        for projection in layer._input_projections()
+    )
+    if QueryKeyNorm in parts:
+        norm: Any = parts[QueryKeyNorm]
+        query, key = rms(query, norm.query_norm.weight), rms(key, norm.key_norm.weight)
+    gap = (torch.arange(TOKENS)[:, None] - torch.arange(TOKENS)).abs()
+    slopes = torch.tensor([2 ** (-8 * k / 4) for k in range(1, 5)] + [2**-1, 2**-3]).double()
+    sinks: Any = parts.get(Sinks)
+    steps = stages.compute(
+        query,
+        stages.repeated_heads(key, HEADS),
+        stages.repeated_heads(value, HEADS),
+        scale=0.7 if Scale in parts else 1 / math.sqrt(DIM),
+        softcap=0.3 if Softcap in parts else None,
+        bias=-slopes[:, None, None] * gap if ScoreBias in parts else None,
+        sinks=None if sinks is None else sinks.scores,
+        visible=visible,
+    )
+    context = steps.context.transpose(1, 2)
+    if OutputGate in parts:
+        gate: Any = parts[OutputGate]
+        opened = torch.sigmoid(gate.projection(x))
+        context = context * opened.view(BATCH, TOKENS, HEADS, -1)
+    return layer.output_projection(context.flatten(2))
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    """Equal but for rounding: no number here is a sum of more than 64 products, six deep."""
+    largest = max(1.0, float(expected.detach().abs().max()))
+    eps = torch.finfo(torch.float64).eps
+    torch.testing.assert_close(actual, expected, rtol=0, atol=6 * 64 * eps * largest)
+
+
+@pytest.mark.parametrize("mask", [None, ch.causal()], ids=["open", "causal"])
+@pytest.mark.parametrize("name", PARTS)
+def test_agrees_with_the_formula(name: str, mask: ch.Mask | None) -> None:
+    layer = made(PARTS[name](), mask=mask)
+    x = torch.randn(BATCH, TOKENS, EMBED, dtype=torch.float64, requires_grad=True)
+    visible = None if mask is None else mask.to_dense(TOKENS, TOKENS)
+    output, expected = layer(x), defined(layer, x, name, visible)
+    close(output, expected)
+    inputs = [x, *layer.parameters()]
+    weight = torch.randn_like(output)
+    actual = torch.autograd.grad((output * weight).sum(), inputs)
+    for found, wanted in zip(
+        actual, torch.autograd.grad((expected * weight).sum(), inputs), strict=True
+    ):
+        close(found, wanted)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_trace_and_the_weights_are_those_of_the_layer(name: str) -> None:
+    layer = made(PARTS[name](), mask=ch.causal())
+    x = torch.randn(BATCH, TOKENS, EMBED, dtype=torch.float64)
+    trace = ch.trace(layer, x)
+    close(trace["output"], layer(x))
+    close(layer.weights(x).dense(), trace["weights"])
+    with ch.watch(layer) as seen:
+        layer(x)
+    close(seen[0].dense(), trace["weights"])
+
+
+# The compiler makes an instance of an autograd function.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_lives_with_its_layer(name: str) -> None:
+    layer = made(PARTS[name](), mask=ch.causal())
+    x = torch.randn(TOKENS, EMBED, dtype=torch.float64)
+    twin = made(PARTS[name](), mask=ch.causal())
+    twin.load_state_dict(layer.state_dict())
+    assert torch.equal(twin(x), layer(x))
+    assert torch.equal(copy.deepcopy(layer)(x), layer(x))
+    torch._dynamo.reset()
+    close(torch.compile(layer, backend="eager", fullgraph=True)(x), layer(x))
+    with torch.device("meta"):
+        assert made(PARTS[name]())(torch.empty(2, TOKENS, EMBED).double()).shape[1] == TOKENS
+
+
+def test_parts_come_in_their_order() -> None:
+    class Doubled(Part):
+        def turn(
+            self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            return 2 * query, key
+
+    x = torch.randn(1, TOKENS, EMBED, dtype=torch.float64)
+    plain = made([QueryKeyNorm(DIM)])
+    before, after = made([Doubled(), QueryKeyNorm(DIM)]), made([QueryKeyNorm(DIM), Doubled()])
+    for layer, name in (before, "parts.1"), (after, "parts.0"):
+        layer.load_state_dict(
+            {each.replace("parts.0", name): value for each, value in plain.state_dict().items()}
+        )
+    # A norm takes away what comes before it, but for eps.
+    torch.testing.assert_close(before(x), plain(x), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(after(x), plain(x), rtol=1e-2)
+
+
+def test_positions_are_handed_to_parts() -> None:
+    class Told(Part):
+        def turn(
+            self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            told.append((query_positions.tolist(), key_positions.tolist()))
+            return query, key
+
+    told: list[tuple[list[int], list[int]]] = []
+    layer = ch.MultiHeadAttention(8, num_heads=2, context_dim=5, parts=[Told()])
+    layer(torch.randn(1, 2, 8), torch.randn(1, 3, 5))
+    assert told == [([0, 1], [0, 1, 2])]
+
+
+def test_a_layer_without_parts_is_as_it_was() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    assert layer.parts == ()
+    assert "parts" not in repr(layer)
+    assert set(layer.state_dict()) == {
+        *(f"{name}_projection.weight" for name in ("query", "key", "value", "output")),
+        "output_projection.bias",
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "text"),
+    [
+        (
+            lambda: QueryKeyNorm(0),
+            ArgumentError,
+            "[argument.size] head_dim must be 1 or more; got 0.",
+        ),
+        (
+            lambda: QueryKeyNorm(4, eps=-1.0),
+            ArgumentError,
+            "[norm.eps] eps must be a number from 0 to below 1; got -1.0.",
+        ),
+        (
+            lambda: Scale(wrong("a")),
+            ArgumentTypeError,
+            "[scale.type] scale must be a number; got str.",
+        ),
+        (
+            lambda: Softcap(0),
+            ArgumentError,
+            "[softcap.value] softcap must be a finite number above 0; got 0.",
+        ),
+        (
+            lambda: ScoreBias(wrong(torch.zeros(3))),
+            ArgumentTypeError,
+            "[bias.type] bias must be a description in which nothing is trained, such as "
+            "clearhead.alibi; got Tensor.",
+        ),
+        (
+            lambda: ScoreBias(ch.alibi(slopes=torch.ones(2, requires_grad=True))),
+            ArgumentTypeError,
+            "[bias.type] bias must be a description in which nothing is trained, such as "
+            "clearhead.alibi; got alibi(2).",
+        ),
+        (
+            lambda: OutputGate(8, 2, bias=wrong(1)),
+            ArgumentTypeError,
+            "[bias.type] bias must be True or False; got 1.",
+        ),
+        (
+            lambda: OutputGate(8, 3, 4).finish(torch.zeros(1, 2, 5, 4), torch.zeros(1, 5, 8)),
+            ShapeError,
+            "[gate.shape] this gate is for 3 heads of width 4; the context has 2 of width 4.",
+        ),
+        (
+            lambda: ch.MultiHeadAttention(8, num_heads=2, parts=wrong([nn.Linear(1, 1)])),
+            ArgumentTypeError,
+            "[parts.type] parts must be a sequence of clearhead.layers.Part; got Linear.",
+        ),
+        (
+            lambda: ch.MultiHeadAttention(8, num_heads=2, parts=wrong(Softcap(1.0))),
+            ArgumentTypeError,
+            "[parts.type] parts must be a sequence of clearhead.layers.Part; got Softcap.",
+        ),
+        (
+            lambda: ch.MultiHeadAttention(8, num_heads=2, parts=[Softcap(1.0), Softcap(2.0)])(
+                torch.zeros(1, 3, 8)
+            ),
+            ArgumentError,
+            "[parts.twice] one part may set the softcap; Softcap and Softcap do.",
+        ),
+        (
+            lambda: ch.MultiHeadAttention(8, num_heads=2, parts=[Softcap(1.0)]).to_torch(),
+            ClearheadError,
+            "[convert.refused] to_torch cannot convert this layer.\n  - parts: Softcap",
+        ),
+    ],
+)
+def test_refusals(make: Callable[[], object], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as refusal:
+        make()
+    assert str(refusal.value) == text
