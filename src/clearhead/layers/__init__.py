@@ -2,6 +2,7 @@
 
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import (
+    Differential,
     OutputGate,
     Part,
     QueryKeyNorm,
@@ -12,6 +13,7 @@ from clearhead.layers.parts import (
 )
 
 __all__ = [
+    "Differential",
     "MultiHeadAttention",
     "OutputGate",
     "Part",

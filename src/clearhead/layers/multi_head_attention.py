@@ -152,6 +152,8 @@ class MultiHeadAttention(nn.Module):
         """
         query, key, source, options = self._query_and_key(x, context)
         value = _split(self.value_projection(source), self.num_kv_heads)
+        for part in self.parts:
+            value = part.carry(value)
         dropout = self.dropout if self.training else None
         mask = both(self.mask, as_mask(mask))
         return pose(query, key, value, mask=mask, dropout=dropout, **options)

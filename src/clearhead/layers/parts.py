@@ -1,5 +1,6 @@
 """Parts that make variants of attention: each is handed to a layer, and works alone."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -12,11 +13,11 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 
 
 class Part(nn.Module):
-    """A variant of attention, as what it does at three places of a layer. Each may stay as it is.
+    """A variant of attention, as what it does at four places of a layer. Each may stay as it is.
 
-    A layer asks its parts in the order in which they were handed in: `turn` once query and key are
-    split into heads, before keys go into a cache; `options` for what `clearhead.attend` is told; `finish` once
-    every head has its context.
+    A layer asks its parts in the order in which they were handed in: `turn` and `carry` once query,
+    key and value are split into heads, before keys and values go into a cache; `options` for what
+    `clearhead.attend` is told; `finish` once every head has its context.
 
     Example:
         >>> import torch, clearhead as ch
@@ -44,6 +45,14 @@ class Part(nn.Module):
             key_positions: int64, (kv_len,) or (batch, kv_len), in tokens.
         """
         return query, key
+
+    def carry(self, value: Tensor) -> Tensor:
+        """The value that the weights are multiplied with.
+
+        Args:
+            value: (batch, num_kv_heads, kv_len, value_head_dim).
+        """
+        return value
 
     def options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
         """What is handed to `clearhead.attend`: bias, scale, softcap, sinks.
@@ -89,8 +98,7 @@ class QueryKeyNorm(Part):
     def __init__(self, head_dim: int, *, eps: float = 1e-6) -> None:
         super().__init__()
         check_sizes(head_dim=head_dim)
-        if not is_number(eps) or not 0 <= eps < 1:
-            raise ArgumentError("norm.eps", f"eps must be a number from 0 to below 1; got {eps!r}.")
+        _check_eps(eps)
         self.query_norm = nn.RMSNorm(head_dim, eps=eps)
         self.key_norm = nn.RMSNorm(head_dim, eps=eps)
 
@@ -274,6 +282,68 @@ class OutputGate(Part):
             )
         gate = torch.sigmoid(self.projection(x))
         return context * gate.unflatten(-1, (self.num_heads, self.width)).transpose(1, 2)
+
+
+class Differential(Part):
+    """Differential attention: the weights of one head less λ times those of another.
+
+    Head h and head h + num_heads / 2 are a pair that shares values: those of their key heads,
+    two side by side. A pair's context is the first one's less λ times the second one's, normed and
+    multiplied by 1 − λ₀, where λ = exp(a · b) − exp(c · d) + λ₀ is trained and λ₀ = 0.8 − 0.6 ·
+    exp(−0.3 · depth).
+
+    Source: Ye et al., 2024, https://arxiv.org/abs/2410.05258.
+
+    Args:
+        head_dim: width of a query, a key and a value.
+        depth: how many layers come before this one.
+        eps: added to the mean square of the norm.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: codes `argument.size`, `differential.depth`, `norm.eps`.
+        ShapeError: code `differential.heads`, for an odd number of heads.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> parts = [ch.layers.Differential(4, depth=2)]
+        >>> layer = ch.MultiHeadAttention(16, num_heads=4, num_kv_heads=2, parts=parts)
+        >>> layer(torch.randn(1, 5, 16)).shape
+        torch.Size([1, 5, 16])
+    """
+
+    def __init__(self, head_dim: int, *, depth: int = 0, eps: float = 1e-5) -> None:
+        super().__init__()
+        check_sizes(head_dim=head_dim)
+        if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:
+            raise ArgumentError(
+                "differential.depth", f"depth must be a whole number, 0 or more; got {depth!r}."
+            )
+        _check_eps(eps)
+        self.initial = 0.8 - 0.6 * math.exp(-0.3 * depth)
+        self.pairs = nn.Parameter(0.1 * torch.randn(4, head_dim))
+        self.norm = nn.RMSNorm(2 * head_dim, eps=eps, elementwise_affine=False)
+
+    def factor(self) -> Tensor:
+        """λ."""
+        first, second = self.pairs.double().view(2, 2, -1).prod(dim=1).sum(dim=-1).exp()
+        return (first - second + self.initial).to(self.pairs.dtype)
+
+    def carry(self, value: Tensor) -> Tensor:
+        if value.shape[1] % 2:
+            raise ShapeError(
+                "differential.heads",
+                f"differential attention needs an even num_kv_heads; got {value.shape[1]}.",
+            )
+        return torch.cat(value.chunk(2, dim=1), dim=-1).repeat(1, 2, 1, 1)
+
+    def finish(self, context: Tensor, x: Tensor) -> Tensor:
+        first, second = context.chunk(2, dim=1)
+        return (1 - self.initial) * self.norm(first - self.factor() * second)
+
+
+def _check_eps(eps: float) -> None:
+    if not is_number(eps) or not 0 <= eps < 1:
+        raise ArgumentError("norm.eps", f"eps must be a number from 0 to below 1; got {eps!r}.")
 
 
 def check_parts(parts: Sequence[Part]) -> Sequence[Part]:
