@@ -1,0 +1,389 @@
+"""Models of transformers on the kernels of this package, against their own eager code."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ClearheadError,
+    MissingExtraError,
+    ModelError,
+    UnsupportedError,
+)
+from clearhead.integrations import attention
+from clearhead.routes.transformers import Described
+from tests.integrations.models import KINDS, TOKENS, VOCABULARY, attentions, inputs, make, same
+from tests.memory import LargestTensor
+from tests.tolerances import assert_no_worse
+
+CACHED = [name for name, kind in KINDS.items() if kind.causal and not kind.reads_twice]
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    attention.register()
+
+
+def result(output: Any) -> Tensor:
+    return output.logits if "logits" in output else output.last_hidden_state
+
+
+def real(name: str, given: dict[str, Tensor]) -> Tensor:
+    """Which positions of the result are no padding, (batch, tokens)."""
+    if KINDS[name].reads_twice:
+        return torch.ones_like(given["decoder_input_ids"], dtype=torch.bool)
+    return given["attention_mask"].bool()
+
+
+@torch.no_grad()
+def agree(name: str, side: str) -> None:
+    """Logits and weights in float32 are no farther from those in float64 than eager's are.
+
+    Eager itself gives no reference for padding: its softmax is in float32, where what it adds to
+    hidden scores in float64 is −∞, and a row of them NaN.
+    """
+    given = inputs(name, side)
+    eager = make(name)
+    ours = same(name, eager, "clearhead")
+    exact = same(name, eager, "clearhead").double()
+    plain, actual, truth = (
+        model(**given, output_attentions=True) for model in (eager, ours, exact)
+    )
+    place = real(name, given)
+    reference = result(truth)[place].double()
+    # A mask that is read wrongly moves logits by a tenth of their size and more.
+    error = (result(plain)[place] - reference).abs().max()
+    assert float(error) < 1e-3 * float(reference.abs().max())
+    assert_no_worse(result(actual)[place], reference, result(plain)[place])
+    shown = attentions(actual)
+    assert all(isinstance(each, ch.AttentionMatrix) for each in shown)
+    everywhere = KINDS[name].reads_twice
+    weights = [
+        # A query that is padding sees something in eager, and nothing here.
+        each if everywhere else each.where(place[:, None, :, None], 0.0)
+        for matrices in (
+            [matrix.dense() for matrix in shown],
+            [matrix.dense() for matrix in attentions(truth)],
+            attentions(plain),
+        )
+        for each in matrices
+    ]
+    count = len(shown)
+    assert len(weights) == 3 * count
+    found, exactly, theirs = (
+        torch.cat([each.flatten() for each in weights[start : start + count]])
+        for start in (0, count, 2 * count)
+    )
+    assert float((theirs - exactly).abs().max()) < 1e-3
+    assert_no_worse(found, exactly.double(), theirs)
+
+
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+@pytest.mark.parametrize("name", KINDS)
+def test_agrees_with_eager(name: str, side: str) -> None:
+    agree(name, side)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "bart", "bert"])
+def test_agrees_with_eager_in_float64(name: str) -> None:
+    """Of those that stay in float64 all the way."""
+    eager = make(name).double()
+    ours = same(name, eager, "clearhead")
+    given = inputs(name)
+    with torch.no_grad():
+        expected, actual = result(eager(**given)), result(ours(**given))
+    # Sums of at most 64 products, some tens deep; a mask that is read wrongly moves a tenth.
+    bound = 64 * 64 * torch.finfo(torch.float64).eps * float(expected.abs().max())
+    torch.testing.assert_close(actual, expected, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("side", ["none", "left"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", CACHED)
+def test_generates_what_eager_generates(name: str, cache: str, side: str) -> None:
+    """Longer than the windows, which are of three tokens."""
+    given = inputs(name, side)
+    eager = make(name)
+    ours = same(name, eager, "clearhead")
+    options: dict[str, Any] = {
+        "max_new_tokens": 6,
+        "do_sample": False,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+        "cache_implementation": cache,
+        "pad_token_id": 0,
+    }
+    if cache == "dynamic":
+        del options["cache_implementation"]
+    options["disable_compile"] = True
+    expected, actual = eager.generate(**given, **options), ours.generate(**given, **options)
+    assert torch.equal(actual.sequences, expected.sequences)
+    for found, wanted in zip(actual.logits, expected.logits, strict=True):
+        bound = 1e-4 * float(wanted.abs().max())
+        torch.testing.assert_close(found, wanted, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "t5"])
+def test_trains_as_eager_does(name: str) -> None:
+    given = inputs(name)
+    labels = given.get("decoder_input_ids", given["input_ids"])
+    eager = make(name, attn_pdrop=0.0).double()
+    ours = same(name, eager, "clearhead", attn_pdrop=0.0)
+    for model in (eager, ours):
+        model.train()
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        model(**given, labels=labels).loss.backward()
+    for (path, theirs), mine in zip(eager.named_parameters(), ours.parameters(), strict=True):
+        if theirs.grad is None:
+            assert mine.grad is None
+            continue
+        # Softmax and rotary positions are in float32 in some of them.
+        bound = 1e-4 * float(theirs.grad.abs().max()) + 1e-7
+        torch.testing.assert_close(
+            mine.grad,
+            theirs.grad,
+            rtol=0,
+            atol=bound,
+            msg=lambda text, path=path: f"{path}: {text}",
+        )
+
+
+def test_weights_are_dropped_while_it_trains() -> None:
+    ours = make("gpt2", "clearhead", resid_pdrop=0.0, embd_pdrop=0.0).train()
+    given = inputs("gpt2")
+    with torch.no_grad():
+        assert not torch.equal(ours(**given).logits, ours(**given).logits)
+        matrix = ours(**given, output_attentions=True).attentions[0]
+    # What is shown are the weights before dropout.
+    torch.testing.assert_close(matrix.dense().sum(dim=-1), torch.ones(3, 4, TOKENS))
+
+
+def test_later_and_at_once_are_the_same() -> None:
+    given = inputs("llama")
+    at_once, later = make("llama", "clearhead"), make("llama")
+    later.set_attn_implementation("clearhead")
+    with torch.no_grad():
+        assert torch.equal(at_once(**given).logits, later(**given).logits)
+
+
+def test_no_matrix_is_made_unasked() -> None:
+    ours = make("llama", "clearhead")
+    made: list[object] = []
+    matrix = attention.AttentionMatrix
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(
+            attention, "AttentionMatrix", lambda *a, **k: made.append(1) or matrix(*a, **k)
+        )
+        assert not ours(**inputs("llama")).attentions
+        assert made == []
+        assert len(ours(**inputs("llama"), output_attentions=True).attentions) == 2
+        assert len(made) == 2
+
+
+def test_the_matrices_of_a_generation() -> None:
+    ours = make("llama", "clearhead")
+    out = ours.generate(
+        **inputs("llama"),
+        max_new_tokens=3,
+        do_sample=False,
+        output_attentions=True,
+        return_dict_in_generate=True,
+    )
+    shapes = [tuple(layers[0].shape) for layers in out.attentions]
+    assert shapes == [(3, 4, TOKENS, TOKENS), (3, 4, 1, TOKENS + 1), (3, 4, 1, TOKENS + 2)]
+    with torch.no_grad():
+        whole = ours(out.sequences[:, :-1], output_attentions=True).attentions[0].dense()
+    for layers in out.attentions:
+        rows, keys = layers[0].shape[2:]
+        torch.testing.assert_close(
+            layers[0].dense(), whole[:, :, keys - rows : keys, :keys], rtol=1e-4, atol=1e-5
+        )
+
+
+def test_the_mask_is_described_and_never_made() -> None:
+    """Half of what one mask of bools would take is never asked for at once."""
+    tokens = 5000
+    ours = make("llama", "clearhead", max_position_embeddings=8192, num_hidden_layers=1)
+    ids = torch.randint(2, VOCABULARY, (2, tokens))
+    valid = torch.ones_like(ids)
+    valid[1, :7] = 0
+    with LargestTensor() as memory, torch.no_grad():
+        ours.model(ids, attention_mask=valid)
+    assert memory.largest < tokens**2 / 2
+
+
+def test_what_a_mask_says() -> None:
+    seen: list[object] = []
+
+    def keep(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        seen.append(named["attention_mask"])
+
+    ours = make("mistral", "clearhead")
+    hook = ours.model.layers[0].self_attn.register_forward_pre_hook(keep, with_kwargs=True)
+    with torch.no_grad():
+        ours(**inputs("mistral", "left"))
+    hook.remove()
+    (mask,) = seen
+    assert isinstance(mask, Described)
+    assert mask.shape == (3, 1, TOKENS, TOKENS)
+    assert mask.dtype == torch.bool
+    words = mask.description.describe()
+    assert words == "sliding_window(left=2, right=None) & causal() & padding(<valid 3 × 7>)"
+
+
+def test_sequences_packed_into_a_row() -> None:
+    """Positions that begin anew keep them apart, as they do in eager."""
+    eager = make("llama")
+    ours = same("llama", eager, "clearhead")
+    ids = torch.randint(2, VOCABULARY, (1, 11))
+    places = torch.cat([torch.arange(4), torch.arange(7)])[None]
+    with torch.no_grad():
+        expected = eager(ids, position_ids=places, use_cache=False).logits
+        alone = eager(ids[:, 4:]).logits
+        actual = ours(ids, position_ids=places, use_cache=False).logits
+    bound = 1e-4 * float(expected.abs().max())
+    torch.testing.assert_close(expected[:, 4:], alone, rtol=0, atol=bound)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=bound)
+
+
+def test_a_mask_of_four_dimensions() -> None:
+    eager = make("llama")
+    ours = same("llama", eager, "clearhead")
+    ids = torch.randint(2, VOCABULARY, (1, TOKENS))
+    visible = (torch.rand(1, 1, TOKENS, TOKENS) < 0.5) | torch.eye(TOKENS, dtype=torch.bool)
+    added = torch.zeros(1, 1, TOKENS, TOKENS).masked_fill(~visible, torch.finfo().min)
+    with torch.no_grad():
+        expected = eager(ids, attention_mask=added).logits
+        for mask in (visible, added):
+            actual = ours(ids, attention_mask=mask).logits
+            bound = 1e-4 * float(expected.abs().max())
+            torch.testing.assert_close(actual, expected, rtol=0, atol=bound)
+
+
+# The compiler makes an instance of an autograd function.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_compiled() -> None:
+    ours = make("llama", "clearhead")
+    given = inputs("llama", "left")
+    with torch.no_grad():
+        expected = ours(**given).logits
+        torch._dynamo.reset()
+        compiled = torch.compile(ours, backend="eager")(**given).logits
+    place = given["attention_mask"].bool()
+    torch.testing.assert_close(compiled[place], expected[place], rtol=1e-4, atol=1e-4)
+
+
+def test_an_argument_that_is_not_known_is_refused_by_name() -> None:
+    ours = make("llama", "clearhead")
+    with pytest.raises(
+        UnsupportedError, match="what slopes=3 means to the attention of"
+    ) as refusal:
+        ours(**inputs("llama"), slopes=3)
+    assert refusal.value.code == "transformers.argument"
+
+
+def bloom() -> Any:
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 16, "n_layer": 5, "n_head": 2}
+    return transformers.BloomModel(transformers.BloomConfig(**sizes))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_models_that_ask_for_their_attention(name: str) -> None:
+    attention.check_model(make(name))
+
+
+def test_models_that_do_not_ask_are_named() -> None:
+    with pytest.raises(ModelError) as refusal:
+        attention.check_model(bloom())
+    assert str(refusal.value) == (
+        "[model.ignores-interface] BloomModel attends by code of its own, whatever its "
+        "attn_implementation says: h.0.self_attention, h.1.self_attention, h.2.self_attention and "
+        "2 more (BloomAttention)."
+    )
+
+
+def test_a_mask_that_a_model_works_on_itself() -> None:
+    """The description is not a tensor of numbers to add to scores."""
+    mask = Described(ch.causal(), (1, 1, 3, 3), torch.device("cpu"))
+    with pytest.raises(ModelError, match="it works on the mask itself \\(add\\)") as refusal:
+        torch.add(torch.zeros(1, 2, 3, 3), mask)
+    assert refusal.value.code == "model.ignores-interface"
+    assert torch.equal(mask[0, 0, 1], torch.tensor([True, True, False]))
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "text"),
+    [
+        (
+            nn.Linear(2, 2),
+            ModelError,
+            "[model.no-attention] model must have modules that attend; none in Linear has "
+            "Attention in the name of its class.",
+        ),
+        ("a", ArgumentTypeError, "[model.type] model must be a torch.nn.Module; got str."),
+    ],
+)
+def test_what_is_no_model(given: Any, kind: type[ClearheadError], text: str) -> None:
+    with pytest.raises(kind) as refusal:
+        attention.check_model(given)
+    assert str(refusal.value) == text
+
+
+@pytest.fixture
+def other_name() -> Iterator[str]:
+    yield "seen_through"
+    transformers.AttentionInterface._global_mapping.pop("seen_through", None)
+    transformers.AttentionMaskInterface._global_mapping.pop("seen_through", None)
+
+
+def test_another_name(other_name: str) -> None:
+    attention.register(other_name)
+    attention.register(other_name)
+    ours = make("llama", other_name)
+    with torch.no_grad():
+        shown = ours(**inputs("llama"), output_attentions=True).attentions
+    assert isinstance(shown[0], ch.AttentionMatrix)
+
+
+@pytest.mark.parametrize("name", ["eager", "sdpa", "flash_attention_2", "my_flash", "a/b", ""])
+def test_a_name_that_is_taken(name: str) -> None:
+    before = dict(transformers.AttentionInterface._global_mapping)
+    with pytest.raises(ArgumentError) as refusal:
+        attention.register(name)
+    assert refusal.value.code == "register.name"
+    assert str(refusal.value).startswith(
+        "[register.name] name must be an identifier without flash in it, and not one that "
+        "transformers has, eager, "
+    )
+    assert str(refusal.value).endswith(f"; got {name!r}.")
+    assert dict(transformers.AttentionInterface._global_mapping) == before
+
+
+def test_a_name_that_is_no_string() -> None:
+    wrong: Any = 3
+    with pytest.raises(ArgumentTypeError) as refusal:
+        attention.register(wrong)
+    assert str(refusal.value) == "[register.type] name must be a string; got int."
+
+
+def test_transformers_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'clearhead\[models\]'"):
+        attention.register()
+
+
+def test_a_transformers_without_attention_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["transformers"], "AttentionInterface", None)
+    with pytest.raises(ModelError, match=r"needs transformers 4\.53 or later; this is") as refusal:
+        attention.register()
+    assert refusal.value.code == "model.interface"
