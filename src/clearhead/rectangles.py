@@ -6,6 +6,7 @@ from torch import Tensor
 from clearhead import stages
 from clearhead.problem import Problem
 from clearhead.selecting import runs, take
+from clearhead.statistics import all_finite
 
 
 def masked_scores(
@@ -66,13 +67,17 @@ def weights_from(problem: Problem, scores: Tensor, total: Tensor, heads: Tensor)
 
 def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
     """Weights of pairs, (batch, num_heads, pairs), from indices (batch or 1, pairs)."""
-    at_query, at_key = queries[:, None, :, None], keys[:, None, :, None]
-    query = stages.accumulated(torch.take_along_dim(problem.query, at_query, dim=2))
-    key = stages.accumulated(torch.take_along_dim(problem.key, at_key, dim=2))
+    query = stages.accumulated(_rows(problem.query, queries))
+    key = stages.accumulated(_rows(problem.key, keys))
     # Grouped heads share a key; a head of the group is an axis of its own here.
     query, key = query.unflatten(1, (problem.num_kv_heads, -1)), key[:, :, None]
-    raw = (stages.finite(query) * stages.finite(key)).sum(dim=-1)
-    raw = raw.masked_fill(stages.tainted(query) | stages.tainted(key), torch.nan).flatten(1, 2)
+    with torch.autocast(problem.device.type, enabled=False):
+        raw = torch.linalg.vecdot(query, key)
+        # A sum with something in it that is not finite is not finite itself.
+        if not all_finite(raw.detach()):
+            raw = torch.linalg.vecdot(stages.finite(query), stages.finite(key))
+            raw = raw.masked_fill(stages.tainted(query) | stages.tainted(key), torch.nan)
+    raw = raw.flatten(1, 2)
     at_query, at_key = queries[:, None, None, :], keys[:, None, None, :]
     sizes = problem.query_len, problem.kv_len
     bias = visible = None
@@ -86,3 +91,19 @@ def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Ten
     every = torch.arange(problem.num_heads, device=problem.device)
     # Every pair is a row of its own, with one key.
     return weights_from(problem, masked.mT, total, every)[..., 0]
+
+
+def _rows(tensor: Tensor, index: Tensor) -> Tensor:
+    """The rows of (batch, heads, len, dim) at (batch or 1, pairs): (batch, heads, pairs, dim)."""
+    if index.shape[0] == 1:
+        places = index[0]
+        steps = places.diff()
+        if len(places) and bool((steps == 1).all()):
+            return tensor.narrow(2, int(places[0]), len(places))  # a diagonal; nothing is copied
+        if len(places) and not bool(steps.any()):
+            return tensor.narrow(2, int(places[0]), 1).expand(-1, -1, len(places), -1)
+        return tensor.index_select(2, places)
+    # Whole rows are copied this way, and not number by number.
+    sample = torch.arange(tensor.shape[0], device=tensor.device)[:, None, None]
+    head = torch.arange(tensor.shape[1], device=tensor.device)[:, None]
+    return tensor[sample, head, index[:, None]]

@@ -36,7 +36,8 @@ def replace(
 def _put(old: Callable[..., Any], new: Callable[..., Any], home: dict[str, Any]) -> None:
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})
-        if names is home:
+        # Tens of thousands of names are looked at: by `map` it takes half of the time.
+        if names is home or id(old) not in map(id, list(names.values())):
             continue
         for name in [name for name, value in list(names.items()) if value is old]:
             names[name] = new
