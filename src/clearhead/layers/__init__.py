@@ -11,15 +11,25 @@ from clearhead.layers.parts import (
     Sinks,
     Softcap,
 )
+from clearhead.layers.rotary import Rotary
+from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Ntk, Scaling, Yarn
 
 __all__ = [
     "Differential",
+    "Dynamic",
+    "Linear",
+    "Llama3",
+    "LongRope",
     "MultiHeadAttention",
+    "Ntk",
     "OutputGate",
     "Part",
     "QueryKeyNorm",
+    "Rotary",
     "Scale",
+    "Scaling",
     "ScoreBias",
     "Sinks",
     "Softcap",
+    "Yarn",
 ]

@@ -346,7 +346,7 @@ def _check_eps(eps: float) -> None:
         raise ArgumentError("norm.eps", f"eps must be a number from 0 to below 1; got {eps!r}.")
 
 
-def check_parts(parts: Sequence[Part]) -> Sequence[Part]:
+def check_parts(parts: Sequence[Part]) -> Iterable[Part]:
     """The parts of a layer, as modules of it if there are any.
 
     Raises:
@@ -358,7 +358,7 @@ def check_parts(parts: Sequence[Part]) -> Sequence[Part]:
         raise ArgumentTypeError(
             "parts.type", f"parts must be a sequence of clearhead.layers.Part; got {kinds}."
         )
-    return cast(Sequence[Part], nn.ModuleList(parts)) if parts else ()
+    return cast(Iterable[Part], nn.ModuleList(parts)) if parts else ()
 
 
 def options_of(

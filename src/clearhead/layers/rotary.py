@@ -1,0 +1,175 @@
+"""Rotary positions: pairs of numbers in query and key turn by an angle that grows with the token."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from clearhead.arguments import check_sizes, is_number
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.layers.parts import Part
+from clearhead.layers.scalings import Scaling
+from clearhead.shapes import check_tensor
+
+Layout = Literal["half", "interleaved"]
+
+
+class Rotary(Part):
+    """Rotary positions, as a part of a layer or alone.
+
+    A pair of numbers turns by position · base^(−pair / pairs) radians, so that a score depends on
+    how many tokens lie between query and key. There is no table and no longest text.
+
+    Source: Su et al., 2021, https://arxiv.org/abs/2104.09864.
+
+    Args:
+        head_dim: width of a query and a key.
+        base: the larger, the slower the slow pairs turn.
+        layout: which numbers are a pair: "half", number i and number i + pairs (Llama, GPT-NeoX);
+            "interleaved", numbers 2i and 2i + 1 (the paper, GPT-J). Weights that were trained with
+            one are wrong with the other.
+        rotated_dim: how many numbers turn, from the first on; None is all of them.
+        scaling: how the frequencies are changed for longer texts, or None.
+
+    Raises:
+        ArgumentError: codes `argument.size`, `rotary.dim`, `rotary.base`, `rotary.layout`.
+        ArgumentTypeError: code `rotary.scaling`.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> rotary = ch.layers.Rotary(4)
+        >>> rotary(torch.tensor([[1.0, 1.0, 0.0, 0.0]]), torch.tensor([0]))
+        tensor([[1., 1., 0., 0.]])
+        >>> rotary(torch.tensor([[1.0, 1.0, 0.0, 0.0]]), torch.tensor([1]))
+        tensor([[0.5403, 0.9999, 0.8415, 0.0100]])
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal(), parts=[rotary])
+        >>> layer(torch.randn(1, 5, 8)).shape
+        torch.Size([1, 5, 8])
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        base: float = 10_000.0,
+        layout: Layout = "half",
+        rotated_dim: int | None = None,
+        scaling: Scaling | None = None,
+    ) -> None:
+        super().__init__()
+        rotated_dim = head_dim if rotated_dim is None else rotated_dim
+        check_sizes(head_dim=head_dim, rotated_dim=rotated_dim)
+        if rotated_dim % 2 or rotated_dim > head_dim:
+            raise ArgumentError(
+                "rotary.dim",
+                f"what turns must be an even number of the head's {head_dim}; got {rotated_dim}.",
+            )
+        if not is_number(base) or not 1 < base < math.inf:
+            raise ArgumentError("rotary.base", f"base must be a number above 1; got {base!r}.")
+        if layout not in ("half", "interleaved"):
+            raise ArgumentError(
+                "rotary.layout", f'layout must be "half" or "interleaved"; got {layout!r}.'
+            )
+        if scaling is not None and not isinstance(scaling, Scaling):
+            raise ArgumentTypeError(
+                "rotary.scaling",
+                f"scaling must be a clearhead.layers.Scaling or None; got {type(scaling).__name__}.",
+            )
+        self.head_dim = head_dim
+        self.base = float(base)
+        self.layout = layout
+        self.rotated_dim = rotated_dim
+        self.scaling = scaling
+
+    def forward(self, tensor: Tensor, positions: Tensor) -> Tensor:
+        """A query or a key, turned.
+
+        Args:
+            tensor: (batch, heads, len, head_dim), or fewer leading dimensions.
+            positions: whole numbers, in tokens: (len,), or (batch, len) for a tensor of four
+                dimensions.
+
+        Returns:
+            A tensor like the one given.
+
+        Raises:
+            ShapeError: code `rotary.shape`.
+            ArgumentTypeError: codes `tensor.type`, `positions.type`.
+        """
+        check_tensor("tensor", tensor)
+        check_tensor("positions", positions)
+        if positions.is_floating_point() or positions.dtype == torch.bool:
+            raise ArgumentTypeError(
+                "positions.type", f"positions must be whole numbers; got {positions.dtype}."
+            )
+        fits = positions.ndim == 1 or (positions.ndim == 2 and tensor.ndim == 4)
+        if not (
+            fits
+            and tensor.ndim >= 2
+            and tensor.shape[-1] == self.head_dim
+            and positions.shape[-1] == tensor.shape[-2]
+            and (positions.ndim == 1 or positions.shape[0] in (1, tensor.shape[0]))
+        ):
+            raise ShapeError(
+                "rotary.shape",
+                f"tensor must have shape (…, len, head_dim={self.head_dim}) and positions (len,), or "
+                f"(batch, len) for a tensor of four dimensions; got {tuple(tensor.shape)} and "
+                f"{tuple(positions.shape)}.",
+            )
+        cos, sin = self.turns(positions, tensor.dtype)
+        return self._turned(tensor, cos, sin)
+
+    def turn(
+        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        length = torch.maximum(query_positions.amax(), key_positions.amax()) + 1
+        turned = self._turned(query, *self.turns(query_positions, query.dtype, length))
+        return turned, self._turned(key, *self.turns(key_positions, key.dtype, length))
+
+    def turns(
+        self, positions: Tensor, dtype: torch.dtype, length: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of the angles, (len, pairs) or (batch, 1, len, pairs).
+
+        Angles are worked out in float64, where the device has it: far into a text, float32 would
+        be wrong by whole thousandths of a turn.
+
+        Args:
+            positions: whole numbers, (len,) or (batch, len), in tokens.
+            dtype: of the result.
+            length: how many tokens the text has; None is up to the last of the positions.
+        """
+        exact = torch.float32 if positions.device.type == "mps" else torch.float64
+        pairs = self.rotated_dim // 2
+        share = torch.arange(pairs, device=positions.device, dtype=exact) / pairs
+        frequencies = self.base**-share
+        gain = 1.0
+        if self.scaling is not None:
+            if length is None:
+                last = positions.amax() if positions.numel() else positions.new_zeros(())
+                length = last + 1
+            frequencies = self.scaling.stretched(frequencies, self.base, length)
+            gain = self.scaling.gain
+        angles = positions[..., None] * frequencies
+        if positions.ndim == 2:
+            angles = angles[:, None]
+        return (gain * angles.cos()).to(dtype), (gain * angles.sin()).to(dtype)
+
+    def _turned(self, tensor: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        rest = tensor[..., self.rotated_dim :]
+        turning = tensor[..., : self.rotated_dim]
+        if self.layout == "half":
+            first, second = turning.chunk(2, dim=-1)
+            turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+        else:
+            first, second = turning[..., 0::2], turning[..., 1::2]
+            pairs = [first * cos - second * sin, second * cos + first * sin]
+            turned = torch.stack(pairs, dim=-1).flatten(-2)
+        return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
+
+    def extra_repr(self) -> str:
+        text = f"{self.head_dim}, base={self.base:g}, layout={self.layout!r}"
+        if self.rotated_dim != self.head_dim:
+            text += f", rotated_dim={self.rotated_dim}"
+        return text if self.scaling is None else f"{text}, scaling={self.scaling}"
