@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from tests.kernels.definition import draw, outcome
+from tests.layers.test_parts import DIM, EMBED, HEADS, PARTS
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -120,3 +121,23 @@ def test_a_compiled_model_runs_as_if_nobody_watched(before: bool) -> None:
     assert output is not None
     assert torch.equal(output, expected)
     assert torch.equal(compiled(x), expected)
+
+
+# The compiler makes an instance of an autograd function.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("name", PARTS)
+def test_layers_with_parts(name: str) -> None:
+    layer = ch.MultiHeadAttention(EMBED, num_heads=HEADS, head_dim=DIM, parts=PARTS[name]())
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    x = torch.randn(2, 7, EMBED)
+    torch.testing.assert_close(compiled(x), layer(x))
+
+
+def test_rotary_positions_of_any_length() -> None:
+    rotary = ch.layers.Rotary(4, scaling=ch.layers.Dynamic(2.0, original_len=4))
+    torch._dynamo.reset()
+    compiled = torch.compile(rotary, fullgraph=True, backend="eager", dynamic=True)
+    for length in (3, 5, 11):
+        query, positions = torch.randn(1, 2, length, 4), torch.arange(length)
+        torch.testing.assert_close(compiled(query, positions), rotary(query, positions))

@@ -1,5 +1,6 @@
 """clearhead: attention you can see through."""
 
+from clearhead import layers
 from clearhead.biases import Bias, alibi
 from clearhead.errors import (
     ArgumentError,
@@ -78,6 +79,7 @@ __all__ = [
     "dense",
     "documents",
     "full",
+    "layers",
     "load",
     "padding",
     "plan",

@@ -294,14 +294,17 @@ class Largest(Statistic):
         step = width // SEGMENTS
         if step > 2 * k:
             # A segment is every step-th key, so that its maximum is one of columns, which is fast.
-            maxima = weights[..., : SEGMENTS * step].unflatten(-1, (SEGMENTS, step)).amax(dim=-2)
-            best = maxima.topk(k, dim=-1, sorted=False).indices
-            starts = torch.arange(0, SEGMENTS * step, step, device=weights.device)
-            candidates = (best[..., None] + starts).flatten(-2)
-            rest = torch.arange(SEGMENTS * step, width, device=weights.device)
-            candidates = torch.cat([candidates, rest.expand(*candidates.shape[:-1], -1)], dim=-1)
-            values, places = weights.gather(-1, candidates).topk(k, dim=-1)
-            keys = candidates.gather(-1, places)
+            segments = weights[..., : SEGMENTS * step].unflatten(-1, (SEGMENTS, step))
+            best = segments.amax(dim=-2).topk(k, dim=-1, sorted=False).indices
+            among = best[..., None, :].expand(*best.shape[:-1], SEGMENTS, k)
+            candidates = segments.gather(-1, among).flatten(-2)
+            rest = width - SEGMENTS * step
+            if rest:
+                candidates = torch.cat([candidates, weights[..., -rest:]], dim=-1)
+            values, places = candidates.topk(k, dim=-1)
+            keys = best.gather(-1, places % k) + places.div(k, rounding_mode="floor") * step
+            if rest:
+                keys = torch.where(places < SEGMENTS * k, keys, places + SEGMENTS * (step - k))
         else:
             values, keys = weights.topk(k, dim=-1)
         chunk.maximum = values[..., 0]

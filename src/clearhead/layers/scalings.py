@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -268,7 +269,7 @@ def _with_base_times(frequencies: Tensor, factor: float | Tensor) -> Tensor:
     return frequencies * factor ** (-share / max(pairs - 1, 1))
 
 
-def _check_at_least(least: float, **given: float) -> None:
+def _check_at_least(least: int, **given: Any) -> None:
     for name, number in given.items():
         if not is_number(number) or not least <= number < math.inf:
             raise ArgumentError(
@@ -276,7 +277,7 @@ def _check_at_least(least: float, **given: float) -> None:
             )
 
 
-def _check_order(small: str, smaller: float, large: str, larger: float) -> None:
+def _check_order(small: str, smaller: Any, large: str, larger: Any) -> None:
     if not is_number(smaller) or not is_number(larger) or not 0 < smaller < larger < math.inf:
         raise ArgumentError(
             "scaling.value",
