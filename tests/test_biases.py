@@ -8,6 +8,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.biases import Alibi, DenseBias, as_bias
+from clearhead.errors import ArgumentTypeError, DeviceError, DtypeError, ShapeError
 from clearhead.problem import pose
 from tests.memory import held_bytes
 from tests.tolerances import assert_no_worse
@@ -285,3 +286,94 @@ def test_a_trained_bias_of_pairs_has_its_gradient() -> None:
     ch.alibi(slopes=slopes).at(*pair, QUERIES, KEYS).sum().backward()
     assert slopes.grad is not None
     assert torch.equal(slopes.grad, torch.full((4,), -3.0))
+
+
+@pytest.mark.parametrize(("query_len", "kv_len"), [(5, 7), (7, 5), (1, 11), (3, 0)])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_a_relative_bias_is_a_number_for_each_distance(
+    query_len: int, kv_len: int, heads: int
+) -> None:
+    values = torch.randn(heads, 7, dtype=torch.float64)
+    bias = ch.relative(values)
+    whole = bias.to_dense(query_len, kv_len)
+    assert whole.shape == (1, heads, query_len, kv_len)
+    for i in range(query_len):
+        for j in range(kv_len):
+            ahead = j - (i + kv_len - query_len)
+            assert torch.equal(whole[0, :, i, j], values[:, 3 + max(-3, min(3, ahead))])
+    if kv_len > 2:
+        part = bias.block(slice(1, query_len), slice(2, kv_len), query_len, kv_len, CPU)
+        assert torch.equal(part, whole[:, :, 1:, 2:])
+
+
+def test_a_relative_bias_in_attention() -> None:
+    """As the tensor that it stands for, the gradient of its numbers included."""
+    values = torch.randn(4, 9, dtype=torch.float64, requires_grad=True)
+    query, key, value = (torch.randn(2, 4, n, 5, dtype=torch.float64) for n in (7, 11, 11))
+    bias = ch.relative(values)
+    assert bias.requires_grad
+    expected = ch.attend(query, key, value, bias=bias.to_dense(7, 11), kernel="eager")
+    output = ch.attend(query, key, value, bias=bias, mask=ch.causal(offset=4) | ch.full())
+    torch.testing.assert_close(output, expected)
+    weight = torch.randn_like(output)
+    found, wanted = (
+        torch.autograd.grad((each * weight).sum(), values)[0] for each in (output, expected)
+    )
+    torch.testing.assert_close(found, wanted)
+    summed = ch.AttentionMatrix(query, key, bias=ch.relative(values.detach()))
+    dense = ch.AttentionMatrix(query, key, bias=bias.to_dense(7, 11).detach())
+    torch.testing.assert_close(summed.entropy(), dense.entropy())
+    torch.testing.assert_close(summed.at([3, 6], [0, 9]), dense.at([3, 6], [0, 9]))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "text"),
+    [
+        ([[1.0]], ArgumentTypeError, "[relative.type] values must be a torch.Tensor; got list."),
+        (
+            torch.zeros(2, 4),
+            ShapeError,
+            "[relative.shape] values must have shape (num_heads or 1, 2 · reach + 1), a number for "
+            "each distance from −reach to reach; got (2, 4).",
+        ),
+        (
+            torch.zeros(2, 3, dtype=torch.int64),
+            DtypeError,
+            "[relative.dtype] values must be floating; got torch.int64.",
+        ),
+    ],
+)
+def test_what_is_no_relative_bias(values: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as refusal:
+        ch.relative(values)
+    assert str(refusal.value) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "text"),
+    [
+        (
+            torch.zeros(3, 5),
+            ShapeError,
+            "[bias.heads] the bias relative(3 × 5) is for 3 heads; the query has num_heads=4.",
+        ),
+        (
+            torch.zeros(4, 5, dtype=torch.float64),
+            DtypeError,
+            "[bias.dtype] bias must have the query's dtype, torch.float32, or float32; got "
+            "torch.float64.",
+        ),
+        (
+            torch.zeros(4, 5, device="meta"),
+            DeviceError,
+            "[bias.device] bias must be on the query's device; it is on meta, the query on cpu.",
+        ),
+    ],
+)
+def test_a_relative_bias_that_does_not_fit(
+    values: Tensor, kind: type[Exception], text: str
+) -> None:
+    query = torch.zeros(1, 4, 3, 2)
+    with pytest.raises(kind) as refusal:
+        ch.attend(query, query, query, bias=ch.relative(values))
+    assert str(refusal.value) == text

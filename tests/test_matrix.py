@@ -78,6 +78,7 @@ PROBLEMS: dict[str, Callable[[], AttentionMatrix]] = {
         *inputs(), bias=torch.zeros(scattered().shape).masked_fill(scattered(), -torch.inf).double()
     ),
     "alibi": lambda: AttentionMatrix(*inputs(), mask=ch.causal(), bias=ch.alibi(HEADS)),
+    "relative": lambda: AttentionMatrix(*inputs(), bias=ch.relative(torch.randn(HEADS, 9))),
     "sinks": lambda: AttentionMatrix(
         *inputs(), mask=scattered(), sinks=torch.tensor([0.0, 3.0, -1.0, 9.0], dtype=torch.float64)
     ),

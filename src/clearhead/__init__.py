@@ -1,7 +1,7 @@
 """clearhead: attention you can see through."""
 
 from clearhead import layers
-from clearhead.biases import Bias, alibi
+from clearhead.biases import Bias, alibi, relative
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -84,6 +84,7 @@ __all__ = [
     "padding",
     "plan",
     "prefix",
+    "relative",
     "roles",
     "rollout",
     "sliding_window",

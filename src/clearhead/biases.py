@@ -226,6 +226,98 @@ class Alibi(Bias):
         return f"alibi({self.slopes.shape[0]})"
 
 
+@dataclass(frozen=True, eq=False)
+class Relative(Bias):
+    """A number for each distance from query to key, one row per head."""
+
+    values: Tensor
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.values.requires_grad
+
+    def check(
+        self,
+        batch: int,
+        num_heads: int,
+        query_len: int,
+        kv_len: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        if self.values.shape[0] not in (1, num_heads):
+            raise ShapeError(
+                "bias.heads",
+                f"the bias {self.describe()} is for {self.values.shape[0]} heads; the query has "
+                f"num_heads={num_heads}.",
+            )
+        if self.values.dtype not in (dtype, torch.float32):
+            raise DtypeError(
+                "bias.dtype",
+                f"bias must have the query's dtype, {dtype}, or float32; got {self.values.dtype}.",
+            )
+        if self.values.device != device:
+            raise DeviceError(
+                "bias.device",
+                f"bias must be on the query's device; it is on {self.values.device}, the query on "
+                f"{device}.",
+            )
+
+    def block(
+        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
+    ) -> Tensor:
+        query_index = torch.arange(queries.start, queries.stop, device=device).view(1, 1, -1, 1)
+        key_index = torch.arange(keys.start, keys.stop, device=device).view(1, 1, 1, -1)
+        return self.at(query_index, key_index, query_len, kv_len)
+
+    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+        reach = self.values.shape[1] // 2
+        ahead = key_index - (query_index + (kv_len - query_len))
+        place = ahead.clamp(-reach, reach) + reach
+        return self.values[torch.arange(len(self.values)).view(1, -1, 1, 1), place]
+
+    def describe(self) -> str:
+        return f"relative({self.values.shape[0]} × {self.values.shape[1]})"
+
+
+def relative(values: Tensor) -> Bias:
+    """A bias that depends on how far a key lies from its query, for each head (Raffel et al., 2020,
+    section 2.1, https://arxiv.org/abs/1910.10683).
+
+    As everywhere, the last query sits on the last key. It costs O(heads · reach) memory.
+
+    Args:
+        values: floating, (num_heads or 1, 2 · reach + 1): what is added for a key that is reach
+            tokens or more before its query, …, for the query's own token, …, for one that is reach
+            tokens or more ahead.
+
+    Raises:
+        ArgumentTypeError: code `relative.type`, for values that are no tensor.
+        ShapeError: code `relative.shape`.
+        DtypeError: code `relative.dtype`, for values that are not floating.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> ch.relative(torch.tensor([[-1.0, 0.0, 5.0]])).to_dense(3, 3)
+        tensor([[[[ 0.,  5.,  5.],
+                  [-1.,  0.,  5.],
+                  [-1., -1.,  0.]]]])
+    """
+    if not isinstance(values, Tensor):
+        raise ArgumentTypeError(
+            "relative.type", f"values must be a torch.Tensor; got {type(values).__name__}."
+        )
+    if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] % 2 == 0:
+        raise ShapeError(
+            "relative.shape",
+            "values must have shape (num_heads or 1, 2 · reach + 1), a number for each distance "
+            f"from −reach to reach; got {tuple(values.shape)}.",
+        )
+    if not values.is_floating_point():
+        raise DtypeError("relative.dtype", f"values must be floating; got {values.dtype}.")
+    return Relative(values)
+
+
 def alibi(num_heads: int | None = None, *, slopes: Tensor | None = None) -> Bias:
     """Attention with linear biases (Press et al., 2022, https://arxiv.org/abs/2108.12409).
 

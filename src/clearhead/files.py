@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.biases import Alibi, DenseBias
+from clearhead.biases import Alibi, DenseBias, Relative
 from clearhead.errors import ClearheadError, FileError, UnsupportedError, missing_extra
 from clearhead.masks.base import And, Not, Or
 from clearhead.masks.causal import Causal
@@ -52,6 +52,7 @@ KINDS: dict[str, type] = {
     "padded_to": PaddedTo,
     "per_row": PerRow,
     "prefix": Prefix,
+    "relative": Relative,
     "roles": Roles,
     "sliding_window": SlidingWindow,
     "summary": Summary,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.biases import Alibi, DenseBias
+from clearhead.biases import Alibi, DenseBias, Relative
 from clearhead.masks.spans import Spans
 from clearhead.problem import Problem
 from clearhead.statistics import Chunk, Statistic, all_finite
@@ -122,8 +122,9 @@ def _is_ordinary(problem: Problem) -> bool:
     bias = problem.bias
     if isinstance(bias, Alibi):
         return _magnitude(bias.slopes) * (problem.query_len + problem.kv_len) <= LARGEST
-    if isinstance(bias, DenseBias):
-        return bool(((bias.tensor.abs() <= LARGEST) | (bias.tensor == -torch.inf)).all())
+    if isinstance(bias, DenseBias | Relative):
+        added = bias.tensor if isinstance(bias, DenseBias) else bias.values
+        return bool(((added.abs() <= LARGEST) | (added == -torch.inf)).all())
     return bias is None or not bias.may_hide
 
 

@@ -174,6 +174,7 @@ BIASES: dict[str, Callable[[], ch.Bias | Tensor]] = {
     "minus infinity": lambda: minus_infinity_at_random(1, 6, 19, 23),
     "alibi": lambda: ch.alibi(6),
     "alibi with slopes": lambda: ch.alibi(slopes=torch.randn(6)),
+    "relative": lambda: ch.relative(torch.randn(6, 9)),
 }
 
 

@@ -11,6 +11,7 @@ from clearhead.layers.parts import (
     Sinks,
     Softcap,
 )
+from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Rotary
 from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Ntk, Scaling, Yarn
 
@@ -25,6 +26,7 @@ __all__ = [
     "OutputGate",
     "Part",
     "QueryKeyNorm",
+    "RelativeBias",
     "Rotary",
     "Scale",
     "Scaling",

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from clearhead.biases import Alibi, Bias, DenseBias
+from clearhead.biases import Alibi, Bias, DenseBias, Relative
 from clearhead.errors import WatchError
 from clearhead.head_roles import roles
 from clearhead.masks.base import And, Mask, Not, Or
@@ -84,6 +84,8 @@ class Copies:
             return DenseBias(_remembered(self._biases, tensor, lambda copy: copy))
         if isinstance(bias, Alibi):
             return replace(bias, slopes=bias.slopes.detach().clone())
+        if isinstance(bias, Relative):
+            return replace(bias, values=bias.values.detach().clone())
         return bias
 
 
