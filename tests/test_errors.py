@@ -485,6 +485,43 @@ BIASES = [
         "bias must be on the query's device; the slopes of alibi are on meta, the query on cpu.",
     ),
     Case(
+        call(ch.relative, [0.5, 0.25, 0.5]),
+        ch.ArgumentTypeError,
+        "relative.type",
+        "values must be a torch.Tensor; got list.",
+    ),
+    Case(
+        call(ch.relative, torch.ones(2, 4)),
+        ch.ShapeError,
+        "relative.shape",
+        "values must have shape (num_heads or 1, 2 · reach + 1), a number for each distance from "
+        "−reach to reach; got (2, 4).",
+    ),
+    Case(
+        call(ch.relative, torch.ones(2, 3).int()),
+        ch.DtypeError,
+        "relative.dtype",
+        "values must be floating; got torch.int32.",
+    ),
+    Case(
+        posed(bias=ch.relative(torch.ones(3, 5))),
+        ch.ShapeError,
+        "bias.heads",
+        "the bias relative(3 × 5) is for 3 heads; the query has num_heads=4.",
+    ),
+    Case(
+        posed(bias=ch.relative(torch.ones(4, 5).double())),
+        ch.DtypeError,
+        "bias.dtype",
+        "bias must have the query's dtype, torch.float32, or float32; got torch.float64.",
+    ),
+    Case(
+        posed(bias=ch.relative(torch.ones(4, 5, device="meta"))),
+        ch.DeviceError,
+        "bias.device",
+        "bias must be on the query's device; it is on meta, the query on cpu.",
+    ),
+    Case(
         posed(bias=CAUSAL),
         ch.ArgumentTypeError,
         "bias.type",

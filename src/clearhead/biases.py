@@ -274,7 +274,8 @@ class Relative(Bias):
         reach = self.values.shape[1] // 2
         ahead = key_index - (query_index + (kv_len - query_len))
         place = ahead.clamp(-reach, reach) + reach
-        return self.values[torch.arange(len(self.values)).view(1, -1, 1, 1), place]
+        heads = torch.arange(len(self.values), device=place.device)
+        return self.values[heads.view(1, -1, 1, 1), place]
 
     def describe(self) -> str:
         return f"relative({self.values.shape[0]} × {self.values.shape[1]})"

@@ -4,7 +4,6 @@ After `register()` every model of transformers that fetches its attention by nam
 on the kernels of this package: when it is made, or later by `set_attn_implementation`.
 """
 
-import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from functools import reduce
@@ -22,6 +21,7 @@ from clearhead.masks.padding import padding
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix import AttentionMatrix
 from clearhead.planning import run
+from clearhead.problem import Problem
 from clearhead.routes.transformers import NAME, Described, read_call
 
 REMAPPED = "remap_positions_for_packed_sequence"
@@ -192,9 +192,16 @@ def _attention(
     context = run(problem).transpose(1, 2).contiguous()
     if not _wanted(module, given):
         return context, None
+    return context, _matrix(problem)
+
+
+# A compiled graph cannot hold such an object: it is made between two graphs.
+@torch.compiler.disable()  # pyright: ignore[reportUntypedFunctionDecorator]
+def _matrix(problem: Problem) -> AttentionMatrix:
+    """The weights of a call, before dropout."""
     # A cache with a fixed room writes to its keys later.
     key = problem.key if problem.key.requires_grad else problem.key.clone()
-    matrix = AttentionMatrix(
+    return AttentionMatrix(
         problem.query,
         key,
         mask=problem.mask,
@@ -203,7 +210,6 @@ def _attention(
         softcap=problem.softcap,
         sinks=problem.sinks,
     )
-    return context, matrix
 
 
 def _wanted(module: nn.Module, given: dict[str, Any]) -> bool:
@@ -211,8 +217,6 @@ def _wanted(module: nn.Module, given: dict[str, Any]) -> bool:
 
     Not every model hands the question on, but most collect what their modules return.
     """
-    if torch.compiler.is_compiling():
-        return False
     if given.get("output_attentions"):
         return True
     if getattr(getattr(module, "config", None), "output_attentions", False):
@@ -254,7 +258,7 @@ def _mask(
     Returns:
         bool, (batch, 1, query_len, kv_len), True = may attend.
     """
-    masking = importlib.import_module("transformers.masking_utils")
+    masking = _masking()
     function: Callable[..., Any] = mask_function or masking.causal_mask_function
     queries: dict[str, Any] = {"q_length": q_length, "q_offset": q_offset, "device": device}
     if cache_position is not None:
@@ -278,6 +282,13 @@ def _mask(
             **{name: each for name, each in others.items() if name == "use_vmap"},
         )
     return Described(described, (batch_size, 1, q_length, kv_length), torch.device(device))
+
+
+def _masking() -> Any:
+    """Where transformers makes its masks; imported in here so that the compiler can follow."""
+    from transformers import masking_utils
+
+    return masking_utils
 
 
 def _real(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> Mask | None:
@@ -339,7 +350,7 @@ def _described(function: Callable[..., Any], shift: int, lengths: tuple[int, int
 
 def _name(function: Callable[..., Any]) -> str | None:
     """What `masking_utils` calls a function, or the one that has it inside and made it."""
-    masking = importlib.import_module("transformers.masking_utils")
+    masking = _masking()
     code = getattr(function, "__code__", None)
     for name in FUNCTIONS:
         known = getattr(masking, name, None)

@@ -378,7 +378,34 @@ def _flash(
         offset = valid.shape[-1] - query_len if room > 0 else None
         real = padding(nn.functional.pad(valid.bool(), (0, room)))
     past = causal(offset) if is_causal else None
-    return both(both(past, real), _window(sliding_window, is_causal, offset, kv_len))
+    near = _window(sliding_window, is_causal, offset, kv_len)
+    if near is not None and valid is not None and _is_scattered(valid.bool(), query_len):
+        near = _among_real(valid.bool(), cast(int, sliding_window), is_causal, lengths)
+    return both(both(past, real), near)
+
+
+def _is_scattered(valid: Tensor, query_len: int) -> bool:
+    """Whether there is padding between a query and a key, both real; the only query always is."""
+    before = (~valid).cumsum(dim=-1)
+    counts = valid.clone()
+    if query_len == 1:
+        counts[:, -1] = True
+    least = before.masked_fill(~counts, valid.shape[-1]).amin(dim=-1)
+    most = before.masked_fill(~counts, 0).amax(dim=-1)
+    return bool((most > least).any())
+
+
+def _among_real(
+    valid: Tensor, sliding_window: int, is_causal: bool, lengths: tuple[int, int]
+) -> Mask:
+    """A window as flash attention counts it, which takes the padding out before."""
+    query_len, kv_len = lengths
+    place = valid.cumsum(dim=-1)
+    behind = place[:, None, -query_len:, None] - place[:, None, None]
+    near = behind < sliding_window
+    if not is_causal:
+        near = near & (behind > -sliding_window)
+    return dense(nn.functional.pad(near, (0, kv_len - valid.shape[-1])))
 
 
 def _window(
@@ -394,7 +421,9 @@ def _window(
 def _packed(others: Mapping[str, Any], lengths: tuple[int, int], batch: int) -> Mask | None:
     """The sequences that flash attention keeps apart if there is no mask: by where they begin, or
     else of a single row by positions that begin anew."""
-    by_lengths = _by_lengths(others, lengths)
+    # Without the longest of them, lengths go unnoticed.
+    complete = all(others.get(name) is not None for name in ("max_length_q", "max_length_k"))
+    by_lengths = _by_lengths(others, lengths) if complete else None
     places = others.get("position_ids")
     if by_lengths is not None or places is None or batch != 1 or places.shape[-1] == 1:
         return by_lengths
