@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead import AttentionMatrix, stages, statistics
+from clearhead import AttentionMatrix, stages
 from clearhead.kernels import eager
 from clearhead.problem import pose
 from clearhead.statistics import Chunk, bins
@@ -75,6 +75,7 @@ CASES: dict[str, Case] = {
         lambda a: a.received(), lambda w, group: w.sum(dim=2).unflatten(1, (-1, group)).sum(dim=2)
     ),
     "distance": Case(lambda a: a.distance(), lambda w, _: (w * tokens_away(w)).sum(dim=-1)),
+    "near": Case(lambda a: a.near(2), lambda w, _: (w * (tokens_away(w) <= 2)).sum(dim=-1)),
     "mass of a set": Case(
         lambda a: a.mass(sets(a.shape[-1]) == 0),
         lambda w, _: w[..., sets(w.shape[3]) == 0].sum(dim=-1),
@@ -159,18 +160,14 @@ def test_the_keys_of_the_largest(name: str) -> None:
     assert not bool(twice.any())
 
 
-# Around the edges of the segments: as many keys as there are segments, twice as many per segment
-# as are wanted, one less and one more, and keys that belong to no segment.
-LENGTHS = (1, 6, 7, 8, 13, 14, 15, 20, 21, 22, 27, 28, 29, 34, 35, 36, 41, 97)
+# With segments and without; keys that belong to no segment; and lengths at which segments get larger.
+LENGTHS = (1, 2, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 45, 46, 63, 64, 65, 90, 91, 97, 182, 331)
 
 
 @pytest.mark.parametrize("kv_len", LENGTHS)
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
 @pytest.mark.parametrize("mask", [None, ch.causal(), ch.sliding_window(left=30, right=3)], ids=str)
-def test_the_largest_by_segments(
-    kv_len: int, k: int, mask: ch.Mask | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(statistics, "SEGMENTS", 7)
+def test_the_largest_by_segments(kv_len: int, k: int, mask: ch.Mask | None) -> None:
     k = min(k, kv_len)
     query = torch.randn(1, 2, 5, 3, dtype=torch.float64)
     key = torch.randn(1, 2, kv_len, 3, dtype=torch.float64)

@@ -11,10 +11,7 @@ from clearhead.errors import ArgumentTypeError, ShapeError
 from clearhead.matrix import AttentionMatrix
 from clearhead.problem import Problem
 from clearhead.shapes import check_tensor
-from clearhead.summary import Roles
-
-NEAR = 8
-"""How many tokens on either side are local."""
+from clearhead.summary import NEAR, Roles
 
 RECENT = 8
 """How many earlier occurrences of a token are looked at, from the last one back."""
@@ -88,7 +85,7 @@ def roles(
             first=share([first.expand(-1, problem.query_len)]),
             duplicate=duplicate,
             induction=induction,
-            local=share(place + step for step in range(-NEAR, NEAR + 1)),
+            local=problem.restore(_local(matrix, counts, number)),
             uniform=problem.restore(_evenness(matrix, counts, number)),
         )
 
@@ -215,9 +212,25 @@ def _share(
     hits = torch.zeros_like(number)
     for each in keys:
         there = counts & (each >= 0) & (each < problem.kv_len - behind)
+        if not bool(there.any()):
+            continue
         more, found = _weights_on(matrix, each, behind, there)
         weight = weight + more
         hits = hits + found
+    return _mean(weight, counts[:, None] & (hits > 0) & (hits < number))
+
+
+def _local(matrix: AttentionMatrix, counts: Tensor, number: Tensor) -> Tensor:
+    """The mean weight nearby, over the queries that count and see a key there and another farther
+    away, (batch, num_heads)."""
+    problem = matrix.problem
+    place = torch.arange(problem.query_len, device=problem.device)[None]
+    hits = torch.zeros_like(number)
+    for step in range(-NEAR, NEAR + 1) if problem.kv_len else ():
+        keys = place + (problem.kv_len - problem.query_len + step)
+        there = (keys >= 0) & (keys < problem.kv_len)
+        hits = hits + (there[:, None] & _visible(problem, place, keys.clamp(0, problem.kv_len - 1)))
+    weight = matrix.near(NEAR).reshape(problem.query.shape[:3])
     return _mean(weight, counts[:, None] & (hits > 0) & (hits < number))
 
 

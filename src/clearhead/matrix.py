@@ -27,7 +27,7 @@ from clearhead.planning import choose
 from clearhead.problem import Problem, pose
 from clearhead.rectangles import masked_scores, pairs, weights_from
 from clearhead.selecting import Index, as_indices, complete, read_index, read_pairs, take
-from clearhead.shapes import check_tensor, whole
+from clearhead.shapes import check_length, check_tensor, whole
 from clearhead.statistics import (
     Context,
     Distance,
@@ -36,13 +36,14 @@ from clearhead.statistics import (
     LogSumExp,
     Mass,
     Maximum,
+    Near,
     OfKey,
     PerQuery,
     Pooled,
     Received,
     bins,
 )
-from clearhead.summary import Summary, TopK
+from clearhead.summary import NEAR, Summary, TopK
 from clearhead.sweep import Progress, sweep
 from clearhead.transposed import Transposed
 from clearhead.words import bytes_in_words
@@ -96,6 +97,7 @@ class AttentionMatrix:
         )
         self._logsumexp: Tensor | None = None
         self._entropy: Tensor | None = None
+        self._near: dict[int, Tensor] = {}
 
     @property
     def shape(self) -> torch.Size:
@@ -339,6 +341,30 @@ class AttentionMatrix:
         """
         return self._gather(Distance(self.problem))
 
+    def near(self, tokens: int = NEAR) -> Tensor:
+        """The weight of each query on the keys at most so many tokens away, itself included.
+
+        The last query sits on the last key, as everywhere.
+
+        Args:
+            tokens: how far a key may be on either side, 0 or more.
+
+        Returns:
+            (batch, num_heads, query_len).
+
+        Raises:
+            ArgumentError, ArgumentTypeError: codes `length.negative` and `length.type`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> ch.AttentionMatrix(torch.zeros(4, 2), torch.zeros(4, 2)).near(1)
+            tensor([0.5000, 0.7500, 0.7500, 0.5000])
+        """
+        tokens = check_length("tokens", tokens)
+        if tokens not in self._near:
+            self._near[tokens] = self._gather(Near(self.problem, tokens))
+        return self._near[tokens]
+
     def mass(self, segments: Tensor) -> Tensor:
         """The weight that each query puts on sets of keys.
 
@@ -477,18 +503,19 @@ class AttentionMatrix:
             )
         context = None if posed is None else Context(problem, posed.value)
         total, entropy, maximum = LogSumExp(problem), Entropy(problem), Maximum(problem)
-        distance, received = Distance(problem), Received(problem)
+        distance, near, received = Distance(problem), Near(problem, NEAR), Received(problem)
         # The token before by position: the last query sits on the last key.
         place = torch.arange(problem.query_len, device=self.device)
         before = OfKey(problem, place + (problem.kv_len - problem.query_len - 1))
         first = OfKey(problem, torch.zeros_like(place))
         # What finds a number that others need as well comes before them, what uses up the scores last.
-        single = [total, maximum, distance, first, before, received, entropy]
+        single = [total, maximum, distance, near, first, before, received, entropy]
         every = [largest, pooled, mass, context, *single]
         sweep(problem, [each for each in every if each is not None], progress)
         if self._logsumexp is None:
             self._logsumexp = total.result
         self._entropy = self._restore(entropy.result)
+        self._near[NEAR] = self._restore(near.result)
         return Summary(
             logsumexp=self._restore(total.result),
             entropy=self._entropy,

@@ -10,6 +10,9 @@ from torch import Tensor
 from clearhead.arguments import is_number
 from clearhead.errors import ArgumentError
 
+NEAR = 8
+"""How many tokens on either side are local."""
+
 POINTING = ("induction", "duplicate", "previous", "first")
 SPREADING = ("local", "uniform")
 

@@ -31,7 +31,7 @@ BUFFER = 1 << 21
 LEAST_ROWS = 64
 """How many rows of weights there are at least at a time, so that the products are efficient."""
 
-MOST_QUERIES = 128
+MOST_QUERIES = 256
 
 Progress = Callable[[float], None]
 
@@ -130,7 +130,11 @@ def _is_ordinary(problem: Problem) -> bool:
 
 def _magnitude(tensor: Tensor) -> float:
     """The largest absolute value; NaN if there is one, 0 for nothing."""
-    return float(torch.stack(torch.aminmax(tensor)).abs().max()) if tensor.numel() else 0.0
+    if not tensor.numel():
+        return 0.0
+    if tensor.ndim == 4 and not tensor.is_contiguous():
+        tensor = tensor.transpose(1, 2)  # as layers make them: in this order nothing is copied
+    return float(torch.stack(torch.aminmax(tensor)).abs().max())
 
 
 def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> Iterator[Part]:

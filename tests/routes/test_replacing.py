@@ -32,7 +32,7 @@ def module() -> Iterator[Any]:
 
 
 def test_every_name_in_every_module_but_the_own(module: Any) -> None:
-    take_away = replace(old, new, globals())
+    take_away = replace([(old, new)], globals())
     assert old() == "old"
     assert (module.first(), module.second(), module.other()) == ("new", "new", "somebody else's")
     take_away()
@@ -40,7 +40,7 @@ def test_every_name_in_every_module_but_the_own(module: Any) -> None:
 
 
 def test_what_came_meanwhile(module: Any) -> None:
-    take_away = replace(old, new, globals())
+    take_away = replace([(old, new)], globals())
     module.third = module.first
     module.second = somebody_elses
     take_away()

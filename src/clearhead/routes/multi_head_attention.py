@@ -34,17 +34,12 @@ NEED_WEIGHTS = 15
 
 def install() -> Callable[[], None]:
     """Begin to tell of what PyTorch's layers work out themselves; what is returned ends it."""
-    endings = [
-        replace(_forward, _telling_forward, globals()),
-        replace(_native, _telling_native, globals()),
-        replace(_encoder_layer, _telling_encoder_layer, globals()),
+    functions = [
+        (_forward, _telling_forward),
+        (_native, _telling_native),
+        (_encoder_layer, _telling_encoder_layer),
     ]
-
-    def end() -> None:
-        for each in endings:
-            each()
-
-    return end
+    return replace(functions, globals())
 
 
 @wraps(_forward)

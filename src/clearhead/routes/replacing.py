@@ -1,43 +1,44 @@
 """One function in the place of another, under every name that a module has for it."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+Function = Callable[..., Any]
 
-def replace(
-    old: Callable[..., Any], new: Callable[..., Any], home: dict[str, Any]
-) -> Callable[[], None]:
-    """Put a function in the place of another, in every loaded module that has it under any name.
+
+def replace(functions: Sequence[tuple[Function, Function]], home: dict[str, Any]) -> Function:
+    """Put functions in the place of others, in every loaded module that has them under any name.
 
     Args:
-        old: the function to replace.
-        new: what stands in for it.
+        functions: pairs of a function and of what stands in for it.
         home: the names of the module that has both, and keeps them.
 
     Returns:
-        What takes the function away again: from files that were loaded meanwhile as well. A patch
-        that somebody else put in its place is left alone.
+        What takes the functions away again: from files that were loaded meanwhile as well. A patch
+        that somebody else put in their place is left alone.
 
     Example:
         >>> import math
         >>> def rounded(x): return 1.0
-        >>> take_away = replace(math.cos, rounded, home={})
+        >>> take_away = replace([(math.cos, rounded)], home={})
         >>> math.cos(0.5)
         1.0
         >>> take_away()
         >>> round(math.cos(0.5), 2)
         0.88
     """
-    _put(old, new, home)
-    return lambda: _put(new, old, home)
+    _put({id(old): (old, new) for old, new in functions}, home)
+    return lambda: _put({id(new): (new, old) for old, new in functions}, home)
 
 
-def _put(old: Callable[..., Any], new: Callable[..., Any], home: dict[str, Any]) -> None:
+def _put(functions: dict[int, tuple[Function, Function]], home: dict[str, Any]) -> None:
+    wanted = functions.keys()
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})
         # Tens of thousands of names are looked at: by `map` it takes half of the time.
-        if names is home or id(old) not in map(id, list(names.values())):
+        if names is home or wanted.isdisjoint(map(id, list(names.values()))):
             continue
-        for name in [name for name, value in list(names.items()) if value is old]:
-            names[name] = new
+        for name, value in list(names.items()):
+            if id(value) in functions:
+                names[name] = functions[id(value)][1]

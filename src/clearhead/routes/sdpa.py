@@ -20,7 +20,7 @@ _sdpa = F.scaled_dot_product_attention
 
 def install() -> Callable[[], None]:
     """Begin to tell of the calls of PyTorch's function; what is returned ends it."""
-    return replace(_sdpa, _telling, globals())
+    return replace([(_sdpa, _telling)], globals())
 
 
 @wraps(_sdpa)

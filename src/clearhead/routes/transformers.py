@@ -191,12 +191,11 @@ def _replace_each(functions: Any) -> Callable[[], None]:
         if callable(function := getattr(module, "__dict__", {}).get("eager_attention_forward"))
     }
     table.update({name: _telling(name, function) for name, function in originals.items()})
-    endings = [replace(each, _telling("eager", each), {}) for each in eager.values()]
+    take_away = replace([(each, _telling("eager", each)) for each in eager.values()], {})
 
     def end() -> None:
         table.update(originals)
-        for each in endings:
-            each()
+        take_away()
 
     return end
 
