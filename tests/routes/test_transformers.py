@@ -784,7 +784,7 @@ def test_what_is_not_known_is_an_error_of_the_watch() -> None:
     """The model runs as it would; what it did is said not to be known when the block ends."""
     model = make("llama", "sdpa")
     alone = model(**inputs("llama"), slopes=3).logits
-    with pytest.raises(WatchError) as refusal, ch.watch(model):
+    with pytest.raises(WatchError) as refusal, ch.watch(model):  # noqa: PT012
         watched = model(**inputs("llama"), slopes=3).logits
         assert torch.equal(watched, alone)
     assert refusal.value.code == "watch.unreadable"
