@@ -29,6 +29,10 @@ def test_a_plan_in_words() -> None:
         "  mask=causal(), scale=0.353553",
     ]
     assert lines[5] == (
+        "not blockwise: it comes after fused; it would run 1 block of up to 5 queries × 7 keys; "
+        "the largest part takes 1.7 kB"
+    )
+    assert lines[6] == (
         "not eager: it comes after fused; it would run the stages one by one; "
         "the scores alone take 1.7 kB"
     )
@@ -47,16 +51,63 @@ def test_a_plan_in_words() -> None:
 )
 def test_auto_says_why_not_fused(options: dict[str, Any], reason: str) -> None:
     plan = ch.plan(*tensors(), **options)
-    assert plan.kernel == "eager"
+    assert plan.kernel == "blockwise"
     assert plan.reasons["fused"] == (reason,)
-    assert str(plan).endswith(f"not fused: {reason}")
+    assert f"\nnot fused: {reason}\nnot eager: it comes after blockwise; " in str(plan)
 
 
-def test_an_empty_axis_goes_to_the_definition() -> None:
+def test_an_empty_axis_is_not_fused() -> None:
     query, key, value = tensors()
     plan = ch.plan(query, key[:, :, :0], value[:, :, :0])
-    assert plan.kernel == "eager"
+    assert plan.kernel == "blockwise"
+    assert plan.how.startswith("0 blocks")
     assert plan.reasons["fused"] == ("an empty axis: there is nothing to fuse",)
+
+
+@pytest.mark.parametrize(
+    ("mask", "trained", "kernel"),
+    [
+        (ch.sliding_window(left=70, right=0), True, "blockwise"),
+        (ch.causal() & ch.documents(torch.arange(1024) // 130), True, "blockwise"),
+        (ch.sliding_window(left=70, right=0), False, "fused"),
+        (ch.sliding_window(left=900, right=0), True, "fused"),
+        (ch.causal(), True, "fused"),
+    ],
+    ids=str,
+)
+def test_gradients_of_a_mask_of_few_pairs_go_by_blocks(
+    mask: ch.Mask, trained: bool, kernel: str
+) -> None:
+    query = torch.zeros(1, 2, 1024, 8, requires_grad=trained)
+    plan = ch.plan(query, query.detach(), query.detach(), mask=mask)
+    assert plan.kernel == kernel
+    if kernel == "blockwise":
+        (reason,) = plan.reasons["fused"]
+        assert re.fullmatch(
+            r"gradients through a mask that shows \d+\.\d% of the pairs: blocks are faster", reason
+        )
+    with torch.no_grad():
+        assert ch.plan(query, query, query, mask=mask).kernel == "fused"
+    assert ch.plan(query, query, query, mask=mask, kernel="fused").kernel == "fused"
+
+
+# PyTorch loads rules of its own for forward mode, in a way that it has itself deprecated.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_forward_mode_goes_to_the_definition() -> None:
+    query, key, value = (tensor.double() for tensor in tensors())
+
+    def attended(query: Tensor) -> Tensor:
+        plans.append(ch.plan(query, key, value))
+        return ch.attend(query, key, value)
+
+    plans: list[ch.Plan] = []
+    context, tangent = torch.func.jvp(attended, (query,), (query,))
+    assert plans[0].kernel == "eager"
+    (reason,) = plans[0].reasons["fused"]
+    assert reason == "forward-mode derivatives: PyTorch's fused attention has none"
+    step = 1e-6
+    ahead = ch.attend(query * (1 + step), key, value)
+    torch.testing.assert_close(tangent, (ahead - context) / step, rtol=1e-4, atol=1e-5)
 
 
 def test_a_kernel_by_name_is_that_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +133,7 @@ def test_a_kernel_by_name_never_falls_back() -> None:
         "  key    [batch=2, num_kv_heads=3, kv_len=7, head_dim=8] float32 cpu\n"
         "  value  [batch=2, num_kv_heads=3, kv_len=7, value_head_dim=4] float32 cpu\n"
         "  scale=0.353553, softcap=2, dropout=0.5\n"
-        'These kernels can: eager; kernel="auto" would take eager.'
+        'These kernels can: blockwise, eager; kernel="auto" would take blockwise.'
     )
     with pytest.raises(UnsupportedError, match=f"^{re.escape(text)}$"):
         ch.attend(query, key, value, softcap=2.0, dropout=0.5, kernel="fused")
@@ -90,7 +141,7 @@ def test_a_kernel_by_name_never_falls_back() -> None:
 
 @pytest.mark.parametrize("name", ["flash", "", None, 3, np.ones(3)])
 def test_no_such_kernel(name: Any) -> None:
-    expected = re.escape('kernel must be "auto" or one of "fused", "eager"; got ')
+    expected = re.escape('kernel must be "auto" or one of "fused", "blockwise", "eager"; got ')
     with pytest.raises(ArgumentError, match=expected):
         ch.attend(*tensors(), kernel=name)
 

@@ -174,7 +174,7 @@ def test_what_fills_a_screen_is_summed_up() -> None:
 def test_the_verdict_names_the_kernel() -> None:
     query, key, value = inputs(1, 1)
     text = str(ch.trace(ch.attend, query, key, value, softcap=1.0))
-    verdict = r"largest distance to the context of kernel 'eager': \d\.\de[+-]\d\d"
+    verdict = r"largest distance to the context of kernel 'blockwise': \d\.\de[+-]\d\d"
     assert re.fullmatch(verdict, text.splitlines()[-1])
 
 

@@ -21,7 +21,7 @@ from clearhead.errors import (
     ShapeError,
     TooLargeError,
 )
-from clearhead.kernels import eager, fused
+from clearhead.kernels import blockwise, eager, fused
 from clearhead.masks.base import Mask
 from clearhead.planning import choose
 from clearhead.problem import Problem, pose
@@ -649,7 +649,9 @@ class AttentionMatrix:
         if self._logsumexp is not None and not (torch.is_grad_enabled() and self._trained()):
             return self._logsumexp
         total = fused.logsumexp(self.problem)
-        total = eager.logsumexp(self.problem) if total is None else total
+        if total is None:
+            exact = eager if blockwise.refusals(self.problem) else blockwise
+            total = exact.logsumexp(self.problem)
         # What hangs on a graph is not kept: a graph can be walked once, and takes memory.
         if not total.requires_grad:
             self._logsumexp = total

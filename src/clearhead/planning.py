@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clearhead.biases import Bias
 from clearhead.errors import ArgumentError, UnsupportedError
-from clearhead.kernels import eager, fused
+from clearhead.kernels import blockwise, eager, fused
 from clearhead.masks.base import Mask
 from clearhead.problem import Problem, pose
 
@@ -24,13 +24,15 @@ class Kernel(Protocol):
     @staticmethod
     def refusals(problem: Problem) -> list[str]: ...
     @staticmethod
+    def yields(problem: Problem) -> list[str]: ...
+    @staticmethod
     def how(problem: Problem) -> str: ...
     @staticmethod
     def attend(problem: Problem) -> Tensor: ...
 
 
-KERNELS: tuple[Kernel, ...] = (fused, eager)
-"""In the order in which "auto" tries them."""
+KERNELS: tuple[Kernel, ...] = (fused, blockwise, eager)
+"""In the order in which "auto" tries them: it takes the first that can, and does not yield."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Plan:
         >>> query = key = value = torch.zeros(1, 2, 5, 8)
         >>> chosen = ch.plan(query, key, value, mask=ch.causal(), softcap=30.0)
         >>> chosen.kernel
-        'eager'
+        'blockwise'
         >>> chosen.reasons["fused"]
         ("softcap: PyTorch's fused attention has none",)
     """
@@ -74,7 +76,9 @@ def choose(problem: Problem, kernel: str = "auto") -> Kernel:
         ArgumentError: code `kernel.name`, if there is none of that name.
     """
     if isinstance(kernel, str) and kernel == "auto":
-        return next(each for each in KERNELS if not each.refusals(problem))
+        return next(
+            each for each in KERNELS if not each.refusals(problem) and not each.yields(problem)
+        )
     by_name = {each.NAME: each for each in KERNELS}
     chosen = by_name.get(kernel) if isinstance(kernel, str) else None
     if chosen is None:
@@ -90,10 +94,11 @@ def choose(problem: Problem, kernel: str = "auto") -> Kernel:
 
 def _refused(kernel: Kernel, reasons: list[str], problem: Problem) -> UnsupportedError:
     able = [each.NAME for each in KERNELS if not each.refusals(problem)]
+    best = choose(problem).NAME
     lines = [f'kernel="{kernel.NAME}" cannot run this problem.']
     lines += [f"  - {reason}" for reason in reasons]
     lines += [f"  {line}" for line in problem.describe().splitlines()]
-    lines += [f'These kernels can: {", ".join(able)}; kernel="auto" would take {able[0]}.']
+    lines += [f'These kernels can: {", ".join(able)}; kernel="auto" would take {best}.']
     return UnsupportedError("kernel.refused", "\n".join(lines))
 
 
@@ -124,6 +129,8 @@ def plan_for(problem: Problem, kernel: str = "auto") -> Plan:
         if other is chosen:
             continue
         against = tuple(other.refusals(problem))
+        if not against and kernel == "auto":
+            against = tuple(other.yields(problem))
         if not against:
             against = (
                 f'kernel="{kernel}" was asked for'
@@ -166,6 +173,7 @@ def plan(
           key    [batch=1, num_kv_heads=2, kv_len=5, head_dim=8] float32 cpu
           value  [batch=1, num_kv_heads=2, kv_len=5, value_head_dim=8] float32 cpu
           mask=causal(), scale=0.353553
+        not blockwise: it comes after fused; it would run 1 block of up to 5 queries × 5 keys; ...
         not eager: it comes after fused; it would run the stages one by one; ...
     """
     problem = pose(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from clearhead.biases import Bias, as_bias
 from clearhead.errors import (
@@ -77,6 +78,15 @@ class Problem(NamedTuple):
     @property
     def device(self) -> torch.device:
         return self.query.device
+
+    @property
+    def has_tangents(self) -> bool:
+        """Whether derivatives are being taken in forward mode."""
+        if torch.compiler.is_compiling():
+            return False
+        bias = getattr(self.bias, "tensor", None)
+        given = (self.query, self.key, self.value, self.sinks, bias)
+        return any(t is not None and unpack_dual(t).tangent is not None for t in given)
 
     def restore(self, tensor: Tensor) -> Tensor:
         """Give a result as many dimensions as the user's query had."""

@@ -19,16 +19,16 @@ def printed() -> str:
 def test_every_kernel_is_explained() -> None:
     text = printed()
     for kernel in KERNELS:
-        assert f"{kernel.NAME}  {kernel.SUMMARY}" in text
+        assert f"{kernel.NAME:9}  {kernel.SUMMARY}" in text
     assert torch.__version__ in text
 
 
 def test_what_a_kernel_refuses_it_gives_a_reason_for() -> None:
     lines = {line[:18].strip(): line[18:].split() for line in printed().splitlines()}
-    assert lines["on cpu"] == ["fused", "eager"]
-    assert lines["float32"] == ["yes", "yes"]
-    assert lines["softcap"] == ["no", "yes"]
-    assert lines["trained bias"] == ["no", "yes"]
+    assert lines["on cpu"] == ["fused", "blockwise", "eager"]
+    assert lines["float32"] == ["yes", "yes", "yes"]
+    assert lines["softcap"] == ["no", "yes", "yes"]
+    assert lines["trained bias"] == ["no", "yes", "yes"]
     assert "not fused: softcap: PyTorch's fused attention has none" in printed()
 
 

@@ -33,7 +33,11 @@ def print_machine(console: Console) -> None:
     wide = max(len(kernel.NAME) for kernel in KERNELS)
     for kernel in KERNELS:
         console.print(Text.assemble((f"{kernel.NAME:{wide}}  ", "bold"), kernel.SUMMARY))
-    console.print(Text('kernel="auto" takes the first of these that refuses nothing.', "dim"))
+    console.print(
+        Text(
+            'kernel="auto" takes the first of these that can, unless a later one is faster.', "dim"
+        )
+    )
     for device, description in devices().items():
         if description:
             console.print()

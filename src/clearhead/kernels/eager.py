@@ -20,6 +20,11 @@ def refusals(problem: Problem) -> list[str]:
     return []
 
 
+def yields(problem: Problem) -> list[str]:
+    """Why another kernel is to be preferred to this one: it is the last."""
+    return []
+
+
 def how(problem: Problem) -> str:
     """What a run of the problem does, in a line."""
     numbers = problem.batch * problem.num_heads * problem.query_len * problem.kv_len

@@ -26,6 +26,9 @@ MASK_PORTION = 1 << 22
 SLICES_PER_ROW = 3
 WORTH_SLICING = 1 << 19
 
+FEW = 0.25
+"""Up to which share of the pairs a mask is better gone through by blocks, with gradients."""
+
 _flash_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_cpu_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -66,9 +69,36 @@ def refusals(problem: Problem) -> list[str]:
         )
     if problem.query.dtype == torch.float64 and problem.query.is_cuda:
         reasons.append("float64: PyTorch's fused attention has none on CUDA")
+    if problem.has_tangents:
+        reasons.append("forward-mode derivatives: PyTorch's fused attention has none")
     if not (problem.query.numel() and problem.value.numel()):
         reasons.append("an empty axis: there is nothing to fuse")
     return reasons
+
+
+def yields(problem: Problem) -> list[str]:
+    """Why another kernel is to be preferred to this one, where both can.
+
+    With gradients, a mask as a tensor is slow, and each portion of it costs a gradient of all keys:
+    where most pairs are hidden, blocks take half of the time.
+    """
+    if (
+        problem.mask is None
+        or problem.bias is not None
+        or problem.query_len * problem.kv_len < WORTH_SLICING
+        or not problem.query.is_cpu
+        or not _may_look(problem.query)
+        or not _has_gradient(problem)
+    ):
+        return []
+    spans = problem.mask.spans(problem.query_len, problem.kv_len, problem.device, {})
+    if spans is None:
+        return []
+    share = float((spans.stop - spans.start).sum(dim=(1, 2)).double().mean())
+    share /= problem.query_len * problem.kv_len
+    if share > FEW or not any(piece.masked for piece in lower(problem)):
+        return []
+    return [f"gradients through a mask that shows {share:.1%} of the pairs: blocks are faster"]
 
 
 def how(problem: Problem) -> str:
