@@ -141,3 +141,26 @@ def test_rotary_positions_of_any_length() -> None:
     for length in (3, 5, 11):
         query, positions = torch.randn(1, 2, length, 4), torch.arange(length)
         torch.testing.assert_close(compiled(query, positions), rotary(query, positions))
+
+
+@pytest.mark.parametrize("parts", [[], [ch.layers.Rotary(8)]], ids=["plain", "rotary"])
+@torch.no_grad()
+def test_steps_with_a_static_cache_are_one_graph_for_any_length(parts: list[Any]) -> None:
+    layer = ch.MultiHeadAttention(16, num_heads=2, mask=ch.causal(), parts=parts).eval()
+    x = torch.randn(1, 12, 16)
+    graphs = []
+
+    def counting(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    step = torch.compile(
+        lambda x, cache: layer(x, cache=cache), fullgraph=True, backend=counting
+    )
+    cache = ch.layers.StaticCache(16)
+    steps = [layer(x[:, :4], cache=cache)]
+    steps += [step(token, cache) for token in x[:, 4:].split(1, dim=1)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), layer(x))
+    # One for the first length, and one for all others.
+    assert len(graphs) <= 2

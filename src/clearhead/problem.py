@@ -42,6 +42,8 @@ class Problem(NamedTuple):
         sinks: one score per head that takes a share of the weights, or None.
         dropout: share of the weights to drop, or None.
         dims: how many dimensions the user's query had.
+        keys_finite: whether key and value are known to be finite, so that nobody need look; a cache
+            has looked at each token once.
     """
 
     query: Tensor
@@ -54,6 +56,7 @@ class Problem(NamedTuple):
     sinks: Tensor | None
     dropout: float | None
     dims: int
+    keys_finite: bool = False
 
     @property
     def batch(self) -> int:

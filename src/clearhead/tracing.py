@@ -1,5 +1,6 @@
 """Every stage between the input and the output, named, with its numbers."""
 
+import copy
 import html
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from clearhead.ladder import (
     merge_heads,
     split_heads,
 )
+from clearhead.layers.caches import Cache
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
@@ -354,8 +356,11 @@ def _of_layer(
     context: Tensor | None = None,
     *,
     mask: Mask | Tensor | None = None,
+    valid: Tensor | None = None,
+    cache: Cache | None = None,
 ) -> _Traced:
-    problem = layer.pose(x, context, mask=mask)
+    # What is traced has not happened: the cache stays as it is.
+    problem = layer.pose(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
     computed = eager.compute(problem)
     output = layer.join(computed.context, x)
     lead = ("batch", "num_heads")

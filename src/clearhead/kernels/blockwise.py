@@ -195,7 +195,8 @@ def _attend(problem: Problem) -> Tensor:
         seed = int(torch.randint(1 << 62, (), device=problem.device))
     work = _work(problem, seed)
     tensor = _tensor_of(problem)
-    if all(_is_finite(given) for given in (query, key, value)):
+    known = problem.keys_finite
+    if _is_finite(query) and (known or (_is_finite(key) and _is_finite(value))):
         context, _ = _Blockwise.apply(query, key, value, problem.sinks, tensor, work)
         return context.to(query.dtype)
     # As in the definition: the finite part is computed with, and NaN is put where the rest shows.
@@ -213,7 +214,7 @@ def _logsumexp(problem: Problem) -> Tensor:
     # No value is wanted: one of width 0 costs nothing.
     nothing = key[..., :0]
     tensor = _tensor_of(problem)
-    if _is_finite(query) and _is_finite(key):
+    if _is_finite(query) and (problem.keys_finite or _is_finite(key)):
         return _Blockwise.apply(query, key, nothing, None, tensor, work)[1]
     _, total = _Blockwise.apply(
         stages.finite(query), stages.finite(key), nothing, None, tensor, work

@@ -138,7 +138,8 @@ def attend(problem: Problem) -> Tensor:
     if _may_look(query):
         # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one
         # is NaN even where the result is not: so it is the inputs that are looked at.
-        if _is_finite(query) and _is_finite(key) and _is_finite(value):
+        known = problem.keys_finite
+        if _is_finite(query) and (known or (_is_finite(key) and _is_finite(value))):
             return _run(problem, pieces, query, key, value)
     elif pieces is EVERYTHING:
         return _run(problem, pieces, query, key, value)
@@ -151,7 +152,8 @@ def logsumexp(problem: Problem) -> Tensor | None:
     query, key = problem.query, problem.key
     if not query.is_cpu or refusals(problem):
         return None
-    if _may_look(query) and not (_is_finite(query) and _is_finite(key)):
+    known = problem.keys_finite
+    if _may_look(query) and not (_is_finite(query) and (known or _is_finite(key))):
         return None
     pieces = lower(problem)
     parts = [_logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
@@ -164,12 +166,11 @@ def lower(problem: Problem) -> list[Piece]:
     if problem.bias is None:
         if mask is None:
             return EVERYTHING
-        if (
-            isinstance(mask, Causal)
-            and mask.offset is None
-            and problem.query.shape[2] == problem.key.shape[2]
-        ):
-            return EVERYTHING_CAUSAL
+        if isinstance(mask, Causal) and mask.offset is None:
+            if problem.query.shape[2] == 1:
+                return EVERYTHING  # the last token, as a cache asks for it
+            if problem.query.shape[2] == problem.key.shape[2]:
+                return EVERYTHING_CAUSAL
     spans = None
     if mask is not None and problem.query.is_cpu and not torch.compiler.is_compiling():
         spans = mask.spans(problem.query_len, problem.kv_len, problem.device, {})

@@ -1,5 +1,13 @@
 """Attention as a layer, and the parts that make its variants."""
 
+from clearhead.layers.caches import (
+    Cache,
+    GrowingCache,
+    PagedCache,
+    QuantisedCache,
+    SlidingCache,
+    StaticCache,
+)
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import (
     Differential,
@@ -16,15 +24,19 @@ from clearhead.layers.rotary import Rotary
 from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Ntk, Scaling, Yarn
 
 __all__ = [
+    "Cache",
     "Differential",
     "Dynamic",
+    "GrowingCache",
     "Linear",
     "Llama3",
     "LongRope",
     "MultiHeadAttention",
     "Ntk",
     "OutputGate",
+    "PagedCache",
     "Part",
+    "QuantisedCache",
     "QueryKeyNorm",
     "RelativeBias",
     "Rotary",
@@ -32,6 +44,8 @@ __all__ = [
     "Scaling",
     "ScoreBias",
     "Sinks",
+    "SlidingCache",
     "Softcap",
+    "StaticCache",
     "Yarn",
 ]

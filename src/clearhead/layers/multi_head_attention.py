@@ -1,7 +1,9 @@
 """Multi-head attention as a layer (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
+import copy
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +12,19 @@ from clearhead.arguments import check_dropout, check_sizes, check_switch
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
+    ClearheadError,
     DeviceError,
     DtypeError,
     ShapeError,
     UnsupportedError,
 )
+from clearhead.layers.caches.base import Cache, before, check_valid, is_in_order
 from clearhead.layers.parts import Part, check_parts, options_of
+from clearhead.layers.placing import Places, placed_bias, placed_mask
 from clearhead.masks.base import Mask
+from clearhead.masks.full import Full
 from clearhead.masks.given import as_mask, both
+from clearhead.masks.padding import padding
 from clearhead.matrix import AttentionMatrix
 from clearhead.planning import Plan, plan_for, run
 from clearhead.problem import Problem, pose
@@ -123,14 +130,30 @@ class MultiHeadAttention(nn.Module):
         self.parts = check_parts(parts)
 
     def forward(
-        self, x: Tensor, context: Tensor | None = None, *, mask: Mask | Tensor | None = None
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        valid: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Attend from x to itself, or to a context.
+
+        With a cache, x are the tokens that come next: they are appended to it, and attend to all
+        that it holds. A whole text at once, in chunks and token by token give the same. With a
+        context, the cache is filled at the first call and keeps the keys and values of the context
+        for the calls that follow.
 
         Args:
             x: (batch, tokens, embed_dim), or (tokens, embed_dim).
             context: (batch, context_tokens, context_dim), with as many dimensions as x.
             mask: for this call, beside the layer's own: a key must be visible in both.
+            valid: bool, (batch, tokens), True at real tokens, False at those that only fill up the
+                batch, on whichever side; of the context, if there is one. The real tokens of a row
+                are counted from 0.
+            cache: keys and values of the tokens before, of this layer only; see
+                `clearhead.layers.Cache`.
 
         Returns:
             (batch, tokens, output_dim), or (tokens, output_dim).
@@ -138,35 +161,65 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ShapeError, DtypeError, DeviceError, MaskError, ArgumentTypeError: for input that does
                 not fit, before anything is computed.
+            ArgumentError: code `layer.cache-causal`, for a cache where a token would see later
+                ones; `layer.cache-context`, for a cache that was filled with another context.
+            UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
+                where those of the cache are not tokens in order.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal()).eval()
+            >>> x, cache = torch.randn(1, 5, 8), ch.layers.GrowingCache()
+            >>> with torch.no_grad():
+            ...     steps = [layer(token, cache=cache) for token in x.split(1, dim=1)]
+            ...     torch.allclose(torch.cat(steps, dim=1), layer(x), atol=1e-6)
+            True
         """
-        problem = self.pose(x, context, mask=mask)
+        problem = self.pose(x, context, mask=mask, valid=valid, cache=cache)
         output = self.join(run(problem), x)
         return output if x.ndim == 3 else output[0]
 
     def pose(
-        self, x: Tensor, context: Tensor | None = None, *, mask: Mask | Tensor | None = None
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        valid: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Problem:
         """The problem that the layer gives to a kernel: projected, split into heads, masked.
 
-        Arguments and errors are those of `forward`.
+        Arguments and errors are those of `forward`; a cache takes the tokens.
         """
-        query, key, source, options = self._query_and_key(x, context)
-        value = _split(self.value_projection(source), self.num_kv_heads)
-        for part in self.parts:
-            value = part.carry(value)
-        dropout = self.dropout if self.training else None
         mask = both(self.mask, as_mask(mask))
-        return pose(query, key, value, mask=mask, dropout=dropout, **options)
+        self._check_call(x, context, mask, valid, cache)
+        held = None if cache is None else len(cache)
+        try:
+            return self._pose(x, context, mask, valid, cache)
+        except ClearheadError:
+            # Tokens that were refused leave no trace, where they can still be taken back.
+            if cache is not None and held is not None and len(cache) > held:
+                with suppress(ArgumentError):
+                    cache.truncate(held)
+            raise
 
     def weights(
-        self, x: Tensor, context: Tensor | None = None, *, mask: Mask | Tensor | None = None
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        valid: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> AttentionMatrix:
         """The attention weights of `forward`, to be looked into; they are never in memory whole.
 
-        Arguments and errors are those of `forward`.
+        Arguments and errors are those of `forward`. A cache is read, and stays as it is.
 
         Returns:
-            An `AttentionMatrix` of shape (batch, num_heads, tokens, context_tokens).
+            An `AttentionMatrix` of shape (batch, num_heads, tokens, context_tokens), or of as many
+            keys as the cache gives back.
 
         Example:
             >>> import torch, clearhead as ch
@@ -174,8 +227,19 @@ class MultiHeadAttention(nn.Module):
             >>> layer.weights(torch.randn(1, 1000, 8))[..., -1, :].shape
             torch.Size([1, 2, 1000])
         """
-        query, key, _, options = self._query_and_key(x, context)
-        return AttentionMatrix(query, key, mask=both(self.mask, as_mask(mask)), **options)
+        mask = both(self.mask, as_mask(mask))
+        self._check_call(x, context, mask, valid, cache)
+        copied = copy.deepcopy(cache)
+        problem = self._pose(x, context, mask, valid, copied, values=cache is not None)
+        return AttentionMatrix(
+            problem.query,
+            problem.key,
+            mask=problem.mask,
+            bias=problem.bias,
+            scale=problem.scale,
+            softcap=problem.softcap,
+            sinks=problem.sinks,
+        )
 
     def join(self, context: Tensor, x: Tensor) -> Tensor:
         """The output for a context per head: heads side by side, then projected.
@@ -192,10 +256,17 @@ class MultiHeadAttention(nn.Module):
         return self.output_projection(context.transpose(1, 2).flatten(2))
 
     def plan(
-        self, x: Tensor, context: Tensor | None = None, *, mask: Mask | Tensor | None = None
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        valid: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Plan:
         """The kernel that `forward` would use for these arguments, and why not the others."""
-        return plan_for(self.pose(x, context, mask=mask))
+        posed = self.pose(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
+        return plan_for(posed)
 
     @classmethod
     def from_torch(
@@ -345,24 +416,98 @@ class MultiHeadAttention(nn.Module):
             text += f", mask={self.mask.describe()}"
         return text if self.dropout is None else f"{text}, dropout={self.dropout}"
 
-    def _query_and_key(
-        self, x: Tensor, context: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Query and key per head, what key and value are made of, and what the parts ask for."""
+    def _pose(
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        mask: Mask | None,
+        valid: Tensor | None,
+        cache: Cache | None,
+        *,
+        values: bool = True,
+    ) -> Problem:
+        """`pose` for what has been checked; without values, the keys stand in for them."""
         source = x if context is None else context
-        self._check_inputs(x, source, context is not None)
         query = _split(self.query_projection(x), self.num_heads)
+        if cache is not None and context is not None and len(cache):
+            # All keys are there already: none is appended, and all come back.
+            source = source[..., :0, :]
+            valid = None
         key = _split(self.key_projection(source), self.num_kv_heads)
-        if not self.parts:
-            return query, key, source, {}
-        query_positions = torch.arange(query.shape[2], device=x.device)
-        key_positions = torch.arange(key.shape[2], device=x.device)
+        value = _split(self.value_projection(source), self.num_kv_heads) if values else key
+        if not self.parts and cache is None and valid is None:
+            dropout = self.dropout if self.training else None
+            return pose(query, key, value, mask=mask, dropout=dropout)
+        tokens = key.shape[2]
+        if cache is not None:
+            key_positions = cache.next_positions(tokens, valid, device=x.device)
+        elif valid is not None:
+            key_positions = before(valid)
+        else:
+            key_positions = torch.arange(tokens, device=x.device)
+        query_positions = key_positions
+        if context is not None:
+            query_positions = torch.arange(query.shape[2], device=x.device)
         for part in self.parts:
             query, key = part.turn(query, key, query_positions, key_positions)
-        return query, key, source, options_of(self.parts, query_positions, key_positions)
+        for part in self.parts if values else ():
+            value = part.carry(value)
+        value = value if values else key
+        in_order = valid is None or is_in_order(valid)
+        hidden = None if valid is None else padding(valid)
+        if cache is not None:
+            key, value = cache.append(key, value, valid=valid)
+            hidden, in_order = cache.mask(), cache.in_order
+            hidden = None if isinstance(hidden, Full) else hidden
+            if self.parts or not in_order:
+                key_positions = cache.positions
+        options = options_of(self.parts, query_positions, key_positions)
+        if not in_order and context is None:
+            places = Places(query_positions, key_positions)
+            mask = None if mask is None else placed_mask(mask, places)
+            if options.get("bias") is not None:
+                options["bias"] = placed_bias(options["bias"], places)
+        dropout = self.dropout if self.training else None
+        problem = pose(query, key, value, mask=both(mask, hidden), dropout=dropout, **options)
+        return problem if cache is None else problem._replace(keys_finite=cache.finite)
 
     def _input_projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
         return self.query_projection, self.key_projection, self.value_projection
+
+    def _check_call(
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        mask: Mask | None,
+        valid: Tensor | None,
+        cache: Cache | None,
+    ) -> None:
+        source = x if context is None else context
+        self._check_inputs(x, source, context is not None)
+        if valid is not None:
+            check_tensor("valid", valid)
+            batch = source.shape[0] if source.ndim == 3 else 1
+            check_valid(valid, batch, source.shape[-2], source.device)
+        if cache is None:
+            return
+        if not isinstance(cache, Cache):
+            raise ArgumentTypeError(
+                "layer.cache",
+                "cache must be a clearhead.layers.Cache of this layer, or None; got "
+                f"{type(cache).__name__}.",
+            )
+        if context is None and mask is None:
+            raise ArgumentError(
+                "layer.cache-causal",
+                "with a cache, tokens come one after the other, and none may see a later one; this "
+                "layer has no mask. Make it with mask=clearhead.causal().",
+            )
+        if context is not None and len(cache) not in (0, source.shape[-2]):
+            raise ArgumentError(
+                "layer.cache-context",
+                f"the cache holds {len(cache)} tokens of a context; got one of "
+                f"{source.shape[-2]}. For another context, use a new cache, or cache.reset().",
+            )
 
     def _check_inputs(self, x: Tensor, source: Tensor, is_cross: bool) -> None:
         weight = self.query_projection.weight

@@ -123,7 +123,8 @@ class Rotary(Part):
     def turn(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        length = torch.maximum(query_positions.amax(), key_positions.amax()) + 1
+        every = torch.cat([query_positions.flatten(), key_positions.flatten()])
+        length = every.amax() + 1 if every.numel() else every.new_zeros(())
         turned = self._turned(query, *self.turns(query_positions, query.dtype, length))
         return turned, self._turned(key, *self.turns(key_positions, key.dtype, length))
 

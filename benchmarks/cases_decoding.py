@@ -1,0 +1,114 @@
+"""What a token costs that is decoded with a cache: against the arithmetic written by hand, and against
+the cache of transformers."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import clearhead as ch
+from benchmarks.harness import Sides, case
+
+TOKENS, WIDTH, HEADS, STEPS = 4096, 768, 12, 32
+
+
+def _projections() -> nn.ModuleList:
+    return nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+
+
+def _ours(projections: nn.ModuleList) -> ch.MultiHeadAttention:
+    layer = ch.MultiHeadAttention(
+        WIDTH, num_heads=HEADS, output_bias=False, mask=ch.causal()
+    ).eval()
+    names = ("query", "key", "value", "output")
+    for name, projection in zip(names, projections, strict=True):
+        layer.get_submodule(f"{name}_projection").load_state_dict(projection.state_dict())
+    return layer
+
+
+class _ByHand:
+    """The same steps on a tensor that was set aside."""
+
+    def __init__(self, projections: nn.ModuleList, key: Tensor, value: Tensor) -> None:
+        self.query, self.key, self.value, self.output = projections
+        shape = (1, HEADS, TOKENS + STEPS, WIDTH // HEADS)
+        self.keys, self.values = torch.zeros(shape), torch.zeros(shape)
+        self.keys[:, :, :TOKENS], self.values[:, :, :TOKENS] = key, value
+        self.seen = TOKENS
+
+    def step(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            projection(x).view(1, 1, HEADS, -1).transpose(1, 2)
+            for projection in (self.query, self.key, self.value)
+        )
+        self.keys[:, :, self.seen : self.seen + 1] = key
+        self.values[:, :, self.seen : self.seen + 1] = value
+        self.seen += 1
+        context = F.scaled_dot_product_attention(
+            query, self.keys[:, :, : self.seen], self.values[:, :, : self.seen]
+        )
+        return self.output(context.transpose(1, 2).reshape(1, 1, WIDTH))
+
+
+class _OfTransformers:
+    """The same steps with the cache that models of transformers use by default."""
+
+    def __init__(self, projections: nn.ModuleList, key: Tensor, value: Tensor) -> None:
+        from transformers import DynamicCache
+
+        self.query, self.key, self.value, self.output = projections
+        self.cache: Any = DynamicCache()
+        self.cache.update(key, value, 0)
+
+    def step(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            projection(x).view(1, 1, HEADS, -1).transpose(1, 2)
+            for projection in (self.query, self.key, self.value)
+        )
+        keys, values = self.cache.update(key, value, 0)
+        context = F.scaled_dot_product_attention(query, keys, values)
+        return self.output(context.transpose(1, 2).reshape(1, 1, WIDTH))
+
+
+def _sides(theirs: type[_ByHand | _OfTransformers], name: str, cache: ch.layers.Cache) -> Sides:
+    projections = _projections().requires_grad_(False)
+    layer = _ours(projections)
+    key, value = torch.randn(2, 1, HEADS, TOKENS, WIDTH // HEADS).unbind()
+    tokens = torch.randn(STEPS, 1, 1, WIDTH)
+    cache.append(key, value)
+    other = theirs(projections, key, value)
+
+    def ours() -> Tensor:
+        with torch.inference_mode():
+            cache.truncate(TOKENS)
+            return torch.cat([layer(token, cache=cache) for token in tokens])
+
+    def by_them() -> Tensor:
+        with torch.inference_mode():
+            if isinstance(other, _ByHand):
+                other.seen = TOKENS
+            else:
+                # How many tokens to take away, as a number below 0.
+                other.cache.crop(TOKENS - other.cache.get_seq_length())
+            return torch.cat([other.step(token) for token in tokens])
+
+    return {cache.describe(): ours, name: by_them}
+
+
+@case(
+    "decode-by-hand-4096",
+    reach="<= 1.1x",
+    work=f"{STEPS} tokens, one by one, after 4096 cached ones; width 768, 12 heads",
+)
+def by_hand() -> Sides:
+    return _sides(_ByHand, "written by hand", ch.layers.StaticCache(TOKENS + STEPS))
+
+
+@case(
+    "decode-transformers-4096",
+    reach="<= 0.25x",
+    work=f"{STEPS} tokens, one by one, after 4096 cached ones; width 768, 12 heads",
+)
+def transformers_cache() -> Sides:
+    return _sides(_OfTransformers, "DynamicCache of transformers", ch.layers.GrowingCache())

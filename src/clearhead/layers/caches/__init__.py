@@ -1,0 +1,17 @@
+"""Keys and values of the tokens so far, kept for the tokens to come: one kind of cache a file."""
+
+from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.growing import GrowingCache
+from clearhead.layers.caches.paged import PagedCache
+from clearhead.layers.caches.quantised import QuantisedCache
+from clearhead.layers.caches.sliding import SlidingCache
+from clearhead.layers.caches.static import StaticCache
+
+__all__ = [
+    "Cache",
+    "GrowingCache",
+    "PagedCache",
+    "QuantisedCache",
+    "SlidingCache",
+    "StaticCache",
+]

@@ -1,0 +1,118 @@
+"""Caches that keep every token where it came: one column of memory a token, padding included."""
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from clearhead.layers.caches.base import Cache, Layout, before, is_in_order, memory
+from clearhead.masks.base import Mask
+from clearhead.masks.full import full
+from clearhead.masks.padding import padding
+
+
+class ColumnCache(Cache):
+    """Tokens in order, in tensors of (batch, num_kv_heads, capacity, width); views come back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stores: tuple[Tensor, ...] = ()
+        # Which columns are real tokens, (batch, capacity); None as long as all of them are.
+        self._valid: Tensor | None = None
+
+    @property
+    def positions(self) -> Tensor:
+        if self._valid is None:
+            device = None if self._layout is None else self._layout.device
+            return torch.arange(self._seen, device=device)
+        return before(self._valid[:, : self._seen])
+
+    def mask(self) -> Mask:
+        return full() if self._valid is None else padding(self._valid[:, : self._seen])
+
+    @property
+    def in_order(self) -> bool:
+        return self._valid is None or is_in_order(self._valid[:, : self._seen])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(store.nbytes for store in self._stores)
+
+    @abstractmethod
+    def _capacity_for(self, tokens: int) -> int:
+        """How many columns to set aside for so many tokens, when there are fewer."""
+
+    def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
+        """Width and dtype of each store."""
+        return (layout.head_dim, layout.dtype), (layout.value_head_dim, layout.dtype)
+
+    def _write(self, key: Tensor, value: Tensor, columns: slice) -> None:
+        keys, values = self._stores
+        keys[:, :, columns] = key
+        values[:, :, columns] = value
+
+    def _read(self, columns: slice) -> tuple[Tensor, Tensor]:
+        keys, values = self._stores
+        return keys[:, :, columns], values[:, :, columns]
+
+    def _start(self, layout: Layout) -> None:
+        self._stores = tuple(
+            memory(layout, layout.batch, layout.num_kv_heads, 0, width, dtype=dtype)
+            for width, dtype in self._shapes(layout)
+        )
+
+    def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        stop = self._seen + key.shape[2]
+        if stop > self._stores[0].shape[2]:
+            self._grow(self._capacity_for(stop))
+        if valid is not None or self._valid is not None:
+            self._note(valid, stop)
+        self._write(key, value, slice(self._seen, stop))
+        return self._read(slice(0, stop))
+
+    def _grow(self, capacity: int) -> None:
+        """Move everything to memory of so many columns."""
+        assert self._layout is not None
+        grown = []
+        for store in self._stores:
+            batch, heads, _, width = store.shape
+            room = memory(self._layout, batch, heads, capacity, width, dtype=store.dtype)
+            room[:, :, : self._seen] = store[:, :, : self._seen]
+            grown.append(room)
+        self._stores = tuple(grown)
+
+    def _note(self, valid: Tensor | None, stop: int) -> None:
+        """Remember which of the new columns are real."""
+        assert self._layout is not None
+        capacity = self._stores[0].shape[2]
+        if self._valid is None or self._valid.shape[1] < capacity:
+            known = self._valid
+            self._valid = memory(self._layout, self._layout.batch, capacity, dtype=torch.bool)
+            self._valid[:, : self._seen] = True if known is None else known[:, : self._seen]
+        self._valid[:, self._seen : stop] = True if valid is None else valid
+
+    def _counts(self) -> int | Tensor:
+        return self._seen if self._valid is None else self._valid[:, : self._seen].sum(-1)
+
+    def _cut(self, length: int) -> None:
+        if length == 0:
+            self._valid = None
+
+    def _take(self, rows: Tensor) -> None:
+        assert self._layout is not None
+        taken = []
+        for store in self._stores:
+            if rows.shape[0] == store.shape[0]:
+                # In place: the memory stays where it is, as compiled and recorded steps want it.
+                room = store
+            else:
+                room = memory(self._layout, rows.shape[0], *store.shape[1:], dtype=store.dtype)
+            room[:, :, : self._seen] = store[:, :, : self._seen].index_select(0, rows)
+            taken.append(room)
+        self._stores = tuple(taken)
+        if self._valid is not None:
+            self._valid = self._valid.index_select(0, rows)
+
+    def _forget(self) -> None:
+        self._stores = ()
+        self._valid = None

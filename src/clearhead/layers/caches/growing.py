@@ -1,0 +1,26 @@
+"""A cache that grows with the text."""
+
+from clearhead.layers.caches.columns import ColumnCache
+
+
+class GrowingCache(ColumnCache):
+    """A cache of any length: its memory doubles whenever it is full.
+
+    Appending costs writing the new tokens, on average; what comes back are views.
+
+    Example:
+        >>> import torch
+        >>> from clearhead.layers.caches import GrowingCache
+        >>> cache = GrowingCache()
+        >>> _ = cache.append(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
+        >>> key, value = cache.append(torch.randn(1, 2, 1, 4), torch.randn(1, 2, 1, 4))
+        >>> key.shape, cache
+        (torch.Size([1, 2, 6, 4]), <GrowingCache(), 6 tokens>)
+    """
+
+    def describe(self) -> str:
+        return "GrowingCache()"
+
+    def _capacity_for(self, tokens: int) -> int:
+        # Twice what is needed now: the step after a long prompt then has room as well.
+        return 2 * tokens

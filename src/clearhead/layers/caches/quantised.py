@@ -1,0 +1,94 @@
+"""A cache of whole numbers of 8 bits (Zafrir et al., 2019, https://arxiv.org/abs/1910.06188;
+Liu et al., 2024, https://arxiv.org/abs/2402.02750)."""
+
+import torch
+from torch import Tensor
+
+from clearhead.layers.caches.base import Layout
+from clearhead.layers.caches.columns import ColumnCache
+
+STEPS = 127
+"""How many steps there are from 0 to the largest number."""
+
+
+class QuantisedCache(ColumnCache):
+    """A cache of any length in int8, with one scale for each head of each token.
+
+    A number x is kept as round(x / scale), where scale is the largest |x| of its head and token
+    over 127, and comes back as a float: a copy, since only the whole numbers are kept. Keys and
+    values take a little more than a quarter of float32. A head of a token that is not finite comes
+    back as NaN.
+
+    Example:
+        >>> import torch
+        >>> from clearhead.layers.caches import QuantisedCache
+        >>> cache = QuantisedCache()
+        >>> key, value = torch.randn(2, 1, 2, 5, 64)
+        >>> kept, _ = cache.append(key, value)
+        >>> bool((kept - key).abs().max() <= cache.error)
+        True
+    """
+
+    def describe(self) -> str:
+        return "QuantisedCache()"
+
+    @property
+    def error(self) -> float:
+        """A bound on |x − what comes back|, for all numbers of the real tokens held; 0 for none.
+
+        Half a step of the coarsest scale, and the rounding of the dtype.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import QuantisedCache
+            >>> cache = QuantisedCache()
+            >>> _ = cache.append(torch.full((1, 1, 1, 4), 127.0), torch.zeros(1, 1, 1, 4))
+            >>> round(cache.error, 3)
+            0.5
+        """
+        if self._layout is None or not self._seen:
+            return 0.0
+        scales = torch.cat(self._stores[2:], dim=3)[:, :, : self._seen]
+        if self._valid is not None:
+            scales = scales.masked_fill(~self._valid[:, None, : self._seen, None], 0.0)
+        info = torch.finfo(self._layout.dtype)
+        # x / scale and its way back are rounded once each, beyond what whole numbers lose.
+        step = 0.5 + STEPS * info.eps
+        return float(scales.max()) * step + info.smallest_normal * info.eps
+
+    def _capacity_for(self, tokens: int) -> int:
+        return 2 * tokens
+
+    def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
+        scale = torch.promote_types(layout.dtype, torch.float32)
+        return (
+            (layout.head_dim, torch.int8),
+            (layout.value_head_dim, torch.int8),
+            (1, scale),
+            (1, scale),
+        )
+
+    def _write(self, key: Tensor, value: Tensor, columns: slice) -> None:
+        for given, index in ((key, 0), (value, 1)):
+            numbers, scales = self._stores[index], self._stores[index + 2]
+            exact = given.to(scales.dtype)
+            largest = exact.abs().amax(dim=3, keepdim=True)
+            scale = largest / STEPS
+            info = torch.finfo(scale.dtype)
+            # Rounded up, the scale of the largest number there is would bring it back as infinite.
+            scale = torch.where(scale * STEPS > largest, scale * (1 - info.eps), scale)
+            # Not below what can be divided by; not a number where the scale would be infinite.
+            scale = scale.clamp_min(info.smallest_normal)
+            scale = scale.masked_fill(~largest.isfinite(), torch.nan)
+            numbers[:, :, columns] = (exact / scale).nan_to_num(0.0).round()
+            scales[:, :, columns] = scale
+
+    def _read(self, columns: slice) -> tuple[Tensor, Tensor]:
+        assert self._layout is not None
+        keys, values = (
+            (self._stores[index][:, :, columns] * self._stores[index + 2][:, :, columns]).to(
+                self._layout.dtype
+            )
+            for index in (0, 1)
+        )
+        return keys, values

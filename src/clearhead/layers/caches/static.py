@@ -1,0 +1,72 @@
+"""A cache of fixed size."""
+
+from torch import Tensor
+
+from clearhead.arguments import check_sizes
+from clearhead.errors import TooLargeError
+from clearhead.layers.caches.base import Layout, memory
+from clearhead.layers.caches.columns import ColumnCache
+
+
+class StaticCache(ColumnCache):
+    """A cache of fixed memory, set aside at the first tokens and never moved after.
+
+    `reset()` keeps the memory, emptied, for tokens of the same shape. A step that takes the cache as
+    an argument can be compiled, and is compiled anew at most once for its length.
+
+    Args:
+        max_len: the largest number of tokens, padding included.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: code `argument.size`, for a max_len below 1.
+
+    Example:
+        >>> import torch
+        >>> from clearhead.layers.caches import StaticCache
+        >>> cache = StaticCache(8)
+        >>> _ = cache.append(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
+        >>> cache
+        <StaticCache(8), 5 tokens>
+        >>> cache.append(torch.randn(1, 2, 4, 4), torch.randn(1, 2, 4, 4))
+        Traceback (most recent call last):
+        ...
+        clearhead.errors.TooLargeError: [cache.full] the cache has room for max_len=8 tokens and holds 5; got 4 more.
+    """
+
+    def __init__(self, max_len: int) -> None:
+        super().__init__()
+        check_sizes(max_len=max_len)
+        self.max_len = max_len
+
+    def describe(self) -> str:
+        return f"StaticCache({self.max_len})"
+
+    def _check_room(self, batch: int, new: int, valid: Tensor | None) -> None:
+        if self._seen + new > self.max_len:
+            raise TooLargeError(
+                "cache.full",
+                f"the cache has room for max_len={self.max_len} tokens and holds {self._seen}; got "
+                f"{new} more.",
+            )
+
+    def _capacity_for(self, tokens: int) -> int:
+        return self.max_len
+
+    def _start(self, layout: Layout) -> None:
+        stores = []
+        for index, (width, dtype) in enumerate(self._shapes(layout)):
+            shape = (layout.batch, layout.num_kv_heads, self.max_len, width)
+            kept = self._stores[index] if self._stores else None
+            fits = (
+                kept is not None
+                and kept.shape == shape
+                and kept.dtype == dtype
+                and kept.device == layout.device
+            )
+            stores.append(kept if fits else memory(layout, *shape, dtype=dtype, zeros=True))
+        self._stores = tuple(stores)
+
+    def _forget(self) -> None:
+        for store in self._stores:
+            store.zero_()
+        self._valid = None

@@ -1,0 +1,500 @@
+"""Every kind of cache against the whole text, and what every kind refuses."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+from torch import Tensor
+
+import clearhead as ch
+from clearhead.layers.caches import (
+    Cache,
+    GrowingCache,
+    PagedCache,
+    QuantisedCache,
+    SlidingCache,
+    StaticCache,
+)
+from tests.layers.caches.texts import KINDS, SPARE, WINDOW, Texts, tokens
+from tests.masks.expressions import bools
+
+kinds = pytest.mark.parametrize("kind", KINDS)
+BATCH = 3
+
+
+@kinds
+@pytest.mark.parametrize(
+    "chunks",
+    [[13], [1] * 13, [5, 8], [11, 1, 1], [1, 7, 1, 4], [2, 0, 11], [3, 1, 1, 1, 1, 1, 5]],
+    ids=str,
+)
+def test_in_chunks_as_in_one(kind: str, chunks: list[int]) -> None:
+    texts = Texts(KINDS[kind](), BATCH)
+    for new in chunks:
+        texts.append(new)
+
+
+@kinds
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_padded_row_is_what_it_is_alone(kind: str, side: str) -> None:
+    texts = Texts(KINDS[kind](), BATCH)
+    valid = torch.arange(7) < torch.tensor([[7], [2], [5]])
+    texts.append(7, valid.flip(1) if side == "left" else valid)
+    for new in (1, 1, 3, 1):
+        texts.append(new)
+
+
+@kinds
+@given(data=st.data())
+def test_any_history(kind: str, data: st.DataObject) -> None:
+    """Chunks with and without padding, cuts, other rows: always as if each text were whole."""
+    texts = Texts(KINDS[kind](), data.draw(st.integers(1, 3)))
+    padded, was_cut = data.draw(st.booleans()), False
+    for _ in range(data.draw(st.integers(1, 7))):
+        step = data.draw(st.sampled_from(["append", "append", "one", "truncate", "reorder"]))
+        seen = len(texts.cache)
+        if step == "truncate":
+            back = data.draw(st.integers(0, min(seen, 5)))
+            refused = None
+            try:
+                texts.truncate(seen - back)
+            except ch.ArgumentError as error:
+                refused = error.code
+            if refused is not None:
+                assert refused == "cache.truncate"
+                assert isinstance(texts.cache, SlidingCache)
+                assert was_cut or back > 1 + texts.cache.spare
+            was_cut = True
+        elif step == "reorder" and seen:
+            rows = st.lists(st.integers(0, texts.batch - 1), min_size=1, max_size=4)
+            texts.reorder(data.draw(rows))
+        else:
+            new = 1 if step == "one" else data.draw(st.integers(0, 7))
+            shape = texts.batch, new
+            valid = data.draw(st.none() | bools(*shape)) if padded else None
+            texts.append(new, valid)
+
+
+@kinds
+def test_a_draft_is_cut_and_another_grows(kind: str) -> None:
+    texts = Texts(KINDS[kind](), BATCH)
+    texts.append(3)
+    texts.append(1)
+    texts.truncate(3)
+    texts.append(2)
+    texts.append(7)
+    texts.truncate(11)
+    texts.append(1)
+    texts.truncate(0)
+    texts.append(5, torch.arange(5) < torch.tensor([[5], [1], [3]]))
+    texts.truncate(4)
+    texts.append(1)
+
+
+@kinds
+def test_beams_part_ways(kind: str) -> None:
+    texts = Texts(KINDS[kind](), BATCH)
+    texts.append(7, torch.arange(7) >= torch.tensor([[0], [5], [2]]))
+    for rows in ([0, 0, 1, 2, 2], [4, 0, 1, 0, 0], [3, 3]):
+        texts.reorder(rows)
+        texts.append(1)
+        texts.append(2)
+
+
+@kinds
+def test_after_a_reset_nothing_remains(kind: str) -> None:
+    cache = KINDS[kind]()
+    texts = Texts(cache, BATCH)
+    texts.append(7, torch.arange(7) >= torch.tensor([[0], [5], [2]]))
+    cache.reset()
+    assert len(cache) == 0
+    assert cache.positions.tolist() == []
+    assert cache.mask().to_dense(0, 0).shape == (0, 0)
+    assert torch.equal(cache.next_positions(2), torch.tensor([0, 1]))
+    # Another batch, another dtype: nothing is compared with what was there before.
+    key = torch.randn(5, 1, 2, 3, dtype=torch.float64)
+    kept, _ = cache.append(key, key)
+    assert kept.dtype == torch.float64
+    assert kept.shape == key.shape
+    cache.reset()
+    texts = Texts(cache, 2)
+    texts.append(5)
+    texts.append(1)
+
+
+@kinds
+def test_two_copies_go_their_own_ways(kind: str) -> None:
+    texts = Texts(KINDS[kind](), BATCH)
+    texts.append(5, torch.arange(5) < torch.tensor([[5], [1], [3]]))
+    other = copy.deepcopy(texts)
+    for new in (1, 2):
+        texts.append(new)
+        other.append(new)
+
+
+@kinds
+def test_what_inference_mode_made_can_be_written_to_outside(kind: str) -> None:
+    texts = Texts(KINDS[kind](), BATCH)
+    with torch.inference_mode():
+        texts.append(5, torch.arange(5) < torch.tensor([[5], [1], [3]]))
+        texts.reorder([2, 0])
+        texts.append(1)
+    texts.append(1)
+    texts.append(3)
+    texts.reorder([1, 1, 0])
+    texts.append(1)
+
+
+@kinds
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_the_dtype_is_kept(kind: str, dtype: torch.dtype) -> None:
+    cache = KINDS[kind]()
+    for new in (3, 1):
+        _, key, value = tokens(2, new)
+        kept = cache.append(key.to(dtype), value.to(dtype))
+        assert [tensor.dtype for tensor in kept] == [dtype, dtype]
+        last = kept[0][:, :, -new:].double()
+        allowed = cache.error if isinstance(cache, QuantisedCache) else 0.0
+        if len(cache) <= WINDOW:  # so that a ring is still in order
+            assert float((last - key.to(dtype).double()).abs().max()) <= allowed
+
+
+@kinds
+def test_a_nan_in_padding_stays_there(kind: str) -> None:
+    cache = KINDS[kind]()
+    query, key, value = tokens(2, 3)
+    valid = torch.tensor([[False, True, True], [True, True, True]])
+    key[0, :, 0] = value[0, :, 0] = torch.nan
+    key, value = cache.append(key, value, valid=valid)
+    context = ch.attend(query, key, value, mask=ch.causal() & cache.mask())
+    assert context.isfinite().all()
+    query, key, value = tokens(2, 1)
+    key, value = cache.append(key, value)
+    assert ch.attend(query, key, value, mask=ch.causal() & cache.mask()).isfinite().all()
+
+
+@kinds
+def test_the_mask_fits_the_last_queries_alone(kind: str) -> None:
+    cache = KINDS[kind]()
+    _, key, value = tokens(2, 5)
+    cache.append(key, value, valid=torch.arange(5) >= torch.tensor([[0], [2]]))
+    query, key, value = tokens(2, 7)
+    key, value = cache.append(key, value)
+    mask = ch.causal() & cache.mask()
+    every = ch.attend(query, key, value, mask=mask)
+    last = ch.attend(query[:, :, -2:], key, value, mask=mask)
+    torch.testing.assert_close(last, every[:, :, -2:])
+
+
+@kinds
+def test_refused_tokens_leave_no_trace(kind: str) -> None:
+    texts = Texts(KINDS[kind](), BATCH)
+    texts.append(5)
+    _, key, value = tokens(BATCH, 1)
+    for bad in (key.double(), key[:2], key[:, :, :, :3]):
+        with pytest.raises(ch.ClearheadError):
+            texts.cache.append(bad, value)
+    with pytest.raises(ch.ShapeError):
+        texts.cache.append(key, value, valid=torch.ones(BATCH, 2, dtype=torch.bool))
+    texts.append(1)
+
+
+@kinds
+def test_a_refused_first_token_leaves_no_trace(kind: str) -> None:
+    cache = KINDS[kind]()
+    _, key, value = tokens(BATCH, 2)
+    with pytest.raises(ch.ArgumentError):
+        cache.append(key.requires_grad_(), value)
+    Texts(cache, 2).append(3)
+
+
+@kinds
+def test_no_gradient_is_asked_for(kind: str) -> None:
+    """Keys of a layer that is trained may come, once nothing is recorded."""
+    cache = KINDS[kind]()
+    _, key, value = tokens(1, 2)
+    with torch.no_grad():
+        kept = cache.append(key.requires_grad_(), value.requires_grad_())
+    assert not any(tensor.requires_grad for tensor in cache.append(*tokens(1, 3)[1:]))
+    assert len(kept) == 2
+
+
+def held(cache: Cache | None = None, batch: int = 2, new: int = 3) -> Cache:
+    """A cache with some tokens."""
+    cache = GrowingCache() if cache is None else cache
+    _, key, value = tokens(batch, new)
+    cache.append(key, value)
+    return cache
+
+
+_, KEY, VALUE = tokens(2, 3)
+ONES = torch.ones(2, 3, dtype=torch.bool)
+Refused = tuple[Callable[[], object], type[ch.ClearheadError], str]
+
+REFUSALS: dict[str, Refused] = {
+    "no tensor": (
+        lambda: GrowingCache().append([1.0], VALUE),  # pyright: ignore[reportArgumentType]
+        ch.ArgumentTypeError,
+        "[key.type] key must be a torch.Tensor; got list.",
+    ),
+    "no tensor of values": (
+        lambda: GrowingCache().append(KEY, None),  # pyright: ignore[reportArgumentType]
+        ch.ArgumentTypeError,
+        "[value.type] value must be a torch.Tensor; got NoneType.",
+    ),
+    "three dimensions": (
+        lambda: GrowingCache().append(KEY[0], VALUE[0]),
+        ch.ShapeError,
+        "[cache.shape] key and value must have shape (batch, num_kv_heads, new, head_dim) and "
+        "(batch, num_kv_heads, new, value_head_dim), all but `new` 1 or more; got (2, 3, 5) and "
+        "(2, 3, 7).",
+    ),
+    "an empty batch": (
+        lambda: GrowingCache().append(KEY[:0], VALUE[:0]),
+        ch.ShapeError,
+        "[cache.shape] key and value must have shape (batch, num_kv_heads, new, head_dim) and "
+        "(batch, num_kv_heads, new, value_head_dim), all but `new` 1 or more; got (0, 2, 3, 5) and "
+        "(0, 2, 3, 7).",
+    ),
+    "fewer values": (
+        lambda: GrowingCache().append(KEY, VALUE[:, :, :2]),
+        ch.ShapeError,
+        "[cache.shape] key and value must have shape (batch, num_kv_heads, new, head_dim) and "
+        "(batch, num_kv_heads, new, value_head_dim), all but `new` 1 or more; got (2, 2, 3, 5) and "
+        "(2, 2, 2, 7).",
+    ),
+    "another batch": (
+        lambda: held().append(KEY[:1], VALUE[:1]),
+        ch.ShapeError,
+        "[cache.shape] the cache holds batch=2, num_kv_heads=2, head_dim=5, value_head_dim=7; got\n"
+        "  key    [batch=1, num_kv_heads=2, kv_len=3, head_dim=5] float32 cpu\n"
+        "  value  [batch=1, num_kv_heads=2, kv_len=3, value_head_dim=7] float32 cpu",
+    ),
+    "two dtypes": (
+        lambda: GrowingCache().append(KEY, VALUE.double()),
+        ch.DtypeError,
+        "[cache.dtype] key and value must have one dtype, float16, bfloat16, float32 or float64; "
+        "got torch.float32 and torch.float64.",
+    ),
+    "whole numbers": (
+        lambda: GrowingCache().append(KEY.long(), VALUE.long()),
+        ch.DtypeError,
+        "[cache.dtype] key and value must have one dtype, float16, bfloat16, float32 or float64; "
+        "got torch.int64 and torch.int64.",
+    ),
+    "another dtype": (
+        lambda: held().append(KEY.double(), VALUE.double()),
+        ch.DtypeError,
+        "[cache.dtype] the cache holds torch.float32; got keys and values of torch.float64.",
+    ),
+    "two devices": (
+        lambda: GrowingCache().append(KEY, VALUE.to("meta")),
+        ch.DeviceError,
+        "[cache.device] key and value must be on one device; got cpu and meta.",
+    ),
+    "another device": (
+        lambda: held().append(KEY.to("meta"), VALUE.to("meta")),
+        ch.DeviceError,
+        "[cache.device] the cache is on cpu; got keys and values on meta.",
+    ),
+    "a gradient": (
+        lambda: GrowingCache().append(KEY.clone().requires_grad_(), VALUE),
+        ch.ArgumentError,
+        "[cache.grad] no gradient goes through a cache, and key or value requires one; append "
+        "inside of torch.no_grad(), or detach them.",
+    ),
+    "valid of numbers": (
+        lambda: GrowingCache().append(KEY, VALUE, valid=ONES.long()),
+        ch.DtypeError,
+        "[cache.valid-dtype] valid must be bool, True at real tokens; got torch.int64. A "
+        "tokenizer's attention_mask becomes one with .bool().",
+    ),
+    "valid for all tokens": (
+        lambda: held().append(KEY, VALUE, valid=torch.ones(2, 6, dtype=torch.bool)),
+        ch.ShapeError,
+        "[cache.valid] valid must have shape (batch, new) = (2, 3); got (2, 6).",
+    ),
+    "valid elsewhere": (
+        lambda: GrowingCache().append(KEY, VALUE, valid=ONES.to("meta")),
+        ch.DeviceError,
+        "[cache.valid-device] valid must be where the keys are, on cpu; it is on meta.",
+    ),
+    "valid as a list": (
+        lambda: GrowingCache().append(KEY, VALUE, valid=[True]),  # pyright: ignore[reportArgumentType]
+        ch.ArgumentTypeError,
+        "[valid.type] valid must be a torch.Tensor; got list.",
+    ),
+    "positions of another valid": (
+        lambda: held().next_positions(3, ONES[:1]),
+        ch.ShapeError,
+        "[cache.valid] valid must have shape (batch, new) = (2, 3); got (1, 3).",
+    ),
+    "positions of a flat valid": (
+        lambda: GrowingCache().next_positions(3, ONES[0]),
+        ch.ShapeError,
+        "[cache.valid] valid must have shape (batch, new) = (3, 3); got (3,).",
+    ),
+    "positions before the first": (
+        lambda: GrowingCache().next_positions(-1),
+        ch.ArgumentError,
+        "[length.negative] new must be 0 or more tokens; got -1.",
+    ),
+    "a longer length": (
+        lambda: held().truncate(4),
+        ch.ArgumentError,
+        "[cache.truncate] length must be at most the 3 tokens that the cache has seen; got 4.",
+    ),
+    "a length below 0": (
+        lambda: held().truncate(-1),
+        ch.ArgumentError,
+        "[length.negative] length must be 0 or more tokens; got -1.",
+    ),
+    "half a token": (
+        lambda: held().truncate(1.5),  # pyright: ignore[reportArgumentType]
+        ch.ArgumentTypeError,
+        "[length.type] length must be a whole number of tokens; got float.",
+    ),
+    "a row too far": (
+        lambda: held().reorder([0, 2]),
+        ch.SelectionError,
+        "[cache.reorder] rows must be those of the batch, 0 to 1; got 2.",
+    ),
+    "a row from behind": (
+        lambda: held().reorder(torch.tensor([0, -1])),
+        ch.SelectionError,
+        "[cache.reorder] rows must be those of the batch, 0 to 1; got -1.",
+    ),
+    "rows of nothing": (
+        lambda: GrowingCache().reorder([0]),
+        ch.SelectionError,
+        "[cache.reorder] rows must be those of the batch, none: nothing was appended yet; got 0.",
+    ),
+    "no rows": (
+        lambda: held().reorder([]),
+        ch.ShapeError,
+        "[cache.reorder-shape] rows must have shape (new_batch,), with at least one row; got (0,).",
+    ),
+    "rows of rows": (
+        lambda: held().reorder(torch.zeros(1, 2, dtype=torch.int64)),
+        ch.ShapeError,
+        "[cache.reorder-shape] rows must have shape (new_batch,), with at least one row; got "
+        "(1, 2).",
+    ),
+    "rows as bool": (
+        lambda: held().reorder(torch.tensor([True, False])),
+        ch.ArgumentTypeError,
+        "[rows.type] rows must hold whole numbers, one for each row that goes on; got a tensor of "
+        "torch.bool.",
+    ),
+    "rows in words": (
+        lambda: held().reorder(["a"]),  # pyright: ignore[reportArgumentType]
+        ch.ArgumentTypeError,
+        "[rows.type] rows must hold whole numbers, one for each row that goes on; got ['a'].",
+    ),
+    "truth": (
+        lambda: bool(GrowingCache()),
+        ch.ArgumentTypeError,
+        "[cache.truth] a cache is neither true nor false; ask `cache is not None`, or "
+        "len(cache) > 0.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_the_text_of_every_refusal(name: str) -> None:
+    """Where the types are checked at run time, that check may come before a refusal of a type."""
+    call, error, text = REFUSALS[name]
+    expected = (error, TypeCheckError) if error is ch.ArgumentTypeError else error
+    with pytest.raises(expected) as caught:
+        call()
+    if isinstance(caught.value, ch.ClearheadError):
+        assert type(caught.value) is error
+        assert str(caught.value) == text
+
+
+@kinds
+def test_rows_may_be_a_tensor_of_any_whole_numbers(kind: str) -> None:
+    texts = Texts(KINDS[kind](), 2)
+    texts.append(3)
+    texts.cache.reorder(torch.tensor([1, 0], dtype=torch.int32))
+    texts.keys.reverse()
+    texts.values.reverse()
+    texts.append(1)
+
+
+@pytest.mark.parametrize(
+    ("cache", "text"),
+    [
+        (GrowingCache(), "<GrowingCache(), 3 tokens>"),
+        (StaticCache(7), "<StaticCache(7), 3 tokens>"),
+        (SlidingCache(5), "<SlidingCache(5), 3 tokens>"),
+        (SlidingCache(5, spare=2), "<SlidingCache(5, spare=2), 3 tokens>"),
+        (PagedCache(5), "<PagedCache(5), 3 tokens>"),
+        (PagedCache(5, num_pages=2), "<PagedCache(5, num_pages=2), 3 tokens>"),
+        (QuantisedCache(), "<QuantisedCache(), 3 tokens>"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_it_says_what_it_is(cache: Cache, text: str) -> None:
+    assert repr(held(cache)) == text
+
+
+@kinds
+def test_positions_go_where_they_are_asked_for(kind: str) -> None:
+    cache = KINDS[kind]()
+    assert cache.next_positions(3, device="meta").device.type == "meta"
+    held(cache)
+    assert cache.next_positions(2).tolist() == [3, 4]
+    valid = torch.tensor([[False, True], [True, False]])
+    assert cache.next_positions(2, valid).tolist() == [[3, 3], [3, 4]]
+    cache.append(*tokens(2, 2)[1:], valid=valid)
+    assert cache.next_positions(2).tolist() == [[4, 5], [4, 5]]
+    assert cache.next_positions(2, device="meta").device.type == "meta"
+
+
+def rotated(tensor: Tensor, positions: Tensor) -> Tensor:
+    """A rotation of the first two numbers by the position, as in rotary embeddings."""
+    angle = (
+        positions[:, None].to(tensor.dtype) if positions.ndim == 2 else positions.to(tensor.dtype)
+    )
+    x, y, rest = tensor[..., 0], tensor[..., 1], tensor[..., 2:]
+    turned = [x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos()]
+    return torch.cat([torch.stack(turned, dim=-1), rest], dim=-1)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "quantised"])
+def test_rotated_keys_of_a_padded_row_are_those_of_the_row_alone(kind: str) -> None:
+    alone, batched = KINDS[kind](), KINDS[kind]()
+    valid = torch.tensor([[False, False, True, True, True], [True] * 5])
+    for new, real in ((5, valid), (1, None), (3, None)):
+        query, key, value = (t.double() for t in tokens(2, new))
+        some = slice(None) if real is None else real[0]
+        outcomes = []
+        for cache, given_valid, rows, columns in (
+            (batched, real, slice(None), slice(None)),
+            (alone, None, slice(0, 1), some),
+        ):
+            q, k, v = (t[rows][:, :, columns] for t in (query, key, value))
+            positions = cache.next_positions(q.shape[2], given_valid)
+            k, v = cache.append(rotated(k, positions), v, valid=given_valid)
+            mask = ch.causal() & cache.mask()
+            outcomes.append(ch.attend(rotated(q, positions), k, v, mask=mask)[:1])
+        torch.testing.assert_close(outcomes[0][:, :, some], outcomes[1])
+
+
+@given(window=st.integers(1, 9), spare=st.integers(0, SPARE), new=st.integers(2, 23))
+def test_a_ring_of_any_size(window: int, spare: int, new: int) -> None:
+    assume(new > window)
+    cache = SlidingCache(window, spare=spare)
+    _, key, value = tokens(1, new)
+    for token in range(new):
+        one = slice(token, token + 1)
+        kept, _ = cache.append(key[:, :, one], value[:, :, one])
+        visible = cache.mask().to_dense(1, kept.shape[2]).reshape(-1)
+        seen = cache.positions[visible].sort()
+        assert seen.values.tolist() == list(range(max(0, token + 1 - window), token + 1))
+        assert torch.equal(kept[:, :, visible][:, :, seen.indices], key[:, :, seen.values])

@@ -1,0 +1,142 @@
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+
+import clearhead as ch
+from clearhead.layers.caches import SlidingCache
+from clearhead.layers.caches.sliding import RowWindow
+from tests.layers.caches.texts import Texts, tokens
+
+
+def test_the_memory_is_that_of_the_window() -> None:
+    cache = SlidingCache(5, spare=2)
+    for new in (1, 23, 1, 4):
+        cache.append(*tokens(3, new)[1:])
+        # 3 rows, 2 heads, 5 + 2 tokens, 5 + 7 numbers of 4 bytes.
+        assert cache.nbytes == 3 * 2 * 7 * 12 * 4
+
+
+def test_single_tokens_come_back_as_the_ring_itself() -> None:
+    cache = SlidingCache(3)
+    places, positions = set(), []
+    for _ in range(5):
+        key, _ = cache.append(*tokens(1, 1)[1:])
+        places.add(key.data_ptr())
+        positions.append(cache.positions.tolist())
+        assert cache.mask().describe() == "full()"
+    assert len(places) == 1
+    assert positions == [[0], [0, 1], [0, 1, 2], [3, 1, 2], [3, 4, 2]]
+
+
+def test_a_prompt_comes_back_whole_and_without_a_copy() -> None:
+    cache = SlidingCache(3)
+    _, key, value = tokens(1, 11)
+    kept = cache.append(key, value)
+    assert [t.data_ptr() for t in kept] == [key.data_ptr(), value.data_ptr()]
+    assert cache.mask().describe() == "sliding_window(left=2, right=None)"
+    kept, _ = cache.append(*tokens(1, 2)[1:])
+    assert cache.positions.tolist() == [9, 10, 11, 12]
+    assert torch.equal(kept[:, :, :2], key[:, :, 9:])
+
+
+def test_each_row_has_its_own_window() -> None:
+    """Where columns were counted, the padding of the first row would take up its window."""
+    cache = SlidingCache(3)
+    valid = torch.tensor([[True, True, False, False], [True] * 4])
+    cache.append(*tokens(2, 4)[1:], valid=valid)
+    cache.append(*tokens(2, 2)[1:])
+    visible = (ch.causal() & cache.mask()).to_dense(2, cache.positions.shape[1])[:, 0]
+    seen = [[cache.positions[row][keys].tolist() for keys in visible[row]] for row in range(2)]
+    assert seen == [[[0, 1, 2], [1, 2, 3]], [[2, 3, 4], [3, 4, 5]]]
+
+
+def test_how_far_back_it_can_go() -> None:
+    texts = Texts(SlidingCache(4, spare=2), 2)
+    texts.append(11)
+    texts.truncate(8)
+    texts.append(1)
+    # The ring held tokens 5 to 10. Token 8 came anew, but the first of the old ones is still 5.
+    with pytest.raises(ch.ArgumentError) as caught:
+        texts.truncate(7)
+    assert str(caught.value) == (
+        "[cache.truncate] length=7 is too far back: the first query after it would see tokens that "
+        "SlidingCache(4, spare=2) has dropped, of 9. A larger spare holds more."
+    )
+    texts.append(1)
+    texts.truncate(0)
+    texts.append(3)
+
+
+def test_rows_with_padding_go_back_as_far() -> None:
+    texts = Texts(SlidingCache(4, spare=2), 2)
+    texts.append(11, torch.arange(11) >= torch.tensor([[0], [8]]))
+    texts.truncate(8)
+    texts.append(1)
+    with pytest.raises(ch.ArgumentError, match="length=7 is too far back"):
+        texts.truncate(7)
+    texts.append(3)
+
+
+def test_a_window_of_one_token_holds_nothing_that_is_wanted() -> None:
+    texts = Texts(SlidingCache(1), 2)
+    cache = texts.cache
+    for new in (1, 3):
+        query, key, value = tokens(2, new)
+        kept_key, kept_value = cache.append(key, value)
+        context = ch.attend(query, kept_key, kept_value, mask=ch.causal() & cache.mask())
+        assert torch.equal(kept_key, key)
+        torch.testing.assert_close(context, value.repeat_interleave(3, dim=1))
+    cache.truncate(1)
+    assert cache.next_positions(1).tolist() == [1]
+
+
+@pytest.mark.parametrize("size", [{"window": 0}, {"window": 2.0}, {"window": 2, "spare": -1}])
+def test_what_is_no_size_is_refused(size: dict[str, Any]) -> None:
+    refusals = (ch.ArgumentError, ch.ArgumentTypeError, TypeCheckError)
+    with pytest.raises(refusals, match=r"window|spare"):
+        SlidingCache(**size)
+
+
+@given(
+    window=st.integers(1, 5),
+    steps=st.lists(st.lists(st.integers(0, 2), min_size=7, max_size=7), min_size=1, max_size=3),
+    query_len=st.integers(0, 7),
+)
+def test_the_window_of_a_row_pair_by_pair(
+    window: int, steps: list[list[int]], query_len: int
+) -> None:
+    """By pairs, and by the spans, from which the kernels read it."""
+    position = torch.tensor(steps).cumsum(-1)
+    mask = RowWindow(window, position)
+    query = position[:, 7 - query_len :]
+    expected = position[:, None, :] > query[:, :, None] - window
+    assert torch.equal(mask.to_dense(query_len, 7)[:, 0], expected)
+    spans = mask.spans(query_len, 7, torch.device("cpu"), {})
+    assert spans is not None
+    keys = torch.arange(7)
+    assert torch.equal((keys >= spans.start) & (keys < spans.stop), expected)
+
+
+def test_the_window_of_a_row_fits_its_keys_only() -> None:
+    mask = RowWindow(2, torch.arange(5)[None])
+    cpu = torch.device("cpu")
+    with pytest.raises(ch.MaskError) as caught:
+        mask.check(1, 3, 2, 7, cpu)
+    assert str(caught.value) == (
+        "[mask.kv-len] the mask row_window(2, <positions 1 × 5>) is for 5 keys and the last of "
+        "their queries; there are kv_len=7 and query_len=2."
+    )
+    with pytest.raises(ch.MaskError, match="kv_len=5 and query_len=7"):
+        mask.check(1, 3, 7, 5, cpu)
+    with pytest.raises(ch.MaskError, match="describes a batch of 1; the query has a batch of 3"):
+        mask.check(3, 3, 2, 5, cpu)
+    with pytest.raises(ch.DeviceError) as elsewhere:
+        mask.check(1, 3, 2, 5, torch.device("meta"))
+    assert str(elsewhere.value) == (
+        "[mask.device] the mask must be on the query's device; its positions are on cpu, the query "
+        "on meta."
+    )

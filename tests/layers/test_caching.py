@@ -1,0 +1,323 @@
+"""The layer with a cache: a whole text, chunks of it and token by token are the same."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import clearhead as ch
+from clearhead.layers import Cache, GrowingCache, MultiHeadAttention, Part, SlidingCache
+from tests.layers.caches.texts import KINDS
+from tests.tolerances import assert_no_worse
+
+WIDTH, HEADS, KV_HEADS, HEAD_DIM = 12, 4, 2, 6
+
+
+class Sloped(Part):
+    """A trained number for each distance, as an injected part of somebody else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values = torch.nn.Parameter(torch.randn(HEADS, 7))
+
+    def options(self, query_positions: Tensor, key_positions: Tensor) -> dict[str, Any]:
+        return {"bias": ch.relative(self.values)}
+
+
+PARTS: dict[str, Callable[[], list[Part]]] = {
+    "plain": list,
+    "rotary": lambda: [ch.layers.Rotary(HEAD_DIM)],
+    "rotary of a part": lambda: [ch.layers.Rotary(HEAD_DIM, rotated_dim=4, layout="interleaved")],
+    "norm, rotary, gate": lambda: [
+        ch.layers.QueryKeyNorm(HEAD_DIM),
+        ch.layers.Rotary(HEAD_DIM),
+        ch.layers.OutputGate(WIDTH, HEADS),
+    ],
+    "alibi": lambda: [ch.layers.ScoreBias(ch.alibi(HEADS))],
+    "buckets": lambda: [
+        ch.layers.Scale(1.0),
+        ch.layers.RelativeBias(HEADS, num_buckets=8, max_distance=9, bidirectional=False),
+    ],
+    "numbers of distances, sinks": lambda: [Sloped(), ch.layers.Sinks(HEADS)],
+    "softcap": lambda: [ch.layers.Softcap(2.0)],
+    "differential": lambda: [ch.layers.Differential(HEAD_DIM)],
+}
+MASKS = {
+    "causal": ch.causal(),
+    "window": ch.causal() & ch.sliding_window(left=2),
+    "prefix or window": ch.causal() & (ch.sliding_window(left=1) | ch.prefix(2)),
+}
+
+
+def made(parts: str = "plain", mask: str = "causal") -> MultiHeadAttention:
+    layer = MultiHeadAttention(
+        WIDTH,
+        num_heads=HEADS,
+        num_kv_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        mask=MASKS[mask],
+        parts=PARTS[parts](),
+    )
+    return layer.eval()
+
+
+def alone(layer: MultiHeadAttention, x: Tensor, cache: Cache) -> Tensor:
+    """A row without padding and without a cache; a ring hides what it has dropped."""
+    window = isinstance(cache, SlidingCache)
+    mask = ch.sliding_window(left=cache.window - 1) if window else None
+    return layer(x[None], mask=mask)[0]
+
+
+def assert_equal(found: Tensor, layer: MultiHeadAttention, x: Tensor, cache: Cache) -> None:
+    """The output of a row is that of the row alone, up to rounding, or to what int8 loses."""
+    plain = alone(layer, x, cache)
+    exact = alone(layer.double(), x.double(), cache)
+    layer.float()
+    if "Quantised" in cache.describe():
+        torch.testing.assert_close(found, plain, rtol=0.1, atol=0.1)
+    else:
+        assert_no_worse(found, exact, plain)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("parts", PARTS)
+@torch.no_grad()
+def test_a_text_in_chunks(parts: str, mask: str, kind: str) -> None:
+    layer, cache = made(parts, mask), KINDS[kind]()
+    if mask == "prefix or window" and isinstance(cache, SlidingCache):
+        pytest.skip("a ring drops the prefix")
+    x = torch.randn(2, 13, WIDTH)
+    for _ in range(2):
+        steps = [layer(chunk, cache=cache) for chunk in x.split([5, 1, 1, 4, 1, 1], dim=1)]
+        for row in range(2):
+            assert_equal(torch.cat(steps, dim=1)[row], layer, x[row], cache)
+        cache.reset()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mask", ["causal", "window"])
+@pytest.mark.parametrize("parts", PARTS)
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+@torch.no_grad()
+def test_rows_of_any_length_with_padding_anywhere(
+    parts: str, mask: str, kind: str, data: st.DataObject
+) -> None:
+    layer, cache = made(parts, mask), KINDS[kind]()
+    chunks = data.draw(st.lists(st.sampled_from([1, 2, 5]), min_size=1, max_size=5))
+    x = torch.randn(2, sum(chunks), WIDTH)
+    valid = torch.tensor(
+        data.draw(
+            st.lists(
+                st.lists(st.booleans(), min_size=sum(chunks), max_size=sum(chunks)),
+                min_size=2,
+                max_size=2,
+            )
+        )
+    )
+    steps = [
+        layer(some, cache=cache, valid=real)
+        for some, real in zip(x.split(chunks, dim=1), valid.split(chunks, dim=1), strict=True)
+    ]
+    whole = torch.cat(steps, dim=1)
+    for row in range(2):
+        assert_equal(whole[row][valid[row]], layer, x[row][valid[row]], cache)
+    # And so it is without a cache.
+    at_once = layer(x, valid=valid)
+    for row in range(2):
+        assert_equal(at_once[row][valid[row]], layer, x[row][valid[row]], GrowingCache())
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@torch.no_grad()
+def test_padding_is_of_no_account(side: str) -> None:
+    """Whatever is in it, and it gets nothing: rows of zeros before the output projection."""
+    layer = made("rotary", "window")
+    valid = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    valid = valid.flip(1) if side == "left" else valid
+    x = torch.randn(2, 7, WIDTH)
+    other = x.masked_fill(~valid[..., None], 5.0)
+    assert torch.equal(layer(x, valid=valid)[valid], layer(other, valid=valid)[valid])
+    if side == "left":
+        weights = layer.weights(x, valid=valid).dense()
+        assert (weights.transpose(1, 2)[~valid] == 0).all()
+
+
+@torch.no_grad()
+def test_weights_while_decoding() -> None:
+    layer, cache = made("rotary"), GrowingCache()
+    x = torch.randn(1, 6, WIDTH)
+    layer(x[:, :5], cache=cache)
+    weights = layer.weights(x[:, 5:], cache=cache)
+    assert len(cache) == 5
+    assert layer.plan(x[:, 5:], cache=cache).kernel == "fused"
+    assert len(cache) == 5
+    whole = layer.weights(x)
+    assert weights.shape == (1, HEADS, 1, 6)
+    torch.testing.assert_close(weights.dense(), whole[..., 5:, :])
+    with ch.watch(layer) as seen:
+        layer(x[:, 5:], cache=cache)
+    torch.testing.assert_close(seen[""].dense(), whole[..., 5:, :])
+
+
+@torch.no_grad()
+def test_what_is_watched_while_rows_of_different_length_are_decoded() -> None:
+    layer, cache = made("alibi", "window"), GrowingCache()
+    x, valid = torch.randn(2, 6, WIDTH), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    with ch.watch(layer) as seen:
+        layer(x[:, :5], cache=cache, valid=valid)
+        layer(x[:, 5:], cache=cache)
+    (_, step) = seen.calls("")
+    alone = layer.weights(torch.cat([x[1, :3], x[1, 5:]])[None]).dense()
+    found = step.dense()[1, :, 0]
+    torch.testing.assert_close(found[:, [0, 1, 2, 5]], alone[0, :, 3])
+    assert (found[:, 3:5] == 0).all()
+
+
+@torch.no_grad()
+def test_a_trace_while_decoding() -> None:
+    layer, cache = made("rotary"), GrowingCache()
+    x = torch.randn(1, 6, WIDTH)
+    layer(x[:, :5], cache=cache)
+    steps = ch.trace(layer, x[:, 5:], cache=cache)
+    assert len(cache) == 5
+    torch.testing.assert_close(steps["weights"], layer.weights(x)[..., 5:, :])
+    torch.testing.assert_close(steps["output"], layer(x)[:, 5:])
+
+
+@pytest.mark.parametrize("kind", ["growing", "static", "paged", "quantised"])
+@torch.no_grad()
+def test_a_context_is_projected_once(kind: str) -> None:
+    layer = MultiHeadAttention(WIDTH, num_heads=HEADS, context_dim=7, head_dim=HEAD_DIM).eval()
+    x, context = torch.randn(2, 3, WIDTH), torch.randn(2, 5, 7)
+    valid = torch.tensor([[True] * 5, [False, True, True, True, False]])
+    cache = KINDS[kind]()
+    projected = []
+    layer.key_projection.register_forward_hook(lambda _, __, out: projected.append(out.shape[1]))
+    steps = [layer(token, context, valid=valid, cache=cache) for token in x.split(1, dim=1)]
+    assert projected == [5, 0, 0]
+    assert len(cache) == 5
+    tolerance: dict[str, Any] = {"rtol": 0.1, "atol": 0.1} if kind == "quantised" else {}
+    torch.testing.assert_close(torch.cat(steps, 1), layer(x, context, valid=valid), **tolerance)
+
+
+@torch.no_grad()
+def test_beams() -> None:
+    layer, cache = made("rotary"), GrowingCache()
+    x = torch.randn(2, 4, WIDTH)
+    layer(x, cache=cache)
+    cache.reorder([1, 1, 0])
+    more = torch.randn(3, 1, WIDTH)
+    found = layer(more, cache=cache)
+    torch.testing.assert_close(found, layer(torch.cat([x[[1, 1, 0]], more], 1))[:, 4:])
+
+
+@torch.no_grad()
+def test_without_a_batch() -> None:
+    layer, cache = made("rotary"), GrowingCache()
+    x = torch.randn(5, WIDTH)
+    steps = [layer(x[:4], cache=cache), layer(x[4:], cache=cache)]
+    torch.testing.assert_close(torch.cat(steps), layer(x))
+    torch.testing.assert_close(layer(x, valid=torch.ones(1, 5, dtype=torch.bool)), layer(x))
+
+
+class Case:
+    def __init__(self, error: type[ch.ClearheadError], text: str, call: Callable[[], Any]) -> None:
+        self.error, self.text, self.call = error, text, call
+
+
+X = torch.randn(2, 3, WIDTH)
+
+
+def filled(kind: str, *, ragged: bool = False) -> Cache:
+    cache, layer = KINDS[kind](), made()
+    valid = torch.tensor([[True, True, True], [True, False, True]]) if ragged else None
+    with torch.no_grad():
+        layer(X, cache=cache, valid=valid)
+    return cache
+
+
+def cross(cache: Cache) -> Tensor:
+    layer = MultiHeadAttention(WIDTH, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD_DIM)
+    return layer(X, torch.randn(2, 4, WIDTH), cache=cache)
+
+
+REFUSED = {
+    "no cache": Case(
+        ch.ArgumentTypeError,
+        "[layer.cache] cache must be a clearhead.layers.Cache of this layer, or None; got tuple.",
+        lambda: made()(X, cache=(X, X)),
+    ),
+    "no mask": Case(
+        ch.ArgumentError,
+        "[layer.cache-causal] with a cache, tokens come one after the other, and none may see a "
+        "later one; this layer has no mask. Make it with mask=clearhead.causal().",
+        lambda: MultiHeadAttention(WIDTH, num_heads=HEADS)(X, cache=GrowingCache()),
+    ),
+    "another context": Case(
+        ch.ArgumentError,
+        "[layer.cache-context] the cache holds 3 tokens of a context; got one of 4. For another "
+        "context, use a new cache, or cache.reset().",
+        lambda: cross(filled("growing")),
+    ),
+    "valid of another shape": Case(
+        ch.ShapeError,
+        "[cache.valid] valid must have shape (batch, new) = (2, 3); got (2, 4).",
+        lambda: made()(X, valid=torch.ones(2, 4, dtype=torch.bool)),
+    ),
+    "a mask of columns": Case(
+        ch.UnsupportedError,
+        "[cache.mask] where tokens and columns of a cache differ (rows of different length, or a "
+        "ring), a mask must speak of positions, such as sliding_window; documents([0, 0, 0, 0]) "
+        "speaks of columns.",
+        lambda: made()(
+            X[:, :1], cache=filled("growing", ragged=True), mask=ch.documents(torch.zeros(4).long())
+        ),
+    ),
+    "a bias of columns": Case(
+        ch.UnsupportedError,
+        "[cache.bias] where tokens and columns of a cache differ (rows of different length, or a "
+        "ring), a bias must speak of positions, such as alibi; <1 × 1 × 1 × 4> speaks of columns.",
+        lambda: MultiHeadAttention(
+            WIDTH,
+            num_heads=HEADS,
+            num_kv_heads=KV_HEADS,
+            head_dim=HEAD_DIM,
+            mask=ch.causal(),
+            parts=[Columns()],
+        )(X[:, :1], cache=filled("growing", ragged=True)),
+    ),
+}
+
+
+class Columns(Part):
+    def options(self, query_positions: Tensor, key_positions: Tensor) -> dict[str, Any]:
+        return {"bias": torch.zeros(1, 1, 1, 4)}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@torch.no_grad()
+def test_the_text_of_every_refusal(name: str) -> None:
+    case = REFUSED[name]
+    with pytest.raises(case.error) as raised:
+        case.call()
+    assert str(raised.value) == case.text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_a_call_that_is_refused_leaves_no_trace(kind: str) -> None:
+    layer, cache = made(), KINDS[kind]()
+    layer(X, cache=cache)
+    with pytest.raises(ch.MaskError):
+        layer(X[:, :1], cache=cache, mask=ch.dense(torch.ones(5, 99, dtype=torch.bool)))
+    assert len(cache) == 3
+    found = layer(X[:, :1], cache=cache)
+    tolerance: dict[str, Any] = {"rtol": 0.1, "atol": 0.1} if kind == "quantised" else {}
+    whole = layer(torch.cat([X, X[:, :1]], dim=1))
+    torch.testing.assert_close(found, whole[:, 3:], **tolerance)
