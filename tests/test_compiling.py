@@ -155,12 +155,31 @@ def test_steps_with_a_static_cache_are_one_graph_for_any_length(parts: list[Any]
         return graph.forward
 
     torch._dynamo.reset()
-    step = torch.compile(
-        lambda x, cache: layer(x, cache=cache), fullgraph=True, backend=counting
-    )
+    step = torch.compile(lambda x, cache: layer(x, cache=cache), fullgraph=True, backend=counting)
     cache = ch.layers.StaticCache(16)
     steps = [layer(x[:, :4], cache=cache)]
     steps += [step(token, cache) for token in x[:, 4:].split(1, dim=1)]
     torch.testing.assert_close(torch.cat(steps, dim=1), layer(x))
     # One for the first length, and one for all others.
     assert len(graphs) <= 2
+
+
+# The compiler makes an instance of an autograd function.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@torch.no_grad()
+def test_latent_attention() -> None:
+    layer = ch.layers.LatentAttention(
+        16,
+        num_heads=2,
+        head_dim=8,
+        rotary_dim=4,
+        latent_dim=6,
+        mask=ch.causal(),
+        parts=[ch.layers.Rotary(4)],
+    )
+    x, cache = torch.randn(2, 7, 16), ch.layers.StaticCache(9)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), layer(x))
+    steps = [compiled(x[:, :5], cache=cache), compiled(x[:, 5:], cache=cache)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), layer(x))

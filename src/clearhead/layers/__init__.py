@@ -8,6 +8,7 @@ from clearhead.layers.caches import (
     SlidingCache,
     StaticCache,
 )
+from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import (
     Differential,
@@ -28,6 +29,7 @@ __all__ = [
     "Differential",
     "Dynamic",
     "GrowingCache",
+    "LatentAttention",
     "Linear",
     "Llama3",
     "LongRope",

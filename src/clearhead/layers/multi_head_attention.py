@@ -13,18 +13,15 @@ from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
     ClearheadError,
-    DeviceError,
-    DtypeError,
     ShapeError,
     UnsupportedError,
 )
-from clearhead.layers.caches.base import Cache, before, check_valid, is_in_order
+from clearhead.layers.arranging import arranged, check_cache, next_positions
+from clearhead.layers.caches.base import Cache, check_valid
+from clearhead.layers.inputs import check_beside, split_heads
 from clearhead.layers.parts import Part, check_parts, options_of
-from clearhead.layers.placing import Places, placed_bias, placed_mask
 from clearhead.masks.base import Mask
-from clearhead.masks.full import Full
 from clearhead.masks.given import as_mask, both
-from clearhead.masks.padding import padding
 from clearhead.matrix import AttentionMatrix
 from clearhead.planning import Plan, plan_for, run
 from clearhead.problem import Problem, pose
@@ -428,23 +425,17 @@ class MultiHeadAttention(nn.Module):
     ) -> Problem:
         """`pose` for what has been checked; without values, the keys stand in for them."""
         source = x if context is None else context
-        query = _split(self.query_projection(x), self.num_heads)
+        query = split_heads(self.query_projection(x), self.num_heads)
         if cache is not None and context is not None and len(cache):
             # All keys are there already: none is appended, and all come back.
             source = source[..., :0, :]
             valid = None
-        key = _split(self.key_projection(source), self.num_kv_heads)
-        value = _split(self.value_projection(source), self.num_kv_heads) if values else key
+        key = split_heads(self.key_projection(source), self.num_kv_heads)
+        value = split_heads(self.value_projection(source), self.num_kv_heads) if values else key
         if not self.parts and cache is None and valid is None:
             dropout = self.dropout if self.training else None
             return pose(query, key, value, mask=mask, dropout=dropout)
-        tokens = key.shape[2]
-        if cache is not None:
-            key_positions = cache.next_positions(tokens, valid, device=x.device)
-        elif valid is not None:
-            key_positions = before(valid)
-        else:
-            key_positions = torch.arange(tokens, device=x.device)
+        key_positions = next_positions(key.shape[2], valid, cache, x.device)
         query_positions = key_positions
         if context is not None:
             query_positions = torch.arange(query.shape[2], device=x.device)
@@ -453,22 +444,15 @@ class MultiHeadAttention(nn.Module):
         for part in self.parts if values else ():
             value = part.carry(value)
         value = value if values else key
-        in_order = valid is None or is_in_order(valid)
-        hidden = None if valid is None else padding(valid)
         if cache is not None:
             key, value = cache.append(key, value, valid=valid)
-            hidden, in_order = cache.mask(), cache.in_order
-            hidden = None if isinstance(hidden, Full) else hidden
-            if self.parts or not in_order:
-                key_positions = cache.positions
-        options = options_of(self.parts, query_positions, key_positions)
-        if not in_order and context is None:
-            places = Places(query_positions, key_positions)
-            mask = None if mask is None else placed_mask(mask, places)
-            if options.get("bias") is not None:
-                options["bias"] = placed_bias(options["bias"], places)
+            key_positions = cache.positions
+        positions = query_positions, key_positions
+        options = options_of(self.parts, *positions)
+        is_cross = context is not None
+        mask, options = arranged(mask, options, valid, cache, *positions, is_cross=is_cross)
         dropout = self.dropout if self.training else None
-        problem = pose(query, key, value, mask=both(mask, hidden), dropout=dropout, **options)
+        problem = pose(query, key, value, mask=mask, dropout=dropout, **options)
         return problem if cache is None else problem._replace(keys_finite=cache.finite)
 
     def _input_projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
@@ -488,26 +472,8 @@ class MultiHeadAttention(nn.Module):
             check_tensor("valid", valid)
             batch = source.shape[0] if source.ndim == 3 else 1
             check_valid(valid, batch, source.shape[-2], source.device)
-        if cache is None:
-            return
-        if not isinstance(cache, Cache):
-            raise ArgumentTypeError(
-                "layer.cache",
-                "cache must be a clearhead.layers.Cache of this layer, or None; got "
-                f"{type(cache).__name__}.",
-            )
-        if context is None and mask is None:
-            raise ArgumentError(
-                "layer.cache-causal",
-                "with a cache, tokens come one after the other, and none may see a later one; this "
-                "layer has no mask. Make it with mask=clearhead.causal().",
-            )
-        if context is not None and len(cache) not in (0, source.shape[-2]):
-            raise ArgumentError(
-                "layer.cache-context",
-                f"the cache holds {len(cache)} tokens of a context; got one of "
-                f"{source.shape[-2]}. For another context, use a new cache, or cache.reset().",
-            )
+        if cache is not None:
+            check_cache(cache, mask, None if context is None else source.shape[-2])
 
     def _check_inputs(self, x: Tensor, source: Tensor, is_cross: bool) -> None:
         weight = self.query_projection.weight
@@ -537,37 +503,8 @@ class MultiHeadAttention(nn.Module):
                 "layer.context-batch",
                 f"x and context must have the same batch; got {x.shape[0]} and {source.shape[0]}.",
             )
-        for name, tensor in (("x", x), (source_name, source)):
-            if tensor.dtype != weight.dtype and not (_is_cast(tensor) and _is_cast(weight)):
-                raise DtypeError(
-                    "layer.dtype",
-                    f"{name} must have the dtype of the layer's weights, {weight.dtype}; got "
-                    f"{tensor.dtype}.",
-                )
-            if tensor.device != weight.device:
-                raise DeviceError(
-                    "layer.device",
-                    f"{name} is on {tensor.device}, the layer's weights on {weight.device}.",
-                )
-
-
-def _is_cast(tensor: Tensor) -> bool:
-    """Whether autocast brings the tensor to the precision of its products."""
-    device = tensor.device.type
-    return (
-        tensor.is_floating_point()
-        and tensor.dtype != torch.float64
-        and device != "meta"  # which autocast does not know
-        and torch.is_autocast_enabled(device)
-    )
-
-
-def _split(projected: Tensor, num_heads: int) -> Tensor:
-    """(batch, tokens, num_heads · dim) as (batch, num_heads, tokens, dim), without a copy."""
-    if projected.ndim == 2:
-        projected = projected[None]
-    batch, tokens, width = projected.shape
-    return projected.view(batch, tokens, num_heads, width // num_heads).transpose(1, 2)
+        check_beside("x", x, weight)
+        check_beside(source_name, source, weight)
 
 
 def _fill(target: Tensor, source: Tensor | None) -> None:

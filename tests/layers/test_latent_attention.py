@@ -1,0 +1,163 @@
+"""Latent attention: against the model that it comes from, and against itself while decoding."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead.layers import Cache, LatentAttention, Rotary
+from tests.integrations.models import make
+from tests.layers.caches.texts import KINDS
+from tests.tolerances import assert_no_worse
+
+SIZES: dict[str, Any] = {"num_heads": 3, "head_dim": 7, "rotary_dim": 4, "latent_dim": 11}
+WIDTH = 13
+
+
+def made(**options: Any) -> LatentAttention:
+    options = {"value_head_dim": 5, "query_latent_dim": 6, "mask": ch.causal()} | options
+    options.setdefault("parts", [Rotary(4, layout="interleaved")])
+    return LatentAttention(WIDTH, **(SIZES | options)).eval()
+
+
+def carried_over(theirs: Any, base: float, layout: Any) -> LatentAttention:
+    """Our layer with the weights of transformers' module."""
+    layer = LatentAttention(
+        theirs.hidden_size,
+        num_heads=theirs.num_heads,
+        head_dim=theirs.qk_nope_head_dim,
+        rotary_dim=theirs.qk_rope_head_dim,
+        latent_dim=theirs.kv_lora_rank,
+        query_latent_dim=theirs.q_lora_rank,
+        value_head_dim=theirs.v_head_dim,
+        mask=ch.causal(),
+        parts=[Rotary(theirs.qk_rope_head_dim, base=base, layout=layout)],
+    ).to(theirs.o_proj.weight.dtype)
+    up = theirs.kv_b_proj.weight.unflatten(0, (theirs.num_heads, -1))
+    key, value = up.split([theirs.qk_nope_head_dim, theirs.v_head_dim], dim=1)
+    weights = {
+        "latent_projection": theirs.kv_a_proj_with_mqa.weight,
+        "latent_norm": theirs.kv_a_layernorm.weight,
+        "key_projection": key.flatten(0, 1),
+        "value_projection": value.flatten(0, 1),
+        "output_projection": theirs.o_proj.weight,
+    }
+    if theirs.q_lora_rank is None:
+        weights["query_projection"] = theirs.q_proj.weight
+    else:
+        weights["query_latent_projection"] = theirs.q_a_proj.weight
+        weights["query_norm"] = theirs.q_a_layernorm.weight
+        weights["query_projection"] = theirs.q_b_proj.weight
+    layer.load_state_dict({f"{name}.weight": tensor for name, tensor in weights.items()})
+    return layer.eval()
+
+
+@pytest.mark.parametrize("query_latent_dim", [13, None])
+@pytest.mark.parametrize("interleaved", [True, False])
+@torch.no_grad()
+def test_it_is_that_of_deepseek(interleaved: bool, query_latent_dim: int | None) -> None:
+    model = make("deepseek_v3", q_lora_rank=query_latent_dim, rope_interleave=interleaved).double()
+    theirs = model.model.layers[0].self_attn
+    x = torch.randn(2, 9, theirs.hidden_size, dtype=torch.float64)
+    turns = model.model.rotary_emb(x, torch.arange(9)[None])
+    hidden = torch.full((9, 9), -torch.inf, dtype=torch.float64).triu(1)[None, None]
+    expected = theirs(x, turns, hidden)[0]
+    base = model.config.rope_parameters["rope_theta"]
+    layer = carried_over(theirs, base, "interleaved" if interleaved else "half")
+    layer.latent_norm.eps = theirs.kv_a_layernorm.variance_epsilon
+    if query_latent_dim is not None:
+        layer.query_norm.eps = theirs.q_a_layernorm.variance_epsilon
+    # Their angles and their softmax are in float32.
+    torch.testing.assert_close(layer(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def alone(layer: LatentAttention, x: Tensor, window: int | None) -> Tensor:
+    mask = None if window is None else ch.sliding_window(left=window - 1)
+    return layer(x[None], mask=mask)[0]
+
+
+def assert_equal(found: Tensor, layer: LatentAttention, x: Tensor, cache: Cache) -> None:
+    window = getattr(cache, "window", None)
+    plain = alone(layer, x, window)
+    exact = alone(layer.double(), x.double(), window)
+    layer.float()
+    if "Quantised" in cache.describe():
+        torch.testing.assert_close(found, plain, rtol=0.1, atol=0.1)
+    else:
+        # Taking the projection over to the query sums in another order, over other numbers.
+        assert_no_worse(found, exact, plain, factor=8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_a_text_in_chunks_with_padding(kind: str) -> None:
+    layer, cache = made(), KINDS[kind]()
+    x, valid = torch.randn(2, 12, WIDTH), torch.rand(2, 12) < 0.7
+    chunks = [5, 1, 1, 4, 1]
+    steps = [
+        layer(some, valid=real, cache=cache)
+        for some, real in zip(x.split(chunks, 1), valid.split(chunks, 1), strict=True)
+    ]
+    for row in range(2):
+        real = valid[row]
+        assert_equal(torch.cat(steps, 1)[row][real], layer, x[row][real], cache)
+
+
+@torch.no_grad()
+def test_weights_are_the_same_either_way() -> None:
+    layer, cache = made(), ch.layers.GrowingCache()
+    x = torch.randn(1, 7, WIDTH)
+    layer(x[:, :5], cache=cache)
+    absorbed = layer.weights(x[:, 5:], cache=cache)
+    assert len(cache) == 5
+    assert absorbed.problem.num_kv_heads == 1
+    torch.testing.assert_close(absorbed.dense(), layer.weights(x).dense()[:, :, 5:])
+    assert layer.plan(x).kernel == "fused"
+    with ch.watch(layer) as seen:
+        layer(x[:, 5:], cache=cache)
+    torch.testing.assert_close(seen[""].dense(), absorbed.dense())
+
+
+def test_gradients_and_other_parts() -> None:
+    parts = [Rotary(4), ch.layers.Softcap(3.0), ch.layers.Sinks(3), ch.layers.OutputGate(WIDTH, 3)]
+    layer = made(parts=parts, bias=True, dropout=0.1).train()
+    layer(torch.randn(2, 7, WIDTH)).square().sum().backward()
+    assert all(each.grad is not None and each.grad.abs().sum() > 0 for each in layer.parameters())
+
+
+def test_without_a_batch_and_as_text() -> None:
+    layer = made(query_latent_dim=None)
+    x = torch.randn(5, WIDTH)
+    torch.testing.assert_close(layer(x), layer(x[None])[0])
+    assert layer.extra_repr() == (
+        "13, num_heads=3, head_dim=7, rotary_dim=4, latent_dim=11, value_head_dim=5, mask=causal()"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        (
+            torch.zeros(2, 5, 7),
+            ch.ShapeError,
+            "[layer.input] x must have shape (batch, tokens, embed_dim=13) or (tokens, "
+            "embed_dim=13); got (2, 5, 7).",
+        ),
+        (
+            torch.zeros(2, 5, 13).double(),
+            ch.DtypeError,
+            "[layer.dtype] x must have the dtype of the layer's weights, torch.float32; got "
+            "torch.float64.",
+        ),
+    ],
+)
+def test_refusals(given: Tensor, error: type[ch.ClearheadError], text: str) -> None:
+    with pytest.raises(error) as raised:
+        made()(given)
+    assert str(raised.value) == text
+    with pytest.raises(ch.ArgumentError, match="latent_dim"):
+        made(latent_dim=0)
+    with pytest.raises(ch.ArgumentError, match=r"layer\.cache-causal"):
+        made(mask=None)(torch.zeros(1, 2, WIDTH), cache=ch.layers.GrowingCache())
