@@ -91,6 +91,18 @@ def call(function: Callable[..., object], *args: Any, **kwargs: Any) -> Callable
 
 MASKS = [
     Case(
+        call(ch.documents),
+        ch.ArgumentError,
+        "documents.which",
+        "documents takes ids or lengths; got neither.",
+    ),
+    Case(
+        call(ch.documents, [0, 0], lengths=[2]),
+        ch.ArgumentError,
+        "documents.which",
+        "documents takes ids or lengths; got both.",
+    ),
+    Case(
         call(ch.padding([2, 3]).check, 5, 1, 3, 5, torch.device("cpu")),
         ch.MaskError,
         "mask.batch",
@@ -330,6 +342,22 @@ MASKS = [
     ),
     *(
         Case(
+            call(ch.documents, lengths=lengths),
+            ch.MaskError,
+            "mask.lengths",
+            f"lengths must be whole numbers of shape (documents,), 0 or more each; got {got}.",
+        )
+        for lengths, got in [
+            ([3, -1], "[3, -1]"),
+            ([3, 1.5], "[3, 1.5]"),
+            (torch.ones(2), "[1.0, 1.0]"),
+            (torch.ones(1, 2).long(), "[[1, 1]]"),
+            (torch.tensor(3), "3"),
+            (7, "7"),
+        ]
+    ),
+    *(
+        Case(
             call(ch.documents, ids),
             ch.MaskError,
             "mask.ids",
@@ -343,7 +371,6 @@ MASKS = [
             (7, "torch.int64 of shape ()"),
             ([[1, 2], [3]], "[[1, 2], [3]]"),
             ("ab", "'ab'"),
-            (None, "None"),
             ([2**70], f"[{2**70}]"),
         ]
     ),

@@ -120,6 +120,16 @@ def test_weights_are_the_same_either_way() -> None:
     torch.testing.assert_close(seen[""].dense(), absorbed.dense())
 
 
+@torch.no_grad()
+def test_nested_sequences() -> None:
+    layer = made()
+    given = [torch.randn(length, WIDTH) for length in (5, 1, 9)]
+    nested = torch.nested.nested_tensor(given, layout=torch.jagged)
+    for found, x in zip(layer(nested).unbind(), given, strict=True):
+        torch.testing.assert_close(found, layer(x))
+    assert layer.weights(nested).shape == (1, 3, 15, 15)
+
+
 def test_gradients_and_other_parts() -> None:
     parts = [Rotary(4), ch.layers.Softcap(3.0), ch.layers.Sinks(3), ch.layers.OutputGate(WIDTH, 3)]
     layer = made(parts=parts, bias=True, dropout=0.1).train()

@@ -22,6 +22,12 @@ def test_ids_are_any_whole_numbers(ids: list[int] | Tensor) -> None:
     assert torch.equal(ch.documents(ids).to_dense(3, 3), expected)
 
 
+@pytest.mark.parametrize("lengths", [[2, 0, 1], (2, 0, 1), torch.tensor([2, 0, 1])])
+def test_lengths_instead_of_ids(lengths: list[int] | Tensor) -> None:
+    expected = rows("● ● ·", "● ● ·", "· · ●")
+    assert torch.equal(ch.documents(lengths=lengths).to_dense(3, 3), expected)
+
+
 def test_queries_are_the_last_tokens() -> None:
     assert torch.equal(ch.documents([1, 2, 2]).to_dense(1, 3), rows("· ● ●"))
     assert torch.equal(ch.documents([1, 2, 2]).to_dense(2, 3), rows("· ● ●", "· ● ●"))

@@ -1,14 +1,15 @@
 """What the layers have in common about tokens: where they stand, which are real, what a cache holds."""
 
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.layers.caches.base import Cache, before, is_in_order
 from clearhead.layers.placing import Places, placed_bias, placed_mask
 from clearhead.masks.base import Mask
+from clearhead.masks.documents import documents
 from clearhead.masks.full import Full
 from clearhead.masks.given import both
 from clearhead.masks.padding import padding
@@ -46,6 +47,57 @@ def check_cache(cache: object, mask: Mask | None, context_len: int | None) -> No
         )
 
 
+class Packed(NamedTuple):
+    """Sequences of a nested tensor, one after the other.
+
+    Attributes:
+        tokens: (1, tokens, width).
+        offsets: (sequences + 1,), where each begins, and the end.
+        positions: (1, tokens), counted from 0 in each.
+        mask: who is of one sequence.
+    """
+
+    tokens: Tensor
+    offsets: Tensor
+    positions: Tensor
+    mask: Mask
+
+    def within(self, mask: Mask | None) -> Mask:
+        """A mask, in each sequence by itself."""
+        if mask is None:
+            return self.mask
+        places = Places(self.positions, self.positions)
+        return placed_mask(mask, places, in_order=True) & self.mask
+
+    def like_it(self, output: Tensor) -> Tensor:
+        """An output (1, tokens, width) as a nested tensor of the same sequences."""
+        return torch.nested.nested_tensor_from_jagged(output[0], offsets=self.offsets)
+
+
+def packed(x: object, **others: object) -> Packed | None:
+    """The sequences of a nested tensor; None for another one.
+
+    Raises:
+        UnsupportedError: code `layer.nested`, for one that is not jagged, or beside others.
+    """
+    if not isinstance(x, Tensor) or not x.is_nested:
+        return None
+    also = [name for name, other in others.items() if other is not None]
+    if x.layout != torch.jagged or x.ndim != 3 or also:
+        raise UnsupportedError(
+            "layer.nested",
+            "a nested x must be of layout torch.jagged and shape (batch, tokens, width), without "
+            f"{', '.join(others)}; got layout {x.layout}, {x.ndim} dimensions"
+            f"{', with ' + ', '.join(also) if also else ''}.",
+        )
+    jagged = cast(Any, x)  # what such a tensor has beside others is not declared
+    tokens, offsets = jagged.values(), jagged.offsets()
+    lengths = offsets.diff()
+    places = torch.arange(len(tokens), device=tokens.device)
+    positions = places - offsets[:-1].repeat_interleave(lengths)
+    return Packed(tokens[None], offsets, positions[None], documents(lengths=lengths))
+
+
 def next_positions(
     new: int, valid: Tensor | None, cache: Cache | None, device: torch.device
 ) -> Tensor:
@@ -72,9 +124,10 @@ def arranged(
     if cache is not None:
         in_order = cache.in_order
         hidden = None if isinstance(found := cache.mask(), Full) else found
-    if not in_order and not is_cross:
+    # Positions are (tokens,) where every row counts its columns.
+    if not is_cross and (not in_order or key_positions.ndim == 2):
         places = Places(query_positions, key_positions)
-        mask = None if mask is None else placed_mask(mask, places)
-        if options.get("bias") is not None:
+        mask = None if mask is None else placed_mask(mask, places, in_order=in_order)
+        if not in_order and options.get("bias") is not None:
             options = options | {"bias": placed_bias(options["bias"], places)}
     return both(mask, hidden), options

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from clearhead.arguments import check_dropout, check_sizes, check_switch
 from clearhead.errors import ShapeError
-from clearhead.layers.arranging import arranged, check_cache, next_positions
+from clearhead.layers.arranging import arranged, check_cache, next_positions, packed
 from clearhead.layers.caches.base import Cache, check_valid
 from clearhead.layers.inputs import check_beside, split_heads
 from clearhead.layers.parts import Part, check_parts, options_of
@@ -131,8 +131,12 @@ class LatentAttention(nn.Module):
         Arguments and errors are those of `MultiHeadAttention.forward`.
 
         Returns:
-            (batch, tokens, output_dim), or (tokens, output_dim).
+            (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
         """
+        nested = packed(x, valid=valid, cache=cache)
+        if nested is not None:
+            problem, absorbed = self._pose(x, mask, valid, cache)
+            return nested.like_it(self._join(run(problem), nested.tokens, absorbed))
         problem, absorbed = self._pose(x, mask, valid, cache)
         output = self._join(run(problem), x, absorbed)
         return output if x.ndim == 3 else output[0]
@@ -188,13 +192,19 @@ class LatentAttention(nn.Module):
     ) -> tuple[Problem, bool]:
         """What a kernel is given, and whether the heads attend to the latents themselves."""
         mask = both(self.mask, as_mask(mask))
+        nested = packed(x, valid=valid, cache=cache)
+        if nested is not None:
+            x, mask = nested.tokens, nested.within(mask)
         self._check(x, mask, valid, cache)
         query, turning = self._query(x).split([self.head_dim, self.rotary_dim], dim=-1)
         latent, shared = (
             self.latent_projection(x).reshape(query.shape[0], 1, query.shape[2], -1)
         ).split([self.latent_dim, self.rotary_dim], dim=-1)
         latent = self.latent_norm(latent)
-        positions = next_positions(query.shape[2], valid, cache, x.device)
+        if nested is not None:
+            positions = nested.positions[0]
+        else:
+            positions = next_positions(query.shape[2], valid, cache, x.device)
         for part in self.parts:
             turning, shared = part.turn(turning, shared, positions, positions)
         absorbed, key_positions = False, positions

@@ -16,7 +16,7 @@ from clearhead.errors import (
     ShapeError,
     UnsupportedError,
 )
-from clearhead.layers.arranging import arranged, check_cache, next_positions
+from clearhead.layers.arranging import Packed, arranged, check_cache, next_positions, packed
 from clearhead.layers.caches.base import Cache, check_valid
 from clearhead.layers.inputs import check_beside, split_heads
 from clearhead.layers.parts import Part, check_parts, options_of
@@ -143,7 +143,8 @@ class MultiHeadAttention(nn.Module):
         for the calls that follow.
 
         Args:
-            x: (batch, tokens, embed_dim), or (tokens, embed_dim).
+            x: (batch, tokens, embed_dim), or (tokens, embed_dim); or a nested tensor of layout
+                torch.jagged, of sequences that do not see each other.
             context: (batch, context_tokens, context_dim), with as many dimensions as x.
             mask: for this call, beside the layer's own: a key must be visible in both.
             valid: bool, (batch, tokens), True at real tokens, False at those that only fill up the
@@ -153,11 +154,13 @@ class MultiHeadAttention(nn.Module):
                 `clearhead.layers.Cache`.
 
         Returns:
-            (batch, tokens, output_dim), or (tokens, output_dim).
+            (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
 
         Raises:
             ShapeError, DtypeError, DeviceError, MaskError, ArgumentTypeError: for input that does
                 not fit, before anything is computed.
+            UnsupportedError: code `layer.nested`, for a nested x beside a context, `valid` or a
+                cache, or of another layout.
             ArgumentError: code `layer.cache-causal`, for a cache where a token would see later
                 ones; `layer.cache-context`, for a cache that was filled with another context.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
@@ -172,6 +175,10 @@ class MultiHeadAttention(nn.Module):
             ...     torch.allclose(torch.cat(steps, dim=1), layer(x), atol=1e-6)
             True
         """
+        nested = packed(x, context=context, valid=valid, cache=cache)
+        if nested is not None:
+            problem = self.pose(x, mask=mask)
+            return nested.like_it(self.join(run(problem), nested.tokens))
         problem = self.pose(x, context, mask=mask, valid=valid, cache=cache)
         output = self.join(run(problem), x)
         return output if x.ndim == 3 else output[0]
@@ -190,6 +197,9 @@ class MultiHeadAttention(nn.Module):
         Arguments and errors are those of `forward`; a cache takes the tokens.
         """
         mask = both(self.mask, as_mask(mask))
+        nested = packed(x, context=context, valid=valid, cache=cache)
+        if nested is not None:
+            return self._pose_packed(nested, mask)
         self._check_call(x, context, mask, valid, cache)
         held = None if cache is None else len(cache)
         try:
@@ -225,9 +235,13 @@ class MultiHeadAttention(nn.Module):
             torch.Size([1, 2, 1000])
         """
         mask = both(self.mask, as_mask(mask))
-        self._check_call(x, context, mask, valid, cache)
-        copied = copy.deepcopy(cache)
-        problem = self._pose(x, context, mask, valid, copied, values=cache is not None)
+        nested = packed(x, context=context, valid=valid, cache=cache)
+        if nested is not None:
+            problem = self._pose_packed(nested, mask, values=False)
+        else:
+            self._check_call(x, context, mask, valid, cache)
+            copied = copy.deepcopy(cache)
+            problem = self._pose(x, context, mask, valid, copied, values=cache is not None)
         return AttentionMatrix(
             problem.query,
             problem.key,
@@ -413,6 +427,11 @@ class MultiHeadAttention(nn.Module):
             text += f", mask={self.mask.describe()}"
         return text if self.dropout is None else f"{text}, dropout={self.dropout}"
 
+    def _pose_packed(self, nested: Packed, mask: Mask | None, *, values: bool = True) -> Problem:
+        self._check_call(nested.tokens, None, mask, None, None)
+        mask, positions = nested.within(mask), nested.positions[0]
+        return self._pose(nested.tokens, None, mask, None, None, positions=positions, values=values)
+
     def _pose(
         self,
         x: Tensor,
@@ -421,6 +440,7 @@ class MultiHeadAttention(nn.Module):
         valid: Tensor | None,
         cache: Cache | None,
         *,
+        positions: Tensor | None = None,
         values: bool = True,
     ) -> Problem:
         """`pose` for what has been checked; without values, the keys stand in for them."""
@@ -435,7 +455,9 @@ class MultiHeadAttention(nn.Module):
         if not self.parts and cache is None and valid is None:
             dropout = self.dropout if self.training else None
             return pose(query, key, value, mask=mask, dropout=dropout)
-        key_positions = next_positions(key.shape[2], valid, cache, x.device)
+        key_positions = positions
+        if key_positions is None:
+            key_positions = next_positions(key.shape[2], valid, cache, x.device)
         query_positions = key_positions
         if context is not None:
             query_positions = torch.arange(query.shape[2], device=x.device)
@@ -447,10 +469,16 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             key, value = cache.append(key, value, valid=valid)
             key_positions = cache.positions
-        positions = query_positions, key_positions
-        options = options_of(self.parts, *positions)
-        is_cross = context is not None
-        mask, options = arranged(mask, options, valid, cache, *positions, is_cross=is_cross)
+        options = options_of(self.parts, query_positions, key_positions)
+        mask, options = arranged(
+            mask,
+            options,
+            valid,
+            cache,
+            query_positions,
+            key_positions,
+            is_cross=context is not None,
+        )
         dropout = self.dropout if self.training else None
         problem = pose(query, key, value, mask=mask, dropout=dropout, **options)
         return problem if cache is None else problem._replace(keys_finite=cache.finite)

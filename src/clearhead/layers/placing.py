@@ -117,16 +117,21 @@ class PlacedBias(Bias):
         return f"{self.bias.describe()} by position"
 
 
-def placed_mask(mask: Mask, places: Places) -> Mask:
+def placed_mask(mask: Mask, places: Places, *, in_order: bool = False) -> Mask:
     """The mask, with positions in the place of columns.
+
+    In order, columns are as far apart as tokens, and only what counts from the first is changed.
 
     Raises:
         UnsupportedError: code `cache.mask`, for a mask that is made for columns.
     """
     if isinstance(mask, And | Or):
-        return type(mask)(placed_mask(mask.left, places), placed_mask(mask.right, places))
+        left = placed_mask(mask.left, places, in_order=in_order)
+        return type(mask)(left, placed_mask(mask.right, places, in_order=in_order))
     if isinstance(mask, Not):
-        return Not(placed_mask(mask.mask, places))
+        return Not(placed_mask(mask.mask, places, in_order=in_order))
+    if in_order and not isinstance(mask, Prefix):
+        return mask
     # What comes later has a later column, and in a ring there is one query, which sees all.
     if isinstance(mask, Full) or (isinstance(mask, Causal) and mask.offset is None):
         return mask

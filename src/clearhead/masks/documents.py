@@ -1,16 +1,17 @@
 """Packed documents: several texts in one row that must not see each other
 (Krell et al., 2021, https://arxiv.org/abs/2107.02027)."""
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from clearhead.errors import DeviceError, MaskError
+from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.spans import Spans
-from clearhead.shapes import check_tensor
+from clearhead.shapes import check_tensor, whole
 
 RETURNS_WORTH_LISTING = 8
 
@@ -122,7 +123,11 @@ def _widen(edges: Tensor, pieces: int, kv_len: int) -> Tensor:
     return torch.nn.functional.pad(edges, (0, missing), value=kv_len)
 
 
-def documents(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Mask:
+def documents(
+    ids: Sequence[int] | Sequence[Sequence[int]] | Tensor | None = None,
+    *,
+    lengths: Sequence[int] | Tensor | None = None,
+) -> Mask:
     """Let each token attend to the tokens of its own document only.
 
     With ids 7, 7, 9, 9, 9::
@@ -144,8 +149,11 @@ def documents(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Mask:
     Args:
         ids: which document each token belongs to, whole numbers of shape (tokens,), or
             (batch, tokens) when the rows of the batch are packed differently.
+        lengths: instead of ids, how many tokens each document has, one after the other.
 
     Raises:
+        ArgumentError: code `documents.which`, unless one of the two is given.
+        MaskError: code `mask.lengths`, for lengths of another kind.
         MaskError: code `mask.ids`, for ids of another kind; `mask.kv-len`, `mask.batch` when it
             meets tensors of other sizes.
 
@@ -156,17 +164,39 @@ def documents(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Mask:
         ● ● ·
         · · ●
     """
+    if (ids is None) == (lengths is None):
+        raise ArgumentError(
+            "documents.which",
+            f"documents takes ids or lengths; got {'neither' if ids is None else 'both'}.",
+        )
+    if ids is None:
+        assert lengths is not None
+        return Documents(_ids_of(lengths), not isinstance(lengths, Tensor))
     follows = not isinstance(ids, Tensor)
     tensor = ids if isinstance(ids, Tensor) else _as_tensor(ids)
     check_tensor("ids", tensor)
-    whole = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
-    if not whole or tensor.dtype == torch.bool or tensor.ndim not in (1, 2):
+    are_whole = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
+    if not are_whole or tensor.dtype == torch.bool or tensor.ndim not in (1, 2):
         raise MaskError(
             "mask.ids",
             "ids must be whole numbers of shape (tokens,) or (batch, tokens); got "
             f"{tensor.dtype} of shape {tuple(tensor.shape)}.",
         )
     return Documents(tensor.to(torch.int64), follows)
+
+
+def _ids_of(lengths: Sequence[int] | Tensor) -> Tensor:
+    given = lengths.tolist() if isinstance(lengths, Tensor) else lengths
+    numbers = [whole(each) for each in given] if isinstance(given, Sequence) else [None]
+    if any(number is None or number < 0 for number in numbers):
+        raise MaskError(
+            "mask.lengths",
+            "lengths must be whole numbers of shape (documents,), 0 or more each; got "
+            f"{reprlib.repr(given)}.",
+        )
+    device = lengths.device if isinstance(lengths, Tensor) else None
+    tensor = torch.tensor(numbers, dtype=torch.int64, device=device)
+    return torch.arange(len(tensor), device=tensor.device).repeat_interleave(tensor)
 
 
 def _as_tensor(ids: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
