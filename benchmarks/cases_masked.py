@@ -9,8 +9,6 @@ from torch import Tensor
 
 import clearhead as ch
 from benchmarks.harness import Side, Sides, case
-from clearhead.kernels import blockwise
-from clearhead.problem import Problem, pose
 
 Attention = Callable[[], Tensor]
 
@@ -38,10 +36,9 @@ def _both_passes(attention: Attention, leaves: list[Tensor]) -> Side:
 def _against_a_dense_mask(mask: ch.Mask) -> tuple[list[Tensor], dict[str, Attention]]:
     leaves = _drawn(8192)
     query, key, value = leaves
-    problem = pose(query, key, value, mask=mask)
     dense = mask.to_dense(8192, 8192)
     return leaves, {
-        "blockwise": lambda: blockwise.attend(problem),
+        "attend": lambda: ch.attend(query, key, value, mask=mask),
         "scaled_dot_product_attention(attn_mask=dense)": lambda: F.scaled_dot_product_attention(
             query, key, value, attn_mask=dense
         ),
@@ -56,7 +53,7 @@ def _near(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> None:
 
 
 @case(
-    "blockwise-window-8192",
+    "masked-window-8192",
     reach="<= 0.10x",
     work="a causal window of 256, (1, 8, 8192, 64), forward",
     rounds=3,
@@ -67,7 +64,7 @@ def window() -> Sides:
 
 
 @case(
-    "blockwise-window-8192-backward",
+    "masked-window-8192-backward",
     reach="<= 0.15x",
     work="a causal window of 256, (1, 8, 8192, 64), forward and backward",
     compare=_near,
@@ -79,7 +76,7 @@ def window_backward() -> Sides:
 
 
 @case(
-    "blockwise-documents-8192-backward",
+    "masked-documents-8192-backward",
     reach="<= 0.12x",
     work="16 causal documents of 512, (1, 8, 8192, 64), forward and backward",
     compare=_near,
@@ -92,7 +89,7 @@ def documents_backward() -> Sides:
 
 
 @case(
-    "blockwise-softcap-4096-backward",
+    "masked-softcap-4096-backward",
     reach=("<= 0.5x", "<= 0.1x memory"),
     work="causal with a softcap, (1, 8, 4096, 64), forward and backward",
     compare=_near,
@@ -101,7 +98,6 @@ def documents_backward() -> Sides:
 def softcap_backward() -> Sides:
     leaves = _drawn(4096)
     query, key, value = leaves
-    problem: Problem = pose(query, key, value, mask=ch.causal(), softcap=30.0)
     hidden = ~ch.causal().to_dense(4096, 4096)
 
     def formula() -> Tensor:
@@ -109,6 +105,58 @@ def softcap_backward() -> Sides:
         return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value
 
     return {
-        "blockwise": _both_passes(lambda: blockwise.attend(problem), leaves),
+        "attend": _both_passes(
+            lambda: ch.attend(query, key, value, mask=ch.causal(), softcap=30.0), leaves
+        ),
         "the formula": _both_passes(formula, leaves),
     }
+
+
+def _of_one_window(longer: Tensor, shorter: Tensor) -> None:
+    """A query sees its window, whatever comes later: the beginnings are the same."""
+    torch.testing.assert_close(longer[:, :, : shorter.shape[2]], shorter, rtol=1e-4, atol=1e-5)
+
+
+@case(
+    "masked-window-65536",
+    reach=("<= 8.8x", "<= 8.8x memory"),
+    work="a causal window of 256, 8 heads of 64, 65 536 tokens against 8 192",
+    compare=_of_one_window,
+    rounds=3,
+)
+def linear() -> Sides:
+    query, key, value = torch.randn(3, 1, 8, 65536, 64).unbind()
+    mask = ch.sliding_window(left=255, right=0)
+
+    def attend(tokens: int) -> Tensor:
+        few = [each[:, :, :tokens] for each in (query, key, value)]
+        return ch.attend(few[0], few[1], few[2], mask=mask)
+
+    return {"65 536 tokens": lambda: attend(65536), "8 192 tokens": lambda: attend(8192)}
+
+
+@case(
+    "masked-window-8192-flex",
+    reach="<= 1.0x",
+    work="a causal window of 256, (1, 8, 8192, 64), forward; compiling and the block mask left out",
+    rounds=3,
+)
+def flex() -> Sides:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    query, key, value = torch.randn(3, 1, 8, 8192, 64).unbind()
+    mask = ch.sliding_window(left=255, right=0)
+
+    def visible(batch: Tensor, head: Tensor, query_index: Tensor, key_index: Tensor) -> Tensor:
+        behind = query_index - key_index
+        return (behind >= 0) & (behind <= 255)
+
+    blocks = create_block_mask(visible, None, None, 8192, 8192, device="cpu")
+    compiled = torch.compile(flex_attention)
+
+    def by_flex() -> Tensor:
+        with torch.no_grad():
+            return compiled(query, key, value, block_mask=blocks)
+
+    by_flex()
+    return {"attend": lambda: ch.attend(query, key, value, mask=mask), "flex_attention": by_flex}
