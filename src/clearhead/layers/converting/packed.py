@@ -1,0 +1,80 @@
+"""GPT-2 and its kin: query, key and value of one matrix, which lies the other way round.
+
+Source: Radford et al., 2019, and the layers of transformers and nanoGPT.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.layers.converting.reading import Reading
+from clearhead.masks import causal
+
+MODEL_TYPES = ("gpt2",)
+
+
+def recognises(module: nn.Module) -> bool:
+    return all(isinstance(getattr(module, name, None), nn.Module) for name in ("c_attn", "c_proj"))
+
+
+def read(reading: Reading) -> None:
+    module = reading.module
+    is_cross = isinstance(getattr(module, "q_attn", None), nn.Module)
+    packed, output = reading.matrix("c_attn"), reading.matrix("c_proj")
+    alone = reading.matrix("q_attn") if is_cross else None
+    if packed is None or output is None or (is_cross and alone is None):
+        return
+    width = len(packed.weight) // (2 if is_cross else 3)
+    if alone is None:
+        query, key, value = (packed.part(i * width, (i + 1) * width) for i in range(3))
+    else:
+        query = alone
+        key, value = (packed.part(i * width, (i + 1) * width) for i in range(2))
+    heads = reading.setting("num_heads", "n_head", "num_attention_heads")
+    reading.project(query, key, value, output, num_heads=heads)
+    for name in ("bias", "masked_bias"):
+        _read_mask(reading, name)
+    if reading.model_type is None:
+        reading.is_probed = True
+    else:
+        reading.check_model_type(MODEL_TYPES)
+        if not is_cross:
+            reading.hide(causal(), "is_causal")
+    _read_scale(reading)
+    reading.drop("attn_dropout", "dropout")
+    reading.leave("resid_dropout")
+
+
+def _read_mask(reading: Reading, name: str) -> None:
+    """The triangle of older versions, and the number that hid a score; no numbers that learn."""
+    if not reading.has(name):
+        return
+    found = reading.tensor(name)
+    if found.ndim and not is_triangle(found):
+        reading.reasons.append(f"{name} {tuple(found.shape)} must be a triangle of ones")
+
+
+def is_triangle(mask: Tensor) -> bool:
+    """Whether a mask tells the future from the rest, whichever of the two it is 1 for."""
+    square = mask.reshape(mask.shape[-2:]).bool() if mask.ndim >= 2 else mask.bool()
+    if square.ndim != 2 or square.shape[0] != square.shape[1] or not len(square):
+        return False
+    future = torch.ones_like(square).triu(1)
+    return torch.equal(square, future) or torch.equal(square, ~future)
+
+
+def _read_scale(reading: Reading) -> None:
+    module, head_dim = reading.module, reading.sizes.get("head_dim")
+    if head_dim is None or not hasattr(module, "scale_attn_weights"):
+        return
+    scale = 1 / math.sqrt(head_dim) if module.scale_attn_weights else 1.0
+    names = [] if module.scale_attn_weights else ["scale_attn_weights=False"]
+    if getattr(module, "scale_attn_by_inverse_layer_idx", False):
+        index = getattr(module, "layer_idx", None)
+        names.append(f"scale_attn_by_inverse_layer_idx=True, layer_idx={index}")
+        if not isinstance(index, int):
+            reading.reasons.append("scale_attn_by_inverse_layer_idx needs a layer_idx; it is None")
+            return
+        scale /= index + 1
+    reading.add_scale(scale, ", ".join(names))
