@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from clearhead.errors import ArgumentTypeError, UnsupportedError
-from clearhead.layers.converting import packed, packed_torch
+from clearhead.layers.converting import packed, packed_torch, separate, tutorials
 from clearhead.layers.converting.fitting import build, misfits, refuse, write
 from clearhead.layers.converting.places import Row
 from clearhead.layers.converting.probing import probe
@@ -34,6 +34,23 @@ class Family(NamedTuple):
 FAMILIES = (
     Family("torch.nn.MultiheadAttention", packed_torch.recognises, packed_torch.read),
     Family("GPT-2, nanoGPT: c_attn, c_proj", packed.recognises, packed.read),
+    Family(
+        "Llama, Mistral, Qwen, Gemma, BART, Whisper, CLIP: q_proj, k_proj, v_proj",
+        separate.recogniser(separate.LLAMA),
+        separate.read_proj,
+    ),
+    Family("BERT, RoBERTa: query, key, value", separate.recognises_bert, separate.read_bert),
+    Family(
+        "the tutorials: W_query, W_key, W_value, or a list of heads",
+        tutorials.recognises,
+        tutorials.read,
+    ),
+    Family("T5: q, k, v, o", separate.recogniser(separate.T5S), separate.read_t5),
+    Family(
+        "diffusion models: to_q, to_k, to_v, to_out",
+        separate.recogniser(separate.DIFFUSION),
+        separate.read_diffusion,
+    ),
 )
 MOST_NAMES = 3
 
@@ -154,6 +171,8 @@ def read(module: nn.Module, beside: Mapping[str, nn.Module]) -> Reading:
     reading = Reading(module, beside)
     family.read(reading)
     check_tensors(reading)
+    if reading.is_probed:
+        reading.read_triangles()
     left = reading.left_over
     if left and not reading.reasons:
         raise UnsupportedError(

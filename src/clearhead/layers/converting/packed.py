@@ -5,8 +5,7 @@ Source: Radford et al., 2019, and the layers of transformers and nanoGPT.
 
 import math
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from clearhead.layers.converting.reading import Reading
 from clearhead.masks import causal
@@ -31,10 +30,13 @@ def read(reading: Reading) -> None:
     else:
         query = alone
         key, value = (packed.part(i * width, (i + 1) * width) for i in range(2))
-    heads = reading.setting("num_heads", "n_head", "num_attention_heads")
-    reading.project(query, key, value, output, num_heads=heads)
-    for name in ("bias", "masked_bias"):
-        _read_mask(reading, name)
+    reading.project(query, key, value, output, num_heads=reading.num_heads)
+    if not reading.sizes:
+        return
+    # Older versions keep their mask, and the number that they hide a score with.
+    reading.read_triangles()
+    if reading.has("masked_bias"):
+        reading.tensor("masked_bias")
     if reading.model_type is None:
         reading.is_probed = True
     else:
@@ -46,27 +48,9 @@ def read(reading: Reading) -> None:
     reading.leave("resid_dropout")
 
 
-def _read_mask(reading: Reading, name: str) -> None:
-    """The triangle of older versions, and the number that hid a score; no numbers that learn."""
-    if not reading.has(name):
-        return
-    found = reading.tensor(name)
-    if found.ndim and not is_triangle(found):
-        reading.reasons.append(f"{name} {tuple(found.shape)} must be a triangle of ones")
-
-
-def is_triangle(mask: Tensor) -> bool:
-    """Whether a mask tells the future from the rest, whichever of the two it is 1 for."""
-    square = mask.reshape(mask.shape[-2:]).bool() if mask.ndim >= 2 else mask.bool()
-    if square.ndim != 2 or square.shape[0] != square.shape[1] or not len(square):
-        return False
-    future = torch.ones_like(square).triu(1)
-    return torch.equal(square, future) or torch.equal(square, ~future)
-
-
 def _read_scale(reading: Reading) -> None:
-    module, head_dim = reading.module, reading.sizes.get("head_dim")
-    if head_dim is None or not hasattr(module, "scale_attn_weights"):
+    module, head_dim = reading.module, reading.sizes["head_dim"]
+    if not hasattr(module, "scale_attn_weights"):
         return
     scale = 1 / math.sqrt(head_dim) if module.scale_attn_weights else 1.0
     names = [] if module.scale_attn_weights else ["scale_attn_weights=False"]

@@ -37,6 +37,7 @@ def probe(reading: Reading, read: Callable[[Reading], None]) -> None:
     except (RuntimeError, TypeError) as error:
         reading.reasons.append(f"a copy of it could not be made to be run: {error}")
         return
+    _forget_hooks(twin)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in twin.parameters():
@@ -67,6 +68,14 @@ def probe(reading: Reading, read: Callable[[Reading], None]) -> None:
     )
 
 
+def _forget_hooks(twin: nn.Module) -> None:
+    """What others have hung on the module must not hear of a copy that is run."""
+    for each in twin.modules():
+        for name, hooks in vars(each).items():
+            if "_hooks" in name and isinstance(hooks, dict):
+                hooks.clear()
+
+
 def _run(twin: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -93,7 +102,7 @@ def _compare(reading: Reading, again: Reading, inputs: tuple[Tensor, ...], their
         error = float((ours - theirs).abs().max())
         if error <= CLOSE * max(1.0, float(theirs.abs().max())):
             if mask is not None:
-                reading.hide(mask, "forward")
+                reading.hide(mask, ", ".join(reading.triangles) or "forward")
             return
         wrong.append(error)
     reading.reasons.append(

@@ -1,9 +1,9 @@
 """What is read in a module of another library: which of its tensors is which of ours."""
 
 import math
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from clearhead.arguments import is_number
@@ -13,7 +13,9 @@ from clearhead.layers.parts import Part, Scale
 from clearhead.masks.base import Mask
 from clearhead.shapes import whole
 
-PROJECTIONS = ("query_projection", "key_projection", "value_projection", "output_projection")
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads")
+DIMS = ("head_dim", "attention_head_size", "key_value_proj_dim", "dim_head")
+INPUTS = ("query_projection", "key_projection", "value_projection")
 
 
 class Reading:
@@ -36,6 +38,7 @@ class Reading:
         self.dropout: float | None = None
         # What its weights do not tell is found by running it.
         self.is_probed = False
+        self.triangles: list[str] = []
         self._left: dict[str, Tensor] = {}
         for prefix, root in [("", module), *((f"{name}.", each) for name, each in beside.items())]:
             for name, tensor in [
@@ -64,13 +67,20 @@ class Reading:
                 f"these names: {', '.join(sorted(known))}"
             )
 
-    def setting(self, *names: str) -> Any:
-        """The first of these that the module or its configuration has; None if none does."""
-        for place in (self.module, getattr(self.module, "config", None)):
-            for name in names:
-                if getattr(place, name, None) is not None:
-                    return getattr(place, name)
-        return None
+    @property
+    def num_heads(self) -> int | None:
+        """What the module or its configuration says, by the names that are usual."""
+        config = getattr(self.module, "config", None)
+        return _first_number(self.module, HEADS) or _first_number(config, HEADS)
+
+    @property
+    def head_dim(self) -> int | None:
+        """What the module says, by the names that are usual."""
+        return _first_number(self.module, DIMS)
+
+    def copy(self, theirs: str, tensor: Tensor, ours: str, how: str = "copied") -> None:
+        """Take a tensor as one of ours."""
+        self.places.append(Place(theirs, tensor, ours, how=how))
 
     def tensor(self, name: str) -> Tensor:
         """A parameter or a buffer, by its name; it counts as read."""
@@ -115,8 +125,8 @@ class Reading:
         value: Matrix,
         output: Matrix | None,
         *,
-        num_heads: object,
-        head_dim: object = None,
+        num_heads: int | None,
+        head_dim: int | None = None,
     ) -> None:
         """Take these as the projections of the layer.
 
@@ -126,17 +136,34 @@ class Reading:
             num_heads: number of query heads, as the module says it; None if it does not.
             head_dim: width of a query, likewise; one of the two is needed.
         """
-        width, key_width, value_width = (len(each.weight) for each in (query, key, value))
-        said, head_dim = whole(num_heads), whole(head_dim)
-        if head_dim is None and said:
-            head_dim = width // said
-        if not head_dim or (said or width // head_dim) * head_dim != width:
+        width = len(query.weight)
+        dim = width // num_heads if head_dim is None and num_heads else head_dim
+        if not dim or (num_heads or width // dim) * dim != width:
             self.reasons.append(
                 f"queries of width {width} must be num_heads × head_dim; the module says "
-                f"num_heads={said}, head_dim={head_dim}"
+                f"num_heads={num_heads}, head_dim={head_dim}"
             )
-            return
-        heads, kv_heads = width // head_dim, key_width // head_dim
+        else:
+            self._measure([query, key, value], output, width // dim, dim)
+            self._place_inputs([[query], [key], [value]])
+
+    def project_heads(self, heads: Sequence[Sequence[Matrix]], output: Matrix | None) -> None:
+        """Take the query, key and value of several modules of one head each as the projections."""
+        self._measure(heads[0], output, len(heads), len(heads[0][0].weight), stacked=len(heads))
+        self._place_inputs([list(same) for same in zip(*heads, strict=True)])
+
+    def _measure(
+        self,
+        inputs: Sequence[Matrix],
+        output: Matrix | None,
+        heads: int,
+        head_dim: int,
+        stacked: int = 1,
+    ) -> None:
+        """Find the sizes of the layer; `stacked` modules of these widths are its heads."""
+        query, key, value = inputs
+        key_width, value_width = (len(each.weight) * stacked for each in (key, value))
+        kv_heads = key_width // head_dim
         if key_width % head_dim or not kv_heads or heads % kv_heads or value_width % kv_heads:
             self.reasons.append(
                 f"keys of width {key_width} and values of width {value_width} are no heads for "
@@ -144,40 +171,54 @@ class Reading:
             )
             return
         widths = [each.weight.shape[1] for each in (key, value)]
-        value_dim = value_width // kv_heads
+        context = heads * (value_width // kv_heads)
         if widths[0] != widths[1]:
             self.reasons.append(
                 f"keys are made of width {widths[0]}, values of width {widths[1]}: not one context"
             )
-        if output is not None and output.weight.shape[1] != heads * value_dim:
+        if output is not None and output.weight.shape[1] != context:
             self.reasons.append(
-                f"{output.name} takes width {output.weight.shape[1]}; the heads give "
-                f"{heads * value_dim}"
+                f"{output.name} takes width {output.weight.shape[1]}; the heads give {context}"
             )
         self.sizes = {
             "embed_dim": query.weight.shape[1],
             "num_heads": heads,
             "num_kv_heads": kv_heads,
             "head_dim": head_dim,
-            "value_head_dim": value_dim,
+            "value_head_dim": value_width // kv_heads,
             "context_dim": widths[0],
-            "output_dim": heads * value_dim if output is None else len(output.weight),
+            "output_dim": context if output is None else len(output.weight),
         }
-        inputs = (query, key, value)
-        biased = any(each.bias is not None for each in inputs)
-        for ours, matrix in zip(PROJECTIONS, inputs, strict=False):
-            self._place(matrix, ours)
-            if biased and matrix.bias is None:
-                self.places.append(Place("", None, f"{ours}.bias", how="zeros"))
         if output is None:
             self.places.append(Place("", None, "output_projection.weight", how="identity"))
         else:
             self._place(output, "output_projection")
 
+    def _place_inputs(self, inputs: Sequence[Sequence[Matrix]]) -> None:
+        """Put the matrices of each of query, key and value one below the other."""
+        biased = any(each.bias is not None for same in inputs for each in same)
+        places, self.places = self.places, []
+        for ours, same in zip(INPUTS, inputs, strict=True):
+            start = 0
+            for matrix in same:
+                rows = (start, start + len(matrix.weight)) if len(same) > 1 else None
+                self._place(matrix, ours, rows)
+                if biased and matrix.bias is None:
+                    self.places.append(Place("", None, f"{ours}.bias", rows, "zeros"))
+                start += len(matrix.weight)
+        self.places += places
+
     def _place(self, matrix: Matrix, ours: str, rows: tuple[int, int] | None = None) -> None:
         self.places.append(Place(matrix.name, matrix.weight, f"{ours}.weight", rows, matrix.how))
         if matrix.bias is not None:
             self.places.append(Place(matrix.bias_name, matrix.bias, f"{ours}.bias", rows))
+
+    def read_triangles(self) -> None:
+        """Take buffers that tell the future from the rest as what hides it."""
+        for name, tensor in list(self._left.items()):
+            if not isinstance(tensor, nn.Parameter) and _is_triangle(tensor):
+                self.tensor(name)
+                self.triangles.append(name)
 
     def add_part(self, part: Part, theirs: str) -> str:
         """Hand a part to the layer; the result is its name in it."""
@@ -191,23 +232,25 @@ class Reading:
         self.mask = mask
         self.settings.append(Row(theirs, "mask", mask.describe()))
 
-    def add_scale(self, scale: object, theirs: str) -> None:
+    def read_scale(self) -> None:
+        """Take the number that the module says it multiplies its scores by."""
+        for name in ("scaling", "scale"):
+            found = getattr(self.module, name, None)
+            if is_number(found):
+                self.add_scale(found, name)
+                return
+
+    def add_scale(self, scale: float, theirs: str) -> None:
         """Hand the number that scores are multiplied by to the layer, if it is not the usual one."""
-        head_dim = self.sizes.get("head_dim")
-        if not is_number(scale):
-            self.reasons.append(f"{theirs} must be a number; it is a {type(scale).__name__}")
-        elif head_dim and not math.isclose(scale, 1 / math.sqrt(head_dim), rel_tol=1e-9):
+        if not math.isclose(scale, 1 / math.sqrt(self.sizes["head_dim"]), rel_tol=1e-9):
             self.add_part(Scale(scale), f"{theirs}={scale:g}")
 
     def drop(self, *names: str) -> None:
         """Take the first of these as the dropout of the weights: a number, or a layer of it."""
-        for name in names:
-            found = getattr(self.module, name, None)
-            rate = found.p if isinstance(found, nn.Dropout) else found
-            if rate is None or not is_number(rate):
-                continue
+        rates = {name: rate for name in names if (rate := self._rate(name)) is not None}
+        for name, rate in rates.items():
             if not 0 <= rate < 1:
-                self.reasons.append(f"{name} must be below 1; it is {rate}")
+                self.reasons.append(f"{name} must be a probability below 1; it is {rate}")
             elif rate:
                 self.dropout = float(rate)
                 self.settings.append(Row(name, "dropout", f"{rate:g}"))
@@ -216,12 +259,17 @@ class Reading:
     def leave(self, *names: str) -> None:
         """Say of these, layers of dropout or its rates, that the output's is not in our layer."""
         for name in names:
-            found = self._find(name)
-            rate = found.p if isinstance(found, nn.Dropout) else found
-            if is_number(rate) and rate:
+            rate = self._rate(name)
+            if rate:
                 self.settings.append(
                     Row(name, "", f"left to you: dropout {rate:g} of the output while training")
                 )
+
+    def _rate(self, name: str) -> float | None:
+        """A probability of dropout, said as a number or by a layer of it; None for neither."""
+        found = self._find(name)
+        rate = found.p if isinstance(found, nn.Dropout) else found
+        return rate if is_number(rate) else None
 
 
 def described(part: Part) -> str:
@@ -252,3 +300,17 @@ def check_tensors(reading: Reading) -> None:
 def as_refusal(error: ClearheadError) -> str:
     """What a part of ours says against its arguments, as a reason."""
     return error.message.rstrip(".")
+
+
+def _first_number(place: object, names: Sequence[str]) -> int | None:
+    found = (whole(getattr(place, name, None)) for name in names)
+    return next((each for each in found if each), None)
+
+
+def _is_triangle(mask: Tensor) -> bool:
+    """Whether a mask tells the future from the rest, whichever of the two it is 1 for."""
+    if mask.ndim < 2 or mask.numel() != mask.shape[-1] ** 2 or not mask.numel():
+        return False
+    hidden = mask.reshape(mask.shape[-2:]).bool()
+    future = torch.ones_like(hidden).triu(1)
+    return torch.equal(hidden, future) or torch.equal(hidden, ~future)
