@@ -39,7 +39,11 @@ FAMILIES = (
         separate.recogniser(separate.LLAMA),
         separate.read_proj,
     ),
-    Family("BERT, RoBERTa: query, key, value", separate.recognises_bert, separate.read_bert),
+    Family(
+        "BERT, RoBERTa: query, key, value, and the projection of the output as output=",
+        separate.recognises_bert,
+        separate.read_bert,
+    ),
     Family(
         "the tutorials: W_query, W_key, W_value, or a list of heads",
         tutorials.recognises,

@@ -55,8 +55,7 @@ class Reading:
     @property
     def model_type(self) -> str | None:
         """What transformers calls the kind of model; None for a class of one's own."""
-        found = getattr(getattr(self.module, "config", None), "model_type", None)
-        return found if isinstance(found, str) and found else None
+        return model_type(self.module)
 
     def check_model_type(self, known: Collection[str]) -> None:
         """Refuse a model of transformers that was not compared with our layer: what a forward
@@ -270,6 +269,13 @@ class Reading:
         found = self._find(name)
         rate = found.p if isinstance(found, nn.Dropout) else found
         return rate if is_number(rate) else None
+
+
+def model_type(module: nn.Module) -> str | None:
+    """What transformers calls the kind of model, if what the module does is written there."""
+    found = getattr(getattr(module, "config", None), "model_type", None)
+    where = getattr(type(module).forward, "__module__", "")
+    return found if isinstance(found, str) and where.startswith("transformers.") else None
 
 
 def described(part: Part) -> str:

@@ -5,7 +5,7 @@ with the layer that is made of it. Of a class without a model type a copy is run
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from clearhead.arguments import is_number
 from clearhead.errors import ArgumentError
 from clearhead.layers.converting.positions import add_rotary, hide_by_configuration
-from clearhead.layers.converting.reading import Reading, as_refusal
+from clearhead.layers.converting.reading import Reading, as_refusal, model_type
 from clearhead.layers.parts import QueryKeyNorm, Sinks, Softcap
 from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Layout
@@ -97,8 +97,7 @@ def recogniser(names: Names) -> Callable[[nn.Module], bool]:
 
 def recognises_bert(module: nn.Module) -> bool:
     """Whether it is one of transformers; those of one's own are read as the tutorials' are."""
-    config = getattr(module, "config", None)
-    return recogniser(BERTS)(module) and getattr(config, "model_type", None) is not None
+    return recogniser(BERTS)(module) and model_type(module) is not None
 
 
 def read_proj(reading: Reading) -> None:
@@ -230,7 +229,7 @@ def _is_known(reading: Reading, known: dict[str, Layout | None] | tuple[str, ...
 
 
 def _add_relative_bias(reading: Reading, path: str) -> None:
-    module = reading.module
+    module: Any = reading.module
     table = reading.tensor(f"{path}.weight")
     heads = reading.sizes["num_heads"]
     if table.ndim != 2 or table.shape[1] != heads:
@@ -292,7 +291,7 @@ def _add_norm(reading: Reading, query: str, key: str) -> None:
 
 def _eps(norm: object) -> float | None:
     for name in ("eps", "variance_epsilon"):
-        found = getattr(norm, name, None)
+        found: Any = getattr(norm, name, None)
         if is_number(found) and 0 <= found < 1:
             return found
     return None
@@ -310,7 +309,7 @@ def _how_it_norms(norm: nn.Module, weight: Tensor, eps: float) -> str | None:
     for size in (LARGE, SMALL):
         vector = (probe * size).to(weight.dtype)
         with torch.no_grad():
-            theirs = norm(vector).double()
+            theirs = norm.forward(vector).double()  # without hooks
         exact = vector.double()
         normed = exact / (exact.square().mean() + eps).sqrt()
         for how, shift in (("copied", 0), ("plus 1", 1)):

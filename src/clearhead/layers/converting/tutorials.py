@@ -4,6 +4,8 @@ A copy of each is run, since nothing else tells whether it hides the future or d
 by another number.
 """
 
+from typing import Any
+
 from torch import nn
 
 from clearhead.layers.converting.places import Matrix
@@ -25,7 +27,7 @@ def recognises(module: nn.Module) -> bool:
 
 
 def read(reading: Reading) -> None:
-    module = reading.module
+    module: Any = reading.module
     reading.is_probed = True
     listed = isinstance(getattr(module, "heads", None), nn.ModuleList)
     prefixes = [f"heads.{index}." for index in range(len(module.heads))] if listed else [""]
