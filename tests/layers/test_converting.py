@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -183,14 +184,20 @@ def scrambled(module: nn.Module) -> nn.Module:
     return twin
 
 
+def parts_of(layer: ch.MultiHeadAttention) -> list[Any]:
+    return list(layer.parts)
+
+
 def goes_there_and_back(module: nn.Module, **given: Any) -> ch.MultiHeadAttention:
     """The layer of a module, after everything that holds for every conversion was checked."""
     before = copy.deepcopy(module.state_dict())
     conversion = ch.convert(module, **given)
     layer = conversion.layer
     twin = scrambled(module)
-    others = {name: scrambled(each) for name, each in given.items() if name != "mask"}
-    back = ch.convert(layer, into=twin, **(given | others))
+    others: dict[str, Any] = given | {
+        name: scrambled(each) for name, each in given.items() if name != "mask"
+    }
+    back = ch.convert(layer, into=twin, **others)
     assert back.layer is layer
     assert [row.theirs for row in back.rows] == [row.theirs for row in conversion.rows]
     for parameter in layer.parameters():
@@ -255,7 +262,7 @@ def test_the_parts_of_a_layer() -> None:
     assert [type(part) for part in near.parts] == [QueryKeyNorm, Rotary, Scale]
     assert str(near.mask).splitlines()[0] == "causal() & sliding_window(left=2, right=None)"
     assert str(far.mask).splitlines()[0] == "causal()"
-    assert [part.base for part in (near.parts[1], far.parts[1])] == [10_000.0, 1_000_000.0]
+    assert [parts_of(layer)[1].base for layer in (near, far)] == [10_000.0, 1_000_000.0]
     first = calls("gemma2", model_of("gemma2"))[0].module
     assert [type(part) for part in ch.convert(first).layer.parts] == [Rotary, Scale, Softcap]
     first = calls("gpt_oss", model_of("gpt_oss"))[0].module
@@ -274,7 +281,7 @@ def test_bert_with_the_projection_of_its_output() -> None:
     assert ("output.weight", "output_projection.weight", "copied") in [
         (row.theirs, row.ours, row.how) for row in conversion.rows
     ]
-    other = scrambled(dense)
+    other: Any = scrambled(dense)
     ch.convert(conversion.layer, into=scrambled(call.module), output=other)
     assert torch.equal(other.weight, dense.weight)
 
@@ -358,7 +365,8 @@ class CausalAttention(nn.Module):
             for layer in (self.W_query, self.W_key, self.W_value)
         )
         scores = query @ key.mT
-        hidden = self.mask.bool()[: x.shape[1], : x.shape[1]]
+        mask: Any = self.mask
+        hidden = mask.bool()[: x.shape[1], : x.shape[1]]
         scores = scores.masked_fill(hidden, -torch.inf)
         weights = self.dropout(torch.softmax(scores / key.shape[-1] ** 0.5, dim=-1))
         context = (weights @ value).transpose(1, 2).flatten(2)
@@ -392,9 +400,9 @@ class Head(nn.Module):
         self.by = by or size
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = x.shape[1]
+        tokens, tril = x.shape[1], torch.ones(TOKENS, TOKENS).tril()
         scores = self.query(x) @ self.key(x).mT * self.by**-0.5
-        scores = scores.masked_fill(self.tril[:tokens, :tokens] == 0, -torch.inf)
+        scores = scores.masked_fill(tril[:tokens, :tokens] == 0, -torch.inf)
         return self.dropout(torch.softmax(scores, dim=-1)) @ self.value(x)
 
 
@@ -585,8 +593,494 @@ def test_the_report() -> None:
         "MultiHeadAttention → GPT2Attention",
         "  query_projection.weight   →  c_attn.weight[:, 0:16]   transposed",
     ]
-    norms = str(ch.convert(model_of("gemma3_text").layers[0].self_attn)).splitlines()
-    assert norms[5:7] == [
-        "  q_norm.weight           →  parts.0.query_norm.weight  plus 1",
-        "  k_norm.weight           →  parts.0.key_norm.weight    plus 1",
-    ]
+    gemma = model_of("gemma3_text").layers[0].self_attn
+    conversion = ch.convert(gemma)
+    assert [row.how for row in conversion.rows[4:6]] == ["plus 1", "plus 1"]
+    back = ch.convert(conversion.layer, into=gemma)
+    assert [row.how for row in back.rows[4:6]] == ["minus 1", "minus 1"]
+
+
+@contextmanager
+def refused(code: str, text: str, error: type[ClearheadError] = UnsupportedError) -> Iterator[None]:
+    """Expect the error with this text, and no other.
+
+    Where the types are checked at run time, that check comes before a refusal of a type.
+    """
+    expected = (error, TypeCheckError) if error is ArgumentTypeError else error
+    with pytest.raises(expected) as caught:
+        yield
+    if isinstance(caught.value, ClearheadError):
+        assert str(caught.value) == f"[{code}] {text}"
+
+
+def cannot_read(module: nn.Module, *reasons: str, **given: Any) -> None:
+    text = f"clearhead.convert cannot read this {type(module).__name__}."
+    with refused("convert.refused", "\n  - ".join([text, *reasons])):
+        ch.convert(module, **given)
+
+
+def attention_of(kind: str, **sizes: Any) -> Any:
+    return calls(kind, model_of(kind, **sizes))[0].module
+
+
+def changed(module: nn.Module, **attributes: Any) -> nn.Module:
+    for name, value in attributes.items():
+        setattr(module, name, value)
+    return module
+
+
+KNOWN = "these names: " + ", ".join(sorted(PROJ))
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
+    "PyTorch's, all of it": (
+        lambda: nn.MultiheadAttention(15, 3, kdim=11, add_bias_kv=True, add_zero_attn=True),
+        [
+            "add_bias_kv=True: a learned key and value that every query sees",
+            "add_zero_attn=True: a key and value of zeros that every query sees",
+            "kdim=11 and vdim=15: keys and values of other widths than each other",
+        ],
+    ),
+    "a model that is not known, with norms as wide as all heads": (
+        lambda: attention_of("olmo2"),
+        [
+            f"model type 'olmo2': what its forward does is not known; known with {KNOWN}",
+            "q_norm.weight (24,) must be one number for each of the 6 of a head",
+            "k_norm.weight (12,) must be one number for each of the 6 of a head",
+        ],
+    ),
+    "heads that do not divide": (
+        lambda: changed(NanoGPT(bias=True, causal=True), n_head=4),
+        [
+            "queries of width 15 must be num_heads × head_dim; the module says num_heads=4, head_dim=None"
+        ],
+    ),
+    "no number of heads": (
+        lambda: changed(NanoGPT(bias=True, causal=True), n_head=None),
+        [
+            "queries of width 15 must be num_heads × head_dim; the module says num_heads=None, "
+            "head_dim=None"
+        ],
+    ),
+    "keys of another width": (
+        lambda: changed(Grouped(key_bias=True), k_proj=nn.Linear(13, 9)),
+        ["keys of width 9 and values of width 14 are no heads for 6 heads of width 5"],
+    ),
+    "two contexts, and an output of another width": (
+        lambda: changed(Grouped(key_bias=True), k_proj=nn.Linear(11, 10), o_proj=nn.Linear(41, 3)),
+        [
+            "keys are made of width 11, values of width 13: not one context",
+            "o_proj.weight takes width 41; the heads give 42",
+        ],
+    ),
+    "three that are not": (
+        lambda: changed(NanoGPT(bias=True, causal=True), c_attn=nn.Linear(15, 44)),
+        ["c_attn must give 3 times one width; it gives 44"],
+    ),
+    "no linear layer": (
+        lambda: changed(Grouped(key_bias=True), q_proj=nn.Bilinear(2, 2, 2), v_proj=nn.Identity()),
+        [
+            "q_proj must be a torch.nn.Linear; it is a Bilinear",
+            "v_proj must be a torch.nn.Linear; it is a Identity",
+        ],
+    ),
+    "a matrix that is none": (
+        lambda: changed(SelfAttention(13, 5, 7, cross=False), W_key=nn.Parameter(torch.zeros(3))),
+        ["W_key must be a torch.nn.Linear; it is a Parameter"],
+    ),
+    "several dtypes": (
+        lambda: changed(Grouped(key_bias=True), k_proj=nn.Linear(13, 10).double()),
+        [
+            "weights must be of one dtype on one device; got torch.float32 on cpu, torch.float64 on "
+            "cpu"
+        ],
+    ),
+    "no numbers": (
+        lambda: Grouped(key_bias=True).to("meta"),
+        ["weights must be there; they are on the meta device"],
+    ),
+    "dropout of everything": (
+        lambda: changed(NanoGPT(bias=True, causal=True), attn_dropout=nn.Dropout(1.0)),
+        ["attn_dropout must be a probability below 1; it is 1.0"],
+    ),
+    "a layer that is not numbered": (
+        lambda: changed(attention_of("gpt2"), layer_idx=None),
+        ["scale_attn_by_inverse_layer_idx needs a layer_idx; it is None"],
+    ),
+    "a norm that takes the mean away": (
+        lambda: Diffusion(norm="layer"),
+        [
+            "norm_q must be a root mean square norm times its weight, or times 1 + its weight; "
+            "LayerNorm is neither",
+            "norm_k must be a root mean square norm times its weight, or times 1 + its weight; "
+            "LayerNorm is neither",
+            "left over: norm_q.bias (5,), norm_k.bias (5,)",
+        ],
+    ),
+    "one norm, and one that adds nothing": (
+        lambda: changed(Diffusion(norm="rms"), norm_q=None, norm_k=nn.RMSNorm(5)),
+        [
+            "norm_q must be a root mean square norm with a weight and an eps; it is NoneType",
+            "norm_k must be a root mean square norm with a weight and an eps; it is RMSNorm",
+        ],
+    ),
+    "norms that add different numbers": (
+        lambda: changed(Diffusion(norm="rms"), norm_k=nn.RMSNorm(5, eps=1e-3)),
+        ["norm_q adds 1e-05, norm_k 0.001: not one eps"],
+    ),
+    "what diffusion models do beside": (
+        lambda: Diffusion(
+            residual_connection=True, rescale_output_factor=2.0, group_norm=nn.GroupNorm(1, 13)
+        ),
+        [
+            "group_norm=GroupNorm: our layer has no place for it",
+            "residual_connection=True: our layer has no place for it",
+            "rescale_output_factor=2.0: our layer has no place for it",
+            "left over: group_norm.weight (13,), group_norm.bias (13,)",
+        ],
+    ),
+    "sinks of another shape": (
+        lambda: changed(attention_of("gpt_oss"), sinks=nn.Parameter(torch.zeros(3).double())),
+        ["sinks (3,) must be one number for each of 4 heads"],
+    ),
+    "buckets that we have none of": (
+        lambda: changed(attention_of("t5"), relative_attention_max_distance=1),
+        [
+            "relative_attention_bias: num_buckets must be even, 2 or more on a side, and "
+            "max_distance more than those that have a bucket each; got num_buckets=8, "
+            "max_distance=1"
+        ],
+    ),
+    "a decoder that does not say whether it is causal": (
+        lambda: changed(attention_of("opt"), is_causal=None, is_decoder=True),
+        ["is_decoder=True without is_causal: whether it sees what is ahead is not said"],
+    ),
+    "a window of an encoder": (
+        lambda: changed(attention_of("qwen2"), is_causal=False),
+        ["sliding_window=3 of a layer that is not causal"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    make, reasons = REFUSED[name]
+    cannot_read(make(), *reasons)
+
+
+ROPES_REFUSED: dict[str, tuple[Any, str]] = {
+    "no base": (
+        {"rope_type": "default"},
+        "config.rope_parameters must give a rope_theta for this layer; it is "
+        "{'rope_type': 'default'}",
+    ),
+    "a kind that is not known": (
+        {"rope_type": "proportional", "rope_theta": 100.0},
+        "rope_type='proportional': such rotary positions are not known; known: default, linear, "
+        "dynamic, yarn, llama3, longrope",
+    ),
+    "a word that is not known": (
+        {"rope_type": "yarn", "rope_theta": 100.0, "factor": 2.0, "mscale": 1.0, "a": 1},
+        "config.rope_parameters says a, mscale, which is not known",
+    ),
+    "a number that is missing": (
+        {"rope_type": "linear", "rope_theta": 100.0},
+        "config.rope_parameters of rope_type='linear': 'factor' is missing",
+    ),
+    "a number that cannot be": (
+        {"rope_type": "linear", "rope_theta": 100.0, "factor": 0.5},
+        "config.rope_parameters of rope_type='linear': factor must be a number, 1 or more; got 0.5",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROPES_REFUSED)
+def test_rotary_positions_that_are_refused(name: str) -> None:
+    module = attention_of("llama")
+    parameters, reason = ROPES_REFUSED[name]
+    module.config.rope_parameters = parameters
+    cannot_read(module, reason)
+
+
+def test_positions_as_older_versions_describe_them() -> None:
+    call = calls("llama", model_of("llama"))[0]
+    config = SimpleNamespace(model_type="llama", num_attention_heads=4, rope_theta=10_000.0)
+    changed(call.module, config=config)
+    close(ch.convert(call.module).layer(call.x), call.output, single=True)
+    config.rope_scaling = {"type": "linear", "factor": 2.0}
+    (rotary,) = parts_of(ch.convert(call.module).layer)
+    assert rotary.scaling == ch.layers.Linear(2.0)
+    config.rope_local_base_freq = 10.0
+    cannot_read(
+        call.module, "config.rope_parameters must give a rope_theta for this layer; it is None"
+    )
+
+
+def test_a_block_that_is_handed_its_bias() -> None:
+    model = model_of("t5")
+    module = model.encoder.block[1].layer[0].SelfAttention
+    cannot_read(
+        module,
+        "this block is handed the relative bias of the first one; give that too, as "
+        "relative_bias=first.relative_attention_bias",
+    )
+    cannot_read(
+        module,
+        "relative_bias.weight must have a column for each of 4 heads; its shape is (8, 3)",
+        relative_bias=nn.Embedding(8, 3),
+    )
+    cannot_read(
+        module,
+        "relative_bias.weight must have a column for each of 4 heads; it is missing",
+        relative_bias=nn.Identity(),
+    )
+
+
+def test_what_a_copy_that_is_run_shows() -> None:
+    def capped(scores: Tensor) -> Tensor:
+        return scores.tanh()
+
+    def broken(scores: Tensor) -> Tensor:
+        raise ValueError("out of order")
+
+    with pytest.raises(UnsupportedError) as caught:
+        ch.convert(Grouped(key_bias=True, extra=capped))
+    assert caught.value.code == "convert.refused"
+    assert caught.value.message.startswith(
+        "clearhead.convert cannot read this Grouped.\n  - its output is not that of its weights: a "
+        "copy that was run on 5 tokens is off by "
+    )
+    cannot_read(
+        Grouped(key_bias=True, extra=broken),
+        "a copy of it could not be run on x of shape (1, 5, 13), to find what its weights do not "
+        "tell: ValueError: out of order",
+    )
+    # The lecture's first version divides by the width of the input.
+    with pytest.raises(UnsupportedError, match="its output is not that of its weights"):
+        ch.convert(Wrapper([Head(13, 5, by=13)]))
+    # A tutorial's mask is 1 where it hides; one that is 1 where it shows hides the past.
+    with pytest.raises(UnsupportedError, match="its output is not that of its weights"):
+        ch.convert(CausalAttention(13, 7, bias=False, mask="tril"))
+
+
+def test_an_output_of_another_shape() -> None:
+    class Summed(NanoGPT):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).sum(dim=1)
+
+    class Named(NanoGPT):
+        def forward(self, x: Tensor) -> Any:
+            return {"output": super().forward(x)}
+
+    class Locked(NanoGPT):
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise TypeError("one is enough")
+
+    cannot_read(
+        Summed(bias=True, causal=True),
+        "its output has shape (1, 15); by its weights it would be (1, 5, 15)",
+    )
+    cannot_read(
+        Named(bias=True, causal=True),
+        "a copy of it could not be run on x of shape (1, 5, 15), to find what its weights do not "
+        "tell: TypeError: its output is a dict",
+    )
+    cannot_read(
+        Locked(bias=True, causal=True),
+        "a copy of it could not be made to be run: one is enough",
+    )
+
+
+def test_a_subclass_of_ones_own_is_not_known_by_its_configuration() -> None:
+    model = model_of("llama")
+
+    class Mine(type(model.layers[0].self_attn)):
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    module = model.layers[0].self_attn
+    module.__class__ = Mine
+    with pytest.raises(UnsupportedError, match="its output is not that of its weights"):
+        ch.convert(module)
+
+
+def test_what_is_left_over() -> None:
+    module = changed(Grouped(key_bias=True), gate=nn.Linear(13, 3))
+    module.register_buffer("steps", torch.zeros(7, 2))
+    text = (
+        "clearhead.convert must make something of everything that a Grouped holds; left over: "
+        "gate.weight (3, 13), gate.bias (3,), steps (7, 2)."
+    )
+    with refused("convert.left-over", text):
+        ch.convert(module)
+    with refused("convert.left-over", text):
+        ch.convert(ch.convert(Grouped(key_bias=True)).layer, into=module)
+    text = (
+        "clearhead.convert must make something of everything that a Grouped holds; left over: "
+        "o_proj.weight (17, 42)."
+    )
+    with refused("convert.left-over", text):
+        ch.convert(Grouped(key_bias=True), output=nn.Linear(42, 3))
+
+
+FAMILIES = """
+  - torch.nn.MultiheadAttention
+  - GPT-2, nanoGPT: c_attn, c_proj
+  - Llama, Mistral, Qwen, Gemma, BART, Whisper, CLIP: q_proj, k_proj, v_proj
+  - BERT, RoBERTa: query, key, value, and the projection of the output as output=
+  - the tutorials: W_query, W_key, W_value, or a list of heads
+  - T5: q, k, v, o
+  - diffusion models: to_q, to_k, to_v, to_out"""
+
+
+def test_what_is_not_known() -> None:
+    text = "module must be an attention layer of a known kind; got {}."
+    with refused("convert.unknown", text.format("Linear") + FAMILIES):
+        ch.convert(nn.Linear(2, 2))
+    model = model_of("bert").encoder.layer
+    inside = " In it are some: self."
+    with refused("convert.unknown", text.format("BertAttention") + inside + FAMILIES):
+        ch.convert(model[0].attention)
+    model = model_of("bart")
+    inside = (
+        " In it are some: encoder.layers.0.self_attn, encoder.layers.1.self_attn, "
+        "decoder.layers.0.self_attn and 3 more."
+    )
+    with refused("convert.unknown", text.format("BartModel") + inside + FAMILIES):
+        ch.convert(model)
+
+
+def test_types() -> None:
+    layer = ch.MultiHeadAttention(15, num_heads=3)
+    wrong: Any = "a layer"
+    text = "module must be a torch.nn.Module; got str."
+    with refused("convert.type", text, ArgumentTypeError):
+        ch.convert(wrong)
+    text = "output must be a torch.nn.Module; got str."
+    with refused("convert.type", text, ArgumentTypeError):
+        ch.convert(nn.Linear(2, 2), output=wrong)
+    text = (
+        "module must be a layer of another library, or a clearhead.MultiHeadAttention with the "
+        "module to write into as into=; got {}."
+    )
+    with refused("convert.type", text.format("MultiHeadAttention without into"), ArgumentTypeError):
+        ch.convert(layer)
+    with refused("convert.type", text.format("Linear with into"), ArgumentTypeError):
+        ch.convert(nn.Linear(2, 2), into=nn.MultiheadAttention(15, 3))
+
+
+def fits(**options: Any) -> ch.MultiHeadAttention:
+    """A layer like that of `NanoGPT(bias=True, causal=True)`."""
+    plain: dict[str, Any] = {"num_heads": 3, "bias": True, "mask": ch.causal(), "dropout": 0.3}
+    given = plain | options
+    return ch.MultiHeadAttention(given.pop("embed_dim", 15), **given)
+
+
+def with_ones(layer: nn.Module, name: str) -> Any:
+    nn.init.ones_(layer.get_parameter(name))
+    return layer
+
+
+MISFITS: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "everything": (
+        lambda: fits(
+            embed_dim=12,
+            num_heads=4,
+            num_kv_heads=2,
+            context_dim=11,
+            output_dim=7,
+            value_head_dim=2,
+            mask=None,
+            dropout=None,
+            parts=[Rotary(3 + 1), Softcap(3.0)],
+            head_dim=4,
+        ),
+        [
+            "embed_dim=12, and 15 in the module",
+            "num_heads=4, and 3 in the module",
+            "num_kv_heads=2, and 3 in the module",
+            "head_dim=4, and 5 in the module",
+            "value_head_dim=2, and 5 in the module",
+            "context_dim=11, and 15 in the module",
+            "output_dim=7, and 15 in the module",
+            "mask=None, and causal() in the module",
+            "dropout=None, and 0.3 in the module",
+            "parts: Rotary(4, base=10000, layout='half'), Softcap(3), and in the module: none",
+        ],
+    ),
+    "another mask": (
+        lambda: fits(mask=ch.full()),
+        ["mask=full(), and causal() in the module"],
+    ),
+    "another dtype": (
+        lambda: fits().double(),
+        ["weights of torch.float64 on cpu, and torch.float32 on cpu in the module"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_what_does_not_fit_is_not_written(name: str) -> None:
+    make, reasons = MISFITS[name]
+    module = NanoGPT(bias=True, causal=True)
+    cannot_write(make(), module, *reasons)
+
+
+def cannot_write(layer: Any, module: nn.Module, *reasons: str) -> None:
+    before = copy.deepcopy(module.state_dict())
+    text = f"clearhead.convert cannot write into this {type(module).__name__}."
+    with refused("convert.refused", "\n  - ".join([text, *reasons])):
+        ch.convert(layer, into=module)
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_numbers_that_have_no_place() -> None:
+    layer = with_ones(fits(), "key_projection.bias")
+    cannot_write(
+        layer,
+        NanoGPT(bias=False, causal=True),
+        "query_projection.bias must be zero: the module has none",
+        "key_projection.bias must be zero: the module has none",
+        "value_projection.bias must be zero: the module has none",
+        "output_projection.bias must be zero: the module has none",
+    )
+    head = CausalAttention(13, 7, bias=False)
+    layer = ch.convert(head).layer
+    ch.convert(layer, into=head)
+    cannot_write(
+        with_ones(layer, "output_projection.weight"),
+        head,
+        "output_projection.weight must be the identity: the module has none",
+    )
+
+
+def test_a_bias_that_is_not_there_is_written_as_zeros() -> None:
+    module = NanoGPT(bias=True, causal=True)
+    ch.convert(fits(bias=False, output_bias=False), into=module)
+    assert not module.c_attn.bias.any()
+    assert not module.c_proj.bias.any()
+
+
+def test_two_tensors_do_not_go_into_one() -> None:
+    module = Grouped(key_bias=True)
+    module.v_proj = nn.Linear(13, 10)
+    module.o_proj = nn.Linear(30, 17)
+    layer = ch.convert(randomised(copy.deepcopy(module))).layer.float()
+    module.v_proj = module.k_proj
+    cannot_write(
+        layer,
+        module,
+        "k_proj.weight and v_proj.weight are one tensor in the module",
+        "k_proj.bias and v_proj.bias are one tensor in the module",
+    )
+
+
+class Tripled(ch.MultiHeadAttention):
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.extra = nn.Parameter(torch.ones(3))
+
+
+def test_a_layer_of_ones_own_with_more_in_it() -> None:
+    layer = Tripled(15, num_heads=3, bias=True, mask=ch.causal(), dropout=0.3)
+    cannot_write(layer, NanoGPT(bias=True, causal=True), "extra has no place in the module")

@@ -233,7 +233,7 @@ class MultiHeadAttention(nn.Module):
             )
         reading = Reading(module, {})
         packed_torch.read(reading)
-        refuse("from_torch cannot convert this layer", reading.reasons)
+        refuse("from_torch", "convert this layer", reading.reasons)
         return build(reading, cls, mask)
 
     def to_torch(self, *, without_mask: bool = False) -> nn.MultiheadAttention:
@@ -275,7 +275,7 @@ class MultiHeadAttention(nn.Module):
         if self.parts:
             names = ", ".join(type(part).__name__ for part in self.parts)
             reasons.append(f"parts: {names}")
-        refuse("to_torch cannot convert this layer", reasons)
+        refuse("to_torch", "convert this layer", reasons)
         like = self.output_projection.weight
         module = nn.MultiheadAttention(
             self.embed_dim,

@@ -156,7 +156,8 @@ def convert(
     assert isinstance(module, MultiHeadAttention)
     reading = read(into, given)
     refuse(
-        f"clearhead.convert cannot write into this {type(into).__name__}",
+        "clearhead.convert",
+        f"write into this {type(into).__name__}",
         misfits(reading, module, both(reading.mask, mask)),
     )
     write(reading, module)
@@ -178,7 +179,10 @@ def read(module: nn.Module, beside: Mapping[str, nn.Module]) -> Reading:
     if reading.is_probed:
         reading.read_triangles()
     left = reading.left_over
-    if left and not reading.reasons:
+    # Where the projections could not be read, the rest was not looked at.
+    if left and reading.reasons and reading.sizes:
+        reading.reasons.append(f"left over: {', '.join(left)}")
+    elif left and not reading.reasons:
         raise UnsupportedError(
             "convert.left-over",
             f"clearhead.convert must make something of everything that a {type(module).__name__} "
@@ -186,7 +190,7 @@ def read(module: nn.Module, beside: Mapping[str, nn.Module]) -> Reading:
         )
     if reading.is_probed and not reading.reasons:
         probe(reading, family.read)
-    refuse(f"clearhead.convert cannot read this {type(module).__name__}", reading.reasons)
+    refuse("clearhead.convert", f"read this {type(module).__name__}", reading.reasons)
     return reading
 
 

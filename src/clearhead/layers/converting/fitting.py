@@ -17,15 +17,15 @@ Layer = TypeVar("Layer", bound=nn.Module)
 SIZES = ("num_kv_heads", "head_dim", "value_head_dim", "context_dim", "output_dim")
 
 
-def refuse(what: str, reasons: Sequence[str]) -> None:
-    """Refuse with all of the reasons, if there is one.
+def refuse(who: str, deed: str, reasons: Sequence[str]) -> None:
+    """Refuse what somebody asked for with all of the reasons, if there is one.
 
     Raises:
         UnsupportedError: code `convert.refused`.
     """
     if reasons:
         listed = "\n".join(f"  - {reason}" for reason in reasons)
-        raise UnsupportedError("convert.refused", f"{what}.\n{listed}")
+        raise UnsupportedError("convert.refused", f"{who} cannot {deed}.\n{listed}")
 
 
 def build(reading: Reading, kind: type[Layer], mask: Mask | None) -> Layer:

@@ -20,16 +20,20 @@ def recognises(module: nn.Module) -> bool:
 def read(reading: Reading) -> None:
     module = reading.module
     is_cross = isinstance(getattr(module, "q_attn", None), nn.Module)
+    reading.check_model_type(MODEL_TYPES)
     packed, output = reading.matrix("c_attn"), reading.matrix("c_proj")
     alone = reading.matrix("q_attn") if is_cross else None
     if packed is None or output is None or (is_cross and alone is None):
         return
-    width = len(packed.weight) // (2 if is_cross else 3)
-    if alone is None:
-        query, key, value = (packed.part(i * width, (i + 1) * width) for i in range(3))
-    else:
-        query = alone
-        key, value = (packed.part(i * width, (i + 1) * width) for i in range(2))
+    count = 2 if is_cross else 3
+    width, rest = divmod(len(packed.weight), count)
+    if rest:
+        reading.reasons.append(
+            f"c_attn must give {count} times one width; it gives {len(packed.weight)}"
+        )
+        return
+    inputs = [packed.part(place * width, (place + 1) * width) for place in range(count)]
+    query, key, value = inputs if alone is None else (alone, *inputs)
     reading.project(query, key, value, output, num_heads=reading.num_heads)
     if not reading.sizes:
         return
@@ -37,12 +41,8 @@ def read(reading: Reading) -> None:
     reading.read_triangles()
     if reading.has("masked_bias"):
         reading.tensor("masked_bias")
-    if reading.model_type is None:
-        reading.is_probed = True
-    else:
-        reading.check_model_type(MODEL_TYPES)
-        if not is_cross:
-            reading.hide(causal(), "is_causal")
+    if not is_cross and not reading.is_probed:
+        reading.hide(causal(), "is_causal")
     _read_scale(reading)
     reading.drop("attn_dropout", "dropout")
     reading.leave("resid_dropout")

@@ -24,7 +24,7 @@ ORIGINAL = "original_max_position_embeddings"
 
 def add_rotary(reading: Reading, layout: Layout) -> None:
     """Hand the rotary positions of the module's configuration to the layer."""
-    config = reading.module.config
+    config: Any = reading.module.config
     found = _parameters(config, _layer_type(reading))
     head_dim = reading.sizes["head_dim"]
     if found is None or not isinstance(found.get("rope_theta"), int | float):
@@ -62,7 +62,10 @@ def add_rotary(reading: Reading, layout: Layout) -> None:
 
 
 def hide_by_configuration(reading: Reading) -> None:
-    """Hand the causal mask and the window of a module to the layer, as its model does to it."""
+    """Hand the causal mask and the window of a module to the layer, as its model does to it; a
+    module that is run shows them."""
+    if reading.is_probed:
+        return
     is_causal, window = getattr(reading.module, "is_causal", None), _window(reading)
     if is_causal is None:
         if getattr(reading.module, "is_decoder", False):
@@ -81,12 +84,12 @@ def hide_by_configuration(reading: Reading) -> None:
 
 
 def _window(reading: Reading) -> int | None:
-    module, config = reading.module, getattr(reading.module, "config", None)
+    module: Any = reading.module
     if hasattr(module, "sliding_window"):
         return module.sliding_window
     if _layer_type(reading) not in (None, "sliding_attention"):
         return None
-    return getattr(config, "sliding_window", None)
+    return getattr(module.config, "sliding_window", None)
 
 
 def _layer_type(reading: Reading) -> str | None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +60,10 @@ class Reading:
 
     def check_model_type(self, known: Collection[str]) -> None:
         """Refuse a model of transformers that was not compared with our layer: what a forward
-        does beside its weights cannot be read."""
-        if self.model_type not in known:
+        does beside its weights cannot be read. A copy of a class of one's own is run instead."""
+        if self.model_type is None:
+            self.is_probed = True
+        elif self.model_type not in known:
             self.reasons.append(
                 f"model type {self.model_type!r}: what its forward does is not known; known with "
                 f"these names: {', '.join(sorted(known))}"
@@ -234,7 +237,7 @@ class Reading:
     def read_scale(self) -> None:
         """Take the number that the module says it multiplies its scores by."""
         for name in ("scaling", "scale"):
-            found = getattr(self.module, name, None)
+            found: Any = getattr(self.module, name, None)
             if is_number(found):
                 self.add_scale(found, name)
                 return
@@ -266,7 +269,7 @@ class Reading:
 
     def _rate(self, name: str) -> float | None:
         """A probability of dropout, said as a number or by a layer of it; None for neither."""
-        found = self._find(name)
+        found: Any = self._find(name)
         rate = found.p if isinstance(found, nn.Dropout) else found
         return rate if is_number(rate) else None
 

@@ -17,7 +17,6 @@ from clearhead.layers.converting.reading import Reading, as_refusal, model_type
 from clearhead.layers.parts import QueryKeyNorm, Sinks, Softcap
 from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Layout
-from clearhead.masks import causal
 
 # The layout of rotary positions of each model type; None for those without.
 PROJ: dict[str, Layout | None] = {
@@ -102,36 +101,29 @@ def recognises_bert(module: nn.Module) -> bool:
 
 def read_proj(reading: Reading) -> None:
     """Llama, Mistral, Qwen, Gemma, gpt-oss; BART, Whisper, OPT, CLIP, ViT."""
+    reading.check_model_type(PROJ)
     if not _project(reading, LLAMA):
-        return
-    if not _is_known(reading, PROJ):
         return
     _add_norm(reading, "q_norm", "k_norm")
     layout = PROJ.get(reading.model_type or "")
     if layout is not None:
         add_rotary(reading, layout)
     reading.read_scale()
-    softcap = getattr(reading.module, "attn_logit_softcapping", None)
-    if softcap is not None and (reading.is_probed or reading.model_type in WITH_SOFTCAP):
+    softcap: Any = getattr(reading.module, "attn_logit_softcapping", None)
+    is_capped = reading.is_probed or reading.model_type in WITH_SOFTCAP
+    if is_capped and is_number(softcap) and 0 < softcap:
         reading.add_part(Softcap(softcap), f"attn_logit_softcapping={softcap:g}")
     if reading.has("sinks"):
-        sinks = reading.tensor("sinks")
-        if tuple(sinks.shape) == (reading.sizes["num_heads"],):
-            name = reading.add_part(Sinks(len(sinks)), "sinks")
-            reading.copy("sinks", sinks, f"{name}.scores")
-        else:
-            reading.reasons.append(f"sinks {tuple(sinks.shape)} must be one for each head")
-    if not reading.is_probed:
-        hide_by_configuration(reading)
+        _add_sinks(reading)
+    hide_by_configuration(reading)
     reading.drop("attention_dropout", "attn_dropout", "dropout")
     reading.leave("residual_dropout", "resid_dropout")
 
 
 def read_bert(reading: Reading) -> None:
     """BERT and its kin; the projection of the output stands elsewhere."""
+    reading.check_model_type(BERT)
     if not _project(reading, BERTS):
-        return
-    if not _is_known(reading, BERT):
         return
     reading.read_scale()
     hide_by_configuration(reading)
@@ -141,39 +133,34 @@ def read_bert(reading: Reading) -> None:
 def read_t5(reading: Reading) -> None:
     """T5, whose scores are not scaled and get a trained number for each distance."""
     module = reading.module
+    reading.check_model_type(T5)
     if not _project(reading, T5S):
         return
-    if reading.model_type is None:
-        reading.reasons.append("config.model_type must be there, as in transformers; it is not")
+    reading.drop("dropout")
+    if reading.is_probed:
+        reading.read_scale()
         return
-    reading.check_model_type(T5)
     reading.add_scale(1.0, "scaling")
-    is_causal = getattr(module, "is_causal", None)
-    is_decoder = bool(getattr(module, "is_decoder", False))
     own, given = "relative_attention_bias", "relative_bias"
+    is_decoder = getattr(module, "is_decoder", False)
     if own in module._modules:
         _add_relative_bias(reading, own)
     elif given in reading.beside:
         _add_relative_bias(reading, given)
-    elif is_causal or not is_decoder:
+    # What is no decoder, or causal, attends to its own text.
+    elif getattr(module, "is_causal", None) or not is_decoder:
         reading.reasons.append(
             "this block is handed the relative bias of the first one; give that too, as "
             "relative_bias=first.relative_attention_bias"
         )
-    if is_causal is None and is_decoder:
-        reading.reasons.append(
-            "is_decoder=True without is_causal: whether it sees what is ahead is not said"
-        )
-    elif is_causal:
-        reading.hide(causal(), "is_causal")
-    reading.drop("dropout")
+    hide_by_configuration(reading)
 
 
 def read_diffusion(reading: Reading) -> None:
     """The attention of diffusers and of the models before it, to a text or to the picture."""
-    module = reading.module
+    reading.is_probed = True
     for name, usual in DIFFUSION_EXTRAS.items():
-        found = getattr(module, name, usual)
+        found = getattr(reading.module, name, usual)
         if found is not None and found != usual:
             reading.reasons.append(
                 f"{name}={type(found).__name__ if isinstance(found, nn.Module) else found}: our "
@@ -181,7 +168,6 @@ def read_diffusion(reading: Reading) -> None:
             )
     if not _project(reading, DIFFUSION):
         return
-    reading.is_probed = True
     _add_norm(reading, "norm_q", "norm_k")
     reading.read_scale()
     reading.leave("to_out.1")
@@ -218,23 +204,25 @@ def _output_of(module: nn.Module, names: Names) -> str | None:
     return None
 
 
-def _is_known(reading: Reading, known: dict[str, Layout | None] | tuple[str, ...]) -> bool:
-    """Whether what its forward does is known, or found by running it."""
-    if reading.model_type is None:
-        reading.is_probed = True
-        return True
-    before = len(reading.reasons)
-    reading.check_model_type(known)
-    return len(reading.reasons) == before
+def _add_sinks(reading: Reading) -> None:
+    sinks, heads = reading.tensor("sinks"), reading.sizes["num_heads"]
+    if tuple(sinks.shape) != (heads,):
+        reading.reasons.append(
+            f"sinks {tuple(sinks.shape)} must be one number for each of {heads} heads"
+        )
+        return
+    name = reading.add_part(Sinks(heads), "sinks")
+    reading.copy("sinks", sinks, f"{name}.scores")
 
 
 def _add_relative_bias(reading: Reading, path: str) -> None:
     module: Any = reading.module
-    table = reading.tensor(f"{path}.weight")
     heads = reading.sizes["num_heads"]
-    if table.ndim != 2 or table.shape[1] != heads:
+    table = reading.tensor(f"{path}.weight") if reading.has(f"{path}.weight") else None
+    if table is None or table.ndim != 2 or table.shape[1] != heads:
         reading.reasons.append(
-            f"{path}.weight {tuple(table.shape)} must have a column for each of {heads} heads"
+            f"{path}.weight must have a column for each of {heads} heads; "
+            f"{'it is missing' if table is None else f'its shape is {tuple(table.shape)}'}"
         )
         return
     try:
@@ -253,40 +241,44 @@ def _add_relative_bias(reading: Reading, path: str) -> None:
 
 def _add_norm(reading: Reading, query: str, key: str) -> None:
     """Hand the norms of query and key to the layer, if both are root mean square norms."""
-    norms = [getattr(reading.module, name, None) for name in (query, key)]
-    if norms == [None, None]:
+    module = reading.module
+    if getattr(module, query, None) is None and getattr(module, key, None) is None:
         return
-    dim = reading.sizes["head_dim"]
-    found = []
-    for name, norm in zip((query, key), norms, strict=True):
-        weight, eps = getattr(norm, "weight", None), _eps(norm)
-        if not isinstance(norm, nn.Module) or not isinstance(weight, Tensor) or eps is None:
-            reading.reasons.append(
-                f"{name} must be a root mean square norm with a weight; it is {type(norm).__name__}"
-            )
-        elif tuple(weight.shape) != (dim,):
-            reading.reasons.append(
-                f"{name}.weight {tuple(weight.shape)} must be one for each of the {dim} numbers of "
-                "a head"
-            )
-        else:
-            how = _how_it_norms(norm, weight.detach(), eps)
-            if how is None:
-                reading.reasons.append(
-                    f"{name} must be a root mean square norm times its weight, or times 1 + its "
-                    f"weight; {type(norm).__name__} is neither"
-                )
-            else:
-                found.append((name, how, eps))
-    if len(found) < 2:
+    first, second = _norm(reading, query), _norm(reading, key)
+    if first is None or second is None:
         return
-    if found[0][2] != found[1][2]:
-        reading.reasons.append(f"{query} adds {found[0][2]:g}, {key} {found[1][2]:g}: not one eps")
+    eps, other_eps = first[2], second[2]
+    if eps != other_eps:
+        reading.reasons.append(f"{query} adds {eps:g}, {key} {other_eps:g}: not one eps")
         return
-    part = reading.add_part(QueryKeyNorm(dim, eps=found[0][2]), f"{query}, {key}")
-    for (name, how, _), ours in zip(found, ("query_norm", "key_norm"), strict=True):
-        weight = reading.tensor(f"{name}.weight")
-        reading.copy(f"{name}.weight", weight, f"{part}.{ours}.weight", how)
+    part = reading.add_part(QueryKeyNorm(reading.sizes["head_dim"], eps=eps), f"{query}, {key}")
+    reading.copy(f"{query}.weight", first[0], f"{part}.query_norm.weight", first[1])
+    reading.copy(f"{key}.weight", second[0], f"{part}.key_norm.weight", second[1])
+
+
+def _norm(reading: Reading, name: str) -> tuple[Tensor, str, float] | None:
+    """Weight, use of it and eps of a root mean square norm; None with a reason for another."""
+    norm, dim = getattr(reading.module, name, None), reading.sizes["head_dim"]
+    eps, has_weight = _eps(norm), reading.has(f"{name}.weight")
+    weight = reading.tensor(f"{name}.weight") if has_weight else None
+    if not isinstance(norm, nn.Module) or weight is None or eps is None:
+        reading.reasons.append(
+            f"{name} must be a root mean square norm with a weight and an eps; it is "
+            f"{type(norm).__name__}"
+        )
+    elif tuple(weight.shape) != (dim,):
+        reading.reasons.append(
+            f"{name}.weight {tuple(weight.shape)} must be one number for each of the {dim} of a head"
+        )
+    else:
+        how = _how_it_norms(norm, weight, eps)
+        if how is not None:
+            return weight, how, eps
+        reading.reasons.append(
+            f"{name} must be a root mean square norm times its weight, or times 1 + its weight; "
+            f"{type(norm).__name__} is neither"
+        )
+    return None
 
 
 def _eps(norm: object) -> float | None:
