@@ -286,6 +286,13 @@ def test_bert_with_the_projection_of_its_output() -> None:
     assert torch.equal(other.weight, dense.weight)
 
 
+def test_a_class_of_ones_own_with_the_projection_of_its_output() -> None:
+    module: Any = randomised(Head(13, 5))
+    dense: Any = randomised(nn.Linear(5, 11))
+    x = drawn(BATCH, TOKENS, 13)
+    close(goes_there_and_back(module, output=dense)(x), dense(module(x)))
+
+
 def test_gpt2_attends_to_a_context() -> None:
     config = transformers.GPT2Config(n_embd=15, n_head=3, attn_pdrop=0.0, resid_pdrop=0.0)
     config._attn_implementation = "eager"
@@ -417,7 +424,7 @@ class Diffusion(nn.Module):
         self.to_q = nn.Linear(13, 15, bias=False)
         self.to_k = nn.Linear(context or 13, 15, bias=False)
         self.to_v = nn.Linear(context or 13, 15, bias=False)
-        self.to_out = nn.ModuleList([nn.Linear(15, 13), nn.Dropout(0.1)])
+        self.to_out: nn.Module = nn.ModuleList([nn.Linear(15, 13), nn.Dropout(0.1)])
         kinds: dict[str, Any] = {"rms": nn.RMSNorm, "layer": nn.LayerNorm}
         self.norm_q, self.norm_k = (
             None if norm is None else kinds[norm](5, eps=1e-5) for _ in range(2)
@@ -437,8 +444,10 @@ class Diffusion(nn.Module):
         if self.norm_q is not None and self.norm_k is not None:
             query, key = self.norm_q(query), self.norm_k(key)
         context = F.scaled_dot_product_attention(query, key, value, scale=self.scale)
-        projected, dropped = self.to_out
-        return dropped(projected(context.transpose(1, 2).flatten(2)))
+        context = context.transpose(1, 2).flatten(2)
+        for layer in self.to_out if isinstance(self.to_out, nn.ModuleList) else [self.to_out]:
+            context = layer(context)
+        return context
 
 
 class Grouped(nn.Module):
@@ -464,6 +473,23 @@ class Grouped(nn.Module):
         return self.o_proj(context.transpose(1, 2).flatten(2)), None
 
 
+class Short(nn.Module):
+    """A class of one's own with the names of T5, and a scale that is said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(13, 15), nn.Linear(13, 15, bias=False)
+        self.v, self.o = nn.Linear(13, 15), nn.Linear(15, 13)
+        self.n_heads, self.scale, self.dropout = 3, 0.7, 0.1
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            layer(x).unflatten(-1, (3, 5)).transpose(1, 2) for layer in (self.q, self.k, self.v)
+        )
+        weights = torch.softmax(self.scale * query @ key.mT, dim=-1)
+        return self.o((weights @ value).transpose(1, 2).flatten(2))
+
+
 def heads(count: int = 3, **options: Any) -> list[nn.Module]:
     return [CausalAttention(13, 5, bias=True, **options) for _ in range(count)]
 
@@ -482,6 +508,9 @@ OWN_CLASSES: dict[str, Callable[[], nn.Module]] = {
     "diffusion, to itself": Diffusion,
     "diffusion, with norms": lambda: Diffusion(norm="rms"),
     "diffusion, with a scale": lambda: Diffusion(scale=0.7),
+    "diffusion, a projection alone": lambda: changed(Diffusion(), to_out=nn.Linear(15, 13)),
+    "diffusion, no projection": lambda: changed(Diffusion(), to_out=nn.Identity()),
+    "the names of T5": Short,
     "grouped": lambda: Grouped(key_bias=True),
     "grouped, keys without bias": lambda: Grouped(key_bias=False),
 }
@@ -593,6 +622,11 @@ def test_the_report() -> None:
         "MultiHeadAttention → GPT2Attention",
         "  query_projection.weight   →  c_attn.weight[:, 0:16]   transposed",
     ]
+    # A tutorial's class has the name of ours.
+    module = CausalAttention(13, 15, bias=False, heads=3)
+    type(module).__name__, name = "MultiHeadAttention", type(module).__name__
+    assert "W_query.weight   →  query_projection.weight" in str(ch.convert(module))
+    type(module).__name__ = name
     gemma = model_of("gemma3_text").layers[0].self_attn
     conversion = ch.convert(gemma)
     assert [row.how for row in conversion.rows[4:6]] == ["plus 1", "plus 1"]
@@ -833,6 +867,15 @@ def test_a_block_that_is_handed_its_bias() -> None:
         "relative_bias.weight must have a column for each of 4 heads; it is missing",
         relative_bias=nn.Identity(),
     )
+    text = (
+        "clearhead.convert must make something of everything that a T5Attention holds; left over: "
+        "relative_bias.weight (8, 4)."
+    )
+    with refused("convert.left-over", text):
+        ch.convert(
+            model.decoder.block[0].layer[1].EncDecAttention,
+            relative_bias=nn.Embedding(8, 4).double(),
+        )
 
 
 def test_what_a_copy_that_is_run_shows() -> None:
@@ -851,7 +894,7 @@ def test_what_a_copy_that_is_run_shows() -> None:
     )
     cannot_read(
         Grouped(key_bias=True, extra=broken),
-        "a copy of it could not be run on x of shape (1, 5, 13), to find what its weights do not "
+        "a copy of it could not be run on x of shape (2, 5, 13), to find what its weights do not "
         "tell: ValueError: out of order",
     )
     # The lecture's first version divides by the width of the input.
@@ -860,6 +903,14 @@ def test_what_a_copy_that_is_run_shows() -> None:
     # A tutorial's mask is 1 where it hides; one that is 1 where it shows hides the past.
     with pytest.raises(UnsupportedError, match="its output is not that of its weights"):
         ch.convert(CausalAttention(13, 7, bias=False, mask="tril"))
+
+
+def test_a_window_that_does_not_show() -> None:
+    module = changed(NanoGPT(bias=True, causal=True), window_size=5)
+    cannot_read(
+        module, "window_size=5: a window does not show on the 5 tokens that a copy is run on"
+    )
+    ch.convert(changed(module, window_size=None))
 
 
 def test_an_output_of_another_shape() -> None:
@@ -877,11 +928,11 @@ def test_an_output_of_another_shape() -> None:
 
     cannot_read(
         Summed(bias=True, causal=True),
-        "its output has shape (1, 15); by its weights it would be (1, 5, 15)",
+        "its output has shape (2, 15); by its weights it would be (2, 5, 15)",
     )
     cannot_read(
         Named(bias=True, causal=True),
-        "a copy of it could not be run on x of shape (1, 5, 15), to find what its weights do not "
+        "a copy of it could not be run on x of shape (2, 5, 15), to find what its weights do not "
         "tell: TypeError: its output is a dict",
     )
     cannot_read(

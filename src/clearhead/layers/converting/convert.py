@@ -66,8 +66,8 @@ class Conversion:
     Attributes:
         layer: the layer of ours.
         rows: one for each tensor and each setting; see `print(conversion)`.
-        source: the name of the class that was read.
-        target: the name of the class that was made or written into.
+        theirs: the name of the other library's class.
+        is_back: whether ours was written into theirs.
 
     Example:
         >>> import torch, clearhead as ch
@@ -80,19 +80,16 @@ class Conversion:
 
     layer: MultiHeadAttention
     rows: tuple[Row, ...]
-    source: str
-    target: str
+    theirs: str
+    is_back: bool
 
     def __str__(self) -> str:
-        backwards = self.source == type(self.layer).__name__
-        pairs = [
-            (row.ours, row.theirs, row.how) if backwards else (row.theirs, row.ours, row.how)
-            for row in self.rows
-        ]
-        table = [(source or "-", target or "-", how) for source, target, how in pairs]
-        first, second = (max(len(row[column]) for row in table) for column in (0, 1))
-        lines = [f"  {a:<{first}}  →  {b:<{second}}  {how}" for a, b, how in table]
-        return "\n".join([f"{self.source} → {self.target}", *lines])
+        step = -1 if self.is_back else 1
+        source, target = (self.theirs, type(self.layer).__name__)[::step]
+        table = [((row.theirs or "-", row.ours or "-")[::step], row.how) for row in self.rows]
+        first, second = (max(len(names[side]) for names, _ in table) for side in (0, 1))
+        lines = [f"  {a:<{first}}  →  {b:<{second}}  {how}" for (a, b), how in table]
+        return "\n".join([f"{source} → {target}", *lines])
 
 
 def convert(
@@ -152,7 +149,7 @@ def convert(
     if into is None:
         reading = read(module, given)
         layer = build(reading, MultiHeadAttention, both(reading.mask, mask))
-        return Conversion(layer, _rows(reading, False), type(module).__name__, type(layer).__name__)
+        return Conversion(layer, _rows(reading, False), type(module).__name__, is_back=False)
     assert isinstance(module, MultiHeadAttention)
     reading = read(into, given)
     refuse(
@@ -161,7 +158,7 @@ def convert(
         misfits(reading, module, both(reading.mask, mask)),
     )
     write(reading, module)
-    return Conversion(module, _rows(reading, True), type(module).__name__, type(into).__name__)
+    return Conversion(module, _rows(reading, True), type(into).__name__, is_back=True)
 
 
 def read(module: nn.Module, beside: Mapping[str, nn.Module]) -> Reading:

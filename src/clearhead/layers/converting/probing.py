@@ -1,8 +1,9 @@
 """What weights do not tell: a copy of a module is run, and compared with the layer of its weights.
 
 A class that is nobody's but its author's may hide the future, or do anything else, in its forward.
-So a copy of it with weights drawn anew is run on a few tokens, in float64, once as an open layer and
-once as a causal one is compared with. If neither is equal, it is no layer that is known here.
+So a copy of it with weights drawn anew is run on a few tokens, in float64, and compared with an open
+layer and with a causal one. If neither is equal, it is no layer that is known here. What shows only on
+longer texts is not seen; so a module that says that it has a window as long as those is refused.
 """
 
 import copy
@@ -17,8 +18,9 @@ from clearhead.layers.converting.reading import Reading
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks import causal
 from clearhead.masks.base import Mask
+from clearhead.shapes import whole
 
-QUERIES, KEYS = 5, 7
+BATCH, QUERIES, KEYS = 2, 5, 7
 # Some modules work their weights out in float32 whatever comes in; a difference that means
 # something is larger by thousands.
 CLOSE = 1e-5
@@ -46,11 +48,16 @@ def probe(reading: Reading, read: Callable[[Reading], None]) -> None:
     read(again)
     sizes = [each.shape[-1] for each in twin.buffers() if each.ndim > 1]
     queries, keys = (min([tokens, *sizes]) for tokens in (QUERIES, KEYS))
-    x = torch.randn(1, queries, again.sizes["embed_dim"], generator=generator).double()
-    context = torch.randn(1, keys, again.sizes["context_dim"], generator=generator).double()
-    is_same_width = x.shape[2] == context.shape[2]
+    x = torch.randn(BATCH, queries, again.sizes["embed_dim"], generator=generator).double()
+    context = torch.randn(BATCH, keys, again.sizes["context_dim"], generator=generator).double()
+    windows = {name: whole(value) for name, value in vars(module).items() if "window" in name}
+    reading.reasons += [
+        f"{name}={window}: a window does not show on the {queries} tokens that a copy is run on"
+        for name, window in windows.items()
+        if window is not None and window >= queries
+    ]
     calls: list[tuple[Tensor, ...]] = [(x, context), (x[0], context[0])]
-    if is_same_width:
+    if x.shape[2] == context.shape[2]:
         calls = [(x,), (x[0],), *calls]
     first_error = None
     for inputs in calls:

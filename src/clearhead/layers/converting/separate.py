@@ -142,13 +142,13 @@ def read_t5(reading: Reading) -> None:
         return
     reading.add_scale(1.0, "scaling")
     own, given = "relative_attention_bias", "relative_bias"
-    is_decoder = getattr(module, "is_decoder", False)
+    # What is causal, or no decoder, attends to its own text, and has a relative bias.
+    is_own_text = getattr(module, "is_causal", None) or not getattr(module, "is_decoder", False)
     if own in module._modules:
         _add_relative_bias(reading, own)
-    elif given in reading.beside:
+    elif is_own_text and given in reading.beside:
         _add_relative_bias(reading, given)
-    # What is no decoder, or causal, attends to its own text.
-    elif getattr(module, "is_causal", None) or not is_decoder:
+    elif is_own_text:
         reading.reasons.append(
             "this block is handed the relative bias of the first one; give that too, as "
             "relative_bias=first.relative_attention_bias"
