@@ -18,6 +18,7 @@ import clearhead as ch
 from clearhead.errors import ArgumentTypeError, ClearheadError, UnsupportedError
 from clearhead.layers import QueryKeyNorm, RelativeBias, Rotary, Scale, Sinks, Softcap
 from clearhead.layers.converting.convert import family_of
+from clearhead.layers.converting.places import Row
 from clearhead.layers.converting.separate import BERT, PROJ, T5
 from tests.integrations.models import SIZES, VOCABULARY
 
@@ -291,6 +292,24 @@ def test_a_class_of_ones_own_with_the_projection_of_its_output() -> None:
     dense: Any = randomised(nn.Linear(5, 11))
     x = drawn(BATCH, TOKENS, 13)
     close(goes_there_and_back(module, output=dense)(x), dense(module(x)))
+
+
+def test_gpt2_as_older_versions_keep_it() -> None:
+    """With a mask and the number that hides a score, as buffers."""
+    call = calls("gpt2", model_of("gpt2"))[0]
+    shape = (1, 1, TOKENS, TOKENS)
+    call.module.register_buffer("bias", torch.ones(shape, dtype=torch.bool).tril())
+    call.module.register_buffer("masked_bias", torch.tensor(-1e4))
+    conversion = ch.convert(call.module)
+    close(conversion.layer(call.x), call.output)
+    assert Row("bias", "mask", "causal()") in conversion.rows
+    call.module.register_buffer("bias", torch.ones(shape))
+    text = (
+        "clearhead.convert must make something of everything that a GPT2Attention holds; left "
+        "over: bias (1, 1, 7, 7)."
+    )
+    with refused("convert.left-over", text):
+        ch.convert(call.module)
 
 
 def test_gpt2_attends_to_a_context() -> None:
@@ -663,6 +682,13 @@ def changed(module: nn.Module, **attributes: Any) -> nn.Module:
     return module
 
 
+def in_whole_numbers(module: nn.Module) -> nn.Module:
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+        parameter.data = parameter.data.to(torch.int8)
+    return module
+
+
 KNOWN = "these names: " + ", ".join(sorted(PROJ))
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
@@ -680,6 +706,23 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
             f"model type 'olmo2': what its forward does is not known; known with {KNOWN}",
             "q_norm.weight (24,) must be one number for each of the 6 of a head",
             "k_norm.weight (12,) must be one number for each of the 6 of a head",
+        ],
+    ),
+    "a model without a configuration in its layer": (
+        lambda: model_of("mpnet").encoder.layer[0].attention.attn,
+        ["model type 'mpnet': what its forward does is not known; known with these names: mt5, t5"],
+    ),
+    "heads of other sizes": (
+        lambda: Wrapper([CausalAttention(13, 5, bias=True), CausalAttention(13, 7, bias=True)]),
+        ["heads must have matrices of the same shapes as each other"],
+    ),
+    "weights that are worked out": (
+        lambda: changed(
+            Grouped(key_bias=True), k_proj=nn.utils.parametrizations.weight_norm(nn.Linear(13, 10))
+        ),
+        [
+            "k_proj must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+            "torch.nn.utils.parametrize.ParametrizedLinear"
         ],
     ),
     "heads that do not divide": (
@@ -713,13 +756,18 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "no linear layer": (
         lambda: changed(Grouped(key_bias=True), q_proj=nn.Bilinear(2, 2, 2), v_proj=nn.Identity()),
         [
-            "q_proj must be a torch.nn.Linear; it is a Bilinear",
-            "v_proj must be a torch.nn.Linear; it is a Identity",
+            "q_proj must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+            "torch.nn.modules.linear.Bilinear",
+            "v_proj must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+            "torch.nn.modules.linear.Identity",
         ],
     ),
     "a matrix that is none": (
         lambda: changed(SelfAttention(13, 5, 7, cross=False), W_key=nn.Parameter(torch.zeros(3))),
-        ["W_key must be a torch.nn.Linear; it is a Parameter"],
+        [
+            "W_key must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+            "torch.nn.parameter.Parameter"
+        ],
     ),
     "several dtypes": (
         lambda: changed(Grouped(key_bias=True), k_proj=nn.Linear(13, 10).double()),
@@ -728,8 +776,12 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
             "cpu"
         ],
     ),
+    "whole numbers": (
+        lambda: in_whole_numbers(Grouped(key_bias=True)),
+        ["weights must be floating; they are torch.int8 on cpu"],
+    ),
     "no numbers": (
-        lambda: Grouped(key_bias=True).to("meta"),
+        lambda: Diffusion(norm="rms").to("meta"),
         ["weights must be there; they are on the meta device"],
     ),
     "dropout of everything": (
@@ -793,6 +845,24 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
         ["sliding_window=3 of a layer that is not causal"],
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: NanoGPT(bias=True, causal=True), "c_proj"),
+        (lambda: attention_of("bert"), "key"),
+        (lambda: attention_of("t5"), "o"),
+        (Diffusion, "to_k"),
+        (lambda: CausalAttention(13, 15, bias=True, heads=3), "out_proj"),
+    ],
+)
+def test_what_is_no_matrix(make: Callable[[], nn.Module], name: str) -> None:
+    reason = (
+        f"{name} must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+        "torch.nn.modules.activation.Tanh"
+    )
+    cannot_read(changed(make(), **{name: nn.Tanh()}), reason)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -42,7 +42,7 @@ def read(reading: Reading) -> None:
     if reading.has("masked_bias"):
         reading.tensor("masked_bias")
     if not is_cross and not reading.is_probed:
-        reading.hide(causal(), "is_causal")
+        reading.hide(causal(), ", ".join(reading.triangles) or "is_causal")
     _read_scale(reading)
     reading.drop("attn_dropout", "dropout")
     reading.leave("resid_dropout")

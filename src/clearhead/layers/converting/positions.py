@@ -24,7 +24,7 @@ ORIGINAL = "original_max_position_embeddings"
 
 def add_rotary(reading: Reading, layout: Layout) -> None:
     """Hand the rotary positions of the module's configuration to the layer."""
-    config: Any = reading.module.config
+    config = reading.config
     found = _parameters(config, _layer_type(reading))
     head_dim = reading.sizes["head_dim"]
     if found is None or not isinstance(found.get("rope_theta"), int | float):
@@ -89,11 +89,11 @@ def _window(reading: Reading) -> int | None:
         return module.sliding_window
     if _layer_type(reading) not in (None, "sliding_attention"):
         return None
-    return getattr(module.config, "sliding_window", None)
+    return getattr(reading.config, "sliding_window", None)
 
 
 def _layer_type(reading: Reading) -> str | None:
-    types = getattr(reading.module.config, "layer_types", None)
+    types = getattr(reading.config, "layer_types", None)
     index = getattr(reading.module, "layer_idx", None)
     return types[index] if types and isinstance(index, int) else None
 

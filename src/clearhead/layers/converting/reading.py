@@ -54,6 +54,11 @@ class Reading:
         return [f"{name} {tuple(tensor.shape)}" for name, tensor in self._left.items()]
 
     @property
+    def config(self) -> Any:
+        """The configuration of the model that the module is from, or None."""
+        return getattr(self.module, "config", None)
+
+    @property
     def model_type(self) -> str | None:
         """What transformers calls the kind of model; None for a class of one's own."""
         return model_type(self.module)
@@ -72,8 +77,7 @@ class Reading:
     @property
     def num_heads(self) -> int | None:
         """What the module or its configuration says, by the names that are usual."""
-        config = getattr(self.module, "config", None)
-        return _first_number(self.module, HEADS) or _first_number(config, HEADS)
+        return _first_number(self.module, HEADS) or _first_number(self.config, HEADS)
 
     @property
     def head_dim(self) -> int | None:
@@ -101,10 +105,9 @@ class Reading:
         forward = getattr(type(found), "forward", None)
         is_turned = type(found).__name__ == "Conv1D" and hasattr(found, "nf")
         if not (is_turned or forward is nn.Linear.forward) or not self.has(f"{path}.weight"):
+            kind = f"{type(found).__module__}.{type(found).__name__}"
             self.reasons.append(
-                f"{path} must be a torch.nn.Linear; it is a {type(found).__name__}"
-                if isinstance(found, nn.Module | nn.Parameter)
-                else f"{path} is missing"
+                f"{path} must be a plain torch.nn.Linear, whose weight is a parameter; it is a {kind}"
             )
             return None
         weight = self.tensor(f"{path}.weight")
@@ -276,9 +279,12 @@ class Reading:
 
 def model_type(module: nn.Module) -> str | None:
     """What transformers calls the kind of model, if what the module does is written there."""
+    where = getattr(type(module).forward, "__module__", "").split(".")
+    if where[:2] != ["transformers", "models"]:
+        return None
     found = getattr(getattr(module, "config", None), "model_type", None)
-    where = getattr(type(module).forward, "__module__", "")
-    return found if isinstance(found, str) and where.startswith("transformers.") else None
+    # A module without a configuration still stands in the folder of its model.
+    return found if isinstance(found, str) else where[2]
 
 
 def described(part: Part) -> str:

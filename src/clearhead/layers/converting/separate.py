@@ -148,7 +148,7 @@ def read_t5(reading: Reading) -> None:
         _add_relative_bias(reading, own)
     elif is_own_text and given in reading.beside:
         _add_relative_bias(reading, given)
-    elif is_own_text:
+    elif is_own_text and reading.model_type in T5:
         reading.reasons.append(
             "this block is handed the relative bias of the first one; give that too, as "
             "relative_bias=first.relative_attention_bias"
@@ -216,8 +216,7 @@ def _add_sinks(reading: Reading) -> None:
 
 
 def _add_relative_bias(reading: Reading, path: str) -> None:
-    module: Any = reading.module
-    heads = reading.sizes["num_heads"]
+    module, heads = reading.module, reading.sizes["num_heads"]
     table = reading.tensor(f"{path}.weight") if reading.has(f"{path}.weight") else None
     if table is None or table.ndim != 2 or table.shape[1] != heads:
         reading.reasons.append(
@@ -229,8 +228,8 @@ def _add_relative_bias(reading: Reading, path: str) -> None:
         part = RelativeBias(
             heads,
             num_buckets=len(table),
-            max_distance=module.relative_attention_max_distance,
-            bidirectional=not module.is_decoder,
+            max_distance=getattr(module, "relative_attention_max_distance", 128),
+            bidirectional=not getattr(module, "is_decoder", False),
         )
     except ArgumentError as error:
         reading.reasons.append(f"{path}: {as_refusal(error)}")
