@@ -22,6 +22,7 @@ from clearhead.functional import attend
 from clearhead.head_roles import roles
 from clearhead.influence import rollout
 from clearhead.layers import MultiHeadAttention
+from clearhead.layers.converting.convert import Conversion, convert
 from clearhead.masks import (
     BlockMap,
     Mask,
@@ -49,6 +50,7 @@ __all__ = [
     "Bias",
     "BlockMap",
     "ClearheadError",
+    "Conversion",
     "DeviceError",
     "DtypeError",
     "Estimate",
@@ -76,6 +78,7 @@ __all__ = [
     "alibi",
     "attend",
     "causal",
+    "convert",
     "dense",
     "documents",
     "full",

@@ -793,16 +793,6 @@ def test_what_a_call_refuses(
         getattr(layer, method)(*inputs)
 
 
-def test_a_nested_tensor_is_refused() -> None:
-    nested = torch.nested.nested_tensor([X[0], X[0, :5]], layout=torch.jagged)
-    text = (
-        "[x.layout] x must be a dense tensor; got a nested one. "
-        "Pad it, and say which tokens are real: mask=clearhead.padding(lengths)."
-    )
-    with refused(ArgumentTypeError, text):
-        ch.MultiHeadAttention(10, num_heads=2)(nested)
-
-
 @pytest.mark.parametrize("method", ["forward", "weights"])
 def test_a_mask_that_does_not_fit(method: str) -> None:
     call: Any = getattr(ch.MultiHeadAttention(10, num_heads=2, mask=ch.causal()), method)

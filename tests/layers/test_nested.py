@@ -97,3 +97,14 @@ def test_refusals(call: Callable[[Any, Tensor], Any], text: str) -> None:
     with pytest.raises(ch.UnsupportedError) as raised:
         call(made(), nested)
     assert str(raised.value) == text
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_the_older_layout_is_refused() -> None:
+    nested = torch.nested.nested_tensor(sequences())
+    with pytest.raises(ch.UnsupportedError) as raised:
+        made()(nested)
+    assert str(raised.value) == (
+        "[layer.nested] a nested x must be of layout torch.jagged and shape (batch, tokens, "
+        "width), without context, valid, cache; got layout torch.strided, 3 dimensions."
+    )

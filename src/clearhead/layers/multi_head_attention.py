@@ -14,10 +14,12 @@ from clearhead.errors import (
     ArgumentTypeError,
     ClearheadError,
     ShapeError,
-    UnsupportedError,
 )
 from clearhead.layers.arranging import Packed, arranged, check_cache, next_positions, packed
 from clearhead.layers.caches.base import Cache, check_valid
+from clearhead.layers.converting import packed_torch
+from clearhead.layers.converting.fitting import build, refuse, write
+from clearhead.layers.converting.reading import Reading
 from clearhead.layers.inputs import check_beside, split_heads
 from clearhead.layers.parts import Part, check_parts, options_of
 from clearhead.masks.base import Mask
@@ -311,40 +313,10 @@ class MultiHeadAttention(nn.Module):
                 "convert.type",
                 f"module must be a torch.nn.MultiheadAttention; got {type(module).__name__}.",
             )
-        reasons = []
-        if module.bias_k is not None or module.bias_v is not None:
-            reasons.append("add_bias_kv=True: a learned key and value that every query sees")
-        if module.add_zero_attn:
-            reasons.append("add_zero_attn=True: a key and value of zeros that every query sees")
-        if module.kdim != module.vdim:
-            reasons.append(
-                f"kdim={module.kdim} and vdim={module.vdim}: keys and values of other "
-                "widths than each other"
-            )
-        _refuse("from_torch", reasons)
-        packed = module.in_proj_weight is not None
-        if packed:
-            weights = module.in_proj_weight.chunk(3)
-        else:
-            weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
-        biases = None if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
-        like = module.out_proj.weight
-        layer = cls(
-            module.embed_dim,
-            num_heads=module.num_heads,
-            context_dim=module.kdim,
-            bias=biases is not None,
-            output_bias=module.out_proj.bias is not None,
-            mask=mask,
-            dropout=module.dropout or None,
-        ).to(like.device, like.dtype)
-        with torch.no_grad():
-            for index, projection in enumerate(layer._input_projections()):
-                projection.weight.copy_(weights[index])
-                if biases is not None:
-                    projection.bias.copy_(biases[index])
-            layer.output_projection.load_state_dict(module.out_proj.state_dict())
-        return layer.train(module.training)
+        reading = Reading(module, {})
+        packed_torch.read(reading)
+        refuse("from_torch", "convert this layer", reading.reasons)
+        return build(reading, cls, mask)
 
     def to_torch(self, *, without_mask: bool = False) -> nn.MultiheadAttention:
         """PyTorch's layer with these weights, and equal outputs.
@@ -385,7 +357,7 @@ class MultiHeadAttention(nn.Module):
         if self.parts:
             names = ", ".join(type(part).__name__ for part in self.parts)
             reasons.append(f"parts: {names}")
-        _refuse("to_torch", reasons)
+        refuse("to_torch", "convert this layer", reasons)
         like = self.output_projection.weight
         module = nn.MultiheadAttention(
             self.embed_dim,
@@ -398,22 +370,9 @@ class MultiHeadAttention(nn.Module):
             device=like.device,
             dtype=like.dtype,
         )
-        projections = self._input_projections()
-        with torch.no_grad():
-            if module.in_proj_weight is not None:
-                targets = module.in_proj_weight.chunk(3)
-            else:
-                targets = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
-            for target, projection in zip(targets, projections, strict=True):
-                target.copy_(projection.weight)
-            if module.in_proj_bias is not None:
-                for target, projection in zip(
-                    module.in_proj_bias.chunk(3), projections, strict=True
-                ):
-                    _fill(target, projection.bias)
-            module.out_proj.weight.copy_(self.output_projection.weight)
-            if module.out_proj.bias is not None:
-                _fill(module.out_proj.bias, self.output_projection.bias)
+        reading = Reading(module, {})
+        packed_torch.read(reading)
+        write(reading, self)
         return module.train(self.training)
 
     def extra_repr(self) -> str:
@@ -533,19 +492,3 @@ class MultiHeadAttention(nn.Module):
             )
         check_beside("x", x, weight)
         check_beside(source_name, source, weight)
-
-
-def _fill(target: Tensor, source: Tensor | None) -> None:
-    """Copy a bias, or zeros where there is none, which is the same layer."""
-    if source is None:
-        target.zero_()
-    else:
-        target.copy_(source)
-
-
-def _refuse(what: str, reasons: list[str]) -> None:
-    if reasons:
-        raise UnsupportedError(
-            "convert.refused",
-            f"{what} cannot convert this layer.\n" + "\n".join(f"  - {r}" for r in reasons),
-        )

@@ -1,0 +1,229 @@
+"""Attention layers of other libraries as layers of ours, and back."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from clearhead.errors import ArgumentTypeError, UnsupportedError
+from clearhead.layers.converting import packed, packed_torch, separate, tutorials
+from clearhead.layers.converting.fitting import build, misfits, refuse, write
+from clearhead.layers.converting.places import Row
+from clearhead.layers.converting.probing import probe
+from clearhead.layers.converting.reading import Reading, check_tensors
+from clearhead.layers.multi_head_attention import MultiHeadAttention
+from clearhead.masks.base import Mask
+from clearhead.masks.given import as_mask, both
+
+
+class Family(NamedTuple):
+    """A kind of layers.
+
+    Attributes:
+        words: what people call it, and the names that it is known by.
+        recognises: whether a module is one, by the names of what it holds.
+        read: what reads it.
+    """
+
+    words: str
+    recognises: Callable[[nn.Module], bool]
+    read: Callable[[Reading], None]
+
+
+FAMILIES = (
+    Family("torch.nn.MultiheadAttention", packed_torch.recognises, packed_torch.read),
+    Family("GPT-2, nanoGPT: c_attn, c_proj", packed.recognises, packed.read),
+    Family(
+        "Llama, Mistral, Qwen, Gemma, BART, Whisper, CLIP: q_proj, k_proj, v_proj",
+        separate.recogniser(separate.LLAMA),
+        separate.read_proj,
+    ),
+    Family(
+        "BERT, RoBERTa: query, key, value, and the projection of the output as output=",
+        separate.recognises_bert,
+        separate.read_bert,
+    ),
+    Family(
+        "the tutorials: W_query, W_key, W_value, or a list of heads",
+        tutorials.recognises,
+        tutorials.read,
+    ),
+    Family("T5: q, k, v, o", separate.recogniser(separate.T5S), separate.read_t5),
+    Family(
+        "diffusion models: to_q, to_k, to_v, to_out",
+        separate.recogniser(separate.DIFFUSION),
+        separate.read_diffusion,
+    ),
+)
+MOST_NAMES = 3
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What became of a layer: its twin, and where each number and setting went.
+
+    Attributes:
+        layer: the layer of ours.
+        rows: one for each tensor and each setting; see `print(conversion)`.
+        theirs: the name of the other library's class.
+        is_back: whether ours was written into theirs.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> conversion = ch.convert(torch.nn.MultiheadAttention(6, 2, dropout=0.1))
+        >>> conversion.rows[0].theirs, conversion.rows[0].ours, conversion.rows[0].how
+        ('in_proj_weight[0:6]', 'query_projection.weight', 'copied')
+        >>> conversion.layer.dropout
+        0.1
+    """
+
+    layer: MultiHeadAttention
+    rows: tuple[Row, ...]
+    theirs: str
+    is_back: bool
+
+    def __str__(self) -> str:
+        step = -1 if self.is_back else 1
+        source, target = (self.theirs, type(self.layer).__name__)[::step]
+        table = [((row.theirs or "-", row.ours or "-")[::step], row.how) for row in self.rows]
+        first, second = (max(len(names[side]) for names, _ in table) for side in (0, 1))
+        lines = [f"  {a:<{first}}  →  {b:<{second}}  {how}" for (a, b), how in table]
+        return "\n".join([f"{source} → {target}", *lines])
+
+
+def convert(
+    module: nn.Module,
+    *,
+    into: nn.Module | None = None,
+    output: nn.Module | None = None,
+    relative_bias: nn.Module | None = None,
+    mask: Mask | Tensor | None = None,
+) -> Conversion:
+    """The layer of ours with the weights of another library's, or the other way round.
+
+    The outputs are equal, for the tokens and masks that the module is given in its model. Every
+    parameter and buffer is accounted for, or nothing is converted. With `into`, the weights of a
+    layer are written into a module that such a layer could come from; it is checked whole before
+    anything is written. A class of one's own is run on a few tokens, as a copy, to find what its
+    weights do not tell.
+
+    Args:
+        module: the module to read; or the layer of ours, with `into`. It is not changed, and
+            shares no memory with the result.
+        into: the module to write into, in place.
+        output: the projection of the output where it stands elsewhere, as BERT's `output.dense`
+            does. Without one, the layer's is the identity.
+        relative_bias: the table of T5's first block, which the others are handed.
+        mask: what the module is handed at each call, beside what it hides by itself.
+
+    Raises:
+        UnsupportedError: code `convert.unknown`, for a module of no known kind;
+            `convert.refused`, with every reason why there is no layer with its outputs;
+            `convert.left-over`, for parameters and buffers that nothing is made of.
+        ArgumentTypeError: code `convert.type`.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> theirs = torch.nn.MultiheadAttention(6, 2, batch_first=True, bias=False)
+        >>> conversion = ch.convert(theirs)
+        >>> print(conversion)
+        MultiheadAttention → MultiHeadAttention
+          in_proj_weight[0:6]    →  query_projection.weight   copied
+          in_proj_weight[6:12]   →  key_projection.weight     copied
+          in_proj_weight[12:18]  →  value_projection.weight   copied
+          out_proj.weight        →  output_projection.weight  copied
+        >>> x = torch.randn(1, 5, 6)
+        >>> torch.allclose(conversion.layer(x), theirs(x, x, x)[0], atol=1e-6)
+        True
+        >>> torch.nn.init.zeros_(conversion.layer.output_projection.weight).sum().item()
+        0.0
+        >>> _ = ch.convert(conversion.layer, into=theirs)
+        >>> theirs(x, x, x)[0].abs().max().item()
+        0.0
+    """
+    beside = {"output": output, "relative_bias": relative_bias}
+    given = {name: each for name, each in beside.items() if each is not None}
+    _check_types(module, into, given)
+    mask = as_mask(mask)
+    if into is None:
+        reading = read(module, given)
+        layer = build(reading, MultiHeadAttention, both(reading.mask, mask))
+        return Conversion(layer, _rows(reading, False), type(module).__name__, is_back=False)
+    assert isinstance(module, MultiHeadAttention)
+    reading = read(into, given)
+    refuse(
+        "clearhead.convert",
+        f"write into this {type(into).__name__}",
+        misfits(reading, module, both(reading.mask, mask)),
+    )
+    write(reading, module)
+    return Conversion(module, _rows(reading, True), type(into).__name__, is_back=True)
+
+
+def read(module: nn.Module, beside: Mapping[str, nn.Module]) -> Reading:
+    """What a module is, as a layer of ours.
+
+    Raises:
+        UnsupportedError: if there is no such layer; see `convert`.
+    """
+    family = family_of(module)
+    if family is None:
+        raise _unknown(module)
+    reading = Reading(module, beside)
+    family.read(reading)
+    check_tensors(reading)
+    if reading.is_probed:
+        reading.read_triangles()
+    left = reading.left_over
+    # Where the projections could not be read, the rest was not looked at.
+    if left and reading.reasons and reading.sizes:
+        reading.reasons.append(f"left over: {', '.join(left)}")
+    elif left and not reading.reasons:
+        raise UnsupportedError(
+            "convert.left-over",
+            f"clearhead.convert must make something of everything that a {type(module).__name__} "
+            f"holds; left over: {', '.join(left)}.",
+        )
+    if reading.is_probed and not reading.reasons:
+        probe(reading, family.read)
+    refuse("clearhead.convert", f"read this {type(module).__name__}", reading.reasons)
+    return reading
+
+
+def family_of(module: nn.Module) -> Family | None:
+    """The kind of a module, or None."""
+    return next((family for family in FAMILIES if family.recognises(module)), None)
+
+
+def _rows(reading: Reading, backwards: bool) -> tuple[Row, ...]:
+    return (*(place.row(backwards) for place in reading.places), *reading.settings)
+
+
+def _check_types(module: object, into: object | None, beside: Mapping[str, object]) -> None:
+    for name, each in {"module": module, "into": into, **beside}.items():
+        if each is not None and not isinstance(each, nn.Module):
+            raise ArgumentTypeError(
+                "convert.type", f"{name} must be a torch.nn.Module; got {type(each).__name__}."
+            )
+    if isinstance(module, MultiHeadAttention) == (into is None):
+        raise ArgumentTypeError(
+            "convert.type",
+            "module must be a layer of another library, or a clearhead.MultiHeadAttention with the "
+            f"module to write into as into=; got {type(module).__name__} "
+            f"{'without' if into is None else 'with'} into.",
+        )
+
+
+def _unknown(module: nn.Module) -> UnsupportedError:
+    inside = [name for name, each in module.named_modules() if name and family_of(each)]
+    known = "\n".join(f"  - {family.words}" for family in FAMILIES)
+    hint = ""
+    if inside:
+        more = f" and {len(inside) - MOST_NAMES} more" if len(inside) > MOST_NAMES else ""
+        hint = f" In it are some: {', '.join(inside[:MOST_NAMES])}{more}."
+    return UnsupportedError(
+        "convert.unknown",
+        f"module must be an attention layer of a known kind; got {type(module).__name__}.{hint}\n"
+        f"{known}",
+    )

@@ -1,0 +1,1207 @@
+"""Layers of other libraries become ours, and ours theirs, with equal outputs."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from jaxtyping import TypeCheckError
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel
+
+import clearhead as ch
+from clearhead.errors import ArgumentTypeError, ClearheadError, UnsupportedError
+from clearhead.layers import QueryKeyNorm, RelativeBias, Rotary, Scale, Sinks, Softcap
+from clearhead.layers.converting.convert import family_of
+from clearhead.layers.converting.places import Row
+from clearhead.layers.converting.separate import BERT, PROJ, T5
+from tests.integrations.models import SIZES, VOCABULARY
+
+BATCH, TOKENS, SOURCE_TOKENS = 2, 7, 11
+
+
+class Call(NamedTuple):
+    """What an attention of a model was called with, and what it gave."""
+
+    name: str
+    module: nn.Module
+    x: Tensor
+    context: Tensor | None
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    output: Tensor
+
+
+TWO_SIDES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_ffn_dim": 31,
+    "decoder_ffn_dim": 31,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 3,
+    "max_position_embeddings": 64,
+    "dropout": 0.0,
+    "attention_dropout": 0.3,
+    "decoder_start_token_id": 1,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "num_mel_bins": 5,
+    "max_source_positions": SOURCE_TOKENS,
+    "max_target_positions": 64,
+}
+T5_SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "d_model": 24,
+    "d_kv": 6,
+    "d_ff": 31,
+    "num_layers": 2,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 5,
+    "dropout_rate": 0.2,
+    "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+}
+PICTURES: dict[str, Any] = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 31,
+    "image_size": 8,
+    "patch_size": 4,
+}
+LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3}
+OWN: dict[str, dict[str, Any]] = {
+    "gemma2": LAYERS | {"attn_logit_softcapping": 1.5, "query_pre_attn_scalar": 5},
+    "gemma3_text": LAYERS | {"attn_logit_softcapping": 1.5, "query_pre_attn_scalar": 5},
+    "gpt_oss": LAYERS,
+    "gpt2": {"scale_attn_by_inverse_layer_idx": True, "attn_pdrop": 0.25},
+    "granite": {"attention_multiplier": 0.3},
+    "llama": {"attention_bias": True},
+    "mistral": {"sliding_window": 3},
+    "mixtral": {"sliding_window": 3},
+    "ministral": {"sliding_window": 3},
+    "starcoder2": {"sliding_window": 3},
+    "opt": {"ffn_dim": 31, "word_embed_proj_dim": 24, "dropout": 0.0},
+    "qwen2": LAYERS | {"use_sliding_window": True},
+    "qwen3": LAYERS | {"use_sliding_window": True},
+}
+EXPERTS: dict[str, Any] = {
+    "num_local_experts": 3,
+    "num_experts": 3,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 13,
+    "shared_expert_intermediate_size": 13,
+}
+SEES = ("clip_vision_model", "siglip_vision_model", "vit")
+READS_TWICE = ("bart", "blenderbot", "m2m_100", "marian", "mbart", "pegasus", "whisper")
+MODEL_TYPES = sorted({*PROJ, *BERT, *T5, "gpt2"})
+
+
+def model_of(kind: str, **sizes: Any) -> Any:
+    """A small model of transformers in float64 and eval mode, in which no number is 0 or 1."""
+    given: dict[str, Any] = SIZES | EXPERTS | OWN.get(kind, {})
+    if kind in T5:
+        given = T5_SIZES
+    elif kind in SEES:
+        given = PICTURES
+    elif kind in READS_TWICE:
+        given = TWO_SIDES
+    elif kind in BERT:
+        given = {name: size for name, size in SIZES.items() if name != "head_dim"}
+        given |= {"embedding_size": 24}
+    config = AutoConfig.for_model(kind, **(given | sizes))
+    config._experts_implementation = "eager"
+    model = AutoModel.from_config(config, attn_implementation="eager").double().eval()
+    for parameter in model.parameters():
+        mean, std = (round(parameter.mean().item()), 0.1) if parameter.ndim == 1 else (0, 0.5)
+        nn.init.normal_(parameter, mean=mean, std=std)
+    return model
+
+
+def calls(kind: str, model: Any) -> list[Call]:
+    """What each attention of a model does with a text, or with a picture."""
+    found: list[Call] = []
+
+    def keep(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, given: Any, output: Any) -> None:
+            x = args[0] if args else given["hidden_states"]
+            context = given.get("key_value_states", given.get("encoder_hidden_states"))
+            found.append(Call(name, module, x, context, (args, given), output[0]))
+
+        return hook
+
+    hooks = [
+        module.register_forward_hook(keep(name), with_kwargs=True)
+        for name, module in model.named_modules()
+        # SigLIP pools with a layer of PyTorch's, which other tests are about.
+        if family_of(module) and not isinstance(module, nn.MultiheadAttention)
+    ]
+    ids = torch.randint(2, VOCABULARY, (BATCH, TOKENS))
+    source = torch.randint(2, VOCABULARY, (BATCH, SOURCE_TOKENS))
+    with torch.no_grad():
+        if kind == "whisper":
+            sound = torch.randn(BATCH, 5, 2 * SOURCE_TOKENS, dtype=torch.float64)
+            model(input_features=sound, decoder_input_ids=ids)
+        elif kind in SEES:
+            model(pixel_values=torch.randn(BATCH, 3, 8, 8, dtype=torch.float64))
+        elif kind in (*READS_TWICE, *T5):
+            model(input_ids=source, decoder_input_ids=ids)
+        else:
+            model(input_ids=ids, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def beside(call: Call, model: Any) -> dict[str, Any]:
+    """What belongs to a layer and stands elsewhere: the table of T5's first block."""
+    side, _, place = call.name.partition(".block.")
+    if not place or place.startswith("0") or "EncDec" in place:
+        return {}
+    first = model.get_submodule(f"{side}.block.0.layer.0.SelfAttention")
+    return {"relative_bias": first.relative_attention_bias}
+
+
+def close(actual: Tensor, expected: Tensor, *, single: bool = False) -> None:
+    """Equal but for rounding: to that of float32, where theirs works in it whatever comes in."""
+    eps = torch.finfo(torch.float32 if single else torch.float64).eps
+    largest = max(1.0, float(expected.detach().abs().max()))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=64 * eps * largest)
+
+
+def scrambled(module: nn.Module) -> nn.Module:
+    """A copy with other weights."""
+    twin = copy.deepcopy(module)
+    for parameter in twin.parameters():
+        nn.init.normal_(parameter)
+    return twin
+
+
+def parts_of(layer: ch.MultiHeadAttention) -> list[Any]:
+    return list(layer.parts)
+
+
+def goes_there_and_back(module: nn.Module, **given: Any) -> ch.MultiHeadAttention:
+    """The layer of a module, after everything that holds for every conversion was checked."""
+    before = copy.deepcopy(module.state_dict())
+    conversion = ch.convert(module, **given)
+    layer = conversion.layer
+    twin = scrambled(module)
+    others: dict[str, Any] = given | {
+        name: scrambled(each) for name, each in given.items() if name != "mask"
+    }
+    back = ch.convert(layer, into=twin, **others)
+    assert back.layer is layer
+    assert [row.theirs for row in back.rows] == [row.theirs for row in conversion.rows]
+    for parameter in layer.parameters():
+        with torch.no_grad():
+            parameter.zero_()
+    for made_or_read in (module, twin):
+        assert list(made_or_read.state_dict()) == list(before)
+        for name, tensor in made_or_read.state_dict().items():
+            close(tensor, before[name])
+    named = {row.theirs.partition("[")[0] for row in conversion.rows}
+    for name, _ in [*module.named_parameters(), *module.named_buffers()]:
+        assert any(name in each.split(", ") for each in named), name
+    ours = {row.ours.partition("[")[0] for row in conversion.rows}
+    assert {name for name, _ in layer.named_parameters()} <= ours
+    return ch.convert(module, **given).layer
+
+
+@pytest.mark.parametrize("kind", MODEL_TYPES)
+def test_models_of_transformers(kind: str) -> None:
+    model = model_of(kind)
+    found = calls(kind, model)
+    assert found
+    for call in found:
+        layer = goes_there_and_back(call.module, **beside(call, model))
+        single = kind not in (*BERT, *T5, *READS_TWICE, "gpt2")
+        close(layer(call.x, call.context), call.output, single=single)
+
+
+ROPES: dict[str, dict[str, Any]] = {
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 3.0},
+    "yarn": {"factor": 8.0, "original_max_position_embeddings": 5, "beta_fast": 3.0},
+    "llama3": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 40,
+    },
+    "longrope": {
+        "factor": 4.0,
+        "short_factor": [1.0, 1.1, 1.3],
+        "long_factor": [1.0, 2.0, 3.0],
+        "original_max_position_embeddings": 5,
+    },
+}
+
+
+@pytest.mark.parametrize("rope", ROPES)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_rotary_positions_that_are_stretched(rope: str) -> None:
+    # Longer than a dynamic one was trained on, which the others do not ask.
+    longest = 5 if rope == "dynamic" else 40
+    parameters = ROPES[rope] | {"rope_type": rope, "rope_theta": 100.0}
+    model = model_of("llama", rope_parameters=parameters, max_position_embeddings=longest)
+    for call in calls("llama", model):
+        close(goes_there_and_back(call.module)(call.x), call.output, single=True)
+
+
+def test_the_parts_of_a_layer() -> None:
+    model = model_of("gemma3_text")
+    near, far = (ch.convert(call.module).layer for call in calls("gemma3_text", model))
+    assert [type(part) for part in near.parts] == [QueryKeyNorm, Rotary, Scale]
+    assert str(near.mask).splitlines()[0] == "causal() & sliding_window(left=2, right=None)"
+    assert str(far.mask).splitlines()[0] == "causal()"
+    assert [parts_of(layer)[1].base for layer in (near, far)] == [10_000.0, 1_000_000.0]
+    first = calls("gemma2", model_of("gemma2"))[0].module
+    assert [type(part) for part in ch.convert(first).layer.parts] == [Rotary, Scale, Softcap]
+    first = calls("gpt_oss", model_of("gpt_oss"))[0].module
+    assert [type(part) for part in ch.convert(first).layer.parts] == [Rotary, Sinks]
+    first = calls("t5", model_of("t5"))[0].module
+    assert [type(part) for part in ch.convert(first).layer.parts] == [Scale, RelativeBias]
+    assert ch.convert(first).layer.dropout == 0.2
+
+
+def test_bert_with_the_projection_of_its_output() -> None:
+    model = model_of("bert")
+    call = calls("bert", model)[0]
+    dense = model.encoder.layer[0].attention.output.dense
+    conversion = ch.convert(call.module, output=dense)
+    close(conversion.layer(call.x), dense(call.output))
+    assert ("output.weight", "output_projection.weight", "copied") in [
+        (row.theirs, row.ours, row.how) for row in conversion.rows
+    ]
+    other: Any = scrambled(dense)
+    ch.convert(conversion.layer, into=scrambled(call.module), output=other)
+    assert torch.equal(other.weight, dense.weight)
+
+
+def test_a_class_of_ones_own_with_the_projection_of_its_output() -> None:
+    module: Any = randomised(Head(13, 5))
+    dense: Any = randomised(nn.Linear(5, 11))
+    x = drawn(BATCH, TOKENS, 13)
+    close(goes_there_and_back(module, output=dense)(x), dense(module(x)))
+
+
+def test_gpt2_as_older_versions_keep_it() -> None:
+    """With a mask and the number that hides a score, as buffers."""
+    call = calls("gpt2", model_of("gpt2"))[0]
+    shape = (1, 1, TOKENS, TOKENS)
+    call.module.register_buffer("bias", torch.ones(shape, dtype=torch.bool).tril())
+    call.module.register_buffer("masked_bias", torch.tensor(-1e4))
+    conversion = ch.convert(call.module)
+    close(conversion.layer(call.x), call.output)
+    assert Row("bias", "mask", "causal()") in conversion.rows
+    call.module.register_buffer("bias", torch.ones(shape))
+    text = (
+        "clearhead.convert must make something of everything that a GPT2Attention holds; left "
+        "over: bias (1, 1, 7, 7)."
+    )
+    with refused("convert.left-over", text):
+        ch.convert(call.module)
+
+
+def test_gpt2_attends_to_a_context() -> None:
+    config = transformers.GPT2Config(n_embd=15, n_head=3, attn_pdrop=0.0, resid_pdrop=0.0)
+    config._attn_implementation = "eager"
+    attention = transformers.models.gpt2.modeling_gpt2.GPT2Attention
+    module = attention(config, is_cross_attention=True, layer_idx=0).double().eval()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    x, context = drawn(BATCH, TOKENS, 15), drawn(BATCH, SOURCE_TOKENS, 15)
+    layer = goes_there_and_back(module)
+    assert layer.mask is None
+    close(layer(x, context), module(x, encoder_hidden_states=context)[0])
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+class NanoGPT(nn.Module):
+    """As in nanoGPT: a matrix for all three, heads side by side."""
+
+    def __init__(self, width: int = 15, heads: int = 3, *, bias: bool, causal: bool) -> None:
+        super().__init__()
+        self.c_attn = nn.Linear(width, 3 * width, bias=bias)
+        self.c_proj = nn.Linear(width, width, bias=bias)
+        self.attn_dropout, self.resid_dropout = nn.Dropout(0.3), nn.Dropout(0.2)
+        self.n_head, self.n_embd, self.dropout = heads, width, 0.3
+        self.is_causal = causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            each.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+            for each in self.c_attn(x).split(self.n_embd, dim=2)
+        )
+        context = F.scaled_dot_product_attention(query, key, value, is_causal=self.is_causal)
+        return self.resid_dropout(self.c_proj(context.transpose(1, 2).flatten(2)))
+
+
+class SelfAttention(nn.Module):
+    """As in the tutorials: bare matrices; the one for cross-attention takes two texts."""
+
+    def __init__(self, width: int, key_width: int, value_width: int, *, cross: bool) -> None:
+        super().__init__()
+        self.W_query = nn.Parameter(torch.rand(width, key_width))
+        self.W_key = nn.Parameter(torch.rand(width, key_width))
+        self.W_value = nn.Parameter(torch.rand(width, value_width))
+        self.cross = cross
+
+    def forward(self, x_1: Tensor, *texts: Tensor) -> Tensor:
+        (x_2,) = texts if self.cross else (x_1,)
+        query, key = x_1 @ self.W_query, x_2 @ self.W_key
+        weights = torch.softmax(query @ key.T / key.shape[-1] ** 0.5, dim=-1)
+        return weights @ (x_2 @ self.W_value)
+
+
+class CausalAttention(nn.Module):
+    """As in the tutorials: one head, or several with a projection."""
+
+    def __init__(
+        self, width: int, out: int, *, bias: bool, heads: int | None = None, mask: str = "triu"
+    ) -> None:
+        super().__init__()
+        self.W_query = nn.Linear(width, out, bias=bias)
+        self.W_key = nn.Linear(width, out, bias=bias)
+        self.W_value = nn.Linear(width, out, bias=bias)
+        self.dropout = nn.Dropout(0.5)
+        ones = torch.ones(TOKENS, TOKENS)
+        future = ones.triu(1) if mask == "triu" else ones.tril()
+        self.register_buffer("mask", future)
+        self.split = heads
+        if heads is not None:
+            self.num_heads = heads
+            self.out_proj = nn.Linear(out, out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            layer(x).unflatten(-1, (self.split or 1, -1)).transpose(1, 2)
+            for layer in (self.W_query, self.W_key, self.W_value)
+        )
+        scores = query @ key.mT
+        mask: Any = self.mask
+        hidden = mask.bool()[: x.shape[1], : x.shape[1]]
+        scores = scores.masked_fill(hidden, -torch.inf)
+        weights = self.dropout(torch.softmax(scores / key.shape[-1] ** 0.5, dim=-1))
+        context = (weights @ value).transpose(1, 2).flatten(2)
+        return context if self.split is None else self.out_proj(context)
+
+
+class Wrapper(nn.Module):
+    """As in the tutorials: modules of one head, side by side."""
+
+    def __init__(self, heads: list[nn.Module], proj: nn.Module | None = None) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(heads)
+        self.proj = proj
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        context = torch.cat([head(x) for head in self.heads], dim=-1)
+        return context if self.proj is None else self.dropout(self.proj(context))
+
+
+class Head(nn.Module):
+    """As in the lecture on nanoGPT, where scores are scaled by the width of a head."""
+
+    def __init__(self, width: int, size: int, *, by: int | None = None) -> None:
+        super().__init__()
+        self.key = nn.Linear(width, size, bias=False)
+        self.query = nn.Linear(width, size, bias=False)
+        self.value = nn.Linear(width, size, bias=False)
+        self.register_buffer("tril", torch.ones(TOKENS, TOKENS).tril())
+        self.dropout = nn.Dropout(0.2)
+        self.by = by or size
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens, tril = x.shape[1], torch.ones(TOKENS, TOKENS).tril()
+        scores = self.query(x) @ self.key(x).mT * self.by**-0.5
+        scores = scores.masked_fill(tril[:tokens, :tokens] == 0, -torch.inf)
+        return self.dropout(torch.softmax(scores, dim=-1)) @ self.value(x)
+
+
+class Diffusion(nn.Module):
+    """As in diffusers: heads and a scale, and a list of a projection and its dropout."""
+
+    def __init__(
+        self, context: int | None = None, *, norm: str | None = None, **extra: Any
+    ) -> None:
+        super().__init__()
+        self.heads, self.scale = 3, extra.pop("scale", 5**-0.5)
+        self.to_q = nn.Linear(13, 15, bias=False)
+        self.to_k = nn.Linear(context or 13, 15, bias=False)
+        self.to_v = nn.Linear(context or 13, 15, bias=False)
+        self.to_out: nn.Module = nn.ModuleList([nn.Linear(15, 13), nn.Dropout(0.1)])
+        kinds: dict[str, Any] = {"rms": nn.RMSNorm, "layer": nn.LayerNorm}
+        self.norm_q, self.norm_k = (
+            None if norm is None else kinds[norm](5, eps=1e-5) for _ in range(2)
+        )
+        self.residual_connection, self.rescale_output_factor = False, 1.0
+        self.group_norm: nn.Module | None = None
+        for name, value in extra.items():
+            setattr(self, name, value)
+
+    def forward(self, hidden_states: Tensor, encoder_hidden_states: Tensor | None = None) -> Tensor:
+        x = hidden_states
+        source = x if encoder_hidden_states is None else encoder_hidden_states
+        query, key, value = (
+            layer(given).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for layer, given in ((self.to_q, x), (self.to_k, source), (self.to_v, source))
+        )
+        if self.norm_q is not None and self.norm_k is not None:
+            query, key = self.norm_q(query), self.norm_k(key)
+        context = F.scaled_dot_product_attention(query, key, value, scale=self.scale)
+        context = context.transpose(1, 2).flatten(2)
+        for layer in self.to_out if isinstance(self.to_out, nn.ModuleList) else [self.to_out]:
+            context = layer(context)
+        return context
+
+
+class Grouped(nn.Module):
+    """A class of one's own: grouped heads, and whatever `extra` does to the scores."""
+
+    def __init__(self, *, key_bias: bool, extra: Callable[[Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        self.head_dim = 5
+        self.q_proj = nn.Linear(13, 6 * 5)
+        self.k_proj = nn.Linear(13, 2 * 5, bias=key_bias)
+        self.v_proj = nn.Linear(13, 2 * 7)
+        self.o_proj = nn.Linear(6 * 7, 17, bias=False)
+        self.extra = extra
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        query, key, value = (
+            layer(x).unflatten(-1, (heads, -1)).transpose(1, 2)
+            for layer, heads in ((self.q_proj, 6), (self.k_proj, 2), (self.v_proj, 2))
+        )
+        scores = query @ key.repeat_interleave(3, dim=1).mT / 5**0.5
+        weights = torch.softmax(scores if self.extra is None else self.extra(scores), dim=-1)
+        context = weights @ value.repeat_interleave(3, dim=1)
+        return self.o_proj(context.transpose(1, 2).flatten(2)), None
+
+
+class Short(nn.Module):
+    """A class of one's own with the names of T5, and a scale that is said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(13, 15), nn.Linear(13, 15, bias=False)
+        self.v, self.o = nn.Linear(13, 15), nn.Linear(15, 13)
+        self.n_heads, self.scale, self.dropout = 3, 0.7, 0.1
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            layer(x).unflatten(-1, (3, 5)).transpose(1, 2) for layer in (self.q, self.k, self.v)
+        )
+        weights = torch.softmax(self.scale * query @ key.mT, dim=-1)
+        return self.o((weights @ value).transpose(1, 2).flatten(2))
+
+
+def heads(count: int = 3, **options: Any) -> list[nn.Module]:
+    return [CausalAttention(13, 5, bias=True, **options) for _ in range(count)]
+
+
+OWN_CLASSES: dict[str, Callable[[], nn.Module]] = {
+    "nanoGPT": lambda: NanoGPT(bias=False, causal=True),
+    "nanoGPT, open, with bias": lambda: NanoGPT(bias=True, causal=False),
+    "nanoGPT, before flash": lambda: with_triangle(NanoGPT(bias=True, causal=True)),
+    "one causal head": lambda: CausalAttention(13, 7, bias=False),
+    "one causal head with bias": lambda: CausalAttention(13, 7, bias=True),
+    "split heads": lambda: CausalAttention(13, 15, bias=False, heads=3),
+    "split heads with bias": lambda: CausalAttention(13, 15, bias=True, heads=5),
+    "a list of heads": lambda: Wrapper(heads()),
+    "a list of heads with a projection": lambda: Wrapper(heads(), nn.Linear(15, 11)),
+    "the lecture's heads": lambda: Wrapper([Head(13, 5) for _ in range(3)], nn.Linear(15, 13)),
+    "diffusion, to itself": Diffusion,
+    "diffusion, with norms": lambda: Diffusion(norm="rms"),
+    "diffusion, with a scale": lambda: Diffusion(scale=0.7),
+    "diffusion, a projection alone": lambda: changed(Diffusion(), to_out=nn.Linear(15, 13)),
+    "diffusion, no projection": lambda: changed(Diffusion(), to_out=nn.Identity()),
+    "the names of T5": Short,
+    "grouped": lambda: Grouped(key_bias=True),
+    "grouped, keys without bias": lambda: Grouped(key_bias=False),
+}
+
+
+def with_triangle(module: NanoGPT) -> nn.Module:
+    module.register_buffer("bias", torch.ones(TOKENS, TOKENS).tril().view(1, 1, TOKENS, TOKENS))
+    return module
+
+
+def randomised(module: nn.Module) -> nn.Module:
+    module = module.double().eval()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    return module
+
+
+@pytest.mark.parametrize("name", OWN_CLASSES)
+def test_classes_of_ones_own(name: str) -> None:
+    module = randomised(OWN_CLASSES[name]())
+    layer = goes_there_and_back(module)
+    x = drawn(BATCH, TOKENS, layer.embed_dim)
+    expected = module(x)
+    close(layer(x), expected[0] if isinstance(expected, tuple) else expected)
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_bare_matrices(cross: bool) -> None:
+    module = randomised(SelfAttention(13, 5, 7, cross=cross))
+    x, context = drawn(TOKENS, 13), drawn(SOURCE_TOKENS, 13)
+    layer = goes_there_and_back(module)
+    assert (layer.head_dim, layer.value_head_dim, layer.output_dim) == (5, 7, 7)
+    if cross:
+        close(layer(x, context), module(x, context))
+    else:
+        close(layer(x), module(x))
+
+
+def test_attention_to_a_text() -> None:
+    module = randomised(Diffusion(11))
+    x, context = drawn(BATCH, TOKENS, 13), drawn(BATCH, SOURCE_TOKENS, 11)
+    close(goes_there_and_back(module)(x, context), module(x, context))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("context_dim", [15, 11])
+def test_pytorchs_layer(bias: bool, context_dim: int) -> None:
+    module = nn.MultiheadAttention(
+        15, 3, kdim=context_dim, vdim=context_dim, bias=bias, batch_first=True, dropout=0.25
+    )
+    randomised(module)
+    layer = goes_there_and_back(module)
+    x, context = drawn(BATCH, TOKENS, 15), drawn(BATCH, SOURCE_TOKENS, context_dim)
+    close(layer(x, context), module(x, context, context)[0])
+    assert layer.dropout == 0.25
+
+
+def test_a_mask_that_a_module_is_handed() -> None:
+    module = randomised(nn.MultiheadAttention(15, 3, batch_first=True))
+    x = drawn(BATCH, TOKENS, 15)
+    layer = goes_there_and_back(module, mask=ch.causal())
+    hidden = ~ch.causal().to_dense(TOKENS, TOKENS)
+    close(layer(x), module(x, x, x, attn_mask=hidden)[0])
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_else_is_carried_over(dtype: torch.dtype, training: bool) -> None:
+    module = NanoGPT(bias=True, causal=True).to(dtype).train(training)
+    state = torch.random.get_rng_state()
+    layer = ch.convert(module).layer
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert {parameter.dtype for parameter in layer.parameters()} == {dtype}
+    assert module.training == layer.training == training
+    assert layer.dropout == 0.3
+
+
+def test_a_copy_is_run_without_hooks() -> None:
+    module, heard = NanoGPT(bias=True, causal=True), []
+    module.register_forward_hook(lambda *given: heard.append(1))
+    module.c_attn.register_forward_pre_hook(lambda *given: heard.append(2))
+    ch.convert(module)
+    assert heard == []
+    module(torch.zeros(1, TOKENS, 15))
+    assert heard == [2, 1]
+
+
+def test_the_report() -> None:
+    model = model_of("gpt2", attn_pdrop=0.1, hidden_size=16, num_attention_heads=2)
+    module = model.h[0].attn
+    conversion = ch.convert(module)
+    assert (
+        str(conversion)
+        == """GPT2Attention → MultiHeadAttention
+  c_attn.weight[:, 0:16]   →  query_projection.weight   transposed
+  c_attn.bias[0:16]        →  query_projection.bias     copied
+  c_attn.weight[:, 16:32]  →  key_projection.weight     transposed
+  c_attn.bias[16:32]       →  key_projection.bias       copied
+  c_attn.weight[:, 32:48]  →  value_projection.weight   transposed
+  c_attn.bias[32:48]       →  value_projection.bias     copied
+  c_proj.weight            →  output_projection.weight  transposed
+  c_proj.bias              →  output_projection.bias    copied
+  is_causal                →  mask                      causal()
+  attn_dropout             →  dropout                   0.1
+  resid_dropout            →  -                         left to you: dropout 0.1 of the output while training"""
+    )
+    back = ch.convert(conversion.layer, into=module)
+    assert str(back).splitlines()[:2] == [
+        "MultiHeadAttention → GPT2Attention",
+        "  query_projection.weight   →  c_attn.weight[:, 0:16]   transposed",
+    ]
+    # A tutorial's class has the name of ours.
+    module = CausalAttention(13, 15, bias=False, heads=3)
+    type(module).__name__, name = "MultiHeadAttention", type(module).__name__
+    assert "W_query.weight   →  query_projection.weight" in str(ch.convert(module))
+    type(module).__name__ = name
+    gemma = model_of("gemma3_text").layers[0].self_attn
+    conversion = ch.convert(gemma)
+    assert [row.how for row in conversion.rows[4:6]] == ["plus 1", "plus 1"]
+    back = ch.convert(conversion.layer, into=gemma)
+    assert [row.how for row in back.rows[4:6]] == ["minus 1", "minus 1"]
+
+
+@contextmanager
+def refused(code: str, text: str, error: type[ClearheadError] = UnsupportedError) -> Iterator[None]:
+    """Expect the error with this text, and no other.
+
+    Where the types are checked at run time, that check comes before a refusal of a type.
+    """
+    expected = (error, TypeCheckError) if error is ArgumentTypeError else error
+    with pytest.raises(expected) as caught:
+        yield
+    if isinstance(caught.value, ClearheadError):
+        assert str(caught.value) == f"[{code}] {text}"
+
+
+def cannot_read(module: nn.Module, *reasons: str, **given: Any) -> None:
+    text = f"clearhead.convert cannot read this {type(module).__name__}."
+    with refused("convert.refused", "\n  - ".join([text, *reasons])):
+        ch.convert(module, **given)
+
+
+def attention_of(kind: str, **sizes: Any) -> Any:
+    return calls(kind, model_of(kind, **sizes))[0].module
+
+
+def changed(module: nn.Module, **attributes: Any) -> nn.Module:
+    for name, value in attributes.items():
+        setattr(module, name, value)
+    return module
+
+
+def in_whole_numbers(module: nn.Module) -> nn.Module:
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+        parameter.data = parameter.data.to(torch.int8)
+    return module
+
+
+KNOWN = "these names: " + ", ".join(sorted(PROJ))
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
+    "PyTorch's, all of it": (
+        lambda: nn.MultiheadAttention(15, 3, kdim=11, add_bias_kv=True, add_zero_attn=True),
+        [
+            "add_bias_kv=True: a learned key and value that every query sees",
+            "add_zero_attn=True: a key and value of zeros that every query sees",
+            "kdim=11 and vdim=15: keys and values of other widths than each other",
+        ],
+    ),
+    "a model that is not known, with norms as wide as all heads": (
+        lambda: attention_of("olmo2"),
+        [
+            f"model type 'olmo2': what its forward does is not known; known with {KNOWN}",
+            "q_norm.weight (24,) must be one number for each of the 6 of a head",
+            "k_norm.weight (12,) must be one number for each of the 6 of a head",
+        ],
+    ),
+    "a model without a configuration in its layer": (
+        lambda: model_of("mpnet").encoder.layer[0].attention.attn,
+        ["model type 'mpnet': what its forward does is not known; known with these names: mt5, t5"],
+    ),
+    "heads of other sizes": (
+        lambda: Wrapper([CausalAttention(13, 5, bias=True), CausalAttention(13, 7, bias=True)]),
+        ["heads must have matrices of the same shapes as each other"],
+    ),
+    "weights that are worked out": (
+        lambda: changed(
+            Grouped(key_bias=True), k_proj=nn.utils.parametrizations.weight_norm(nn.Linear(13, 10))
+        ),
+        [
+            "k_proj must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+            "torch.nn.utils.parametrize.ParametrizedLinear"
+        ],
+    ),
+    "heads that do not divide": (
+        lambda: changed(NanoGPT(bias=True, causal=True), n_head=4),
+        [
+            "queries of width 15 must be num_heads × head_dim; the module says num_heads=4, head_dim=None"
+        ],
+    ),
+    "no number of heads": (
+        lambda: changed(NanoGPT(bias=True, causal=True), n_head=None),
+        [
+            "queries of width 15 must be num_heads × head_dim; the module says num_heads=None, "
+            "head_dim=None"
+        ],
+    ),
+    "keys of another width": (
+        lambda: changed(Grouped(key_bias=True), k_proj=nn.Linear(13, 9)),
+        ["keys of width 9 and values of width 14 are no heads for 6 heads of width 5"],
+    ),
+    "two contexts, and an output of another width": (
+        lambda: changed(Grouped(key_bias=True), k_proj=nn.Linear(11, 10), o_proj=nn.Linear(41, 3)),
+        [
+            "keys are made of width 11, values of width 13: not one context",
+            "o_proj.weight takes width 41; the heads give 42",
+        ],
+    ),
+    "three that are not": (
+        lambda: changed(NanoGPT(bias=True, causal=True), c_attn=nn.Linear(15, 44)),
+        ["c_attn must give 3 times one width; it gives 44"],
+    ),
+    "no linear layer": (
+        lambda: changed(Grouped(key_bias=True), q_proj=nn.Bilinear(2, 2, 2), v_proj=nn.Identity()),
+        [
+            "q_proj must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+            "torch.nn.modules.linear.Bilinear",
+            "v_proj must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+            "torch.nn.modules.linear.Identity",
+        ],
+    ),
+    "a matrix that is none": (
+        lambda: changed(SelfAttention(13, 5, 7, cross=False), W_key=nn.Parameter(torch.zeros(3))),
+        [
+            "W_key must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+            "torch.nn.parameter.Parameter"
+        ],
+    ),
+    "several dtypes": (
+        lambda: changed(Grouped(key_bias=True), k_proj=nn.Linear(13, 10).double()),
+        [
+            "weights must be of one dtype on one device; got torch.float32 on cpu, torch.float64 on "
+            "cpu"
+        ],
+    ),
+    "whole numbers": (
+        lambda: in_whole_numbers(Grouped(key_bias=True)),
+        ["weights must be floating; they are torch.int8 on cpu"],
+    ),
+    "no numbers": (
+        lambda: Diffusion(norm="rms").to("meta"),
+        ["weights must be there; they are on the meta device"],
+    ),
+    "dropout of everything": (
+        lambda: changed(NanoGPT(bias=True, causal=True), attn_dropout=nn.Dropout(1.0)),
+        ["attn_dropout must be a probability below 1; it is 1.0"],
+    ),
+    "a layer that is not numbered": (
+        lambda: changed(attention_of("gpt2"), layer_idx=None),
+        ["scale_attn_by_inverse_layer_idx needs a layer_idx; it is None"],
+    ),
+    "a norm that takes the mean away": (
+        lambda: Diffusion(norm="layer"),
+        [
+            "norm_q must be a root mean square norm times its weight, or times 1 + its weight; "
+            "LayerNorm is neither",
+            "norm_k must be a root mean square norm times its weight, or times 1 + its weight; "
+            "LayerNorm is neither",
+            "left over: norm_q.bias (5,), norm_k.bias (5,)",
+        ],
+    ),
+    "one norm, and one that adds nothing": (
+        lambda: changed(Diffusion(norm="rms"), norm_q=None, norm_k=nn.RMSNorm(5)),
+        [
+            "norm_q must be a root mean square norm with a weight and an eps; it is NoneType",
+            "norm_k must be a root mean square norm with a weight and an eps; it is RMSNorm",
+        ],
+    ),
+    "norms that add different numbers": (
+        lambda: changed(Diffusion(norm="rms"), norm_k=nn.RMSNorm(5, eps=1e-3)),
+        ["norm_q adds 1e-05, norm_k 0.001: not one eps"],
+    ),
+    "what diffusion models do beside": (
+        lambda: Diffusion(
+            residual_connection=True, rescale_output_factor=2.0, group_norm=nn.GroupNorm(1, 13)
+        ),
+        [
+            "group_norm=GroupNorm: our layer has no place for it",
+            "residual_connection=True: our layer has no place for it",
+            "rescale_output_factor=2.0: our layer has no place for it",
+            "left over: group_norm.weight (13,), group_norm.bias (13,)",
+        ],
+    ),
+    "sinks of another shape": (
+        lambda: changed(attention_of("gpt_oss"), sinks=nn.Parameter(torch.zeros(3).double())),
+        ["sinks (3,) must be one number for each of 4 heads"],
+    ),
+    "buckets that we have none of": (
+        lambda: changed(attention_of("t5"), relative_attention_max_distance=1),
+        [
+            "relative_attention_bias: num_buckets must be even, 2 or more on a side, and "
+            "max_distance more than those that have a bucket each; got num_buckets=8, "
+            "max_distance=1"
+        ],
+    ),
+    "a decoder that does not say whether it is causal": (
+        lambda: changed(attention_of("opt"), is_causal=None, is_decoder=True),
+        ["is_decoder=True without is_causal: whether it sees what is ahead is not said"],
+    ),
+    "a window of an encoder": (
+        lambda: changed(attention_of("qwen2"), is_causal=False),
+        ["sliding_window=3 of a layer that is not causal"],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: NanoGPT(bias=True, causal=True), "c_proj"),
+        (lambda: attention_of("bert"), "key"),
+        (lambda: attention_of("t5"), "o"),
+        (Diffusion, "to_k"),
+        (lambda: CausalAttention(13, 15, bias=True, heads=3), "out_proj"),
+    ],
+)
+def test_what_is_no_matrix(make: Callable[[], nn.Module], name: str) -> None:
+    reason = (
+        f"{name} must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+        "torch.nn.modules.activation.Tanh"
+    )
+    cannot_read(changed(make(), **{name: nn.Tanh()}), reason)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    make, reasons = REFUSED[name]
+    cannot_read(make(), *reasons)
+
+
+ROPES_REFUSED: dict[str, tuple[Any, str]] = {
+    "no base": (
+        {"rope_type": "default"},
+        "config.rope_parameters must give a rope_theta for this layer; it is "
+        "{'rope_type': 'default'}",
+    ),
+    "a kind that is not known": (
+        {"rope_type": "proportional", "rope_theta": 100.0},
+        "rope_type='proportional': such rotary positions are not known; known: default, linear, "
+        "dynamic, yarn, llama3, longrope",
+    ),
+    "a word that is not known": (
+        {"rope_type": "yarn", "rope_theta": 100.0, "factor": 2.0, "mscale": 1.0, "a": 1},
+        "config.rope_parameters says a, mscale, which is not known",
+    ),
+    "a number that is missing": (
+        {"rope_type": "linear", "rope_theta": 100.0},
+        "config.rope_parameters of rope_type='linear': 'factor' is missing",
+    ),
+    "a number that cannot be": (
+        {"rope_type": "linear", "rope_theta": 100.0, "factor": 0.5},
+        "config.rope_parameters of rope_type='linear': factor must be a number, 1 or more; got 0.5",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROPES_REFUSED)
+def test_rotary_positions_that_are_refused(name: str) -> None:
+    module = attention_of("llama")
+    parameters, reason = ROPES_REFUSED[name]
+    module.config.rope_parameters = parameters
+    cannot_read(module, reason)
+
+
+def test_positions_as_older_versions_describe_them() -> None:
+    call = calls("llama", model_of("llama"))[0]
+    config = SimpleNamespace(model_type="llama", num_attention_heads=4, rope_theta=10_000.0)
+    changed(call.module, config=config)
+    close(ch.convert(call.module).layer(call.x), call.output, single=True)
+    config.rope_scaling = {"type": "linear", "factor": 2.0}
+    (rotary,) = parts_of(ch.convert(call.module).layer)
+    assert rotary.scaling == ch.layers.Linear(2.0)
+    config.rope_local_base_freq = 10.0
+    cannot_read(
+        call.module, "config.rope_parameters must give a rope_theta for this layer; it is None"
+    )
+
+
+def test_a_block_that_is_handed_its_bias() -> None:
+    model = model_of("t5")
+    module = model.encoder.block[1].layer[0].SelfAttention
+    cannot_read(
+        module,
+        "this block is handed the relative bias of the first one; give that too, as "
+        "relative_bias=first.relative_attention_bias",
+    )
+    cannot_read(
+        module,
+        "relative_bias.weight must have a column for each of 4 heads; its shape is (8, 3)",
+        relative_bias=nn.Embedding(8, 3),
+    )
+    cannot_read(
+        module,
+        "relative_bias.weight must have a column for each of 4 heads; it is missing",
+        relative_bias=nn.Identity(),
+    )
+    text = (
+        "clearhead.convert must make something of everything that a T5Attention holds; left over: "
+        "relative_bias.weight (8, 4)."
+    )
+    with refused("convert.left-over", text):
+        ch.convert(
+            model.decoder.block[0].layer[1].EncDecAttention,
+            relative_bias=nn.Embedding(8, 4).double(),
+        )
+
+
+def test_what_a_copy_that_is_run_shows() -> None:
+    def capped(scores: Tensor) -> Tensor:
+        return scores.tanh()
+
+    def broken(scores: Tensor) -> Tensor:
+        raise ValueError("out of order")
+
+    with pytest.raises(UnsupportedError) as caught:
+        ch.convert(Grouped(key_bias=True, extra=capped))
+    assert caught.value.code == "convert.refused"
+    assert caught.value.message.startswith(
+        "clearhead.convert cannot read this Grouped.\n  - its output is not that of its weights: a "
+        "copy that was run on 5 tokens is off by "
+    )
+    cannot_read(
+        Grouped(key_bias=True, extra=broken),
+        "a copy of it could not be run on x of shape (2, 5, 13), to find what its weights do not "
+        "tell: ValueError: out of order",
+    )
+    # The lecture's first version divides by the width of the input.
+    with pytest.raises(UnsupportedError, match="its output is not that of its weights"):
+        ch.convert(Wrapper([Head(13, 5, by=13)]))
+    # A tutorial's mask is 1 where it hides; one that is 1 where it shows hides the past.
+    with pytest.raises(UnsupportedError, match="its output is not that of its weights"):
+        ch.convert(CausalAttention(13, 7, bias=False, mask="tril"))
+
+
+def test_a_window_that_does_not_show() -> None:
+    module = changed(NanoGPT(bias=True, causal=True), window_size=5)
+    cannot_read(
+        module, "window_size=5: a window does not show on the 5 tokens that a copy is run on"
+    )
+    ch.convert(changed(module, window_size=None))
+
+
+def test_an_output_of_another_shape() -> None:
+    class Summed(NanoGPT):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).sum(dim=1)
+
+    class Named(NanoGPT):
+        def forward(self, x: Tensor) -> Any:
+            return {"output": super().forward(x)}
+
+    class Locked(NanoGPT):
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise TypeError("one is enough")
+
+    cannot_read(
+        Summed(bias=True, causal=True),
+        "its output has shape (2, 15); by its weights it would be (2, 5, 15)",
+    )
+    cannot_read(
+        Named(bias=True, causal=True),
+        "a copy of it could not be run on x of shape (2, 5, 15), to find what its weights do not "
+        "tell: TypeError: its output is a dict",
+    )
+    cannot_read(
+        Locked(bias=True, causal=True),
+        "a copy of it could not be made to be run: one is enough",
+    )
+
+
+def test_a_subclass_of_ones_own_is_not_known_by_its_configuration() -> None:
+    model = model_of("llama")
+
+    class Mine(type(model.layers[0].self_attn)):
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    module = model.layers[0].self_attn
+    module.__class__ = Mine
+    with pytest.raises(UnsupportedError, match="its output is not that of its weights"):
+        ch.convert(module)
+
+
+def test_what_is_left_over() -> None:
+    module = changed(Grouped(key_bias=True), gate=nn.Linear(13, 3))
+    module.register_buffer("steps", torch.zeros(7, 2))
+    text = (
+        "clearhead.convert must make something of everything that a Grouped holds; left over: "
+        "gate.weight (3, 13), gate.bias (3,), steps (7, 2)."
+    )
+    with refused("convert.left-over", text):
+        ch.convert(module)
+    with refused("convert.left-over", text):
+        ch.convert(ch.convert(Grouped(key_bias=True)).layer, into=module)
+    text = (
+        "clearhead.convert must make something of everything that a Grouped holds; left over: "
+        "o_proj.weight (17, 42)."
+    )
+    with refused("convert.left-over", text):
+        ch.convert(Grouped(key_bias=True), output=nn.Linear(42, 3))
+
+
+FAMILIES = """
+  - torch.nn.MultiheadAttention
+  - GPT-2, nanoGPT: c_attn, c_proj
+  - Llama, Mistral, Qwen, Gemma, BART, Whisper, CLIP: q_proj, k_proj, v_proj
+  - BERT, RoBERTa: query, key, value, and the projection of the output as output=
+  - the tutorials: W_query, W_key, W_value, or a list of heads
+  - T5: q, k, v, o
+  - diffusion models: to_q, to_k, to_v, to_out"""
+
+
+def test_what_is_not_known() -> None:
+    text = "module must be an attention layer of a known kind; got {}."
+    with refused("convert.unknown", text.format("Linear") + FAMILIES):
+        ch.convert(nn.Linear(2, 2))
+    model = model_of("bert").encoder.layer
+    inside = " In it are some: self."
+    with refused("convert.unknown", text.format("BertAttention") + inside + FAMILIES):
+        ch.convert(model[0].attention)
+    model = model_of("bart")
+    inside = (
+        " In it are some: encoder.layers.0.self_attn, encoder.layers.1.self_attn, "
+        "decoder.layers.0.self_attn and 3 more."
+    )
+    with refused("convert.unknown", text.format("BartModel") + inside + FAMILIES):
+        ch.convert(model)
+
+
+def test_types() -> None:
+    layer = ch.MultiHeadAttention(15, num_heads=3)
+    wrong: Any = "a layer"
+    text = "module must be a torch.nn.Module; got str."
+    with refused("convert.type", text, ArgumentTypeError):
+        ch.convert(wrong)
+    text = "output must be a torch.nn.Module; got str."
+    with refused("convert.type", text, ArgumentTypeError):
+        ch.convert(nn.Linear(2, 2), output=wrong)
+    text = (
+        "module must be a layer of another library, or a clearhead.MultiHeadAttention with the "
+        "module to write into as into=; got {}."
+    )
+    with refused("convert.type", text.format("MultiHeadAttention without into"), ArgumentTypeError):
+        ch.convert(layer)
+    with refused("convert.type", text.format("Linear with into"), ArgumentTypeError):
+        ch.convert(nn.Linear(2, 2), into=nn.MultiheadAttention(15, 3))
+
+
+def fits(**options: Any) -> ch.MultiHeadAttention:
+    """A layer like that of `NanoGPT(bias=True, causal=True)`."""
+    plain: dict[str, Any] = {"num_heads": 3, "bias": True, "mask": ch.causal(), "dropout": 0.3}
+    given = plain | options
+    return ch.MultiHeadAttention(given.pop("embed_dim", 15), **given)
+
+
+def with_ones(layer: nn.Module, name: str) -> Any:
+    nn.init.ones_(layer.get_parameter(name))
+    return layer
+
+
+MISFITS: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "everything": (
+        lambda: fits(
+            embed_dim=12,
+            num_heads=4,
+            num_kv_heads=2,
+            context_dim=11,
+            output_dim=7,
+            value_head_dim=2,
+            mask=None,
+            dropout=None,
+            parts=[Rotary(3 + 1), Softcap(3.0)],
+            head_dim=4,
+        ),
+        [
+            "embed_dim=12, and 15 in the module",
+            "num_heads=4, and 3 in the module",
+            "num_kv_heads=2, and 3 in the module",
+            "head_dim=4, and 5 in the module",
+            "value_head_dim=2, and 5 in the module",
+            "context_dim=11, and 15 in the module",
+            "output_dim=7, and 15 in the module",
+            "mask=None, and causal() in the module",
+            "dropout=None, and 0.3 in the module",
+            "parts: Rotary(4, base=10000, layout='half'), Softcap(3), and in the module: none",
+        ],
+    ),
+    "another mask": (
+        lambda: fits(mask=ch.full()),
+        ["mask=full(), and causal() in the module"],
+    ),
+    "another dtype": (
+        lambda: fits().double(),
+        ["weights of torch.float64 on cpu, and torch.float32 on cpu in the module"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_what_does_not_fit_is_not_written(name: str) -> None:
+    make, reasons = MISFITS[name]
+    module = NanoGPT(bias=True, causal=True)
+    cannot_write(make(), module, *reasons)
+
+
+def cannot_write(layer: Any, module: nn.Module, *reasons: str) -> None:
+    before = copy.deepcopy(module.state_dict())
+    text = f"clearhead.convert cannot write into this {type(module).__name__}."
+    with refused("convert.refused", "\n  - ".join([text, *reasons])):
+        ch.convert(layer, into=module)
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_numbers_that_have_no_place() -> None:
+    layer = with_ones(fits(), "key_projection.bias")
+    cannot_write(
+        layer,
+        NanoGPT(bias=False, causal=True),
+        "query_projection.bias must be zero: the module has none",
+        "key_projection.bias must be zero: the module has none",
+        "value_projection.bias must be zero: the module has none",
+        "output_projection.bias must be zero: the module has none",
+    )
+    head = CausalAttention(13, 7, bias=False)
+    layer = ch.convert(head).layer
+    ch.convert(layer, into=head)
+    cannot_write(
+        with_ones(layer, "output_projection.weight"),
+        head,
+        "output_projection.weight must be the identity: the module has none",
+    )
+
+
+def test_a_bias_that_is_not_there_is_written_as_zeros() -> None:
+    module = NanoGPT(bias=True, causal=True)
+    ch.convert(fits(bias=False, output_bias=False), into=module)
+    assert not module.c_attn.bias.any()
+    assert not module.c_proj.bias.any()
+
+
+def test_two_tensors_do_not_go_into_one() -> None:
+    module = Grouped(key_bias=True)
+    module.v_proj = nn.Linear(13, 10)
+    module.o_proj = nn.Linear(30, 17)
+    layer = ch.convert(randomised(copy.deepcopy(module))).layer.float()
+    module.v_proj = module.k_proj
+    cannot_write(
+        layer,
+        module,
+        "k_proj.weight and v_proj.weight are one tensor in the module",
+        "k_proj.bias and v_proj.bias are one tensor in the module",
+    )
+
+
+class Tripled(ch.MultiHeadAttention):
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.extra = nn.Parameter(torch.ones(3))
+
+
+def test_a_layer_of_ones_own_with_more_in_it() -> None:
+    layer = Tripled(15, num_heads=3, bias=True, mask=ch.causal(), dropout=0.3)
+    cannot_write(layer, NanoGPT(bias=True, causal=True), "extra has no place in the module")
