@@ -383,3 +383,27 @@ def test_any_problem(parts: bool, problem: tuple[Tensors, dict[str, Any]]) -> No
         if parts:
             take_apart(patch)
         assert_agrees("auto", tensors, **options)
+
+
+@pytest.mark.parametrize("kernel", ["fused", "blockwise"])
+@pytest.mark.parametrize("sinks", [None, torch.zeros(2)], ids=["", "sinks"])
+def test_second_derivatives_are_refused(kernel: str, sinks: Tensor | None) -> None:
+    tensors = {name: tensor.requires_grad_() for name, tensor in draw(1, 2, 2, 7).items()}
+    result = ch.attend(**tensors, mask=ch.causal(), sinks=sinks, kernel=kernel)
+    (first,) = torch.autograd.grad(result.square().sum(), tensors["key"], create_graph=True)
+    with pytest.raises(ch.UnsupportedError) as raised:
+        torch.autograd.grad(first.sum(), tensors["query"])
+    assert str(raised.value) == (
+        f'[kernel.second-derivative] kernel="{kernel}" has first derivatives only; '
+        'kernel="eager" has all of them.'
+    )
+
+
+def test_second_derivatives_of_the_definition() -> None:
+    tensors = draw(1, 2, 2, 5, dtype=torch.float64)
+    leaves = [tensor.requires_grad_() for tensor in tensors.values()]
+
+    def attended(*given: Tensor) -> Tensor:
+        return ch.attend(*given, mask=ch.causal(), softcap=2.0, kernel="eager")
+
+    assert torch.autograd.gradgradcheck(attended, leaves)

@@ -439,18 +439,6 @@ def test_a_bias_changed_between_the_passes_is_noticed() -> None:
         result.sum().backward()
 
 
-def test_second_derivatives_are_refused() -> None:
-    tensors = {name: tensor.requires_grad_() for name, tensor in draw(1, 2, 2, 7).items()}
-    result = ch.attend(**tensors, mask=ch.causal(), kernel="blockwise")
-    (first,) = torch.autograd.grad(result.square().sum(), tensors["key"], create_graph=True)
-    with pytest.raises(ch.UnsupportedError) as raised:
-        torch.autograd.grad(first.sum(), tensors["query"])
-    assert str(raised.value) == (
-        '[kernel.second-derivative] kernel="blockwise" has first derivatives only; '
-        'kernel="eager" has all of them.'
-    )
-
-
 def test_refusals() -> None:
     tensors = draw(1, 2, 2, 7)
     assert blockwise.refusals(pose(**tensors, softcap=1.0, dropout=0.5)) == []

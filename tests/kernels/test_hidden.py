@@ -138,9 +138,10 @@ def test_nan_in_the_open_is_never_swallowed(kernel: str, kv_len: int, dtype: tor
     for tensor in ("query", "key", "value"):
         tensors = draw(1, 2, 2, kv_len, kv_len, 4, 4, dtype)
         tensors[tensor][...] = NAN
-        # Without a mask, and without looking, PyTorch's own kernel is called and nothing else.
+        # Without a mask, and without looking, PyTorch's own kernel is called and nothing else; a
+        # single query is the last one, from which a causal mask hides nothing.
         looks = kernel == "eager" or fused._may_look(tensors["query"])
-        for mask in [None, *masks] if looks else masks:
+        for mask in [None, *masks] if looks else masks[kv_len == 1 :]:
             assert ch.attend(**tensors, mask=mask, kernel=kernel).isnan().all(), (tensor, mask)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from clearhead import stages
+from clearhead.errors import UnsupportedError
 from clearhead.masks.causal import Causal
 from clearhead.masks.spans import Spans
 from clearhead.problem import Problem
@@ -134,6 +135,9 @@ def attend(problem: Problem) -> Tensor:
         # The tensors have been brought to their precision; a float32 bias keeps its own.
         with torch.autocast(device, enabled=False):
             return attend(problem)
+    if _has_gradient(problem) and _is_plain(query):
+        query, key, value = _FirstDerivatives.apply(query, key, value)
+        problem = problem._replace(query=query, key=key, value=value)
     pieces = lower(problem)
     if _may_look(query):
         # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one
@@ -432,9 +436,13 @@ def _assemble(parts: list[Tensor], pieces: list[Piece]) -> Tensor:
 def _may_look(query: Tensor) -> bool:
     """Whether the values of the inputs can be read at once: not while tracing, and not on a device
     that would have to stop for it."""
+    return query.is_cpu and _is_plain(query)
+
+
+def _is_plain(query: Tensor) -> bool:
+    """Whether nothing traces or transforms the call."""
     return (
-        query.is_cpu
-        and type(query) in (Tensor, torch.nn.Parameter)
+        type(query) in (Tensor, torch.nn.Parameter)
         and not torch.compiler.is_compiling()
         and not is_functorch_wrapped_tensor(query)
     )
@@ -476,6 +484,38 @@ def _seen_of(problem: Problem, piece: Piece, marks: Tensor) -> Tensor:
         queries = len(range(*piece.queries.indices(problem.query_len)))
         return marks.sum(dim=2, keepdim=True).expand(-1, -1, queries, -1)
     return visible.float() @ marks
+
+
+class _FirstDerivatives(torch.autograd.Function):
+    """Inputs as they are, whose gradients say why they have none of their own: PyTorch would name an
+    operator that nobody has called, or nothing at all."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+        return tuple(each.view_as(each) for each in inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        # With the inputs, so that a gradient hangs on all of them.
+        return _NoSecond.apply(*grads, *ctx.saved_tensors)
+
+
+class _NoSecond(torch.autograd.Function):
+    """Gradients that cannot be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+        grads = tensors[: len(tensors) // 2]
+        return tuple(None if each is None else each.view_as(each) for each in grads)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        raise UnsupportedError(
+            "kernel.second-derivative",
+            'kernel="fused" has first derivatives only; kernel="eager" has all of them.',
+        )
 
 
 class _FlashWithLogsumexp(torch.autograd.Function):
