@@ -1,0 +1,169 @@
+"""Which recipe a subject follows: the right one, or one or two mutants of the bank."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from clearhead.conformance.contract import Contract
+from clearhead.conformance.recipes import EMPTY_STYLES, RIGHT, Recipe, Setting
+from clearhead.conformance.references import Mutant
+
+# The largest error, of the largest number, by which two ways to compute the same differ: float32
+# inside float64 code is 1e-7 for each operation. No mistake of the bank comes near it.
+CLOSE = {torch.float64: 1e-5, torch.float32: 1e-4}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of the subject: what went into its attention, and what came out."""
+
+    name: str
+    setting: Setting
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    target: Tensor
+    flat: bool = False
+    finish: Callable[[Tensor], Tensor] | None = None
+    dtype: torch.dtype = torch.float64
+
+    def under(self, contract: Contract) -> "Case":
+        """The same call, seen under another contract."""
+        return replace(self, setting=self.setting._replace(contract=contract))
+
+    def result(self, recipe: Recipe) -> Tensor | None:
+        """What the recipe makes of the same inputs; None where its functions do not fit them."""
+        compute = recipe.flat if self.flat else recipe.heads
+        try:
+            found = compute(self.query, self.key, self.value, self.setting)
+            if not self.flat and self.target.ndim == 3:
+                found = recipe.merge(found, self.setting)
+            elif not self.flat and recipe.merge is not RIGHT.merge:
+                # A subject that gives heads apart can still have merged and split them wrongly.
+                merged = recipe.merge(found, self.setting)
+                found = merged.view(found.shape)
+            return found if self.finish is None else self.finish(found)
+        except (RuntimeError, IndexError):
+            return None
+
+    def error(self, recipe: Recipe) -> float:
+        """The largest difference, of the largest number of the target; inf where NaN differs."""
+        found = self.result(recipe)
+        return torch.inf if found is None else distance(found, self.target)
+
+    def matches(self, recipe: Recipe) -> bool:
+        """Whether the recipe gives what the subject gave."""
+        return self.error(recipe) <= CLOSE[self.dtype]
+
+
+def distance(found: Tensor, target: Tensor) -> float:
+    """The largest difference, of the largest number of the target; inf where NaN differs."""
+    if found.shape != target.shape:
+        return torch.inf
+    finite = target.isfinite()
+    if not torch.equal(finite, found.isfinite()):
+        return torch.inf
+    if not finite.any():
+        return 0.0
+    largest = max(target[finite].abs().max().item(), 1e-30)
+    return (found - target)[finite].abs().max().item() / largest
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a subject computes: the right thing (no mutants), mutants, or nothing known (None)."""
+
+    mutants: tuple[Mutant, ...] | None
+    recipe: Recipe
+    contract: Contract
+    also: tuple[Mutant, ...] = ()
+    error: float = 0.0
+
+    @property
+    def right(self) -> bool:
+        return self.mutants == ()
+
+
+def contracts(contract: Contract) -> list[Contract]:
+    """The contract, with what is not declared of the mask filled in: any of these is right."""
+    if contract.causal is not None:
+        return [contract]
+    return [replace(contract, causal=False), replace(contract, causal=True)]
+
+
+def styles(cases: Sequence[Case], recipe: Recipe) -> Iterator[Recipe]:
+    """The recipe with every custom for rows that see nothing, if there are any."""
+    empties = False
+    for case in cases:
+        try:
+            empties |= not recipe.visible(case.setting).any(-1).all().item()
+        except (RuntimeError, AssertionError):
+            return
+    for style in EMPTY_STYLES if empties else EMPTY_STYLES[:1]:
+        yield recipe.styled(style)
+
+
+def fits(cases: Sequence[Case], recipe: Recipe) -> Recipe | None:
+    """The recipe, in the style in which it gives what every case gave."""
+    for styled in styles(cases, recipe):
+        if all(case.matches(styled) for case in cases):
+            return styled
+    return None
+
+
+def follows(cases: Sequence[Case], contract: Contract) -> tuple[Recipe, Contract] | None:
+    """The right recipe, if the subject follows it, and the contract with what was found."""
+    for filled in contracts(contract):
+        found = fits([case.under(filled) for case in cases], RIGHT)
+        if found is not None:
+            return found, filled
+    return None
+
+
+def explain(
+    cases: Sequence[Case], contract: Contract, bank: Callable[[Contract], list[Mutant]]
+) -> Explanation:
+    """The right recipe, else one mutant, else two that follow from each other nowhere."""
+    right = follows(cases, contract)
+    if right is not None:
+        return Explanation((), *right)
+    for filled in contracts(contract):
+        seen = [case.under(filled) for case in cases]
+        mutants = bank(filled)
+        for size in (1, 2):
+            found = _search(seen, mutants, size)
+            if found:
+                (chosen, recipe), others = found[0], found[1:]
+                codes = {mutant.code for mutant in chosen}
+                also = [m for other, _ in others if len(other) == 1 for m in other]
+                also = [mutant for mutant in also if mutant.code not in codes]
+                return Explanation(chosen, recipe, filled, tuple(also))
+    filled = contracts(contract)[0]
+    errors = [case.under(filled).error(RIGHT) for case in cases]
+    return Explanation(None, RIGHT, filled, error=max(errors))
+
+
+def _search(
+    cases: Sequence[Case], mutants: list[Mutant], size: int
+) -> list[tuple[tuple[Mutant, ...], Recipe]]:
+    # The first case has the most to tell, so that most mutants are ruled out by it alone.
+    first, found = cases[:1], []
+    for chosen in combinations(mutants, size):
+        recipe = RIGHT
+        if len({name for mutant in chosen for name in mutant.changes}) < sum(
+            len(mutant.changes) for mutant in chosen
+        ):
+            continue
+        for mutant in chosen:
+            recipe = mutant.applied(recipe)
+        if fits(first, recipe) is None:
+            continue
+        fitting = fits(cases, recipe)
+        if fitting is not None:
+            found.append((chosen, fitting))
+            if size > 1:
+                break
+    return found
