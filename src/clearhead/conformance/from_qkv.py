@@ -1,33 +1,74 @@
 """The examination of a function of query, key and value."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from clearhead.conformance.cases import Attempt, as_case, attempts, hides_anything
+from clearhead import stages
+from clearhead.conformance.cases import (
+    Attempt,
+    Sizes,
+    as_case,
+    attempted,
+    attempts,
+    hides_anything,
+    planned,
+    setting,
+)
+from clearhead.conformance.common import (
+    examine_gradients,
+    examine_inputs,
+    examine_repetition,
+    examine_training,
+)
 from clearhead.conformance.contract import Contract
 from clearhead.conformance.judging import judge_explained, judge_unexplained
-from clearhead.conformance.matching import Case, contracts, explain
+from clearhead.conformance.matching import Case, Explanation, distance, explain
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import weights
+from clearhead.conformance.promises import examine_halves, examine_nan, judge_empty
+from clearhead.conformance.recipes import RIGHT, right_visible
 from clearhead.conformance.references import Mutant, bank
 from clearhead.conformance.subject import Subject
+from clearhead.errors import ModelError
+
+NAMES = ("query", "key", "value", "mask")
 
 
 def examine_qkv(subject: Subject, contract: Contract, notes: Notes, seed: int) -> dict[str, int]:
     """Everything that can be asked of f(query, key, value)."""
     tried = attempts(subject, contract, seed)
-    made = [(each, as_case(each, contract, subject.dtype)) for each in tried]
-    cases = [case for _, case in made if case is not None]
+    main = tried[0]
+    names = NAMES[: len(main.inputs)]
+    used = {
+        name: getattr(main.sizes, name)
+        for name in ("num_heads", "num_kv_heads", "head_dim", "value_head_dim")
+    }
+    if not examine_repetition(subject, main.inputs, notes):
+        return used
+    cases = _cases(subject, tried, contract, notes)
     explanation = explain(cases, contract, mutants_for(cases, subject.takes == "qkv,mask"))
     if explanation.mutants is not None:
         judge_explained(notes, cases, explanation)
     else:
-        measured = weights.measure(subject, *tried[0].inputs)
+        measured = weights.measure(subject, *main.inputs)
         judge_unexplained(notes, tried, cases, contract, measured)
-    main = tried[0].sizes
-    return {"num_heads": main.num_heads, "head_dim": main.head_dim}
+        _judge_batch(subject, main, notes)
+    filled = explanation.contract
+    if contract.causal is None and explanation.right:
+        notes.tell(f"causal={filled.causal}")
+    _judge_returned(subject, main, cases[0].under(filled), explanation, notes)
+    examine_inputs(subject, main.inputs, names, notes)
+    examine_gradients(subject, main.inputs, names, notes, seed)
+    constant = [*main.inputs]
+    constant[2] = torch.ones_like(constant[2])
+    examine_training(subject, main.inputs, constant, contract, notes)
+    examine_nan(subject, main.inputs, cases[0].under(filled).setting, contract.nan_safe, notes)
+    _examine_empty(subject, filled, contract, notes, seed)
+    _examine_halves(subject, main, filled, notes)
+    return used
 
 
 def mutants_for(cases: list[Case], given: bool) -> Callable[[Contract], list[Mutant]]:
@@ -40,4 +81,165 @@ def mutants_for(cases: list[Case], given: bool) -> Callable[[Contract], list[Mut
     return make
 
 
-__all__ = ["Attempt", "Tensor", "contracts", "examine_qkv", "torch"]
+def _cases(
+    subject: Subject, tried: Sequence[Attempt], contract: Contract, notes: Notes
+) -> list[Case]:
+    """The calls that worked; what did not is told, or is a mistake of its own."""
+    cases = []
+    for attempt in tried:
+        case = as_case(attempt, contract, subject.dtype)
+        if case is not None:
+            cases.append(case)
+            continue
+        square = attempt.sizes.head_dim == attempt.sizes.value_head_dim
+        if attempt.sizes.name == "main" and square and attempt.output is not None:
+            raise ModelError(
+                "check.output",
+                f"{subject.name} must give (batch, num_heads, query_len, value_head_dim), or heads "
+                f"side by side; from query {list(attempt.inputs[0].shape)} it gave "
+                f"{list(attempt.output.shape)}.",
+            )
+        _judge_failed(attempt, contract, notes)
+    return cases
+
+
+def _judge_failed(attempt: Attempt, contract: Contract, notes: Notes) -> None:
+    sizes, error = attempt.sizes, attempt.error
+    words = (
+        f"the output has shape {list(attempt.output.shape)}"
+        if attempt.output is not None
+        else f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    )
+    if sizes.value_head_dim != sizes.head_dim:
+        declared = contract.sizes.get("value_head_dim") is not None
+        # A refusal in words of its own is no mistake; a view that does not fit is one.
+        fails = attempt.output is not None or "invalid for input of size" in words
+        if declared or fails:
+            notes.found(
+                "shape.square-only",
+                "it works only where the value is as wide as the key",
+                f"head_dim {sizes.head_dim}, value_head_dim {sizes.value_head_dim}: {words}",
+                "take the width of the output from the value: value.shape[-1]",
+            )
+        else:
+            notes.tell(f"value_head_dim ≠ head_dim is refused: {words}")
+    elif sizes.query_len != sizes.kv_len:
+        notes.tell(f"query_len ≠ kv_len is refused: {words}")
+    else:
+        notes.tell(f"{sizes.query_len} tokens, {sizes.num_heads} heads of {sizes.head_dim}: {words}")
+
+
+def _judge_batch(subject: Subject, main: Attempt, notes: Notes) -> None:
+    """Whether a sample alone gives what it gives in its batch."""
+    assert main.output is not None
+    alone = subject(*(each[:1] for each in main.inputs)).detach()
+    whole = main.output[:1]
+    gap = distance(alone, whole) if torch.equal(alone.isnan(), whole.isnan()) else torch.inf
+    if gap > 1e-5 and "softmax.axis" not in notes.codes:
+        notes.findings = [each for each in notes.findings if each.code != "differs"]
+        notes.found(
+            "batch.mixed",
+            "one sample moves another",
+            f"sample 0 alone differs from sample 0 in its batch by {gap:.3g} of the largest number",
+            "an axis is taken for the batch, or a sum, norm or view goes over it",
+        )
+
+
+def _judge_returned(
+    subject: Subject, main: Attempt, case: Case, explanation: Explanation, notes: Notes
+) -> None:
+    """Whether the weights that are returned made the output."""
+    output, returned = subject.whole(*main.inputs)
+    if not isinstance(returned, Tensor) or explanation.mutants is None:
+        return
+    right = explanation.recipe.weights(case.query, case.key, case.setting)
+    returned = returned.detach().double()
+    if returned.shape == right.mean(1).shape:
+        right = right.mean(1)
+    if returned.shape != right.shape or not returned.isfinite().all():
+        return
+    if returned.min() < -1e-6:
+        notes.tell("the second thing returned has the shape of weights, and is negative in places")
+        return
+    gap = (returned - right).abs().max().item()
+    if gap > 1e-4:
+        notes.found(
+            "weights.not-used",
+            "the weights returned are not those that made the output",
+            f"they differ by up to {gap:.3g}; their rows sum to {returned.sum(-1).min():.3g} … "
+            f"{returned.sum(-1).max():.3g}",
+            "return the tensor that was multiplied with the value",
+        )
+    else:
+        notes.right("weights returned")
+
+
+def _examine_empty(
+    subject: Subject, filled: Contract, contract: Contract, notes: Notes, seed: int
+) -> None:
+    """Queries that see nothing: by the mask handed in, or by causal with fewer keys than queries."""
+    plan = planned(contract)[0]
+    if subject.takes != "qkv,mask":
+        if not filled.causal or contract.empty_row is None:
+            return
+        plan = replace(plan, query_len=plan.query_len + 3)
+    attempt = _with_empty_rows(subject, plan, contract, seed)
+    if attempt is None:
+        notes.tell("a query that sees nothing is refused")
+        return
+    output, inputs = attempt
+    case = as_case(Attempt(plan, inputs, output), filled, subject.dtype)
+    if case is None:
+        return
+    empty = ~right_visible(case.setting).any(-1)
+    if empty.ndim == 1:
+        empty = empty.expand(plan.batch, 1, -1)
+    uniform = stages.repeated_heads(case.value, plan.num_heads).mean(-2, keepdim=True)
+    target = case.target
+    if target.ndim == 3:
+        target = target.unflatten(-1, (plan.num_heads, -1)).transpose(1, 2)
+    judge_empty(target, empty, uniform.expand_as(target), contract.empty_row, notes)
+
+
+def _with_empty_rows(
+    subject: Subject, plan: Sizes, contract: Contract, seed: int
+) -> tuple[Tensor, tuple[Tensor, ...]] | None:
+    given = attempted(subject, plan, contract, seed + 2).inputs
+    if subject.takes == "qkv,mask":
+        given[3][:, :, 1] = False
+    try:
+        return subject(*given).detach().double(), given
+    except Exception:  # what refuses such a row in its own words is told below
+        return None
+
+
+def _examine_halves(subject: Subject, main: Attempt, filled: Contract, notes: Notes) -> None:
+    """Small scores, and scores whose exp does not fit float16."""
+    if not filled.dtypes or main.output is None:
+        return
+    mask = main.inputs[3] if len(main.inputs) > 3 else None
+    for factor, what in ((1.0, "with scores as they usually are"), (1.9, "with scores up to 15")):
+        query, key, *rest = main.inputs
+        given = (query * factor, key * factor, *rest)
+        at = setting(main.sizes, filled, mask)
+        target = RIGHT.styled("zero").heads(*given[:3], at)
+        case = as_case(Attempt(main.sizes, given, target), filled, torch.float64)
+        assert case is not None
+
+        def plain(query: Tensor, key: Tensor, value: Tensor, *rest: Tensor) -> Tensor:
+            scores = query @ stages.repeated_heads(key, at.num_heads).mT * RIGHT.scale(at)
+            weights = scores.masked_fill(~right_visible(at), -torch.inf).softmax(-1)
+            return weights @ stages.repeated_heads(value, at.num_heads)
+
+        def run(*tensors: Tensor) -> Tensor:
+            kept = subject.dtype
+            subject.use(tensors[0].dtype)
+            try:
+                output = subject(*tensors)
+            finally:
+                subject.use(kept)
+            if output.ndim == 3:
+                output = output.unflatten(-1, (at.num_heads, -1)).transpose(1, 2)
+            return output
+
+        examine_halves(run, plain, case, given, target, filled.dtypes, notes, what)

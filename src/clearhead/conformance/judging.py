@@ -7,11 +7,11 @@ from torch import Tensor
 
 from clearhead.conformance.cases import Attempt
 from clearhead.conformance.contract import Contract
-from clearhead.conformance.matching import Case, Explanation, contracts, distance
+from clearhead.conformance.matching import Case, Explanation, contracts
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import weights
 from clearhead.conformance.recipes import RIGHT, Recipe, right_scale, right_visible
-from clearhead.conformance.references import MASKS, bank
+from clearhead.conformance.references import MASKS
 from clearhead.conformance.report import drawn
 
 
@@ -28,7 +28,6 @@ def judge_explained(notes: Notes, cases: list[Case], found: Explanation) -> None
         else:
             also = ()
         notes.found(mutant.code, sentence, _measured(mutant.code, cases, found), mutant.likely, also)
-    tell_pattern(notes, found.contract, cases)
     touched = {name for mutant in found.mutants for name in mutant.changes}
     if not touched & {"visible", "hide", "after"}:
         say_mask_right(notes, found.contract)
@@ -54,14 +53,6 @@ def say_mask_right(notes: Notes, contract: Contract) -> None:
         notes.right("causal")
     if contract.window is not None:
         notes.right(f"window {contract.window}")
-
-
-def tell_pattern(notes: Notes, filled: Contract, cases: list[Case]) -> None:
-    """What is not declared and was found."""
-    if any(case.flat for case in cases) and filled.causal is None:
-        return
-    if not any(each.startswith("causal") for each in notes.told) and filled.causal is not None:
-        notes.tell(f"causal: {filled.causal}")
 
 
 def scale_in_words(case: Case) -> str:
@@ -213,5 +204,3 @@ def scale_name(used: float, case: Case) -> tuple[str, str]:
         f"{scale_in_words(case)}"
     )
 
-
-__all__ = ["bank", "distance", "judge_explained", "judge_unexplained"]
