@@ -6,10 +6,18 @@ from typing import Any
 
 from clearhead.conformance.contract import FIELDS, Contract
 from clearhead.conformance.from_qkv import examine_qkv
+from clearhead.conformance.from_tokens import examine_tokens
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.report import Report
 from clearhead.conformance.subject import Subject, left_alone, undisturbed
 from clearhead.errors import ArgumentError, ArgumentTypeError
+
+EXAMINATIONS = {
+    "qkv": examine_qkv,
+    "qkv,mask": examine_qkv,
+    "x": examine_tokens,
+    "x2d": examine_tokens,
+}
 
 
 def check(
@@ -53,7 +61,8 @@ def check(
     with undisturbed():
         found = Subject(subject, takes, args, bool(promised.causal), seed)
         with left_alone(found.original, found.copied):
-            sizes_used = examine_qkv(found, promised, notes, seed)
+            examine = EXAMINATIONS[takes]
+            sizes_used = examine(found, promised, notes, seed)
     return notes.report(found.name, sizes_used)
 
 

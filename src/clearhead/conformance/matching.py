@@ -124,7 +124,11 @@ def follows(cases: Sequence[Case], contract: Contract) -> tuple[Recipe, Contract
 
 
 def explain(
-    cases: Sequence[Case], contract: Contract, bank: Callable[[Contract], list[Mutant]]
+    cases: Sequence[Case],
+    contract: Contract,
+    bank: Callable[[Contract], list[Mutant]],
+    *,
+    pairs: bool = True,
 ) -> Explanation:
     """The right recipe, else one mutant, else two that follow from each other nowhere."""
     right = follows(cases, contract)
@@ -133,7 +137,7 @@ def explain(
     for filled in contracts(contract):
         seen = [case.under(filled) for case in cases]
         mutants = bank(filled)
-        for size in (1, 2):
+        for size in (1, 2) if pairs else (1,):
             found = _search(seen, mutants, size)
             if found:
                 (chosen, recipe), others = found[0], found[1:]

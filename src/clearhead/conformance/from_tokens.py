@@ -1,0 +1,314 @@
+"""The examination of a module, or a function, of tokens."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from clearhead.conformance import signatures
+from clearhead.conformance.common import (
+    examine_gradients,
+    examine_inputs,
+    examine_repetition,
+    examine_training,
+)
+from clearhead.conformance.contract import Contract
+from clearhead.conformance.judging import judge_explained, say_mask_right
+from clearhead.conformance.matching import Case, Explanation, explain, follows
+from clearhead.conformance.notes import Notes
+from clearhead.conformance.probes import dependency
+from clearhead.conformance.readings import cases_of
+from clearhead.conformance.recipes import RIGHT, Setting
+from clearhead.conformance.references import Mutant, bank
+from clearhead.conformance.report import drawn
+from clearhead.conformance.sizes import found, longest, width_in
+from clearhead.conformance.states import examine_globals, examine_state
+from clearhead.conformance.subject import Subject
+from clearhead.errors import ModelError
+
+NAMES = ("x", "context")
+SPREAD = 2.0
+
+
+@dataclass
+class Tokens:
+    """How a subject is fed: the width of a token, the lengths, and what was found of its heads."""
+
+    width: int
+    lengths: list[int]
+    num_heads: int | None
+    longest: int | None
+    plain: bool
+
+    def draw(self, tokens: int, seed: int, batch: int = 2) -> Tensor:
+        """(batch, tokens, width), or (tokens, width) for a subject without a batch."""
+        generator = torch.Generator().manual_seed(seed)
+        shape = (tokens, self.width) if self.plain else (batch, tokens, self.width)
+        return SPREAD * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int) -> dict[str, int]:
+    """Everything that can be asked of f(x)."""
+    fed = feed(subject, contract)
+    main = fed.draw(fed.lengths[0], seed)
+    if not _runs(subject, fed, main, contract, notes, seed):
+        return {"d_in": fed.width}
+    if not examine_repetition(subject, (main,), notes):
+        return {"d_in": fed.width}
+    inputs = [(each,) for each in _inputs(subject, fed, seed)]
+    explanation = judge_reading(subject, inputs, fed, contract, notes)
+    filled = judge_dependency(subject, main, fed, contract, explanation, notes, seed)
+    examine_inputs(subject, (main,), NAMES[:1], notes)
+    examine_gradients(subject, (main[..., :4, :],), NAMES[:1], notes, seed)
+    constant = main[..., :1, :].expand_as(main).contiguous()
+    examine_training(subject, (main,), (constant,), contract, notes)
+    examine_state(subject, fed.width, fed.longest, fed.plain, filled, notes, seed)
+    return {"d_in": fed.width, "num_heads": fed.num_heads or 1}
+
+
+def feed(subject: Subject, contract: Contract) -> Tokens:
+    """The sizes to feed it with.
+
+    Raises:
+        ModelError: code `check.width`, if the width of a token cannot be found.
+    """
+    width = width_in(subject, contract)
+    if width is None:
+        width = _tried_width(subject)
+    if width is None:
+        raise ModelError(
+            "check.width",
+            f"{subject.name} does not say how wide a token is; give it: sizes=dict(d_in=…).",
+        )
+    limit = longest(subject, contract)
+    lengths = [7, 5, 11, 1] if limit is None else sorted({min(7, limit), min(5, limit), limit}, reverse=True)
+    if limit is not None:
+        lengths = sorted({min(each, limit) for each in (7, 5, 2)}, key=lambda n: abs(n - 7))
+    heads = found("num_heads", subject, contract)
+    return Tokens(width, lengths, heads, limit, subject.takes == "x2d")
+
+
+def _tried_width(subject: Subject) -> int | None:
+    for width in (*range(1, 17), 32, 64, 128, 256, 512, 768):
+        shape = (3, width) if subject.takes == "x2d" else (2, 3, width)
+        try:
+            subject(torch.zeros(shape, dtype=torch.float64))
+        except Exception:  # a wrong width raises whatever it raises
+            continue
+        return width
+    return None
+
+
+def _inputs(subject: Subject, fed: Tokens, seed: int) -> list[Tensor]:
+    """One input for each length that the subject takes, the main one first."""
+    made = []
+    for index, tokens in enumerate(fed.lengths):
+        x = fed.draw(tokens, seed + index, batch=2 + (index % 2))
+        try:
+            output = subject(x)
+        except Exception:  # another length is not owed
+            continue
+        if output.shape[:-1] == x.shape[:-1]:
+            made.append(x)
+    return made
+
+
+def _runs(
+    subject: Subject, fed: Tokens, main: Tensor, contract: Contract, notes: Notes, seed: int
+) -> bool:
+    """Whether it can be called at all; two mistakes show in that it cannot."""
+    try:
+        output = subject(main)
+    except Exception as error:
+        if examine_globals(subject, error, notes):
+            return False
+        try:
+            subject.use(torch.float32)
+            output = subject(main)
+        except Exception:
+            subject.use(torch.float64)
+            if _square_works(subject, main, notes, error):
+                return False
+            raise ModelError(
+                "check.call",
+                f"{subject.name} was called with takes={subject.takes!r}, x {list(main.shape)}, and "
+                f"raised {type(error).__name__}: {error}\n"
+                "If it needs other sizes, give them: sizes=dict(d_in=…, context_length=…).",
+            ) from error
+    if output.ndim != main.ndim or output.shape[:-1] != main.shape[:-1]:
+        raise ModelError(
+            "check.output",
+            f"{subject.name} must give a vector for each token; from x {list(main.shape)} it gave "
+            f"{list(output.shape)}.",
+        )
+    return True
+
+
+def _square_works(subject: Subject, main: Tensor, notes: Notes, error: Exception) -> bool:
+    """Whether the same class works where d_out = d_in."""
+    args = dict(subject.args or {})
+    pair = [next((n for n in names if n in args), None) for names in WIDTHS]
+    wide, narrow = pair
+    if wide is None or narrow is None or args[wide] == args[narrow]:
+        return False
+    try:
+        subject.sibling({**args, narrow: args[wide]})(main)
+    except Exception:
+        return False
+    notes.found(
+        "shape.square-only",
+        f"it works only where {narrow} = {wide}",
+        f"{wide}={args[wide]}, {narrow}={args[narrow]}: {type(error).__name__}: "
+        f"{str(error).splitlines()[0]}",
+        "a layer or a view takes one width for the other",
+    )
+    return True
+
+
+WIDTHS = (("d_in", "input_dim", "in_dim"), ("d_out", "output_dim", "out_dim"))
+
+
+def judge_reading(
+    subject: Subject, inputs: Sequence[tuple[Tensor, ...]], fed: Tokens, contract: Contract, notes: Notes
+) -> Explanation | None:
+    """Hold the module against the definition on its own projections, if they can be read."""
+    ways = cases_of(subject, inputs, fed.num_heads, contract, fed.width)
+    if not ways:
+        notes.skip("scale, softmax and heads: its projections cannot be read")
+        return None
+    for way in ways:
+        if follows(way.cases, way.contract) is not None:
+            explanation = explain(way.cases, way.contract, bank_for(way.cases))
+            judge_explained(notes, way.cases, explanation)
+            notes.told += [each for each in way.told if each not in notes.told]
+            return explanation
+    for pairs in (False, True):
+        for way in ways[:1] if pairs else [each for each in ways if each.sure]:
+            explanation = explain(way.cases, way.contract, bank_for(way.cases), pairs=pairs)
+            if explanation.mutants is None:
+                continue
+            if _folded(explanation, way.spread, way.cases[0].setting.head_dim):
+                notes.tell("the scale is in a projection")
+                judge_explained(notes, way.cases, replace(explanation, mutants=()))
+                return replace(explanation, mutants=())
+            judge_explained(notes, way.cases, explanation)
+            return explanation
+    way = ways[0]
+    error = explain(way.cases, way.contract, lambda contract: []).error
+    notes.skip(
+        f"scale, softmax and heads: it is not the definition on its own projections (by {error:.2g}); "
+        "it may do more than attend"
+    )
+    return None
+
+
+def _folded(explanation: Explanation, spread: tuple[float, float, float], head_dim: int) -> bool:
+    """Whether 1/√head_dim is in the weights of the query, or half of it in query and key."""
+    assert explanation.mutants is not None
+    if [each.code for each in explanation.mutants] != ["scale.missing"] or explanation.recipe.after is not RIGHT.after:
+        return False
+    query, key, usual = spread
+    factor = head_dim**-0.5
+    if head_dim == 1:
+        return True
+
+    def near(value: float, wanted: float) -> bool:
+        return abs(value / wanted - 1) < 0.2 * (1 - factor)
+
+    one = near(query / key, factor) or near(key / query, factor)
+    return one or (near(query / usual, factor**0.5) and near(key / usual, factor**0.5))
+
+
+def bank_for(cases: Sequence[Case]) -> Callable[[Contract], list[Mutant]]:
+    """The bank for a module of tokens."""
+    flat = cases[0].flat
+
+    def make(contract: Contract) -> list[Mutant]:
+        masked = bool(contract.causal) or contract.window is not None
+        return bank(contract, given=False, flat=flat, masked=masked)
+
+    return make
+
+
+def judge_dependency(
+    subject: Subject,
+    main: Tensor,
+    fed: Tokens,
+    contract: Contract,
+    explanation: Explanation | None,
+    notes: Notes,
+    seed: int,
+) -> Contract:
+    """Who moves whom, held against the contract, and against what each mistake would do."""
+    batched = main[None] if fed.plain else main
+
+    def run(x: Tensor) -> Tensor:
+        return subject(x[0])[None] if fed.plain else subject(x)
+
+    generator = torch.Generator().manual_seed(seed)
+    measured = dependency.measure(run, batched, generator, 1e-8 if subject.dtype == torch.float64 else 1e-5)
+    if measured.mixed and "softmax.axis" not in notes.codes:
+        notes.found(
+            "batch.mixed",
+            "one sample moves another",
+            "a token of the last sample was changed, and another sample's output moved",
+            "an axis is taken for the batch, or a sum, norm or view goes over it",
+        )
+    at = Setting(contract, 1, fed.num_heads or 1, fed.num_heads or 1, main.shape[-2], main.shape[-2], 1, 1)
+    options = [contract] if contract.causal is not None else [replace(contract, causal=c) for c in (False, True)]
+    for option in options:
+        if signatures.right(measured, at, option, seed):
+            if explanation is None:
+                say_mask_right(notes, option)
+            if contract.causal is None:
+                notes.tell(f"causal={option.causal}")
+            return option
+    if explanation is not None:
+        _add_drawing(notes, measured)
+        return explanation.contract
+    if contract.causal is None:
+        notes.tell(f"the dependencies are neither full nor causal:\n{drawn(measured.cells())}")
+        return options[0]
+    _judge_signature(measured, at, contract, notes, seed)
+    return contract
+
+
+def _judge_signature(
+    measured: dependency.Dependency, at: Setting, contract: Contract, notes: Notes, seed: int
+) -> None:
+    head = f"{measured.moves.shape[0]} × {measured.moves.shape[1]} dependency, ● moves  · does not  × NaN"
+    picture = f"{head}\n{drawn(measured.cells())}"
+    flat = (at.num_heads or 1) > 1
+    found = signatures.mutants(
+        measured, at, contract, lambda c: bank(c, given=False, flat=flat, masked=True), seed
+    )
+    codes = list(dict.fromkeys(mutant.code for mutant in found if mutant.code != "differs"))
+    if codes:
+        first = found[0]
+        sentence = first.detail
+        if len(codes) > 1:
+            sentence += "; the other names do the same to the dependencies"
+        notes.found(codes[0], sentence, picture, first.likely, tuple(codes[1:4]))
+        return
+    if measured.broken.any():
+        notes.found(
+            "mask.non-finite", "NaN or infinity comes out of a legal input", picture,
+            "0 · inf and inf − inf are NaN: fill with masked_fill",
+        )
+        return
+    notes.found(
+        "differs", "the outputs do not move with the tokens that the contract lets them see", picture
+    )
+
+
+def _add_drawing(notes: Notes, measured: dependency.Dependency) -> None:
+    """The measured dependencies, for a mistake of the mask."""
+    for index, finding in enumerate(notes.findings):
+        if finding.code.startswith("mask.") and finding.follows_from is None:
+            head = "dependency, ● moves  · does not  × NaN"
+            size = f"{measured.moves.shape[0]} × {measured.moves.shape[1]}"
+            text = f"{size} {head}\n{drawn(measured.cells())}"
+            notes.findings[index] = replace(finding, measured=text)
+            return
+
