@@ -6,6 +6,9 @@ from typing import Any
 
 from clearhead.conformance.contract import FIELDS, Contract
 from clearhead.conformance.from_qkv import examine_qkv
+from clearhead.conformance.from_context import examine_cross
+from clearhead.conformance.from_decode import examine_decoder
+from clearhead.conformance.from_padding import examine_padded
 from clearhead.conformance.from_tokens import examine_tokens
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.report import Report
@@ -17,6 +20,9 @@ EXAMINATIONS = {
     "qkv,mask": examine_qkv,
     "x": examine_tokens,
     "x2d": examine_tokens,
+    "x,mask": examine_padded,
+    "x,context": examine_cross,
+    "decode": examine_decoder,
 }
 
 

@@ -30,7 +30,8 @@ from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import weights
 from clearhead.conformance.promises import examine_halves, examine_nan, judge_empty
 from clearhead.conformance.recipes import RIGHT, right_visible
-from clearhead.conformance.references import Mutant, bank
+from clearhead.conformance.references import bank
+from clearhead.conformance.references.base import Mutant
 from clearhead.conformance.subject import Subject
 from clearhead.errors import ModelError
 

@@ -20,7 +20,8 @@ from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import dependency
 from clearhead.conformance.readings import cases_of
 from clearhead.conformance.recipes import RIGHT, Setting
-from clearhead.conformance.references import Mutant, bank
+from clearhead.conformance.references import bank
+from clearhead.conformance.references.base import Mutant
 from clearhead.conformance.report import drawn
 from clearhead.conformance.sizes import found, longest, width_in
 from clearhead.conformance.states import examine_globals, examine_state
@@ -52,7 +53,7 @@ def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int
     """Everything that can be asked of f(x)."""
     fed = feed(subject, contract)
     main = fed.draw(fed.lengths[0], seed)
-    if not _runs(subject, fed, main, contract, notes, seed):
+    if not runs(subject, fed, main, notes):
         return {"d_in": fed.width}
     if not examine_repetition(subject, (main,), notes):
         return {"d_in": fed.width}
@@ -114,9 +115,7 @@ def _inputs(subject: Subject, fed: Tokens, seed: int) -> list[Tensor]:
     return made
 
 
-def _runs(
-    subject: Subject, fed: Tokens, main: Tensor, contract: Contract, notes: Notes, seed: int
-) -> bool:
+def runs(subject: Subject, fed: Tokens, main: Tensor, notes: Notes) -> bool:
     """Whether it can be called at all; two mistakes show in that it cannot."""
     try:
         output = subject(main)

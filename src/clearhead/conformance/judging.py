@@ -11,7 +11,7 @@ from clearhead.conformance.matching import Case, Explanation, contracts
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import weights
 from clearhead.conformance.recipes import RIGHT, Recipe, right_scale, right_visible
-from clearhead.conformance.references import MASKS
+from clearhead.conformance.references.masks import MASKS
 from clearhead.conformance.report import drawn
 
 

@@ -47,6 +47,8 @@ def cases_of(
     num_heads: int | None,
     contract: Contract,
     d_in: int,
+    *,
+    padded: bool = False,
 ) -> list[Way]:
     """Every way to read the module, the most likely first; none if nothing can be read."""
     ways: dict[tuple[object, ...], Way] = {}
@@ -56,7 +58,7 @@ def cases_of(
         if reading is None or reading.output is None:
             return []
         calls += 1
-        for key, way_case, told, sure in _ways(reading, given, subject, num_heads, contract, d_in):
+        for key, way_case, told, sure in _ways(reading, given, subject, num_heads, contract, d_in, padded):
             way = ways.setdefault(key, Way(way_case.setting.contract, told=told, sure=sure))
             way.cases.append(way_case)
             way.plain = reading.plain
@@ -71,6 +73,7 @@ def _ways(
     num_heads: int | None,
     contract: Contract,
     d_in: int,
+    padded: bool,
 ) -> Iterator[tuple[tuple[object, ...], Case, tuple[str, ...], bool]]:
     x = given[0]
     assert reading.output is not None
@@ -87,6 +90,8 @@ def _ways(
                 if shaped is None:
                     continue
                 setting = _setting(parts, rope, d_in)
+                if padded:
+                    setting = setting._replace(mask=given[1][:, None, None, :])
                 case = Case(
                     f"{x.shape[-2]} tokens",
                     setting,
@@ -97,6 +102,7 @@ def _ways(
                     flat=parts.flat,
                     finish=reading.finish,
                     dtype=subject.dtype,
+                    kept=given[1] if padded else None,
                 )
                 sure = name in ("read", "heads", "chunks") and where != "residual"
                 yield (name, told, where), case, told, sure

@@ -12,7 +12,7 @@ from torch import Tensor
 from clearhead.conformance.contract import Contract
 from clearhead.conformance.probes.dependency import Dependency
 from clearhead.conformance.recipes import RIGHT, Recipe, Setting
-from clearhead.conformance.references import Mutant
+from clearhead.conformance.references.base import Mutant
 
 HEAD_DIM = 3
 THRESHOLD = 1e-8

@@ -57,6 +57,8 @@ class Subject:
                 f"got {type(found).__name__}.",
             )
         self.copied, self.run = _copy(self.original)
+        # What is handed in beside the first input, where only that one is asked about.
+        self.beside: Callable[[Tensor], tuple[Tensor, ...]] = lambda x: ()
         self.dtype = torch.float64
         if self.module is not None and self.copied:
             self.module.eval().double()
@@ -94,6 +96,8 @@ class Subject:
 
     def whole(self, *tensors: Tensor) -> tuple[Tensor, Any]:
         """The output, and what was returned besides."""
+        if len(tensors) == 1:
+            tensors = (*tensors, *self.beside(tensors[0]))
         turned = [each.to(self.dtype) if each.is_floating_point() else each for each in tensors]
         return call(self.run, self.takes, turned, self.causal)
 

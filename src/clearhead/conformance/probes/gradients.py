@@ -53,8 +53,10 @@ def measure(
             leaf.copy_(kept)
         return (sums[0] - sums[1]) / (2 * step)
 
+    largest = max((each.norm().item() for each in gradients if each is not None), default=0.0)
+    floor = max(1e-6, 1e-3 * largest)
     return [
-        _compared(name, leaf, gradient, along, generator)
+        _compared(name, leaf, gradient, along, generator, floor)
         for (name, leaf), gradient in zip(leaves, gradients, strict=True)
     ]
 
@@ -65,12 +67,13 @@ def _compared(
     gradient: Tensor | None,
     along: Callable[[Tensor, Tensor, float], float],
     generator: torch.Generator,
+    floor: float,
 ) -> Gradient:
     flat = torch.zeros_like(leaf) if gradient is None else gradient
     if not flat.isfinite().all():
         return Gradient(name, "not finite", float("nan"), 0.0)
     worst = Gradient(name, "right", 0.0, 0.0)
-    size = max(flat.norm().item(), 1e-6)
+    size = max(flat.norm().item(), floor)
     for _ in range(2):
         direction = torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)
         theirs = (flat * direction).sum().item()
