@@ -1,7 +1,8 @@
 """clearhead: attention you can see through."""
 
-from clearhead import layers
+from clearhead import layers, testing
 from clearhead.biases import Bias, alibi, relative
+from clearhead.conformance import Contract, Finding, Report, check
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -49,10 +50,12 @@ __all__ = [
     "Bias",
     "BlockMap",
     "ClearheadError",
+    "Contract",
     "DeviceError",
     "DtypeError",
     "Estimate",
     "FileError",
+    "Finding",
     "HeadRow",
     "Mask",
     "MaskError",
@@ -60,6 +63,7 @@ __all__ = [
     "ModelError",
     "MultiHeadAttention",
     "Plan",
+    "Report",
     "Roles",
     "Seen",
     "SelectionError",
@@ -76,6 +80,7 @@ __all__ = [
     "alibi",
     "attend",
     "causal",
+    "check",
     "dense",
     "documents",
     "full",
@@ -88,6 +93,7 @@ __all__ = [
     "roles",
     "rollout",
     "sliding_window",
+    "testing",
     "trace",
     "watch",
 ]

@@ -75,7 +75,9 @@ def planned(contract: Contract) -> list[Sizes]:
     ]
 
 
-def inputs(sizes: Sizes, contract: Contract, masked: bool, generator: torch.Generator) -> tuple[Tensor, ...]:
+def inputs(
+    sizes: Sizes, contract: Contract, masked: bool, generator: torch.Generator
+) -> tuple[Tensor, ...]:
     """Query, key, value, and a mask that leaves each query something to see."""
 
     def drawn(heads: int, length: int, dim: int) -> Tensor:

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from clearhead.conformance.contract import FIELDS, Contract
-from clearhead.conformance.from_qkv import examine_qkv
 from clearhead.conformance.from_context import examine_cross
 from clearhead.conformance.from_decode import examine_decoder
 from clearhead.conformance.from_padding import examine_padded
+from clearhead.conformance.from_qkv import examine_qkv
 from clearhead.conformance.from_tokens import examine_tokens
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.report import Report
@@ -83,7 +83,8 @@ def _contract(
         )
     if contract is not None and declared:
         raise ArgumentError(
-            "check.contract", f"declare in the contract or as keywords, not both; got {contract!r} and {', '.join(sorted(declared))}."
+            "check.contract",
+            f"declare in the contract or as keywords, not both; got {contract!r} and {', '.join(sorted(declared))}.",
         )
     promised = contract if contract is not None else Contract(**declared)
     if sizes is not None:

@@ -50,7 +50,9 @@ def has_dropout(subject: Subject) -> bool:
     )
 
 
-def examine_inputs(subject: Subject, given: Sequence[Tensor], names: Sequence[str], notes: Notes) -> None:
+def examine_inputs(
+    subject: Subject, given: Sequence[Tensor], names: Sequence[str], notes: Notes
+) -> None:
     """Whether the inputs are left as they are, and may be views."""
     changed = [names[index] for index in inputs.written(subject, given)]
     if changed:
@@ -78,7 +80,9 @@ def examine_inputs(subject: Subject, given: Sequence[Tensor], names: Sequence[st
         notes.right("strided views")
 
 
-def examine_gradients(subject: Subject, given: Sequence[Tensor], names: Sequence[str], notes: Notes, seed: int) -> None:
+def examine_gradients(
+    subject: Subject, given: Sequence[Tensor], names: Sequence[str], notes: Notes, seed: int
+) -> None:
     """Whether the backward pass is that of the forward pass."""
     if subject.dtype != torch.float64:
         notes.skip("gradients: it does not run in float64")

@@ -94,7 +94,8 @@ class Contract:
                 continue
             if not is_number(value) or not math.isfinite(value) or value <= 0:
                 raise ArgumentError(
-                    f"{name}.value", f"{name} must be a finite number above 0, or None; got {value!r}."
+                    f"{name}.value",
+                    f"{name} must be a finite number above 0, or None; got {value!r}.",
                 )
 
     def _check_window(self) -> None:

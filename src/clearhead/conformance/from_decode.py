@@ -18,7 +18,9 @@ from clearhead.errors import ArgumentTypeError, ModelError
 ROPE_NAMES = ("rope", "rotary", "inv_freq", "freqs", "cos")
 
 
-def examine_decoder(subject: Subject, contract: Contract, notes: Notes, seed: int) -> dict[str, int]:
+def examine_decoder(
+    subject: Subject, contract: Contract, notes: Notes, seed: int
+) -> dict[str, int]:
     """Token by token, in chunks and with a prefill, all against full(x)."""
     for name in ("reset", "step", "full"):
         if not callable(getattr(subject.run, name, None)):
@@ -204,7 +206,9 @@ def _band(moves: Tensor) -> int:
 def _rotates(run: Any) -> bool:
     names = set(vars(run)) if hasattr(run, "__dict__") else set()
     if isinstance(run, nn.Module):
-        names |= {name for name, _ in run.named_buffers()} | {name for name, _ in run.named_modules()}
+        names |= {name for name, _ in run.named_buffers()} | {
+            name for name, _ in run.named_modules()
+        }
     names |= set(dir(type(run)))
     code = getattr(type(run).step, "__code__", None)
     names |= set(code.co_names) if code is not None else set()

@@ -89,7 +89,9 @@ def _rename(notes: Notes, cases: list, explanation: Explanation) -> None:  # typ
     """A mask of padding that has no effect has a name of its own."""
     assert explanation.mutants is not None
     named = tuple(
-        replace(each, code="mask.padding-ignored", detail="padding tokens are attended to", likely=FIX)
+        replace(
+            each, code="mask.padding-ignored", detail="padding tokens are attended to", likely=FIX
+        )
         if each.code == "mask.missing"
         else each
         for each in explanation.mutants
@@ -106,7 +108,10 @@ def _judge_padding(measured: padding.Padded, notes: Notes) -> None:
     text = f"each row alone differs from its padded batch by up to {measured.alone:.3g}"
     if measured.ignored:
         notes.found(
-            "mask.padding-ignored", "the mask changes nothing: padding tokens are attended to", text, FIX
+            "mask.padding-ignored",
+            "the mask changes nothing: padding tokens are attended to",
+            text,
+            FIX,
         )
     elif measured.by_padding and not measured.by_real:
         notes.found(
@@ -167,5 +172,3 @@ def _tell_empty(
         )
     elif broken:
         notes.tell("a sample of padding only gives NaN")
-
-

@@ -24,7 +24,7 @@ from clearhead.conformance.common import (
     examine_training,
 )
 from clearhead.conformance.contract import Contract
-from clearhead.conformance.judging import judge_explained, judge_unexplained
+from clearhead.conformance.judging import judge_explained, judge_returned, judge_unexplained
 from clearhead.conformance.matching import Case, Explanation, distance, explain
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import weights
@@ -127,7 +127,9 @@ def _judge_failed(attempt: Attempt, contract: Contract, notes: Notes) -> None:
     elif sizes.query_len != sizes.kv_len:
         notes.tell(f"query_len ≠ kv_len is refused: {words}")
     else:
-        notes.tell(f"{sizes.query_len} tokens, {sizes.num_heads} heads of {sizes.head_dim}: {words}")
+        notes.tell(
+            f"{sizes.query_len} tokens, {sizes.num_heads} heads of {sizes.head_dim}: {words}"
+        )
 
 
 def _judge_batch(subject: Subject, main: Attempt, notes: Notes) -> None:
@@ -150,29 +152,10 @@ def _judge_returned(
     subject: Subject, main: Attempt, case: Case, explanation: Explanation, notes: Notes
 ) -> None:
     """Whether the weights that are returned made the output."""
-    output, returned = subject.whole(*main.inputs)
+    returned = subject.whole(*main.inputs)[1]
     if not isinstance(returned, Tensor) or explanation.mutants is None:
         return
-    right = explanation.recipe.weights(case.query, case.key, case.setting)
-    returned = returned.detach().double()
-    if returned.shape == right.mean(1).shape:
-        right = right.mean(1)
-    if returned.shape != right.shape or not returned.isfinite().all():
-        return
-    if returned.min() < -1e-6:
-        notes.tell("the second thing returned has the shape of weights, and is negative in places")
-        return
-    gap = (returned - right).abs().max().item()
-    if gap > 1e-4:
-        notes.found(
-            "weights.not-used",
-            "the weights returned are not those that made the output",
-            f"they differ by up to {gap:.3g}; their rows sum to {returned.sum(-1).min():.3g} … "
-            f"{returned.sum(-1).max():.3g}",
-            "return the tensor that was multiplied with the value",
-        )
-    else:
-        notes.right("weights returned")
+    judge_returned(explanation.recipe.weights(case.query, case.key, case.setting), returned, notes)
 
 
 def _examine_empty(
@@ -224,8 +207,6 @@ def _examine_halves(subject: Subject, main: Attempt, filled: Contract, notes: No
         given = (query * factor, key * factor, *rest)
         at = setting(main.sizes, filled, mask)
         target = RIGHT.styled("zero").heads(*given[:3], at)
-        case = as_case(Attempt(main.sizes, given, target), filled, torch.float64)
-        assert case is not None
 
         def plain(query: Tensor, key: Tensor, value: Tensor, *rest: Tensor) -> Tensor:
             scores = query @ stages.repeated_heads(key, at.num_heads).mT * RIGHT.scale(at)
@@ -243,4 +224,4 @@ def _examine_halves(subject: Subject, main: Attempt, filled: Contract, notes: No
                 output = output.unflatten(-1, (at.num_heads, -1)).transpose(1, 2)
             return output
 
-        examine_halves(run, plain, case, given, target, filled.dtypes, notes, what)
+        examine_halves(run, plain, given, target, filled.dtypes, notes, what)

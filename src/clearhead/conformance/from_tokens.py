@@ -14,17 +14,28 @@ from clearhead.conformance.common import (
     examine_training,
 )
 from clearhead.conformance.contract import Contract
-from clearhead.conformance.judging import judge_explained, say_mask_right
+from clearhead.conformance.judging import (
+    difference,
+    judge_explained,
+    judge_returned,
+    say_mask_right,
+)
 from clearhead.conformance.matching import Case, Explanation, explain, follows
 from clearhead.conformance.notes import Notes
-from clearhead.conformance.probes import dependency
+from clearhead.conformance.probes import constant, dependency, equivariance
+from clearhead.conformance.promises import examine_halves
 from clearhead.conformance.readings import cases_of
 from clearhead.conformance.recipes import RIGHT, Setting
 from clearhead.conformance.references import bank
 from clearhead.conformance.references.base import Mutant
 from clearhead.conformance.report import drawn
 from clearhead.conformance.sizes import found, longest, width_in
-from clearhead.conformance.states import examine_globals, examine_state
+from clearhead.conformance.states import (
+    examine_globals,
+    examine_sibling,
+    examine_state,
+    judge_scale_from_outside,
+)
 from clearhead.conformance.subject import Subject
 from clearhead.errors import ModelError
 
@@ -59,12 +70,15 @@ def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int
         return {"d_in": fed.width}
     inputs = [(each,) for each in _inputs(subject, fed, seed)]
     explanation = judge_reading(subject, inputs, fed, contract, notes)
-    filled = judge_dependency(subject, main, fed, contract, explanation, notes, seed)
+    judge_dependency(subject, main, fed, contract, explanation, notes, seed)
+    if explanation is not None and subject.module is not None:
+        _judge_outside(subject, inputs, fed, contract, explanation, notes)
+        _examine_halves(subject, inputs, fed, explanation.contract, notes)
     examine_inputs(subject, (main,), NAMES[:1], notes)
     examine_gradients(subject, (main[..., :4, :],), NAMES[:1], notes, seed)
     constant = main[..., :1, :].expand_as(main).contiguous()
     examine_training(subject, (main,), (constant,), contract, notes)
-    examine_state(subject, fed.width, fed.longest, fed.plain, filled, notes, seed)
+    examine_state(subject, fed.width, fed.longest, fed.plain, notes, seed)
     return {"d_in": fed.width, "num_heads": fed.num_heads or 1}
 
 
@@ -83,7 +97,11 @@ def feed(subject: Subject, contract: Contract) -> Tokens:
             f"{subject.name} does not say how wide a token is; give it: sizes=dict(d_in=…).",
         )
     limit = longest(subject, contract)
-    lengths = [7, 5, 11, 1] if limit is None else sorted({min(7, limit), min(5, limit), limit}, reverse=True)
+    lengths = (
+        [7, 5, 11, 1]
+        if limit is None
+        else sorted({min(7, limit), min(5, limit), limit}, reverse=True)
+    )
     if limit is not None:
         lengths = sorted({min(each, limit) for each in (7, 5, 2)}, key=lambda n: abs(n - 7))
     heads = found("num_heads", subject, contract)
@@ -169,7 +187,11 @@ WIDTHS = (("d_in", "input_dim", "in_dim"), ("d_out", "output_dim", "out_dim"))
 
 
 def judge_reading(
-    subject: Subject, inputs: Sequence[tuple[Tensor, ...]], fed: Tokens, contract: Contract, notes: Notes
+    subject: Subject,
+    inputs: Sequence[tuple[Tensor, ...]],
+    fed: Tokens,
+    contract: Contract,
+    notes: Notes,
 ) -> Explanation | None:
     """Hold the module against the definition on its own projections, if they can be read."""
     ways = cases_of(subject, inputs, fed.num_heads, contract, fed.width)
@@ -194,7 +216,13 @@ def judge_reading(
             judge_explained(notes, way.cases, explanation)
             return explanation
     way = ways[0]
-    error = explain(way.cases, way.contract, lambda contract: []).error
+    found = explain(way.cases, way.contract, lambda contract: [])
+    error = found.error
+    if way.plain and way.sure:
+        # Nothing but the projections has weights, so that nothing else can be meant; still, what
+        # the dependencies say comes first.
+        case = max(way.cases, key=lambda each: each.under(found.contract).error(RIGHT))
+        notes.unnamed = difference(case.under(found.contract))
     notes.skip(
         f"scale, softmax and heads: it is not the definition on its own projections (by {error:.2g}); "
         "it may do more than attend"
@@ -202,21 +230,83 @@ def judge_reading(
     return None
 
 
+def _judge_outside(
+    subject: Subject,
+    inputs: Sequence[tuple[Tensor, ...]],
+    fed: Tokens,
+    contract: Contract,
+    explanation: Explanation,
+    notes: Notes,
+) -> None:
+    """Sizes that its code reads from around it, and the weights that it returns."""
+    ways = cases_of(subject, inputs[:1], fed.num_heads, contract, fed.width)
+    case = ways[0].cases[0].under(explanation.contract)
+    judge_scale_from_outside(subject, explanation, case.setting, notes)
+    still = subject(*inputs[0]).detach()
+
+    def same(other: Subject) -> bool | None:
+        try:
+            return torch.allclose(other(*inputs[0]).detach(), still, equal_nan=True)
+        except Exception:  # another number there, and it fails: the number is a size
+            return None
+
+    examine_sibling(subject, explanation, same, notes)
+    returned = subject.whole(*inputs[0])[1]
+    if isinstance(returned, Tensor) and case.flat:
+        query, key = RIGHT.split(case.query, case.setting.num_heads), case.key
+        key = RIGHT.split(key, case.setting.num_kv_heads)
+        judge_returned(explanation.recipe.weights(query, key, case.setting), returned, notes)
+
+
+def _examine_halves(
+    subject: Subject,
+    inputs: Sequence[tuple[Tensor, ...]],
+    fed: Tokens,
+    contract: Contract,
+    notes: Notes,
+) -> None:
+    """The declared 16-bit dtypes, with scores as they are and with scores up to 15."""
+    x = inputs[0][0]
+    ways = cases_of(subject, inputs[:1], fed.num_heads, contract, fed.width)
+    if not contract.dtypes or not ways or notes.findings:
+        return
+    case = ways[0].cases[0]
+    size = (case.query.norm(dim=-1).max() * case.key.norm(dim=-1).max()).item()
+    size *= RIGHT.scale(case.setting) / case.setting.num_heads
+    for factor, what in (
+        (1.0, "with scores as they usually are"),
+        ((15 / size) ** 0.5, "with scores up to 15"),
+    ):
+        target = subject(x * factor).detach()
+
+        def run(given: Tensor) -> Tensor:
+            kept = subject.dtype
+            subject.use(given.dtype)
+            try:
+                return subject(given)
+            finally:
+                subject.use(kept)
+
+        examine_halves(run, None, (x * factor,), target, contract.dtypes, notes, what)
+
+
 def _folded(explanation: Explanation, spread: tuple[float, float, float], head_dim: int) -> bool:
     """Whether 1/√head_dim is in the weights of the query, or half of it in query and key."""
     assert explanation.mutants is not None
-    if [each.code for each in explanation.mutants] != ["scale.missing"] or explanation.recipe.after is not RIGHT.after:
+    if [each.code for each in explanation.mutants] != [
+        "scale.missing"
+    ] or explanation.recipe.after is not RIGHT.after:
         return False
     query, key, usual = spread
     factor = head_dim**-0.5
     if head_dim == 1:
         return True
 
-    def near(value: float, wanted: float) -> bool:
-        return abs(value / wanted - 1) < 0.2 * (1 - factor)
-
-    one = near(query / key, factor) or near(key / query, factor)
-    return one or (near(query / usual, factor**0.5) and near(key / usual, factor**0.5))
+    # Nearer to folded than to equal: 0.4 of the way, in logarithms.
+    if query / key <= factor**0.4 or key / query <= factor**0.4:
+        return True
+    half = usual * factor**0.5
+    return abs(query / half - 1) < 0.1 and abs(key / half - 1) < 0.1
 
 
 def bank_for(cases: Sequence[Case]) -> Callable[[Contract], list[Mutant]]:
@@ -246,7 +336,9 @@ def judge_dependency(
         return subject(x[0])[None] if fed.plain else subject(x)
 
     generator = torch.Generator().manual_seed(seed)
-    measured = dependency.measure(run, batched, generator, 1e-8 if subject.dtype == torch.float64 else 1e-5)
+    measured = dependency.measure(
+        run, batched, generator, 1e-8 if subject.dtype == torch.float64 else 1e-5
+    )
     if measured.mixed and "softmax.axis" not in notes.codes:
         notes.found(
             "batch.mixed",
@@ -254,12 +346,19 @@ def judge_dependency(
             "a token of the last sample was changed, and another sample's output moved",
             "an axis is taken for the batch, or a sum, norm or view goes over it",
         )
-    at = Setting(contract, 1, fed.num_heads or 1, fed.num_heads or 1, main.shape[-2], main.shape[-2], 1, 1)
-    options = [contract] if contract.causal is not None else [replace(contract, causal=c) for c in (False, True)]
+    at = Setting(
+        contract, 1, fed.num_heads or 1, fed.num_heads or 1, main.shape[-2], main.shape[-2], 1, 1
+    )
+    options = (
+        [contract]
+        if contract.causal is not None
+        else [replace(contract, causal=c) for c in (False, True)]
+    )
     for option in options:
         if signatures.right(measured, at, option, seed):
             if explanation is None:
                 say_mask_right(notes, option)
+                _judge_unread(run, batched, option, notes, generator)
             if contract.causal is None:
                 notes.tell(f"causal={option.causal}")
             return option
@@ -271,6 +370,41 @@ def judge_dependency(
         return options[0]
     _judge_signature(measured, at, contract, notes, seed)
     return contract
+
+
+def _judge_unread(
+    run: Callable[[Tensor], Tensor],
+    x: Tensor,
+    contract: Contract,
+    notes: Notes,
+    generator: torch.Generator,
+) -> None:
+    """What can be said of a module with right dependencies that is not understood further."""
+    tokens = x.shape[1]
+    if tokens < 3:
+        return
+    order = equivariance.measure(run, x, bool(contract.causal), generator)
+    if order > 1e-5:
+        notes.tell("the order of the tokens matters: it has positions of some kind")
+        return
+    spread = constant.measure(run, x[0, 0], (tokens, tokens - 1))
+    if spread > 1e-4 and contract.sinks is None and notes.unnamed:
+        notes.found(
+            "softmax.missing",
+            "the weights of a query do not sum to one",
+            f"for equal tokens the outputs differ by up to {spread:.3g} of the largest number",
+            "weights = torch.softmax(scores, dim=-1)",
+        )
+    elif spread > 1e-4:
+        notes.tell(
+            "equal tokens get different outputs, though it has no positions: weights that do not sum to one, or sinks"
+        )
+    elif notes.unnamed:
+        notes.found(
+            "differs",
+            "it is not the definition on its own projections, and no known mistake gives it",
+            notes.unnamed,
+        )
 
 
 def _judge_signature(
@@ -292,12 +426,16 @@ def _judge_signature(
         return
     if measured.broken.any():
         notes.found(
-            "mask.non-finite", "NaN or infinity comes out of a legal input", picture,
+            "mask.non-finite",
+            "NaN or infinity comes out of a legal input",
+            picture,
             "0 · inf and inf − inf are NaN: fill with masked_fill",
         )
         return
     notes.found(
-        "differs", "the outputs do not move with the tokens that the contract lets them see", picture
+        "differs",
+        "the outputs do not move with the tokens that the contract lets them see",
+        picture,
     )
 
 
@@ -310,4 +448,3 @@ def _add_drawing(notes: Notes, measured: dependency.Dependency) -> None:
             text = f"{size} {head}\n{drawn(measured.cells())}"
             notes.findings[index] = replace(finding, measured=text)
             return
-

@@ -20,16 +20,19 @@ def judge_explained(notes: Notes, cases: list[Case], found: Explanation) -> None
     assert found.mutants is not None
     cases = [case.under(found.contract) for case in cases]
     for mutant in found.mutants:
-        also = tuple(dict.fromkeys(each.code for each in found.also))
-        sentence = mutant.detail
-        if len(found.mutants) == 1 and also:
-            others = "; or ".join(dict.fromkeys(each.detail for each in found.also))
-            sentence += f"; or {others}: the output is the same for both"
-        else:
-            also = ()
-        notes.found(mutant.code, sentence, _measured(mutant.code, cases, found), mutant.likely, also)
+        also, sentence = (), mutant.detail
+        if len(found.mutants) == 1 and found.also:
+            codes = dict.fromkeys(each.code for each in found.also)
+            also = tuple(code for code in codes if code != mutant.code)
+            others = [each.detail for each in found.also if each.detail != mutant.detail]
+            if others:
+                words = "; or ".join(dict.fromkeys(others))
+                sentence += f"; or {words}: at these sizes the output is the same"
+        notes.found(
+            mutant.code, sentence, _measured(mutant.code, cases, found), mutant.likely, also
+        )
     touched = {name for mutant in found.mutants for name in mutant.changes}
-    if not touched & {"visible", "hide", "after"}:
+    if not touched & {"visible", "hide", "after", "start"}:
         say_mask_right(notes, found.contract)
     if not touched & {"share", "after", "hide"}:
         notes.right("softmax over the keys")
@@ -40,7 +43,9 @@ def judge_explained(notes: Notes, cases: list[Case], found: Explanation) -> None
     if found.mutants and any(not case.target.isfinite().all() for case in cases):
         bad = next(case for case in cases if not case.target.isfinite().all())
         notes.found(
-            "mask.empty-row" if not found.mutants[0].code.startswith("softmax") else "mask.non-finite",
+            "mask.empty-row"
+            if not found.mutants[0].code.startswith("softmax")
+            else "mask.non-finite",
             "a query that sees nothing gives NaN",
             first_bad(bad.target),
             follows_from=notes.cause,
@@ -75,7 +80,9 @@ def _measured(code: str, cases: list[Case], found: Explanation) -> str:
     if code.startswith("scale."):
         used, right = found.recipe.scale(case.setting), right_scale(case.setting)
         return f"slope {used:.4g} of the log-weights over q·k; declared is {right:.4g} = {scale_in_words(case)}"
-    if code.startswith("mask.") and found.recipe.visible is not RIGHT.visible:
+    if code.startswith("mask.") and (
+        found.recipe.visible is not RIGHT.visible or found.recipe.start is not RIGHT.start
+    ):
         return _drawn_mask(case, found.recipe)
     if code.startswith("softmax."):
         return sums(case, found.recipe) or difference(case)
@@ -83,7 +90,7 @@ def _measured(code: str, cases: list[Case], found: Explanation) -> str:
 
 
 def _drawn_mask(case: Case, recipe: Recipe) -> str:
-    seen = recipe.visible(case.setting)
+    seen = recipe.seen(case.setting)
     seen = seen.expand(1, 1, *seen.shape[-2:])[0, 0] if seen.ndim == 2 else seen[0, 0]
     empty = ~seen.any(-1)
     rows = [
@@ -122,7 +129,11 @@ def difference(case: Case) -> str:
 
 
 def judge_unexplained(
-    notes: Notes, attempts: list[Attempt], cases: list[Case], contract: Contract, measured: weights.Weights | None
+    notes: Notes,
+    attempts: list[Attempt],
+    cases: list[Case],
+    contract: Contract,
+    measured: weights.Weights | None,
 ) -> None:
     """No mutant is what the subject computes: name each thing that can be seen by itself."""
     case = cases[0].under(contracts(contract)[0])
@@ -156,7 +167,7 @@ def _judge_weights(notes: Notes, case: Case, measured: weights.Weights, contract
     if not torch.equal(seen, right):
         for mutant in MASKS:
             if not mutant.needs(contract) or not torch.equal(
-                mutant.changes["visible"](case.setting).expand_as(found), seen
+                mutant.applied(RIGHT).seen(case.setting).expand_as(found), seen
             ):
                 continue
             rows = [[bool(cell) for cell in row] for row in seen[0, 0].tolist()]
@@ -169,7 +180,9 @@ def _judge_weights(notes: Notes, case: Case, measured: weights.Weights, contract
     wanted = right_scale(case.setting)
     if used is not None and abs(used - wanted) > 1e-3 * abs(wanted) and contract.softcap is None:
         name, detail = scale_name(used, case)
-        notes.found(name, detail, f"slope {used:.4g}, declared {wanted:.4g}", "scores / math.sqrt(head_dim)")
+        notes.found(
+            name, detail, f"slope {used:.4g}, declared {wanted:.4g}", "scores / math.sqrt(head_dim)"
+        )
 
 
 def judge_sums(notes: Notes, found: Tensor) -> None:
@@ -204,3 +217,33 @@ def scale_name(used: float, case: Case) -> tuple[str, str]:
         f"{scale_in_words(case)}"
     )
 
+
+def judge_returned(right: Tensor, returned: Tensor, notes: Notes) -> None:
+    """Whether the weights that are returned made the output.
+
+    Args:
+        right: (batch, heads, query_len, kv_len), those that did.
+        returned: those, their mean over the heads, or those of a single head.
+        notes: where it is written down.
+    """
+    returned = returned.detach().double()
+    if returned.shape == right[:, 0].shape:
+        right = right.mean(1)
+    if returned.ndim == 2 and right.shape[0] == 1:
+        right = right[0]
+    if returned.shape != right.shape or not returned.isfinite().all():
+        return
+    if returned.min() < -1e-6:
+        notes.tell("the second thing returned has the shape of weights, and is negative in places")
+        return
+    gap = (returned - right).abs().max().item()
+    if gap > 1e-4:
+        notes.found(
+            "weights.not-used",
+            "the weights returned are not those that made the output",
+            f"they differ by up to {gap:.3g}; their rows sum to {returned.sum(-1).min():.3g} … "
+            f"{returned.sum(-1).max():.3g}",
+            "return the tensor that was multiplied with the value",
+        )
+    else:
+        notes.right("weights returned")

@@ -14,6 +14,7 @@ from clearhead.conformance.references.base import Mutant
 # The largest error, of the largest number, by which two ways to compute the same differ: float32
 # inside float64 code is 1e-7 for each operation. No mistake of the bank comes near it.
 MOSTLY = 0.5
+OF_EACH = 3
 CLOSE = {torch.float64: 1e-5, torch.float32: 1e-4}
 
 
@@ -109,7 +110,7 @@ def styles(cases: Sequence[Case], recipe: Recipe) -> Iterator[Recipe]:
     empties = False
     for case in cases:
         try:
-            empties |= not recipe.visible(case.setting).any(-1).all().item()
+            empties |= not recipe.seen(case.setting).any(-1).all().item()
         except (RuntimeError, AssertionError):
             return
     for style in EMPTY_STYLES if empties else EMPTY_STYLES[:1]:
@@ -149,19 +150,39 @@ def explain(
     for filled in contracts(contract) if finite.double().mean() > MOSTLY else []:
         seen = [case.under(filled) for case in cases]
         mutants = bank(filled)
-        if mutants:
-            mutants = [*mutants, *fitted_scale(seen)]
-        for size in (1, 2) if pairs else (1,):
-            found = _search(seen, mutants, size)
+        for some, size in _rounds(seen, mutants, pairs):
+            found = _search(seen, some, size)
             if found:
                 (chosen, recipe), others = found[0], found[1:]
-                codes = {mutant.code for mutant in chosen}
                 also = [m for other, _ in others if len(other) == 1 for m in other]
-                also = [mutant for mutant in also if mutant.code not in codes]
                 return Explanation(chosen, recipe, filled, tuple(also))
     filled = contracts(contract)[0]
     errors = [case.under(filled).error(RIGHT) for case in cases]
     return Explanation(None, RIGHT, filled, error=max(errors))
+
+
+def _rounds(
+    cases: Sequence[Case], mutants: list[Mutant], pairs: bool
+) -> Iterator[tuple[list[Mutant], int]]:
+    """What to try, in order: each mutant, any scale, two mutants."""
+    if not mutants:
+        return
+    yield mutants, 1
+    fitted = fitted_scale(cases)
+    yield fitted, 1
+    if pairs:
+        yield _telling(mutants), 2
+
+
+def _telling(mutants: list[Mutant]) -> list[Mutant]:
+    """A few of each name: two at once are many."""
+    counts: dict[str, int] = {}
+    kept = []
+    for mutant in mutants:
+        counts[mutant.code] = counts.get(mutant.code, 0) + 1
+        if counts[mutant.code] <= OF_EACH:
+            kept.append(mutant)
+    return kept
 
 
 def fitted_scale(cases: Sequence[Case]) -> list[Mutant]:

@@ -11,6 +11,8 @@ class Notes:
         self.passed: list[str] = []
         self.told: list[str] = []
         self.skipped: list[str] = []
+        # How a module differs that has nothing but projections, until a name is found for it.
+        self.unnamed = ""
 
     def found(
         self,

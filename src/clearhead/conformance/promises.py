@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from clearhead.conformance.matching import Case, distance
+from clearhead.conformance.matching import distance
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import halves
 from clearhead.conformance.recipes import Setting, right_visible
@@ -15,7 +15,9 @@ from clearhead.conformance.recipes import Setting, right_visible
 LOST = {torch.float16: 0.05, torch.bfloat16: 0.25, torch.float32: 1e-4, torch.float64: 1e-8}
 
 
-def judge_empty(output: Tensor, empty: Tensor, uniform: Tensor | None, declared: str | None, notes: Notes) -> None:
+def judge_empty(
+    output: Tensor, empty: Tensor, uniform: Tensor | None, declared: str | None, notes: Notes
+) -> None:
     """What became of the queries that see nothing.
 
     Args:
@@ -90,8 +92,7 @@ def examine_nan(
 
 def examine_halves(
     run: Callable[..., Tensor],
-    plain: Callable[..., Tensor],
-    case: Case,
+    plain: Callable[..., Tensor] | None,
     inputs: Sequence[Tensor],
     target: Tensor,
     dtypes: Sequence[torch.dtype],

@@ -6,14 +6,17 @@ give. What goes into the layer after them, if there is one, is the context of al
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import permutations
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.conformance.subject import Subject
 
-AFFIXES = re.compile(r"proj(ection)?|linear|lin$|weights?|^w(?=[qkv])|^to|^fc|layer|dense|matrix|^w$")
+AFFIXES = re.compile(
+    r"proj(ection)?|linear|lin$|weights?|^w(?=[qkv])|^to|^fc|layer|dense|matrix|^w$"
+)
 ROLES = {
     "q": "q", "query": "q", "queries": "q", "qs": "q",
     "k": "k", "key": "k", "keys": "k", "ks": "k",
@@ -37,7 +40,13 @@ def role(name: str) -> str | None:
 
 @dataclass
 class Reading:
-    """What was seen inside one call: the projections by role, in order, and the context."""
+    """What was seen inside one call.
+
+    `by_role`: what the projections gave, by role and in order; `fed`: what went into them;
+    `normed`: query and key after a norm; `context`: what goes into the layer behind the heads;
+    `finish`: what is done to the context where no layer was seen; `plain`: nothing but projections
+    has weights; `layers`: every layer with a matrix: its name, what went in, what came out.
+    """
 
     by_role: dict[str, list[Tensor]] = field(default_factory=dict)
     fed: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -46,46 +55,59 @@ class Reading:
     output: Tensor | None = None
     finish: Callable[[Tensor], Tensor] | None = None
     plain: bool = True
+    layers: list[tuple[str, Tensor, Tensor, Tensor]] = field(default_factory=list)
+    matrices: dict[str, Tensor] = field(default_factory=dict)
+
+    def guesses(self) -> list["Reading"]:
+        """Readings of a module whose names say nothing: its first three layers, in any order."""
+        if not self.layers:
+            return []
+        fed = self.layers[0][1]
+        first = [
+            each for each in self.layers if each[1].shape == fed.shape and torch.equal(each[1], fed)
+        ]
+        later = [each for each in self.layers if not any(each is other for other in first)]
+        context = later[0][1] if later else None
+        ways = []
+        if len(first) == 3:
+            for order in permutations(first):
+                roles = {which: [made] for which, (_, _, made, _) in zip("qkv", order, strict=True)}
+                matrices = {which: each[3] for which, each in zip("qkv", order, strict=True)}
+                ways.append(
+                    replace(
+                        self,
+                        by_role=roles,
+                        fed={which: [fed] for which in "qkv"},
+                        context=context,
+                        matrices=matrices,
+                    )
+                )
+        elif len(first) == 1 and first[0][2].shape[-1] % 3 == 0:
+            roles = {"qkv": [first[0][2]]}
+            ways.append(replace(self, by_role=roles, fed={"qkv": [fed]}, context=context))
+        return ways
 
 
-def read(subject: Subject, inputs: Sequence[Tensor]) -> Reading | None:
-    """Run the module once and take down its projections; None if there are none to be known."""
+def read(subject: Subject, inputs: Sequence[Tensor]) -> list[Reading]:
+    """Run the module once and take down its projections: every way to read them, none for none."""
     module = subject.module
     if module is None:
-        return None
+        return []
     if isinstance(module, nn.MultiheadAttention):
-        return _read_multi_head(subject, module, inputs)
-    reading, known, after = Reading(), set[str](), []
+        return [_read_multi_head(subject, module, inputs)]
+    reading, known = Reading(), set[str]()
     hooks = []
-
-    def take(name: str, which: str) -> Callable[..., None]:
-        def hook(part: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-            reading.by_role.setdefault(which, []).append(output.detach())
-            reading.fed.setdefault(which, []).append(args[0].detach())
-
-        return hook
-
     for name, part in module.named_modules():
-        if not name or any(True for _ in part.children()):
-            continue
-        which = role(name)
-        norm = NORMS.get(re.sub(r"[^a-z]", "", name.split(".")[-1].lower()))
         weight = getattr(part, "weight", None)
+        if not name or any(True for _ in part.children()) or not isinstance(weight, Tensor):
+            continue
+        norm = NORMS.get(re.sub(r"[^a-z]", "", name.split(".")[-1].lower()))
         if norm is not None:
             hooks.append(part.register_forward_hook(_kept_norm(reading, norm)))
-        elif which is not None and isinstance(weight, Tensor) and weight.ndim == 2:
+        elif weight.ndim == 2:
             known.add(name)
-            hooks.append(part.register_forward_hook(take(name, which)))
-        elif isinstance(weight, Tensor) and weight.ndim == 2:
-            hooks.append(
-                part.register_forward_hook(
-                    lambda part, args, output: after.append(args[0].detach())
-                )
-            )
-        elif weight is not None:
-            reading.plain = False
-    owners = _owners(module)
-    for name, (owner, which, parameter) in owners.items():
+            hooks.append(part.register_forward_hook(_kept_layer(reading, name, weight)))
+    for name, (owner, which, parameter) in _owners(module).items():
         known.add(name)
         hooks.append(owner.register_forward_hook(_projecting(reading, which, parameter)))
     try:
@@ -93,28 +115,47 @@ def read(subject: Subject, inputs: Sequence[Tensor]) -> Reading | None:
     finally:
         for hook in hooks:
             hook.remove()
+    reading.plain = not reading.normed and not any(
+        name not in known and name.rpartition(".")[0] not in known
+        for name, _ in module.named_parameters()
+    )
+    words = ("alibi", "rel", "inv_freq", "rope", "rotary", "cos", "bias", "sink", "pos")
+    reading.plain &= not any(word in name for name, _ in module.named_buffers() for word in words)
+    reading.plain &= not any(word in name.lower() for name in vars(module) for word in words)
+    return _by_names(reading, inputs[0].shape[-2])
+
+
+def _by_names(reading: Reading, tokens: int) -> list[Reading]:
+    """The reading by the names of the layers, else the guesses."""
+    later = []
+    for name, fed, made, matrix in reading.layers:
+        which = role(name)
+        if which is None:
+            later.append(fed)
+            continue
+        reading.by_role.setdefault(which, []).append(made)
+        reading.fed.setdefault(which, []).append(fed)
+        reading.matrices.setdefault(which, matrix)
     if not {"q", "k", "v"} <= set(reading.by_role) and not _fused(reading):
-        return None
+        return reading.guesses()
     width = sum(each.shape[-1] for each in reading.by_role.get("v", []))
-    tokens = inputs[0].shape[-2]
-    for context in after:
-        # The layer after the heads takes what all of them give.
-        if context.numel() % tokens == 0 and context.shape[-1] >= width > 0 or _fused(reading):
+    for context in later:
+        # The layer behind the heads takes what all of them give.
+        if _fused(reading) or (context.numel() % tokens == 0 and context.shape[-1] >= width):
             reading.context = context
             break
-    others = [
-        name
-        for name, parameter in module.named_parameters()
-        if name.rpartition(".")[0] not in known and name not in known and parameter.ndim != 1
-    ]
-    reading.plain &= len(others) <= 1 and not any(
-        word in name for name, _ in module.named_buffers() for word in ("alibi", "rel", "inv", "cos", "bias")
-    )
-    return reading
+    return [reading]
 
 
 def _fused(reading: Reading) -> bool:
     return "qkv" in reading.by_role or {"q", "kv"} <= set(reading.by_role)
+
+
+def _kept_layer(reading: Reading, name: str, weight: Tensor) -> Callable[..., None]:
+    def hook(part: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        reading.layers.append((name, args[0].detach(), output.detach(), weight.detach()))
+
+    return hook
 
 
 def _kept_norm(reading: Reading, which: str) -> Callable[..., None]:
@@ -137,7 +178,9 @@ def _owners(module: nn.Module) -> dict[str, tuple[nn.Module, str, Tensor]]:
 
 def _projecting(reading: Reading, which: str, parameter: Tensor) -> Callable[..., None]:
     def hook(part: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        source = args[1] if which != "q" and len(args) > 1 and args[1].is_floating_point() else args[0]
+        source = (
+            args[1] if which != "q" and len(args) > 1 and args[1].is_floating_point() else args[0]
+        )
         weight = parameter.detach()
         if weight.ndim == 3:
             projected = [source @ each for each in weight]
@@ -145,6 +188,7 @@ def _projecting(reading: Reading, which: str, parameter: Tensor) -> Callable[...
             projected = [source @ weight]
         else:
             projected = [source @ weight.mT]
+        reading.matrices.setdefault(which, weight)
         reading.by_role.setdefault(which, []).extend(each.detach() for each in projected)
         reading.fed.setdefault(which, []).extend(source.detach() for _ in projected)
 
@@ -163,10 +207,13 @@ def _read_multi_head(
         weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
     biases = (None,) * 3 if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
     reading = Reading()
-    for which, source, weight, bias in zip("qkv", (x, context, context), weights, biases, strict=True):
+    for which, source, weight, bias in zip(
+        "qkv", (x, context, context), weights, biases, strict=True
+    ):
         projected = torch.nn.functional.linear(source, weight, bias)
         reading.by_role[which] = [projected.detach()]
         reading.fed[which] = [source]
+        reading.matrices[which] = weight.detach()
     out = module.out_proj
     reading.finish = lambda found: torch.nn.functional.linear(found, out.weight, out.bias).detach()
     reading.output = subject(*inputs).detach()

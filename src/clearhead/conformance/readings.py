@@ -16,6 +16,9 @@ from clearhead.conformance.reading import Reading, read
 from clearhead.conformance.recipes import Setting
 from clearhead.conformance.subject import Subject
 
+# Numbers in a matrix from which their spread can be judged.
+FEW = 64
+
 
 @dataclass
 class Way:
@@ -54,15 +57,18 @@ def cases_of(
     ways: dict[tuple[object, ...], Way] = {}
     calls = 0
     for given in inputs:
-        reading = read(subject, given)
-        if reading is None or reading.output is None:
-            return []
+        found = read(subject, given)
         calls += 1
-        for key, way_case, told, sure in _ways(reading, given, subject, num_heads, contract, d_in, padded):
-            way = ways.setdefault(key, Way(way_case.setting.contract, told=told, sure=sure))
-            way.cases.append(way_case)
-            way.plain = reading.plain
-            way.spread = _spread(reading)
+        for index, reading in enumerate(found):
+            for key, case, told, sure in _ways(
+                reading, given, subject, num_heads, contract, d_in, padded
+            ):
+                way = ways.setdefault(
+                    (index, *key), Way(case.setting.contract, told=told, sure=sure)
+                )
+                way.cases.append(case)
+                way.plain = reading.plain and index == 0 and len(found) == 1
+                way.spread = _spread(reading)
     return [way for way in ways.values() if len(way.cases) == calls]
 
 
@@ -104,11 +110,14 @@ def _ways(
                     dtype=subject.dtype,
                     kept=given[1] if padded else None,
                 )
-                sure = name in ("read", "heads", "chunks") and where != "residual"
+                sure = num_heads is None or name in ("read", "heads", "chunks")
+                sure &= where != "residual"
                 yield (name, told, where), case, told, sure
 
 
-def _parts(reading: Reading, num_heads: int | None, contract: Contract) -> Iterator[tuple[str, Parts]]:
+def _parts(
+    reading: Reading, num_heads: int | None, contract: Contract
+) -> Iterator[tuple[str, Parts]]:
     roles = reading.by_role
     declared_kv = contract.heads()[1]
     if "qkv" in roles:
@@ -142,7 +151,9 @@ def _apart(
     name: str, query: Tensor, key: Tensor, value: Tensor, num_heads: int | None
 ) -> Iterator[tuple[str, Parts]]:
     width = query.shape[-1]
-    guesses = [num_heads] if num_heads is not None else [1, *(n for n in range(2, 17) if width % n == 0)]
+    guesses = (
+        [num_heads] if num_heads is not None else [1, *(n for n in range(2, 17) if width % n == 0)]
+    )
     for index, heads in enumerate(guesses):
         if heads is None or width % heads:
             continue
@@ -152,10 +163,15 @@ def _apart(
         num_kv_heads = key.shape[-1] // dim
         if heads % num_kv_heads or value.shape[-1] % num_kv_heads:
             continue
-        yield (name if index == 0 else f"{heads} heads"), Parts(query, key, value, True, heads, num_kv_heads)
+        yield (
+            (name if index == 0 else f"{heads} heads"),
+            Parts(query, key, value, True, heads, num_kv_heads),
+        )
 
 
-def _fused(whole: Tensor, num_heads: int | None, num_kv_heads: int | None) -> Iterator[tuple[str, Parts]]:
+def _fused(
+    whole: Tensor, num_heads: int | None, num_kv_heads: int | None
+) -> Iterator[tuple[str, Parts]]:
     whole = _batched(whole)
     width = whole.shape[-1]
     if num_heads is not None and num_kv_heads is not None and num_kv_heads != num_heads:
@@ -246,18 +262,14 @@ def _shaped(target: Tensor, parts: Parts) -> Tensor | None:
 
 
 def _spread(reading: Reading) -> tuple[float, float, float]:
-    """How large query and key are for what was fed to them, and what PyTorch's layers give."""
-
-    def gain(which: str) -> float:
-        made, fed = reading.by_role.get(which), reading.fed.get(which)
-        if not made or not fed:
-            return 1.0
-        return (made[0].std() / fed[0].std().clamp_min(1e-30)).item()
-
-    sources = reading.fed.get("q") or reading.fed.get("k")
-    query, key = gain("q"), gain("k")
-    if sources and (reading.fed.get("k") or sources)[0].shape == sources[0].shape:
-        # What scales the input of one of them counts as its gain.
-        key_source = (reading.fed.get("k") or sources)[0]
-        query *= (sources[0].std() / key_source.std().clamp_min(1e-30)).item()
-    return query, key, 3**-0.5
+    """How large the matrices of query and key are, with what scales their inputs, and how large
+    PyTorch makes them. Too few numbers tell nothing: then all three are the same."""
+    query, key = reading.matrices.get("q"), reading.matrices.get("k")
+    if query is None or key is None or min(query.numel(), key.numel()) < FEW:
+        return 1.0, 1.0, 1.0
+    sources = [reading.fed[which][0] for which in "qk"]
+    scaled = 1.0
+    if sources[0].shape == sources[1].shape:
+        scaled = (sources[0].std() / sources[1].std().clamp_min(1e-30)).item()
+    usual = (3 * sources[0].shape[-1]) ** -0.5
+    return query.std().item() * scaled, key.std().item(), usual

@@ -31,11 +31,12 @@ class Setting(NamedTuple):
     value_head_dim: int
     mask: Tensor | None = None
     d_in: int | None = None
+    first: int | None = None
 
     @property
     def offset(self) -> int:
         """The position of the first query, that of the last key being kv_len − 1."""
-        return self.kv_len - self.query_len
+        return self.kv_len - self.query_len if self.first is None else self.first
 
 
 def right_split(flat: Tensor, num_heads: int) -> Tensor:
@@ -53,7 +54,9 @@ def right_arrange(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any
     return query, key, value
 
 
-def right_around(inner: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
+def right_around(
+    inner: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, at: Setting
+) -> Tensor:
     """The whole of it, on (batch, heads, len, dim)."""
     return inner(query, key, value, at)
 
@@ -75,7 +78,9 @@ def rotated(tensor: Tensor, start: int, base: float, layout: str) -> Tensor:
     else:
         first, second = tensor[..., 0:width:2], tensor[..., 1:width:2]
     one, two = first * cos - second * sin, first * sin + second * cos
-    turned = torch.cat([one, two], -1) if layout == "half" else torch.stack([one, two], -1).flatten(-2)
+    turned = (
+        torch.cat([one, two], -1) if layout == "half" else torch.stack([one, two], -1).flatten(-2)
+    )
     return torch.cat([turned, tensor[..., width:]], -1)
 
 
@@ -134,6 +139,11 @@ def declared_bias(at: Setting) -> Tensor | None:
     return total
 
 
+def right_start(at: Setting) -> int:
+    """The position of the first query, as the mask counts it."""
+    return at.offset
+
+
 def right_prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: "Recipe") -> Tensor:
     """Scores → scaled, capped, with the bias, and masked."""
     scores = stages.capped_scores(stages.scaled_scores(raw, scale), at.contract.softcap)
@@ -176,6 +186,7 @@ class Recipe:
     group: Callable[..., Tensor] = right_group
     rotate: Callable[..., tuple[Tensor, Tensor]] = right_rotate
     scale: Callable[[Setting], float] = right_scale
+    start: Callable[[Setting], int] = right_start
     visible: Callable[[Setting], Tensor] = right_visible
     prepare: Callable[..., Tensor] = right_prepare
     hide: Callable[..., Tensor] = right_hide
@@ -187,9 +198,13 @@ class Recipe:
     def weights(self, query: Tensor, key: Tensor, at: Setting) -> Tensor:
         """The weights, (batch, heads, query_len, kv_len), of heads that are already split."""
         query, key = self.rotate(query, self.group(key, at), at)
-        seen = self.visible(at)
+        seen = self.seen(at)
         masked = self.prepare(stages.scores(query, key), seen, self.scale(at), at, self)
         return self.after(self.share(masked, self.empty, at), seen, at)
+
+    def seen(self, at: Setting) -> Tensor:
+        """True where a query may see a key, broadcasting over samples and heads."""
+        return self.visible(at._replace(first=self.start(at)))
 
     def heads(self, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
         """The context of heads that are already split: (batch, heads, query_len, dim)."""

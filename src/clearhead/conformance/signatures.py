@@ -75,7 +75,7 @@ def mutants(
         recipe = mutant.applied(RIGHT)
         seen = torch.ones(at.query_len, at.kv_len, dtype=torch.bool)
         try:
-            seen = recipe.visible(at)
+            seen = recipe.seen(at)
         except (RuntimeError, AssertionError):
             continue
         kinds = ("nan",) if seen.any(-1).all() else ("nan", "fill", "add", "zero")
@@ -85,5 +85,3 @@ def mutants(
                 found.append(mutant)
                 break
     return found
-
-

@@ -1,13 +1,18 @@
 """What a module keeps: sizes read from outside, masks saved with the weights or too short."""
 
 import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from clearhead.conformance.contract import Contract
+from clearhead.conformance.matching import Explanation
 from clearhead.conformance.notes import Notes
+from clearhead.conformance.recipes import Setting
+from clearhead.conformance.report import Finding
 from clearhead.conformance.sizes import kept_masks
 from clearhead.conformance.subject import Subject
 
@@ -41,12 +46,96 @@ def global_sizes(subject: Subject) -> dict[str, int]:
     return found
 
 
+def judge_scale_from_outside(
+    subject: Subject, explanation: Explanation | None, at: Setting | None, notes: Notes
+) -> None:
+    """Whether a wrong scale is that of a number that the code reads from around it."""
+    if explanation is None or at is None or not explanation.mutants:
+        return
+    if not any(each.code.startswith("scale.") for each in explanation.mutants):
+        return
+    used = explanation.recipe.scale(at)
+    for name, value in global_sizes(subject).items():
+        if value > 0 and abs(used * value**0.5 - 1) < 1e-3:
+            old = next(each for each in notes.findings if each.code.startswith("scale."))
+            notes.findings.remove(old)
+            notes.findings.insert(0, _from_outside(name, value, old.measured))
+            notes.findings.insert(1, replace(old, follows_from="state.global-dim"))
+            return
+
+
+def _from_outside(name: str, value: int, measured: str) -> Finding:
+    return Finding(
+        "state.global-dim",
+        f"the scale is 1/√{name} with {name} = {value} read from outside the class, not from the "
+        "tensors: an instance of another size is wrong",
+        measured,
+        "take the size from the tensor at hand: query.shape[-1]",
+    )
+
+
+def examine_sibling(
+    subject: Subject,
+    explanation: Explanation | None,
+    follow: Callable[[Subject], bool | None],
+    notes: Notes,
+) -> None:
+    """Whether a number read from outside is right for this instance only."""
+    if explanation is None or not explanation.right:
+        return
+    read = {name: value for name, value in global_sizes(subject).items() if value > 1}
+    for name, value in read.items():
+        # The same code with another number there: if it is no size of its own, nothing changes.
+        with _patched(subject, name, value * 3):
+            moved = follow(subject)
+        if moved is False and name not in _names_in_constructors(subject):
+            notes.found(
+                "state.global-dim",
+                f"{name} = {value} is read from outside the class: it fits this instance, and an "
+                "instance of another size is wrong",
+                f"with {name} = {value * 3} there the same instance gives another output",
+                "take the size from the tensor at hand: query.shape[-1]",
+            )
+
+
+def _names_in_constructors(subject: Subject) -> set[str]:
+    names: set[str] = set()
+    for part in subject.module.modules() if subject.module is not None else ():
+        own = type(part).__dict__.get("__init__")
+        if isinstance(own, types.FunctionType):
+            names |= set(own.__code__.co_names)
+    return names
+
+
+@contextmanager
+def _patched(subject: Subject, name: str, value: int) -> Iterator[None]:
+    """The copy's own methods with another number under a name; what they belong to is not touched."""
+    assert subject.module is not None
+    changed: list[nn.Module] = []
+    for part in subject.module.modules():
+        own = type(part).__dict__.get("forward")
+        if isinstance(own, types.FunctionType) and name in own.__code__.co_names:
+            other = types.FunctionType(
+                own.__code__,
+                {**own.__globals__, name: value},
+                own.__name__,
+                own.__defaults__,
+                own.__closure__,
+            )
+            part.forward = types.MethodType(other, part)
+            changed.append(part)
+    try:
+        yield
+    finally:
+        for part in changed:
+            del part.forward
+
+
 def examine_state(
     subject: Subject,
     width: int,
     longest: int | None,
     plain: bool,
-    filled: Contract,
     notes: Notes,
     seed: int,
 ) -> None:
@@ -89,5 +178,3 @@ def _examine_longest(
             f"{type(error).__name__}: {str(error).splitlines()[0]}",
             "the mask is too short: it must be context_length × context_length",
         )
-
-

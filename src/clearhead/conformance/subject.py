@@ -172,14 +172,18 @@ def located(place: str) -> Any:
             f'a place is "file.py:Name" or a dotted import path; got {place!r}.',
         )
     try:
-        found: Any = _from_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
+        found: Any = (
+            _from_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
+        )
     except Exception as error:
         raise ModelError(
             "check.import", f"{module} could not be imported: {type(error).__name__}: {error}"
         ) from error
     for part in name.split("."):
         if not hasattr(found, part):
-            names = [each for each in vars(found) if callable(getattr(found, each)) and each[0] != "_"]
+            names = [
+                each for each in vars(found) if callable(getattr(found, each)) and each[0] != "_"
+            ]
             raise ModelError(
                 "check.name", f"{module} has no {part}; it has {', '.join(names) or 'nothing'}."
             )
@@ -199,5 +203,3 @@ def _from_file(path: Path) -> Any:
     finally:
         sys.path.remove(str(path.resolve().parent))
     return module
-
-

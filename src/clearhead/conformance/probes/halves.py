@@ -17,7 +17,7 @@ class Halved(NamedTuple):
 
 def measure(
     run: Callable[..., Tensor],
-    plain: Callable[..., Tensor],
+    plain: Callable[..., Tensor] | None,
     inputs: Sequence[Tensor],
     target: Tensor,
     dtype: torch.dtype,
@@ -28,7 +28,8 @@ def measure(
         found = run(*given).detach().double()
     except (RuntimeError, TypeError, ValueError) as error:
         return Halved(torch.inf, 0.0, f"{type(error).__name__}: {str(error).splitlines()[0]}")
-    return Halved(_error(found, target), _error(plain(*given).double(), target))
+    usual = 0.0 if plain is None else _error(plain(*given).double(), target)
+    return Halved(_error(found, target), usual)
 
 
 def _error(found: Tensor, target: Tensor) -> float:

@@ -47,6 +47,4 @@ def draws(
     centred = still.double() - still.double().mean(-2, keepdim=True)
     moved = found - found.mean(-2, keepdim=True)
     slopes = (moved * centred).flatten(1).sum(-1) / (centred * centred).sum().clamp_min(1e-30)
-    return Draws(
-        varies, constant_varies, slopes.mean().item(), (slopes.std() / count**0.5).item()
-    )
+    return Draws(varies, constant_varies, slopes.mean().item(), (slopes.std() / count**0.5).item())

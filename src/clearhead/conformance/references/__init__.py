@@ -9,7 +9,7 @@ from clearhead.conformance.references.adding import ORDER, SINKS
 from clearhead.conformance.references.base import Mutant
 from clearhead.conformance.references.heads import HEADS, MERGES, SPLITS
 from clearhead.conformance.references.hiding import HIDING
-from clearhead.conformance.references.masks import GIVEN, MASKS
+from clearhead.conformance.references.masks import ALIGNMENT, GIVEN, MASKS
 from clearhead.conformance.references.rope import ROPE
 from clearhead.conformance.references.weighing import SCALES, SOFTMAX
 
@@ -23,7 +23,7 @@ def bank(contract: Contract, *, given: bool, flat: bool, masked: bool) -> list[M
         flat: whether heads are split and merged by the subject.
         masked: whether anything is hidden at all.
     """
-    found = [*MASKS, *SOFTMAX, *SCALES, *ORDER, *SINKS, *HEADS, *MERGES, *ROPE]
+    found = [*MASKS, *SOFTMAX, *SCALES, *ORDER, *SINKS, *HEADS, *MERGES, *ROPE, *ALIGNMENT]
     if given:
         found += GIVEN
     if masked:

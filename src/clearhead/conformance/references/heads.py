@@ -14,10 +14,8 @@ def _view_split(flat: Tensor, num_heads: int) -> Tensor:
     return flat.reshape(flat.shape[0], num_heads, flat.shape[1], -1)
 
 
-
 def _view_merge(context: Tensor, at: Setting) -> Tensor:
     return context.reshape(at.batch, at.query_len, -1)
-
 
 
 def _transposed_merge(context: Tensor, at: Setting) -> Tensor:
@@ -48,7 +46,10 @@ def _heads_as_tokens(
     inner: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, at: Setting
 ) -> Tensor:
     turned = at._replace(
-        num_heads=at.query_len, num_kv_heads=at.kv_len, query_len=at.num_heads, kv_len=at.num_kv_heads
+        num_heads=at.query_len,
+        num_kv_heads=at.kv_len,
+        query_len=at.num_heads,
+        kv_len=at.num_kv_heads,
     )
     return inner(*(each.transpose(1, 2) for each in (query, key, value)), turned).transpose(1, 2)
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from clearhead.conformance.contract import Contract
@@ -12,9 +11,9 @@ from clearhead.conformance.recipes import Setting, right_visible, visible
 from clearhead.conformance.references.base import Mutant, is_masked
 
 
-def moved(left: int = 0, right: int = 0, start: Callable[[Setting], int] = lambda at: at.offset) -> Any:
-    """A mask with moved edges, or another position for the first query."""
-    return lambda at: visible(at, start(at), left, right)
+def moved(left: int = 0, right: int = 0) -> Any:
+    """A mask with its edges moved outwards."""
+    return lambda at: visible(at, at.offset, left, right)
 
 
 def _uncaused(at: Setting) -> Tensor:
@@ -43,7 +42,9 @@ def _inverted_given(at: Setting) -> Tensor:
 
 
 def _transposed(at: Setting) -> Tensor:
-    return right_visible(at._replace(mask=None)).mT if at.query_len == at.kv_len else right_visible(at)
+    return (
+        right_visible(at._replace(mask=None)).mT if at.query_len == at.kv_len else right_visible(at)
+    )
 
 
 def _other_sample(pick: Callable[[Tensor], Tensor]) -> Callable[[Setting], Tensor]:
@@ -58,9 +59,7 @@ def _tiled_over_heads(at: Setting) -> Tensor:
     # mask.repeat(heads, 1, 1) beside scores.view(batch * heads, …): sample and head are swapped.
     assert at.mask is not None
     mask = at.mask.expand(at.batch, 1, at.query_len, at.kv_len)
-    rows = mask.repeat(at.num_heads, 1, 1, 1).view(
-        at.batch, at.num_heads, at.query_len, at.kv_len
-    )
+    rows = mask.repeat(at.num_heads, 1, 1, 1).view(at.batch, at.num_heads, at.query_len, at.kv_len)
     return rows & right_visible(at._replace(mask=None))
 
 
@@ -120,14 +119,6 @@ MASKS = [
         {"visible": moved(right=-1)},
         lambda contract: contract.causal,
     ),
-    Mutant(
-        "mask.top-left",
-        "with more keys than queries, the first query sees the first key only",
-        "the mask counts from the first key. With kv_len > query_len shift it: "
-        "torch.triu(ones, diagonal=1 + kv_len - query_len); PyTorch has causal_lower_right",
-        {"visible": moved(start=lambda at: 0)},
-        lambda contract: contract.causal or contract.window is not None,
-    ),
     *(
         Mutant(
             "mask.window-off-by-one",
@@ -139,6 +130,17 @@ MASKS = [
         )
         for by in (1, -1)
         for sides in (("back",), ("ahead",), ("back", "ahead"))
+    ),
+]
+
+ALIGNMENT = [
+    Mutant(
+        "mask.top-left",
+        "with more keys than queries, the first query sees the first key only",
+        "the mask counts from the first key. With kv_len > query_len shift it: "
+        "torch.triu(ones, diagonal=1 + kv_len - query_len); PyTorch has causal_lower_right",
+        {"start": lambda at: 0},
+        lambda contract: contract.causal or contract.window is not None,
     ),
 ]
 

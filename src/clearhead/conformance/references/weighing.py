@@ -70,7 +70,9 @@ SOFTMAX = [
         ]
     ),
     *(
-        Mutant("softmax.missing", detail, "weights = torch.softmax(scores, dim=-1)", {"share": share})
+        Mutant(
+            "softmax.missing", detail, "weights = torch.softmax(scores, dim=-1)", {"share": share}
+        )
         for detail, share in [
             ("the scores themselves are the weights", _raw),
             ("the scores are divided by their sum, without exp", _by_sum),
@@ -95,7 +97,10 @@ def _wrong_scales() -> Iterator[tuple[str, str, str, Callable[[Setting], float]]
         ("1/head_dim", lambda at: 1 / at.head_dim),
         ("1/√num_heads", lambda at: at.num_heads**-0.5),
         ("1/√num_kv_heads", lambda at: at.num_kv_heads**-0.5),
-        ("1/√(num_heads · head_dim), the whole width,", lambda at: (at.num_heads * at.head_dim) ** -0.5),
+        (
+            "1/√(num_heads · head_dim), the whole width,",
+            lambda at: (at.num_heads * at.head_dim) ** -0.5,
+        ),
         ("1/√query_len", lambda at: at.query_len**-0.5),
         ("1/√kv_len", lambda at: at.kv_len**-0.5),
         ("1/√batch", lambda at: at.batch**-0.5),
@@ -106,14 +111,21 @@ def _wrong_scales() -> Iterator[tuple[str, str, str, Callable[[Setting], float]]
         ("1/√(head_dim / 2)", lambda at: (at.head_dim / 2) ** -0.5),
         ("1/√(2 · head_dim)", lambda at: (at.head_dim * 2) ** -0.5),
         ("1/num_heads", lambda at: 1 / at.num_heads),
-        ("1/(num_heads · head_dim), the whole width without its root,",
-         lambda at: 1 / (at.num_heads * at.head_dim)),
+        (
+            "1/(num_heads · head_dim), the whole width without its root,",
+            lambda at: 1 / (at.num_heads * at.head_dim),
+        ),
         ("√num_heads/√head_dim", lambda at: (at.num_heads / at.head_dim) ** 0.5),
         ("the right one times log 2", lambda at: math.log(2) * at.head_dim**-0.5),
         ("the right one times log₂ e", lambda at: math.log2(math.e) * at.head_dim**-0.5),
     ]
     for words, scale in sizes:
-        yield "scale.wrong", f"the scores are scaled by {words} instead of 1/√head_dim", right, scale
+        yield (
+            "scale.wrong",
+            f"the scores are scaled by {words} instead of 1/√head_dim",
+            right,
+            scale,
+        )
 
 
 def _scaled_after(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
