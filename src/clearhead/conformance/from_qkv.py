@@ -32,6 +32,7 @@ from clearhead.conformance.promises import examine_halves, examine_nan, judge_em
 from clearhead.conformance.recipes import RIGHT, right_visible
 from clearhead.conformance.references import bank
 from clearhead.conformance.references.base import Mutant
+from clearhead.conformance.states import judge_scale_from_outside
 from clearhead.conformance.subject import Subject
 from clearhead.errors import ModelError
 
@@ -53,6 +54,7 @@ def examine_qkv(subject: Subject, contract: Contract, notes: Notes, seed: int) -
     explanation = explain(cases, contract, mutants_for(cases, subject.takes == "qkv,mask"))
     if explanation.mutants is not None:
         judge_explained(notes, cases, explanation)
+        judge_scale_from_outside(subject, explanation, cases[0].setting, notes)
     else:
         measured = weights.measure(subject, *main.inputs)
         judge_unexplained(notes, tried, cases, contract, measured)

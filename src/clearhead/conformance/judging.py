@@ -38,7 +38,7 @@ def judge_explained(notes: Notes, cases: list[Case], found: Explanation) -> None
         notes.right("softmax over the keys")
     if not touched & {"scale", "prepare"}:
         notes.right(f"scale {scale_in_words(cases[0])}")
-    if not touched & {"arrange", "group", "split", "merge", "around"}:
+    if not touched & {"arrange", "group", "split", "merge", "end", "around"}:
         notes.right("heads")
     if found.mutants and any(not case.target.isfinite().all() for case in cases):
         bad = next(case for case in cases if not case.target.isfinite().all())
@@ -86,7 +86,7 @@ def _measured(code: str, cases: list[Case], found: Explanation) -> str:
         return _drawn_mask(case, found.recipe)
     if code.startswith("softmax."):
         return sums(case, found.recipe) or difference(case)
-    return difference(case)
+    return difference(max(cases, key=lambda each: min(each.error(RIGHT), 1e9)))
 
 
 def _drawn_mask(case: Case, recipe: Recipe) -> str:
@@ -120,7 +120,8 @@ def difference(case: Case) -> str:
         shape = None if right is None else tuple(right.shape)
         return f"shape {tuple(case.target.shape)}, the definition gives {shape}"
     gap = (case.target - right).abs().nan_to_num(torch.inf)
-    place = (gap > 1e-5 * right[right.isfinite()].abs().max()).nonzero()[0].tolist()
+    places = (gap > 1e-5 * right.nan_to_num(0.0).abs().max()).nonzero().tolist()
+    place = places[0] if places else [0] * gap.ndim
     index = tuple(place)
     return (
         f"differs from the definition by up to {gap.max().item():.3g}, first at {place}: "

@@ -46,12 +46,9 @@ class Case:
         compute = recipe.flat if self.flat else recipe.heads
         try:
             found = compute(self.query, self.key, self.value, self.setting)
-            if not self.flat and self.target.ndim == 3:
-                found = recipe.merge(found, self.setting)
-            elif not self.flat and recipe.merge is not RIGHT.merge:
-                # A subject that gives heads apart can still have merged and split them wrongly.
-                merged = recipe.merge(found, self.setting)
-                found = merged.view(found.shape)
+            if not self.flat:
+                one = self.target.ndim == 3
+                found = (recipe.merge if one else recipe.end)(found, self.setting)
             return found if self.finish is None else self.finish(found)
         except (RuntimeError, IndexError):
             return None

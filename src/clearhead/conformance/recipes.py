@@ -54,6 +54,11 @@ def right_arrange(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any
     return query, key, value
 
 
+def right_end(context: Tensor, at: Setting) -> Tensor:
+    """Heads that are given apart are left as they are."""
+    return context
+
+
 def right_around(
     inner: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, at: Setting
 ) -> Tensor:
@@ -193,6 +198,7 @@ class Recipe:
     share: Callable[..., Tensor] = right_share
     after: Callable[..., Tensor] = right_after
     merge: Callable[..., Tensor] = right_merge
+    end: Callable[..., Tensor] = right_end
     empty: str = "nan"
 
     def weights(self, query: Tensor, key: Tensor, at: Setting) -> Tensor:

@@ -1,5 +1,6 @@
 """What a module keeps: sizes read from outside, masks saved with the weights or too short."""
 
+import inspect
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ def global_sizes(subject: Subject) -> dict[str, int]:
     parts: list[Any] = list(run.modules()) if isinstance(run, nn.Module) else [run]
     for part in parts:
         own = type(part).__dict__.get("forward") if isinstance(part, nn.Module) else part
+        own = inspect.unwrap(own) if callable(own) else own
         if not isinstance(own, types.FunctionType):
             continue
         for name in own.__code__.co_names:

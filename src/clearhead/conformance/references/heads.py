@@ -18,6 +18,14 @@ def _view_merge(context: Tensor, at: Setting) -> Tensor:
     return context.reshape(at.batch, at.query_len, -1)
 
 
+def _merged_wrong_split_right(context: Tensor, at: Setting) -> Tensor:
+    return _view_merge(context, at).unflatten(-1, (at.num_heads, -1)).transpose(1, 2)
+
+
+def _merged_right_split_wrong(context: Tensor, at: Setting) -> Tensor:
+    return context.transpose(1, 2).reshape(context.shape)
+
+
 def _transposed_merge(context: Tensor, at: Setting) -> Tensor:
     return context.mT.reshape(at.batch, at.query_len, -1)
 
@@ -123,12 +131,12 @@ MERGES = [
         "heads.merge",
         "heads are merged without a transpose, so that output i holds other tokens' context",
         "context.transpose(1, 2).reshape(batch, len, -1), not context.reshape(batch, len, -1)",
-        {"merge": _view_merge},
+        {"merge": _view_merge, "end": _merged_wrong_split_right},
     ),
     Mutant(
         "heads.merge",
         "heads are merged with the wrong transpose",
         "context.transpose(1, 2).reshape(batch, len, -1)",
-        {"merge": _transposed_merge},
+        {"merge": _transposed_merge, "end": _merged_right_split_wrong},
     ),
 ]
