@@ -51,7 +51,11 @@ def has_dropout(subject: Subject) -> bool:
 
 
 def examine_inputs(
-    subject: Subject, given: Sequence[Tensor], names: Sequence[str], notes: Notes
+    subject: Subject,
+    given: Sequence[Tensor],
+    names: Sequence[str],
+    notes: Notes,
+    close: float = SAME,
 ) -> None:
     """Whether the inputs are left as they are, and may be views."""
     changed = [names[index] for index in inputs.written(subject, given)]
@@ -66,7 +70,7 @@ def examine_inputs(
         return
     notes.right("inputs untouched")
     gap, refused = inputs.strided(subject, given)
-    if gap > SAME:
+    if gap > close:
         notes.found(
             "input.strided",
             "views of the same numbers, with other strides, give another result",
@@ -177,7 +181,14 @@ def examine_training(
         if drawn.varies:
             notes.found("output.nondeterministic", "training varies, with dropout=0 declared")
         return
-    if not drawn.varies:
+    if not drawn.finite:
+        notes.found(
+            "dropout.on-scores",
+            "training gives NaN: scores are dropped after they were hidden, and 0 · −∞ is NaN",
+            f"of {DRAWS} calls in train mode some are not finite, in eval mode all are",
+            "softmax first, dropout then: self.dropout(torch.softmax(scores, dim=-1))",
+        )
+    elif not drawn.varies:
         notes.found(
             "dropout.never",
             f"nothing is dropped while training, though dropout={contract.dropout} is declared",

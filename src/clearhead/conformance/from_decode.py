@@ -15,7 +15,7 @@ from clearhead.conformance.report import drawn
 from clearhead.conformance.subject import Subject
 from clearhead.errors import ArgumentTypeError, ModelError
 
-ROPE_NAMES = ("rope", "rotary", "inv_freq", "freqs", "cos")
+ROPE_NAMES = ("rope", "rotary", "rotat", "inv_freq", "freqs", "cos", "polar")
 
 
 def examine_decoder(
@@ -147,9 +147,7 @@ def _judge_wrong(
     full = cache.dependency(decoder.full, x, generator)
     steps = cache.dependency(lambda each: cache.stepped(decoder, each, chunks), x, generator)
     measured += f"\n{name} moves with\n{drawn(steps.tolist())}"
-    same = torch.equal(full.tril(-1), steps.tril(-1)) and torch.equal(full.triu(1), steps.triu(1))
-    band = _band(full)
-    if (reach or band) and _right_inside(subject, decoder, x[:, : (reach or band) + 1]):
+    if (reach or band) and _right_inside(subject, decoder, x[:, : max(reach or band, 2)]):
         notes.found(
             "cache.window",
             "with a window, decoding is wrong only past it: the cache drops keys that are still needed",
@@ -157,7 +155,7 @@ def _judge_wrong(
             "append first, attend then, and drop what no later query sees last; a chunk of n tokens "
             "needs window + n keys",
         )
-    elif not same:
+    elif not torch.equal(full, steps):
         notes.found(
             "cache.offset",
             "with a cache, a query sees other keys than without",
@@ -204,14 +202,17 @@ def _band(moves: Tensor) -> int:
 
 
 def _rotates(run: Any) -> bool:
+    """Whether anything in the object, or in the code of its methods, is named as rotations are."""
     names = set(vars(run)) if hasattr(run, "__dict__") else set()
     if isinstance(run, nn.Module):
-        names |= {name for name, _ in run.named_buffers()} | {
-            name for name, _ in run.named_modules()
-        }
-    names |= set(dir(type(run)))
-    code = getattr(type(run).step, "__code__", None)
-    names |= set(code.co_names) if code is not None else set()
+        names |= {name for name, _ in run.named_buffers()}
+        names |= {name for name, _ in run.named_modules()}
+    for kind in type(run).__mro__:
+        if kind.__module__.partition(".")[0] in ("torch", "builtins"):
+            continue
+        for method in vars(kind).values():
+            code = getattr(method, "__code__", None)
+            names |= set() if code is None else {method.__name__, *code.co_names}
     return any(word in name.lower() for name in names for word in ROPE_NAMES)
 
 

@@ -20,16 +20,17 @@ from clearhead.conformance.judging import (
     judge_returned,
     say_mask_right,
 )
-from clearhead.conformance.matching import Case, Explanation, explain, follows
+from clearhead.conformance.matching import Case, Explanation, explain, follows, window_of
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import constant, dependency, equivariance
 from clearhead.conformance.promises import examine_halves
+from clearhead.conformance.probes.dependency import Dependency
 from clearhead.conformance.readings import cases_of
 from clearhead.conformance.recipes import RIGHT, Setting
 from clearhead.conformance.references import bank
 from clearhead.conformance.references.base import Mutant
 from clearhead.conformance.report import drawn
-from clearhead.conformance.sizes import found, longest, width_in
+from clearhead.conformance.sizes import found, longest, promised_length, width_in
 from clearhead.conformance.states import (
     examine_globals,
     examine_sibling,
@@ -69,8 +70,10 @@ def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int
     if not examine_repetition(subject, (main,), notes):
         return {"d_in": fed.width}
     inputs = [(each,) for each in _inputs(subject, fed, seed)]
+    measured = measured_dependency(subject, main, fed, seed)
+    contract = _with_window(measured, contract, notes)
     explanation = judge_reading(subject, inputs, fed, contract, notes)
-    judge_dependency(subject, main, fed, contract, explanation, notes, seed)
+    judge_dependency(subject, main, measured, fed, contract, explanation, notes, seed)
     if explanation is not None and subject.module is not None:
         _judge_outside(subject, inputs, fed, contract, explanation, notes)
         _examine_halves(subject, inputs, fed, explanation.contract, notes)
@@ -78,7 +81,7 @@ def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int
     examine_gradients(subject, (main[..., :4, :],), NAMES[:1], notes, seed)
     constant = main[..., :1, :].expand_as(main).contiguous()
     examine_training(subject, (main,), (constant,), contract, notes)
-    examine_state(subject, fed.width, fed.longest, fed.plain, notes, seed)
+    examine_state(subject, fed.width, promised_length(subject, contract), fed.plain, notes, seed)
     return {"d_in": fed.width, "num_heads": fed.num_heads or 1}
 
 
@@ -320,9 +323,33 @@ def bank_for(cases: Sequence[Case]) -> Callable[[Contract], list[Mutant]]:
     return make
 
 
+def measured_dependency(subject: Subject, main: Tensor, fed: Tokens, seed: int) -> Dependency:
+    """Who moves whom."""
+    threshold = 1e-8 if subject.dtype == torch.float64 else 1e-5
+    generator = torch.Generator().manual_seed(seed)
+    batched = main[None] if fed.plain else main
+    return dependency.measure(_batching(subject, fed), batched, generator, threshold)
+
+
+def _batching(subject: Subject, fed: Tokens) -> Callable[[Tensor], Tensor]:
+    return lambda x: subject(x[0])[None] if fed.plain else subject(x)
+
+
+def _with_window(measured: Dependency, contract: Contract, notes: Notes) -> Contract:
+    """The contract, with a window that nobody declared, if the dependencies are those of one."""
+    if contract.window is not None or measured.broken.any():
+        return contract
+    window = window_of(measured.moves)
+    if window is None or (contract.causal and window[1]):
+        return contract
+    notes.tell(f"a window of {window[0]} tokens back and {window[1]} ahead")
+    return replace(contract, window=window, causal=window[1] == 0 or contract.causal)
+
+
 def judge_dependency(
     subject: Subject,
     main: Tensor,
+    measured: Dependency,
     fed: Tokens,
     contract: Contract,
     explanation: Explanation | None,
@@ -331,14 +358,7 @@ def judge_dependency(
 ) -> Contract:
     """Who moves whom, held against the contract, and against what each mistake would do."""
     batched = main[None] if fed.plain else main
-
-    def run(x: Tensor) -> Tensor:
-        return subject(x[0])[None] if fed.plain else subject(x)
-
-    generator = torch.Generator().manual_seed(seed)
-    measured = dependency.measure(
-        run, batched, generator, 1e-8 if subject.dtype == torch.float64 else 1e-5
-    )
+    run, generator = _batching(subject, fed), torch.Generator().manual_seed(seed)
     if measured.mixed and "softmax.axis" not in notes.codes:
         notes.found(
             "batch.mixed",
@@ -408,7 +428,7 @@ def _judge_unread(
 
 
 def _judge_signature(
-    measured: dependency.Dependency, at: Setting, contract: Contract, notes: Notes, seed: int
+    measured: Dependency, at: Setting, contract: Contract, notes: Notes, seed: int
 ) -> None:
     head = f"{measured.moves.shape[0]} × {measured.moves.shape[1]} dependency, ● moves  · does not  × NaN"
     picture = f"{head}\n{drawn(measured.cells())}"
@@ -439,7 +459,7 @@ def _judge_signature(
     )
 
 
-def _add_drawing(notes: Notes, measured: dependency.Dependency) -> None:
+def _add_drawing(notes: Notes, measured: Dependency) -> None:
     """The measured dependencies, for a mistake of the mask."""
     for index, finding in enumerate(notes.findings):
         if finding.code.startswith("mask.") and finding.follows_from is None:

@@ -15,7 +15,7 @@ from clearhead.conformance.references.base import Mutant
 # inside float64 code is 1e-7 for each operation. No mistake of the bank comes near it.
 MOSTLY = 0.5
 OF_EACH = 3
-CLOSE = {torch.float64: 1e-5, torch.float32: 1e-4}
+CLOSE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,14 @@ class Case:
         return self.error(recipe) <= CLOSE[self.dtype]
 
 
+def precision(outputs: Sequence[Tensor], dtype: torch.dtype) -> torch.dtype:
+    """The dtype that the outputs were rounded to, which may be coarser than the one they have."""
+    for coarse in (torch.bfloat16, torch.float16):
+        if all(torch.equal(each.nan_to_num(), each.to(coarse).to(each.dtype).nan_to_num()) for each in outputs):
+            return coarse
+    return dtype
+
+
 def distance(found: Tensor, target: Tensor) -> float:
     """The largest difference, of the largest number of the target; inf where NaN differs."""
     if found.shape != target.shape:
@@ -100,6 +108,21 @@ def contracts(contract: Contract) -> list[Contract]:
     if contract.causal is not None:
         return [contract]
     return [replace(contract, causal=False), replace(contract, causal=True)]
+
+
+def window_of(seen: Tensor) -> tuple[int, int] | None:
+    """The window of a matrix (query_len, kv_len) of who sees whom, if it is one: how far back and
+    ahead every query sees, both short of the ends. What a query sees of itself is not asked."""
+    query_len, kv_len = seen.shape
+    places = torch.arange(query_len) + kv_len - query_len
+    distance = places[:, None] - torch.arange(kv_len)
+    if not seen.any(-1).all() or query_len < 4:
+        return None
+    back = int(distance[seen].max())
+    ahead = max(int(-distance[seen].min()), 0)
+    band = (distance <= back) & (distance >= -ahead)
+    same = torch.equal(seen | (distance == 0), band | (distance == 0))
+    return (back, ahead) if same and 1 <= back < query_len - 1 else None
 
 
 def styles(cases: Sequence[Case], recipe: Recipe) -> Iterator[Recipe]:

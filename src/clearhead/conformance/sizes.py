@@ -79,6 +79,11 @@ def longest(subject: Subject, contract: Contract) -> int | None:
     return None
 
 
+def promised_length(subject: Subject, contract: Contract) -> int | None:
+    """The length that it says it takes, in so many words."""
+    return found("context_length", subject, contract)
+
+
 def kept_masks(module: nn.Module) -> dict[str, Tensor]:
     """The square buffers and parameters that hold two values only: masks."""
     named = [*module.named_buffers(), *module.named_parameters()]

@@ -23,10 +23,11 @@ def _gap(again: Tensor, first: Tensor) -> float:
 class Draws(NamedTuple):
     """What training mode does to the output of one call.
 
-    `varies`: draws differ; `constant_varies`: they do where all tokens are the same; `shrinks`: the
+    `finite`: no draw holds NaN; `varies`: draws differ; `constant_varies`: they do where all tokens are the same; `shrinks`: the
     mean over the draws, as a multiple of the output without dropout, and its standard error.
     """
 
+    finite: bool
     varies: bool
     constant_varies: bool | None
     shrinks: float
@@ -47,4 +48,6 @@ def draws(
     centred = still.double() - still.double().mean(-2, keepdim=True)
     moved = found - found.mean(-2, keepdim=True)
     slopes = (moved * centred).flatten(1).sum(-1) / (centred * centred).sum().clamp_min(1e-30)
-    return Draws(varies, constant_varies, slopes.mean().item(), (slopes.std() / count**0.5).item())
+    finite = bool(found.isfinite().all())
+    uncertain = (slopes.std() / count**0.5).item()
+    return Draws(finite, varies, constant_varies, slopes.mean().item(), uncertain)
