@@ -147,6 +147,7 @@ def _judge_wrong(
     full = cache.dependency(decoder.full, x, generator)
     steps = cache.dependency(lambda each: cache.stepped(decoder, each, chunks), x, generator)
     measured += f"\n{name} moves with\n{drawn(steps.tolist())}"
+    band = 0 if reach else _band(full)
     if (reach or band) and _right_inside(subject, decoder, x[:, : max(reach or band, 2)]):
         notes.found(
             "cache.window",
