@@ -84,7 +84,8 @@ def _contract(
     if contract is not None and declared:
         raise ArgumentError(
             "check.contract",
-            f"declare in the contract or as keywords, not both; got {contract!r} and {', '.join(sorted(declared))}.",
+            "declare in the contract or as keywords, not both; got a contract and "
+            f"{', '.join(sorted(declared))}.",
         )
     promised = contract if contract is not None else Contract(**declared)
     if sizes is not None:

@@ -383,7 +383,8 @@ def judge_dependency(
                 notes.tell(f"causal={option.causal}")
             return option
     if explanation is not None:
-        _add_drawing(notes, measured)
+        if not measured.broken.all():
+            _add_drawing(notes, measured)
         return explanation.contract
     if contract.causal is None:
         notes.tell(f"the dependencies are neither full nor causal:\n{drawn(measured.cells())}")
@@ -463,8 +464,24 @@ def _add_drawing(notes: Notes, measured: Dependency) -> None:
     """The measured dependencies, for a mistake of the mask."""
     for index, finding in enumerate(notes.findings):
         if finding.code.startswith("mask.") and finding.follows_from is None:
-            head = "dependency, ● moves  · does not  × NaN"
             size = f"{measured.moves.shape[0]} × {measured.moves.shape[1]}"
+            head = "dependency, ● moves  · does not  × NaN"
             text = f"{size} {head}\n{drawn(measured.cells())}"
-            notes.findings[index] = replace(finding, measured=text)
+            sentence = f"{finding.sentence}: {_in_words(measured)}"
+            notes.findings[index] = replace(finding, sentence=sentence, measured=text)
             return
+
+
+def _in_words(measured: Dependency) -> str:
+    """What the first output moves with, and which outputs are broken."""
+    broken = measured.broken.nonzero().flatten().tolist()
+    first = next(index for index in range(len(measured.broken)) if index not in broken)
+    tokens = measured.moves[first].nonzero().flatten().tolist()
+    if len(tokens) > 2 and tokens[-1] - tokens[0] == len(tokens) - 1:
+        some = f"tokens {tokens[0]}…{tokens[-1]}"
+    else:
+        some = f"token{'s' if len(tokens) > 1 else ''} {', '.join(map(str, tokens))}"
+    words = f"output {first} moves with {some}" if tokens else f"nothing moves output {first}"
+    if broken:
+        words += f", output {', '.join(map(str, broken))} is NaN"
+    return words

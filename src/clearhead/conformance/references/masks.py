@@ -66,7 +66,7 @@ def _tiled_over_heads(at: Setting) -> Tensor:
 MASKS = [
     Mutant(
         "mask.inverted",
-        "what must be visible is hidden, and what must be hidden is visible",
+        "what must be hidden is visible, and what must be visible is hidden",
         "masked_fill fills where its mask is True, and torch.tril is True on what must stay "
         "visible: use torch.triu(…, diagonal=1), or ~mask",
         {"visible": _inverted},
