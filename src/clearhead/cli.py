@@ -227,7 +227,9 @@ def check(
     ],
     takes: Annotated[
         str,
-        typer.Option(help='How it is called: qkv, "qkv,mask", x, x2d, "x,mask", "x,context", decode.'),
+        typer.Option(
+            help='How it is called: qkv, "qkv,mask", x, x2d, "x,mask", "x,context", decode.'
+        ),
     ] = "x",
     args: Annotated[
         str, typer.Option(help="For the constructor of a class: d_in=3,d_out=2.", metavar="K=V,…")

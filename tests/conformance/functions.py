@@ -67,7 +67,9 @@ def added_infinity(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def scaled_query(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     query = query * query.shape[-1] ** -0.25
     key = key * key.shape[-1] ** -0.25
-    return torch.einsum("bhqk,bhkv->bhqv", torch.einsum("bhqd,bhkd->bhqk", query, key).softmax(-1), value)
+    return torch.einsum(
+        "bhqk,bhkv->bhqv", torch.einsum("bhqd,bhkd->bhqk", query, key).softmax(-1), value
+    )
 
 
 @BANK.right("qkv", causal=True)
@@ -239,7 +241,9 @@ def zeroed_after(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 @BANK.wrong("mask.after-softmax", "qkv", causal=True)
 def tril_after(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     weights = scores(query, key).softmax(-1)
-    return torch.einsum("bhqk,bhkd->bhqd", weights.tril(weights.shape[-1] - weights.shape[-2]), value)
+    return torch.einsum(
+        "bhqk,bhkd->bhqd", weights.tril(weights.shape[-1] - weights.shape[-2]), value
+    )
 
 
 @BANK.wrong("mask.multiplied", "qkv", causal=True)

@@ -376,7 +376,9 @@ class ReturnsOtherWeights(MultiHeadAttention):
 # Right ones, in other styles.
 
 
-@BANK.right("x", causal=True, args={"width": 12, "heads": 3}, dtypes=(torch.float16, torch.bfloat16))
+@BANK.right(
+    "x", causal=True, args={"width": 12, "heads": 3}, dtypes=(torch.float16, torch.bfloat16)
+)
 class Fused(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -450,7 +452,8 @@ class Grouped(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         query = self.wq(x).unflatten(-1, (6, 4)).transpose(1, 2)
         key, value = (
-            self.shared(each(x).unflatten(-1, (2, 4)).transpose(1, 2)) for each in (self.wk, self.wv)
+            self.shared(each(x).unflatten(-1, (2, 4)).transpose(1, 2))
+            for each in (self.wk, self.wv)
         )
         hidden = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
         weights = (query @ key.mT / 2).masked_fill(hidden, -1e9).softmax(-1)
@@ -620,9 +623,7 @@ class Decoder(nn.Module):
         return torch.cat([one * cos - two * sin, one * sin + two * cos], -1)
 
     def full(self, x: Tensor) -> Tensor:
-        return self.attend(
-            self.turn(self.query(x), 0), self.turn(self.key(x), 0), self.value(x), 0
-        )
+        return self.attend(self.turn(self.query(x), 0), self.turn(self.key(x), 0), self.value(x), 0)
 
     def start(self) -> int:
         return self.past

@@ -22,7 +22,7 @@ from tests.conformance.modules import (
     MultiHeadAttention,
 )
 
-SOURCE = '''
+SOURCE = """
 import torch
 
 class Attention(torch.nn.Module):
@@ -36,7 +36,7 @@ class Attention(torch.nn.Module):
 
 def attend(query, key, value):
     return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
-'''
+"""
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ CASES: list[tuple[dict[str, Any], type[ch.ClearheadError], str, str]] = [
         {"padded_queries": "any"},
         ch.ArgumentError,
         "padded-queries.value",
-        'padded_queries must be "zero", or None; got \'any\'.',
+        "padded_queries must be \"zero\", or None; got 'any'.",
     ),
     (
         {"dtypes": [torch.float16]},

@@ -70,7 +70,10 @@ class Case:
 def precision(outputs: Sequence[Tensor], dtype: torch.dtype) -> torch.dtype:
     """The dtype that the outputs were rounded to, which may be coarser than the one they have."""
     for coarse in (torch.bfloat16, torch.float16):
-        if all(torch.equal(each.nan_to_num(), each.to(coarse).to(each.dtype).nan_to_num()) for each in outputs):
+        if all(
+            torch.equal(each.nan_to_num(), each.to(coarse).to(each.dtype).nan_to_num())
+            for each in outputs
+        ):
             return coarse
     return dtype
 
