@@ -302,14 +302,14 @@ def _named(text: str, option: str) -> dict[str, Any]:
 def _pair(text: str | None) -> tuple[int | None, int | None] | None:
     if text is None:
         return None
-    left, comma, right = text.partition(",")
     try:
-        sides = [None if side.strip() in ("", "None") else int(side) for side in (left, right)]
-    except ValueError:
-        comma = ""
-    if not comma:
-        raise typer.BadParameter(f"expected LEFT,RIGHT; got {text!r}.", param_hint="--window")
-    return sides[0], sides[1]
+        left, right = (
+            None if side.strip() in ("", "None") else int(side) for side in text.split(",")
+        )
+    except ValueError as error:
+        words = f"expected LEFT,RIGHT; got {text!r}."
+        raise typer.BadParameter(words, param_hint="--window") from error
+    return left, right
 
 
 @app.command()

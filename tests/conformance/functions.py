@@ -521,7 +521,7 @@ def inverts_the_mask_in_place(query: Tensor, key: Tensor, value: Tensor, mask: T
 
 @BANK.wrong("input.strided", "qkv")
 def supposes_strides(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    batch, heads, query_len, dim = query.shape
+    _, heads, query_len, dim = query.shape
     strides = (heads * query_len * dim, query_len * dim, dim, 1)
     return plain(query.as_strided(query.shape, strides), key, value)
 
@@ -550,7 +550,8 @@ class ForgetsTheScale(torch.autograd.Function):
         return scores(query, key)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor, Tensor]:
+        (gradient,) = grad_outputs
         query, key = ctx.saved_tensors
         return gradient @ key, gradient.mT @ query
 

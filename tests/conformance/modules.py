@@ -64,6 +64,8 @@ class SelfAttentionV2(nn.Module):
 class CausalAttention(nn.Module):
     """Tutorials 000 and 004, which differ in one line: the mask."""
 
+    mask: Tensor
+
     def __init__(
         self, d_in: int, d_out: int, context_length: int, dropout: float, qkv_bias: bool = False
     ) -> None:
@@ -129,6 +131,8 @@ class Wrapper004(Wrapper):
 
 class MultiHeadAttention(nn.Module):
     """Tutorial 000; the parts that others get wrong are methods."""
+
+    mask: Tensor
 
     def __init__(
         self,
@@ -509,9 +513,10 @@ class PaddingIgnored(Padded):
 
 
 @BANK.wrong("mask.padding-ignored", "x,mask", args={"width": 12})
-class PaddingIgnoredFused(Fused):
+class PaddingIgnoredFused(nn.Module):
     def __init__(self, width: int) -> None:
-        super().__init__(width, 3)
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         hidden = mask[:, :, None, None]

@@ -5,7 +5,8 @@ from torch import Tensor, nn
 
 from clearhead.conformance.common import examine_gradients, examine_inputs, examine_repetition
 from clearhead.conformance.contract import Contract
-from clearhead.conformance.from_tokens import Tokens, feed, judge_reading
+from clearhead.conformance.feeding import Tokens, feed
+from clearhead.conformance.from_tokens import judge_reading
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import dependency
 from clearhead.conformance.reading import role

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.conformance.contract import Contract
-from clearhead.conformance.from_tokens import feed
+from clearhead.conformance.feeding import feed
 from clearhead.conformance.matching import distance
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import cache
@@ -30,7 +30,7 @@ def examine_decoder(
                 f"{subject.name} has no {name}.",
             )
     decoder = _Typed(subject.run)
-    fed = feed(_Full(subject), contract)
+    fed = feed(subject, contract)
     reach = contract.window[0] if contract.window is not None and contract.window[0] else 0
     tokens = max(11, 2 * reach + 7)
     tokens = min(tokens, fed.longest or tokens)
@@ -85,32 +85,6 @@ class _Typed:
     def full(self, x: Tensor) -> Tensor:
         with torch.no_grad():
             return self.run.full(x.to(self.dtype)).double()
-
-
-class _Full:
-    """A decoder, as feed() looks for sizes: called on all tokens at once."""
-
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.subject, name)
-
-    @property
-    def module(self) -> nn.Module | None:
-        return self.subject.module or _Holder.of(self.subject.run)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return _Typed(self.subject.run).full(x)
-
-
-class _Holder(nn.Module):
-    """The modules that an object holds, as one."""
-
-    @staticmethod
-    def of(run: Any) -> nn.Module | None:
-        parts = [each for each in vars(run).values() if isinstance(each, nn.Module)]
-        return nn.ModuleList(parts) if parts else None
 
 
 def _parameters(run: Any) -> list[Tensor]:

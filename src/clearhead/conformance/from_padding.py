@@ -7,7 +7,8 @@ from torch import Tensor
 
 from clearhead.conformance.common import examine_inputs
 from clearhead.conformance.contract import Contract
-from clearhead.conformance.from_tokens import Tokens, examine_tokens, feed, runs
+from clearhead.conformance.feeding import Tokens, feed, runs
+from clearhead.conformance.from_tokens import examine_tokens
 from clearhead.conformance.judging import judge_explained
 from clearhead.conformance.matching import Explanation, explain, follows
 from clearhead.conformance.notes import Notes

@@ -242,26 +242,21 @@ def _examine_halves(subject: Subject, main: Attempt, filled: Contract, notes: No
     if not filled.dtypes or main.output is None:
         return
     mask = main.inputs[3] if len(main.inputs) > 3 else None
+    at = setting(main.sizes, filled, mask)
+
+    def plain(query: Tensor, key: Tensor, value: Tensor, *rest: Tensor) -> Tensor:
+        scores = query @ stages.repeated_heads(key, at.num_heads).mT * RIGHT.scale(at)
+        weights = scores.masked_fill(~right_visible(at), -torch.inf).softmax(-1)
+        return weights @ stages.repeated_heads(value, at.num_heads)
+
+    def run(*tensors: Tensor) -> Tensor:
+        output = subject.within(tensors[0].dtype, *tensors)
+        if output.ndim == 3:
+            output = output.unflatten(-1, (at.num_heads, -1)).transpose(1, 2)
+        return output
+
     for factor, what in ((1.0, "with scores as they usually are"), (1.9, "with scores up to 15")):
-        query, key, *rest = main.inputs
-        given = (query * factor, key * factor, *rest)
-        at = setting(main.sizes, filled, mask)
-        target = RIGHT.styled("zero").heads(*given[:3], at)
-
-        def plain(query: Tensor, key: Tensor, value: Tensor, *rest: Tensor) -> Tensor:
-            scores = query @ stages.repeated_heads(key, at.num_heads).mT * RIGHT.scale(at)
-            weights = scores.masked_fill(~right_visible(at), -torch.inf).softmax(-1)
-            return weights @ stages.repeated_heads(value, at.num_heads)
-
-        def run(*tensors: Tensor) -> Tensor:
-            kept = subject.dtype
-            subject.use(tensors[0].dtype)
-            try:
-                output = subject(*tensors)
-            finally:
-                subject.use(kept)
-            if output.ndim == 3:
-                output = output.unflatten(-1, (at.num_heads, -1)).transpose(1, 2)
-            return output
-
+        query, key, value = (each * factor for each in main.inputs[:3])
+        given = (query, key, value / factor, *main.inputs[3:])
+        target = RIGHT.styled("zero").heads(query, key, value / factor, at)
         examine_halves(run, plain, given, target, filled.dtypes, notes, what)

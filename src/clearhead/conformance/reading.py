@@ -180,10 +180,10 @@ def _owners(module: nn.Module) -> dict[str, tuple[nn.Module, str, Tensor]]:
 
 
 def _projecting(reading: Reading, which: str, parameter: Tensor) -> Callable[..., None]:
-    def hook(part: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        source = (
-            args[1] if which != "q" and len(args) > 1 and args[1].is_floating_point() else args[0]
-        )
+    def hook(part: nn.Module, args: Sequence[Tensor], output: Tensor) -> None:
+        source, *others = args
+        if which != "q" and others and others[0].is_floating_point():
+            source = others[0]
         weight = parameter.detach()
         if weight.ndim == 3:
             projected = [source @ each for each in weight]

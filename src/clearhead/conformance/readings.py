@@ -185,13 +185,18 @@ def _fused(
     heads = num_heads or 1
     if width % (3 * heads) == 0 and heads > 1:
         by_head = whole.unflatten(-1, (heads, 3, -1)).transpose(-3, -2).flatten(-2)
-        yield "heads first", Parts(*by_head.unbind(-2), True, heads, heads)
+        yield "heads first", _three(by_head.unbind(-2), heads)
         last = whole.unflatten(-1, (heads, -1, 3)).movedim(-1, 2).flatten(-2)
-        yield "heads, dims, qkv", Parts(*last.unbind(2), True, heads, heads)
+        yield "heads, dims, qkv", _three(last.unbind(2), heads)
         dims = whole.unflatten(-1, (-1, heads, 3)).permute(0, 1, 4, 3, 2).flatten(-2)
-        yield "dims, heads, qkv", Parts(*dims.unbind(2), True, heads, heads)
+        yield "dims, heads, qkv", _three(dims.unbind(2), heads)
         mixed = whole.unflatten(-1, (3, -1, heads)).transpose(-1, -2).flatten(-2)
-        yield "qkv, dims, heads", Parts(*mixed.unbind(2), True, heads, heads)
+        yield "qkv, dims, heads", _three(mixed.unbind(2), heads)
+
+
+def _three(parts: Sequence[Tensor], heads: int) -> Parts:
+    query, key, value = parts
+    return Parts(query, key, value, True, heads, heads)
 
 
 def _normed(reading: Reading, parts: Parts) -> Parts | None:

@@ -101,8 +101,8 @@ def rotate(
     rope = at.contract.rope
     if rope is None:
         return query, key
-    base, layout = float(rope.get("base", 10000.0)), layout or rope.get("layout", "half")
-    return rotated(query, start, base, layout), rotated(key, 0, base, layout)
+    base, kind = float(rope.get("base", 10000.0)), layout or str(rope.get("layout", "half"))
+    return rotated(query, start, base, kind), rotated(key, 0, base, kind)
 
 
 def right_scale(at: Setting) -> float:

@@ -38,8 +38,7 @@ def _places(subject: Subject) -> Iterator[Mapping[str, Any]]:
     yield subject.args or {}
     if subject.module is None:
         yield getattr(subject.run, "__dict__", {})
-        return
-    for part in subject.module.modules():
+    for part in subject.parts():
         yield vars(part)
         config = getattr(part, "config", None)
         if config is not None:
@@ -51,21 +50,20 @@ def width_in(subject: Subject, contract: Contract) -> int | None:
     declared = contract.sizes.get("d_in") or (subject.args or {}).get("d_in")
     if isinstance(declared, int):
         return declared
-    module = subject.module
-    if module is not None:
-        for part in module.modules():
-            if isinstance(part, nn.Linear):
-                return part.in_features
-            if isinstance(part, nn.MultiheadAttention):
-                return part.embed_dim
-            if isinstance(part, nn.LayerNorm):
-                return part.normalized_shape[-1]
+    for part in subject.parts():
+        if isinstance(part, nn.Linear):
+            return part.in_features
+        if isinstance(part, nn.MultiheadAttention):
+            return part.embed_dim
+        if isinstance(part, nn.LayerNorm):
+            return part.normalized_shape[-1]
     by_name = found("d_in", subject, contract)
-    if by_name is not None or module is None:
+    if by_name is not None:
         return by_name
-    for parameter in module.parameters():
-        if parameter.ndim >= 2:
-            return parameter.shape[-2]
+    for part in subject.parts():
+        for parameter in part.parameters():
+            if parameter.ndim >= 2:
+                return parameter.shape[-2]
     return None
 
 

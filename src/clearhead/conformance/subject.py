@@ -84,6 +84,14 @@ class Subject:
         """The module that is run, if it is one."""
         return self.run if isinstance(self.run, nn.Module) else None
 
+    def parts(self) -> Iterator[nn.Module]:
+        """Every module in it; of an object that is none, of those that it holds."""
+        held = vars(self.run).values() if hasattr(self.run, "__dict__") else ()
+        tops = [self.run] if self.module is not None else held
+        for top in tops:
+            if isinstance(top, nn.Module):
+                yield from top.modules()
+
     def use(self, dtype: torch.dtype) -> None:
         """Run in another precision from now on."""
         self.dtype = dtype
@@ -94,12 +102,24 @@ class Subject:
         """The output for these inputs, which are turned into the precision it runs in."""
         return self.whole(*tensors)[0]
 
+    def within(self, dtype: torch.dtype, *tensors: Tensor) -> Tensor:
+        """The output in another precision, of a copy of its own: what is rounded stays rounded."""
+        kept = self.dtype, self.run
+        if self.module is not None and self.copied:
+            self.run = copy.deepcopy(self.run)
+        self.use(dtype)
+        try:
+            return self(*tensors)
+        finally:
+            self.dtype, self.run = kept
+
     def whole(self, *tensors: Tensor) -> tuple[Tensor, Any]:
         """The output, and what was returned besides."""
         if len(tensors) == 1:
             tensors = (*tensors, *self.beside(tensors[0]))
         turned = [each.to(self.dtype) if each.is_floating_point() else each for each in tensors]
-        return call(self.run, self.takes, turned, self.causal)
+        run = self.run.full if self.takes == "decode" else self.run
+        return call(run, self.takes, turned, self.causal)
 
     @contextmanager
     def training(self) -> Iterator[None]:

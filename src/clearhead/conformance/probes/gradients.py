@@ -81,7 +81,9 @@ def _compared(
         if _near(ours, theirs, size):
             continue
         closer = [along(leaf, direction, step) for step in STEPS[1:]]
-        if any(_near(each, theirs, size) for each in closer) or not _near(*closer, size):
+        if any(_near(each, theirs, size) for each in closer) or not _near(
+            closer[0], closer[1], size
+        ):
             continue
         state, nothing = "wrong", flat == 0
         if nothing.any():

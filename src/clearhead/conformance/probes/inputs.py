@@ -28,10 +28,8 @@ def strided(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[float
             found = run(*(view(each) for each in inputs)).detach()
         except (RuntimeError, ValueError) as error:
             return worst, str(error).splitlines()[0]
-        if torch.equal(found.isnan(), plain.isnan()):
-            worst = max(worst, distance(found, plain))
-        else:
-            worst = torch.inf
+        same = torch.equal(found.isnan(), plain.isnan())
+        worst = max(worst, distance(found, plain) if same else torch.inf)
     return worst, None
 
 

@@ -23,8 +23,9 @@ def _gap(again: Tensor, first: Tensor) -> float:
 class Draws(NamedTuple):
     """What training mode does to the output of one call.
 
-    `finite`: no draw holds NaN; `varies`: draws differ; `constant_varies`: they do where all tokens are the same; `shrinks`: the
-    mean over the draws, as a multiple of the output without dropout, and its standard error.
+    `finite`: no draw holds NaN; `varies`: draws differ; `constant_varies`: they do where all
+    tokens are the same; `shrinks`: the mean over the draws, as a multiple of the output without
+    dropout, and its standard error.
     """
 
     finite: bool
