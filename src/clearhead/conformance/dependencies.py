@@ -14,7 +14,7 @@ from clearhead.conformance.matching import Explanation, window_of
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import constant, dependency, equivariance
 from clearhead.conformance.probes.dependency import Dependency
-from clearhead.conformance.recipes import Setting
+from clearhead.conformance.recipes import RIGHT, Setting
 from clearhead.conformance.references import bank
 from clearhead.conformance.report import drawn
 from clearhead.conformance.subject import Subject
@@ -25,10 +25,10 @@ def measured_dependency(subject: Subject, main: Tensor, fed: Tokens, seed: int) 
     threshold = 1e-8 if subject.dtype == torch.float64 else 1e-5
     generator = torch.Generator().manual_seed(seed)
     batched = main[None] if fed.plain else main
-    return dependency.measure(_batching(subject, fed), batched, generator, threshold)
+    return dependency.measure(batching(subject, fed), batched, generator, threshold)
 
 
-def _batching(subject: Subject, fed: Tokens) -> Callable[[Tensor], Tensor]:
+def batching(subject: Subject, fed: Tokens) -> Callable[[Tensor], Tensor]:
     return lambda x: subject(x[0])[None] if fed.plain else subject(x)
 
 
@@ -55,7 +55,7 @@ def judge_dependency(
 ) -> Contract:
     """Who moves whom, held against the contract, and against what each mistake would do."""
     batched = main[None] if fed.plain else main
-    run, generator = _batching(subject, fed), torch.Generator().manual_seed(seed)
+    run, generator = batching(subject, fed), torch.Generator().manual_seed(seed)
     if measured.mixed and "softmax.axis" not in notes.codes:
         notes.found(
             "batch.mixed",
@@ -86,7 +86,7 @@ def judge_dependency(
     if contract.causal is None:
         notes.tell(f"the dependencies are neither full nor causal:\n{drawn(measured.cells())}")
         return options[0]
-    _judge_signature(measured, at, contract, notes, seed)
+    _judge_signature(run, batched, measured, at, contract, notes, seed)
     return contract
 
 
@@ -126,7 +126,13 @@ def _judge_unread(
 
 
 def _judge_signature(
-    measured: Dependency, at: Setting, contract: Contract, notes: Notes, seed: int
+    run: Callable[[Tensor], Tensor],
+    x: Tensor,
+    measured: Dependency,
+    at: Setting,
+    contract: Contract,
+    notes: Notes,
+    seed: int,
 ) -> None:
     head = f"{measured.moves.shape[0]} × {measured.moves.shape[1]} dependency, ● moves  · does not  × NaN"
     picture = f"{head}\n{drawn(measured.cells())}"
@@ -134,6 +140,16 @@ def _judge_signature(
     found = signatures.mutants(
         measured, at, contract, lambda c: bank(c, given=False, flat=flat, masked=True), seed
     )
+    if len(found) > 1 and not measured.broken.any():
+        # Equal tokens tell apart what the weights sum to.
+        seen = constant.profile(run, x[-1, 0], at.query_len)
+        totals = [signatures.sums(mutant, at, contract) for mutant in found]
+        fitting = [
+            mutant
+            for mutant, total in zip(found, totals, strict=True)
+            if total is not None and signatures.proportional(seen, total - total[0])
+        ]
+        found = fitting or found
     codes = list(dict.fromkeys(mutant.code for mutant in found if mutant.code != "differs"))
     if codes:
         first = found[0]
@@ -149,6 +165,11 @@ def _judge_signature(
             picture,
             "0 · inf and inf − inf are NaN: fill with masked_fill",
         )
+        return
+    expected = signatures.predicted(RIGHT.styled("zero"), at._replace(contract=contract), seed)
+    if expected is not None and not (measured.moves & ~expected.moves).any():
+        # A weight can be too small to be felt.
+        notes.tell(f"some outputs do not move with tokens that they may see:\n{picture}")
         return
     notes.found(
         "differs",
@@ -182,3 +203,30 @@ def _in_words(measured: Dependency) -> str:
     if broken:
         words += f", output {', '.join(map(str, broken))} is NaN"
     return words
+
+
+def examine_nan(
+    run: Callable[[Tensor], Tensor],
+    x: Tensor,
+    measured: Dependency,
+    declared: bool | None,
+    notes: Notes,
+) -> None:
+    """Whether a NaN in a token reaches outputs that do not move with it."""
+    token = x.shape[1] - 1
+    blind = ~measured.moves[:, token] & ~measured.broken
+    if not blind.any():
+        return
+    spoilt = x.clone()
+    spoilt[:, token] = torch.nan
+    if run(spoilt).detach()[:, blind].isfinite().all():
+        notes.right("NaN behind the mask stays there")
+    elif declared:
+        notes.found(
+            "mask.leaks-nan",
+            "a NaN in a hidden token reaches outputs that do not see it",
+            f"token {token} is NaN; of the outputs {blind.nonzero().flatten().tolist()} some are",
+            "0 · NaN is NaN: hide the scores with torch.where, and replace hidden values by 0",
+        )
+    else:
+        notes.tell("a NaN in a hidden token reaches outputs that do not see it")

@@ -55,6 +55,8 @@ def _examine_padding(
             likely="output * mask[..., None] at the end",
             follows_from=notes.cause,
         )
+    if measured.alone < 1e-5:
+        _examine_nan(subject, x, mask, contract, notes)
     _tell_empty(subject, x, mask, contract, notes)
 
 
@@ -151,6 +153,24 @@ def _judge_broken(
         "with all tokens real the output is finite",
         "0 · inf is NaN: masked_fill instead of a product with -inf",
     )
+
+
+def _examine_nan(
+    subject: Subject, x: Tensor, mask: Tensor, contract: Contract, notes: Notes
+) -> None:
+    """Whether a NaN in a padding token reaches real outputs."""
+    spoilt = x.masked_fill(~mask[..., None], torch.nan)
+    if subject(spoilt, mask)[mask].isfinite().all():
+        notes.right("NaN in padding stays there")
+    elif contract.nan_safe:
+        notes.found(
+            "mask.leaks-nan",
+            "a NaN in a padding token reaches real outputs",
+            "all padding tokens are NaN",
+            "0 · NaN is NaN: hide the scores with torch.where, and replace hidden values by 0",
+        )
+    else:
+        notes.tell("a NaN in a padding token reaches real outputs")
 
 
 def _tell_empty(

@@ -13,7 +13,13 @@ from clearhead.conformance.common import (
     examine_training,
 )
 from clearhead.conformance.contract import Contract
-from clearhead.conformance.dependencies import judge_dependency, measured_dependency, with_window
+from clearhead.conformance.dependencies import (
+    batching,
+    examine_nan,
+    judge_dependency,
+    measured_dependency,
+    with_window,
+)
 from clearhead.conformance.feeding import Tokens, drawn_inputs, feed, runs
 from clearhead.conformance.judging import (
     difference,
@@ -36,6 +42,8 @@ from clearhead.conformance.states import (
 from clearhead.conformance.subject import Subject
 
 NAMES = ("x", "context")
+# Ways to read a module in which mistakes are looked for; the right one is, in all.
+MOST = 9
 
 
 def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int) -> dict[str, int]:
@@ -54,6 +62,8 @@ def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int
     if explanation is not None and subject.module is not None:
         _judge_outside(subject, inputs, fed, contract, explanation, notes)
         _examine_halves(subject, inputs, fed, explanation.contract, notes)
+    batched = main[None] if fed.plain else main
+    examine_nan(batching(subject, fed), batched, measured, contract.nan_safe, notes)
     examine_inputs(subject, (main,), NAMES[:1], notes)
     examine_gradients(subject, (main[..., :4, :],), NAMES[:1], notes, seed)
     constant = main[..., :1, :].expand_as(main).contiguous()
@@ -81,7 +91,7 @@ def judge_reading(
             notes.told += [each for each in way.told if each not in notes.told]
             return explanation
     for pairs in (False, True):
-        for way in ways[:1] if pairs else [each for each in ways if each.sure]:
+        for way in ways[:1] if pairs else [each for each in ways if each.sure][:MOST]:
             explanation = explain(way.cases, way.contract, bank_for(way.cases), pairs=pairs)
             if explanation.mutants is None:
                 continue

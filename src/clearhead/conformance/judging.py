@@ -163,9 +163,10 @@ def _judge_weights(notes: Notes, case: Case, measured: weights.Weights, contract
     found = measured.weights
     right = right_visible(case.setting).expand_as(found)
     seen = found.abs() > 1e-12
-    if contract.causal is None and contract.window is None and case.setting.mask is None:
-        return
-    if not torch.equal(seen, right):
+    undeclared = contract.causal is None and contract.window is None and case.setting.mask is None
+    if undeclared:
+        right = seen
+    elif not torch.equal(seen, right):
         for mutant in MASKS:
             if not mutant.needs(contract) or not torch.equal(
                 mutant.applied(RIGHT).seen(case.setting).expand_as(found), seen
@@ -179,7 +180,8 @@ def _judge_weights(notes: Notes, case: Case, measured: weights.Weights, contract
         judge_sums(notes, found)
     used = weights.slope(measured, seen & right)
     wanted = right_scale(case.setting)
-    if used is not None and abs(used - wanted) > 1e-3 * abs(wanted) and contract.softcap is None:
+    plain = contract.softcap is None and contract.bias is None and contract.alibi_slopes is None
+    if used and plain and abs(used - wanted) > 1e-3 * abs(wanted):
         name, detail = scale_name(used, case)
         notes.found(
             name, detail, f"slope {used:.4g}, declared {wanted:.4g}", "scores / math.sqrt(head_dim)"

@@ -185,8 +185,10 @@ def _projecting(reading: Reading, which: str, parameter: Tensor) -> Callable[...
         if which != "q" and others and others[0].is_floating_point():
             source = others[0]
         weight = parameter.detach()
-        if weight.ndim == 3:
+        if weight.ndim == 3 and weight.shape[-2] == source.shape[-1]:
             projected = [source @ each for each in weight]
+        elif weight.ndim == 3:
+            projected = [source @ weight.flatten(1)]
         elif weight.shape[0] == source.shape[-1]:
             projected = [source @ weight]
         else:

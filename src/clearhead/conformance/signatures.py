@@ -85,3 +85,23 @@ def mutants(
                 found.append(mutant)
                 break
     return found
+
+
+def sums(mutant: Mutant, at: Setting, contract: Contract) -> Tensor | None:
+    """What the weights of each query sum to where all tokens are equal."""
+    width = at.num_heads * HEAD_DIM
+    zeros = torch.zeros(1, at.query_len, width, dtype=torch.float64)
+    at = at._replace(contract=contract, batch=1, head_dim=HEAD_DIM, value_head_dim=HEAD_DIM)
+    try:
+        output = mutant.applied(RIGHT).flat(zeros, zeros, zeros + 1, at)
+    except (RuntimeError, IndexError):
+        return None
+    return output[0].mean(-1)
+
+
+def proportional(profile: Tensor, expected: Tensor) -> bool:
+    """Whether two lists of numbers that begin with 0 are multiples of each other."""
+    if expected.abs().max() < 1e-9 or profile.abs().max() < 1e-9:
+        return bool(expected.abs().max() < 1e-9) and bool(profile.abs().max() < 1e-6)
+    one, other = profile / profile.norm(), expected / expected.norm()
+    return bool(min((one - other).abs().max(), (one + other).abs().max()) < 1e-4)

@@ -1,6 +1,8 @@
 """What a module keeps: sizes read from outside, masks saved with the weights or too short."""
 
 import inspect
+import math
+import re
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead.arguments import is_number
 from clearhead.conformance.matching import Explanation
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.recipes import Setting
@@ -17,10 +20,15 @@ from clearhead.conformance.report import Finding
 from clearhead.conformance.sizes import kept_masks
 from clearhead.conformance.subject import Subject
 
+# A name that is missing may be an import as well; these are names of sizes.
+SIZE = re.compile(r"^[a-z]$|^[dn]_|dim|size|heads?$|len|num|embed|hidden|scale|width|model")
+
 
 def examine_globals(subject: Subject, error: Exception, notes: Notes) -> bool:
     """Whether a call failed because a name of the notebook is not there."""
     if not isinstance(error, NameError) or isinstance(error, UnboundLocalError):
+        return False
+    if not SIZE.search(error.name or ""):
         return False
     notes.found(
         "state.global-dim",
@@ -31,9 +39,9 @@ def examine_globals(subject: Subject, error: Exception, notes: Notes) -> bool:
     return True
 
 
-def global_sizes(subject: Subject) -> dict[str, int]:
-    """The whole numbers that its code reads from the module around it."""
-    found: dict[str, int] = {}
+def global_sizes(subject: Subject) -> dict[str, float]:
+    """The numbers that its code reads from the module around it."""
+    found: dict[str, float] = {}
     run = subject.run
     parts: list[Any] = list(run.modules()) if isinstance(run, nn.Module) else [run]
     for part in parts:
@@ -43,7 +51,7 @@ def global_sizes(subject: Subject) -> dict[str, int]:
             continue
         for name in own.__code__.co_names:
             value = own.__globals__.get(name)
-            if isinstance(value, int) and not isinstance(value, bool):
+            if is_number(value) and math.isfinite(value) and value > 0:
                 found[name] = value
     return found
 
@@ -57,19 +65,23 @@ def judge_scale_from_outside(
     if not any(each.code.startswith("scale.") for each in explanation.mutants):
         return
     used = explanation.recipe.scale(at)
+    if math.isclose(used, 1.0):
+        return
     for name, value in global_sizes(subject).items():
-        if value > 0 and abs(used * value**0.5 - 1) < 1e-3:
+        forms = {f"1/√{name}": value**-0.5, name: value, f"1/{name}": 1 / value}
+        form = next((words for words, scale in forms.items() if abs(used / scale - 1) < 1e-3), None)
+        if form is not None:
             old = next(each for each in notes.findings if each.code.startswith("scale."))
             notes.findings.remove(old)
-            notes.findings.insert(0, _from_outside(name, value, old.measured))
+            notes.findings.insert(0, _from_outside(form, name, value, old.measured))
             notes.findings.insert(1, replace(old, follows_from="state.global-dim"))
             return
 
 
-def _from_outside(name: str, value: int, measured: str) -> Finding:
+def _from_outside(form: str, name: str, value: float, measured: str) -> Finding:
     return Finding(
         "state.global-dim",
-        f"the scale is 1/√{name} with {name} = {value} read from outside the class, not from the "
+        f"the scale is {form} with {name} = {value} read from outside the class, not from the "
         "tensors: an instance of another size is wrong",
         measured,
         "take the size from the tensor at hand: query.shape[-1]",
@@ -85,7 +97,12 @@ def examine_sibling(
     """Whether a number read from outside is right for this instance only."""
     if explanation is None or not explanation.right:
         return
-    read = {name: value for name, value in global_sizes(subject).items() if value > 1}
+    # A name in capitals is a constant on purpose.
+    read = {
+        name: value
+        for name, value in global_sizes(subject).items()
+        if isinstance(value, int) and value > 1 and not name.isupper()
+    }
     for name, value in read.items():
         # The same code with another number there: if it is no size of its own, nothing changes.
         with _patched(subject, name, value * 3):

@@ -61,7 +61,7 @@ class Subject:
         self.beside: Callable[[Tensor], tuple[Tensor, ...]] = lambda x: ()
         self.dtype = torch.float64
         if self.module is not None and self.copied:
-            self.module.eval().double()
+            self.module.eval().to(device="cpu", dtype=torch.float64)
 
     def _made(self, args: Mapping[str, Any]) -> Any:
         assert self.cls is not None

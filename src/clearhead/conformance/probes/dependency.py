@@ -34,16 +34,21 @@ def measure(
         generator: of the changes.
         threshold: a movement, of the largest number, that counts as one.
     """
-    still = run(x.clone()).detach()
-    broken = ~still.isfinite().all(-1)
-    size = still[still.isfinite()].abs().max().item() if still.isfinite().any() else 1.0
-    moves = torch.zeros(still.shape[1], x.shape[1], dtype=torch.bool)
-    mixed = False
-    for _ in range(2):
+    moves = torch.zeros(0)
+    broken, mixed = torch.zeros(0), False
+    # Small inputs as well: weights of large ones can be too uneven for anything to be felt.
+    for factor in (1.0, 0.2):
+        scaled = factor * x
+        still = run(scaled.clone()).detach()
+        finite = still.isfinite()
+        size = still[finite].abs().max().item() if finite.any() else 1.0
+        if not len(moves):
+            broken = ~finite.all(-1)
+            moves = torch.zeros(still.shape[1], x.shape[1], dtype=torch.bool)
         for token in range(x.shape[1]):
-            changed = x.clone()
+            changed = scaled.clone()
             noise = torch.randn(x.shape[-1], generator=generator, dtype=x.dtype)
-            changed[-1, token] += 2 * x.std() * noise
+            changed[-1, token] += 2 * scaled.std() * noise
             gap = (run(changed).detach() - still).nan_to_num(0.0, 0.0, 0.0).abs().amax(-1)
             moved = gap > threshold * max(size, 1e-30)
             moves[:, token] |= moved[-1]

@@ -47,6 +47,9 @@ def slope(measured: Weights, seen: Tensor) -> float | None:
     count = usable.sum(-1, keepdim=True).clamp_min(1)
     x = torch.where(usable, products - (products * usable).sum(-1, keepdim=True) / count, 0.0)
     y = torch.where(usable, logs - logs.sum(-1, keepdim=True) / count, 0.0)
-    found = ((x * y).sum() / (x * x).sum()).item()
+    spread = (x * x).sum()
+    if spread < 1e-20:
+        return None
+    found = ((x * y).sum() / spread).item()
     left_over = (y - found * x).abs().max().item()
     return found if left_over < 1e-3 * max(1.0, y.abs().max().item()) else None

@@ -23,11 +23,20 @@ def bank(contract: Contract, *, given: bool, flat: bool, masked: bool) -> list[M
         flat: whether heads are split and merged by the subject.
         masked: whether anything is hidden at all.
     """
-    found = [*MASKS, *SOFTMAX, *SCALES, *ORDER, *SINKS, *HEADS, *MERGES, *ROPE, *ALIGNMENT]
+    found = [
+        *MASKS,
+        *(HIDING if masked else ()),
+        *SOFTMAX,
+        *SCALES,
+        *ORDER,
+        *SINKS,
+        *HEADS,
+        *MERGES,
+        *ROPE,
+        *ALIGNMENT,
+    ]
     if given:
         found += GIVEN
-    if masked:
-        found += HIDING
     if flat:
         found += SPLITS
     return [mutant for mutant in found if mutant.needs(contract)]
