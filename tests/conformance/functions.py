@@ -644,3 +644,9 @@ def halves(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 @BANK.wrong("rope.offset", "qkv", rope=ROPE)
 def queries_from_zero(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return plain(turned(query, 0, interleaved=False), turned(key, 0, interleaved=False), value)
+
+
+@BANK.wrong("softmax.missing", "qkv")
+def relu_by_sum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    raw = scores(query, key).relu()
+    return raw / (raw.sum(-1, keepdim=True) + 1e-6) @ value

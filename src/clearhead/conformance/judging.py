@@ -175,6 +175,9 @@ def _judge_weights(notes: Notes, case: Case, measured: weights.Weights, contract
             rows = [[bool(cell) for cell in row] for row in seen[0, 0].tolist()]
             notes.found(mutant.code, mutant.detail, drawn(rows), mutant.likely)
             break
+    hidden = torch.zeros_like(right) if undeclared else ~right
+    if torch.equal(found == 0, (measured.products <= 0) | hidden):
+        _found_relu(notes)
     sums_of_rows = found.sum(-1)
     if not torch.allclose(sums_of_rows, torch.ones_like(sums_of_rows), atol=1e-4):
         judge_sums(notes, found)
@@ -186,6 +189,15 @@ def _judge_weights(notes: Notes, case: Case, measured: weights.Weights, contract
         notes.found(
             name, detail, f"slope {used:.4g}, declared {wanted:.4g}", "scores / math.sqrt(head_dim)"
         )
+
+
+def _found_relu(notes: Notes) -> None:
+    notes.found(
+        "softmax.missing",
+        "a key with a score below 0 gets no weight at all, which a softmax never does",
+        "weights are 0 exactly where q·k is",
+        "weights = torch.softmax(scores, dim=-1)",
+    )
 
 
 def judge_sums(notes: Notes, found: Tensor) -> None:

@@ -7,7 +7,6 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,18 +41,28 @@ def examine_globals(subject: Subject, error: Exception, notes: Notes) -> bool:
 def global_sizes(subject: Subject) -> dict[str, float]:
     """The numbers that its code reads from the module around it."""
     found: dict[str, float] = {}
-    run = subject.run
-    parts: list[Any] = list(run.modules()) if isinstance(run, nn.Module) else [run]
-    for part in parts:
-        own = type(part).__dict__.get("forward") if isinstance(part, nn.Module) else part
-        own = inspect.unwrap(own) if callable(own) else own
-        if not isinstance(own, types.FunctionType):
-            continue
+    for _, own in _code(subject):
         for name in own.__code__.co_names:
             value = own.__globals__.get(name)
             if is_number(value) and math.isfinite(value) and value > 0:
                 found[name] = value
     return found
+
+
+def _code(subject: Subject) -> Iterator[tuple[nn.Module | None, types.FunctionType]]:
+    """The functions that somebody wrote: what is checked, or the methods of its modules."""
+    if subject.module is None:
+        own = inspect.unwrap(subject.run) if callable(subject.run) else None
+        if isinstance(own, types.FunctionType):
+            yield None, own
+        return
+    for part in subject.module.modules():
+        for kind in type(part).__mro__:
+            if kind.__module__.partition(".")[0] == "torch":
+                break
+            for name, own in vars(kind).items():
+                if isinstance(own, types.FunctionType) and name != "__init__":
+                    yield part, own
 
 
 def judge_scale_from_outside(
@@ -129,25 +138,23 @@ def _names_in_constructors(subject: Subject) -> set[str]:
 @contextmanager
 def _patched(subject: Subject, name: str, value: int) -> Iterator[None]:
     """The copy's own methods with another number under a name; what they belong to is not touched."""
-    assert subject.module is not None
-    changed: list[nn.Module] = []
-    for part in subject.module.modules():
-        own = type(part).__dict__.get("forward")
-        if isinstance(own, types.FunctionType) and name in own.__code__.co_names:
-            other = types.FunctionType(
-                own.__code__,
-                {**own.__globals__, name: value},
-                own.__name__,
-                own.__defaults__,
-                own.__closure__,
-            )
-            part.forward = types.MethodType(other, part)
-            changed.append(part)
+    changed: list[tuple[nn.Module, str]] = []
+    for part, own in list(_code(subject)):
+        if part is None or name not in own.__code__.co_names or own.__name__ in vars(part):
+            continue
+        if type(part).__dict__.get(own.__name__, own) is not own:
+            continue
+        around = {**own.__globals__, name: value}
+        other = types.FunctionType(
+            own.__code__, around, own.__name__, own.__defaults__, own.__closure__
+        )
+        setattr(part, own.__name__, types.MethodType(other, part))
+        changed.append((part, own.__name__))
     try:
         yield
     finally:
-        for part in changed:
-            del part.forward
+        for part, method in changed:
+            delattr(part, method)
 
 
 def examine_state(
