@@ -5,9 +5,10 @@ import math
 import torch
 from torch import Tensor
 
+from clearhead import stages
 from clearhead.conformance.cases import Attempt
 from clearhead.conformance.contract import Contract
-from clearhead.conformance.matching import Case, Explanation, contracts
+from clearhead.conformance.matching import CLOSE, Case, Explanation, contracts, distance
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import weights
 from clearhead.conformance.recipes import RIGHT, Recipe, right_scale, right_visible
@@ -148,6 +149,11 @@ def judge_unexplained(
             "largest score before exp",
         )
         return
+    # Weights are only those of an output that is linear in the value.
+    if measured is not None and case.target.ndim == 4:
+        groups = stages.repeated_heads(case.value, case.setting.num_heads)
+        if distance(measured.weights @ groups, case.target) > CLOSE[case.dtype]:
+            measured = None
     if measured is not None:
         _judge_weights(notes, case, measured, contract)
     if not notes.findings:

@@ -44,7 +44,7 @@ def global_sizes(subject: Subject) -> dict[str, float]:
     for _, own in _code(subject):
         for name in own.__code__.co_names:
             value = own.__globals__.get(name)
-            if is_number(value) and math.isfinite(value) and value > 0:
+            if isinstance(value, int | float) and is_number(value) and 0 < value < math.inf:
                 found[name] = value
     return found
 
