@@ -26,7 +26,7 @@ def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple
     if isinstance(run, nn.Module):
         named = _by_parameters(run, takes, tensors, causal)
         if named is not None:
-            return _output(run(*named[0], **named[1]))
+            return _output(_called(run, tensors[0], named))
     return _output(run(*tensors))
 
 
@@ -66,7 +66,7 @@ def _multi_head(
 
 def _by_parameters(
     run: nn.Module, takes: str, tensors: Sequence[Tensor], causal: bool
-) -> tuple[list[Tensor], dict[str, Any]] | None:
+) -> dict[str, Any] | None:
     """The call of a module whose parameters are those of transformers; None for any other."""
     parameters = inspect.signature(run.forward).parameters
     if "hidden_states" not in parameters:
@@ -82,22 +82,41 @@ def _by_parameters(
             visible = visible & tensors[1][:, None, None, :]
         bias = torch.zeros(visible.shape, dtype=x.dtype)
         named["attention_mask"] = bias.masked_fill(~visible, torch.finfo(x.dtype).min)
-    if "position_embeddings" in parameters:
-        named["position_embeddings"] = _rotary(run, x)
+    if "position_ids" in parameters:
+        named["position_ids"] = torch.arange(x.shape[1])[None].expand(x.shape[0], -1)
     if takes == "x,context":
         for name in ("encoder_hidden_states", "key_value_states", "context"):
             if name in parameters:
                 named[name] = tensors[1]
                 named.pop("attention_mask", None)
                 break
-    return [x], named
+    return named
 
 
-def _rotary(run: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+def _called(run: nn.Module, x: Tensor, named: dict[str, Any]) -> Any:
+    """The call, with cos and sin if it wants them: of the whole width, or of each pair once."""
+    if "position_embeddings" not in inspect.signature(run.forward).parameters:
+        return run(x, **named)
+    try:
+        return run(x, **named, position_embeddings=_rotary(run, x, twice=True))
+    except RuntimeError:
+        return run(x, **named, position_embeddings=_rotary(run, x, twice=False))
+
+
+def _rotary(run: nn.Module, x: Tensor, *, twice: bool) -> tuple[Tensor, Tensor]:
     """cos and sin as a model would hand them in, with base 10000."""
-    width = getattr(run, "head_dim", None)
-    assert isinstance(width, int)
+    widths = [
+        getattr(part, name)
+        for name in ("rotary_ndims", "head_dim", "head_size")
+        for part in run.modules()
+        if isinstance(getattr(part, name, None), int)
+    ]
+    if not widths:
+        raise TypeError("position_embeddings are wanted, and it has no head_dim to make them of")
+    width = widths[0]
     rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * rates
-    angles = torch.cat([angles, angles], -1)[None].expand(x.shape[0], -1, -1)
+    if twice:
+        angles = torch.cat([angles, angles], -1)
+    angles = angles[None].expand(x.shape[0], -1, -1)
     return angles.cos().to(x.dtype), angles.sin().to(x.dtype)

@@ -211,7 +211,7 @@ def _read_multi_head(
     else:
         weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
     biases = (None,) * 3 if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
-    reading = Reading()
+    reading = Reading(plain=module.bias_k is None and not module.add_zero_attn)
     for which, source, weight, bias in zip(
         "qkv", (x, context, context), weights, biases, strict=True
     ):

@@ -87,7 +87,7 @@ def _ways(
     targets["output"] = reading.output
     if reading.output.shape == x.shape and reading.context is None:
         targets["residual"] = reading.output - x.to(reading.output.dtype)
-    for name, parts in _parts(reading, num_heads, contract):
+    for name, parts in _after_norms(reading, num_heads, contract):
         for rope, told in _ropes(contract, reading, parts):
             for where, target in targets.items():
                 if where == "output" and "context" in targets and reading.finish is None:
@@ -139,12 +139,18 @@ def _parts(
             yield "heads", Parts(*stacked, False, len(queries), len(keys))  # type: ignore[arg-type]
         return
     query, key, value = queries[0], keys[0], values[0]
-    if reading.normed:
-        for name, parts in _apart("read", query, key, value, num_heads):
-            apart = _normed(reading, parts)
-            if apart is not None:
-                yield name, apart
     yield from _apart("read", query, key, value, num_heads)
+
+
+def _after_norms(
+    reading: Reading, num_heads: int | None, contract: Contract
+) -> Iterator[tuple[str, Parts]]:
+    """The parts, after the norms of query and key where there are any, and before them."""
+    for name, parts in _parts(reading, num_heads, contract):
+        apart = _normed(reading, parts) if reading.normed and parts.flat else None
+        if apart is not None:
+            yield name, apart
+        yield (name if apart is None else f"{name}, before its norms"), parts
 
 
 def _apart(
