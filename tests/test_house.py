@@ -45,6 +45,7 @@ FLOORS = {
     "files": 7,
     "tracing": 8,
     "conformance": 8,
+    "testing": 9,
     "watching": 8,
     "drawing": 9,
     "integrations": 9,

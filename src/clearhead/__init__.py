@@ -1,7 +1,8 @@
 """clearhead: attention you can see through."""
 
-from clearhead import layers
+from clearhead import layers, testing
 from clearhead.biases import Bias, alibi, relative
+from clearhead.conformance import Contract, Finding, Report, check
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -50,11 +51,13 @@ __all__ = [
     "Bias",
     "BlockMap",
     "ClearheadError",
+    "Contract",
     "Conversion",
     "DeviceError",
     "DtypeError",
     "Estimate",
     "FileError",
+    "Finding",
     "HeadRow",
     "Mask",
     "MaskError",
@@ -62,6 +65,7 @@ __all__ = [
     "ModelError",
     "MultiHeadAttention",
     "Plan",
+    "Report",
     "Roles",
     "Seen",
     "SelectionError",
@@ -78,6 +82,7 @@ __all__ = [
     "alibi",
     "attend",
     "causal",
+    "check",
     "convert",
     "dense",
     "documents",
@@ -91,6 +96,7 @@ __all__ = [
     "roles",
     "rollout",
     "sliding_window",
+    "testing",
     "trace",
     "watch",
 ]

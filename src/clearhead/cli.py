@@ -1,10 +1,11 @@
-"""The command line: `clearhead show`, `trace` and `kernels`.
+"""The command line: `clearhead show`, `trace`, `check` and `kernels`.
 
 PyTorch, transformers and matplotlib take seconds to import, so each command imports what it needs.
 """
 
 import os
 import sys
+from ast import literal_eval
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from enum import StrEnum
@@ -217,6 +218,98 @@ def trace(
     from clearhead.drawing.terminal import Traced
 
     Console().print(Traced(steps, query), soft_wrap=True)
+
+
+@app.command()
+def check(
+    place: Annotated[
+        str, typer.Argument(help="Where it is: file.py:Name, or package.module:Name.")
+    ],
+    takes: Annotated[
+        str,
+        typer.Option(
+            help='How it is called: qkv, "qkv,mask", x, x2d, "x,mask", "x,context", decode.'
+        ),
+    ] = "x",
+    args: Annotated[
+        str, typer.Option(help="For the constructor of a class: d_in=3,d_out=2.", metavar="K=V,…")
+    ] = "",
+    sizes: Annotated[
+        str, typer.Option(help="Sizes that it does not tell: d_in=3,num_heads=4.", metavar="K=V,…")
+    ] = "",
+    causal: Annotated[
+        bool | None, typer.Option("--causal/--no-causal", help="No token sees a later one.")
+    ] = None,
+    window: Annotated[
+        str | None, typer.Option(help="Tokens seen on each side: 128,0.", metavar="LEFT,RIGHT")
+    ] = None,
+    heads: Annotated[int | None, typer.Option(help="How many heads.")] = None,
+    kv_heads: Annotated[int | None, typer.Option(help="How many heads of keys and values.")] = None,
+    scale: Annotated[float | None, typer.Option(help="Of the scores; else 1/√head_dim.")] = None,
+    softcap: Annotated[float | None, typer.Option(help="The scores are bent below this.")] = None,
+    dropout: Annotated[float | None, typer.Option(help="The probability in training.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page into this file as well.", metavar="FILE")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
+) -> None:
+    """Check somebody's own attention: the name of the mistake comes out.
+
+    The file is run, as python would run it. The exit code is 1 if a mistake is found.
+    """
+    import clearhead as ch
+
+    declared = {
+        "causal": causal,
+        "window": _pair(window),
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+        "scale": scale,
+        "softcap": softcap,
+        "dropout": dropout,
+    }
+    with _busy("checking"):
+        report = ch.check(
+            place,
+            takes=takes,
+            args=_named(args, "--args") or None,
+            sizes=_named(sizes, "--sizes"),
+            seed=seed,
+            **{name: value for name, value in declared.items() if value is not None},
+        )
+    print(report.to_json() if as_json else report)
+    if html is not None:
+        html.write_text(report.to_html(), encoding="utf-8")
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _named(text: str, option: str) -> dict[str, Any]:
+    """Values with names: k=v,…, each a number, a string, True, False or None."""
+    found: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise typer.BadParameter(f"expected name=value; got {part!r}.", param_hint=option)
+        try:
+            found[name.strip()] = literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            found[name.strip()] = value.strip()
+    return found
+
+
+def _pair(text: str | None) -> tuple[int | None, int | None] | None:
+    if text is None:
+        return None
+    try:
+        left, right = (
+            None if side.strip() in ("", "None") else int(side) for side in text.split(",")
+        )
+    except ValueError as error:
+        words = f"expected LEFT,RIGHT; got {text!r}."
+        raise typer.BadParameter(words, param_hint="--window") from error
+    return left, right
 
 
 @app.command()

@@ -1,0 +1,122 @@
+"""How a subject is called: by `takes`, by the kind of PyTorch's own modules, by its parameters."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple[Tensor, Any]:
+    """The output of a call, and what came with it.
+
+    PyTorch's own modules, and those that take an `attention_mask`, are no attention with a mask of
+    their own; where causal is declared, the mask is handed to them.
+    """
+    if takes.startswith("qkv") or takes == "decode":
+        return _output(run(*tensors))
+    if isinstance(run, nn.MultiheadAttention):
+        return _multi_head(run, takes, tensors, causal)
+    if isinstance(run, nn.TransformerEncoderLayer):
+        x = tensors[0] if run.self_attn.batch_first else tensors[0].transpose(0, 1)
+        hidden = None if takes != "x,mask" else ~tensors[1]
+        output = run(x, src_mask=_hidden(x.shape, tensors[0], causal), src_key_padding_mask=hidden)
+        return (output if run.self_attn.batch_first else output.transpose(0, 1)), None
+    if isinstance(run, nn.Module):
+        named = _by_parameters(run, takes, tensors, causal)
+        if named is not None:
+            return _output(_called(run, tensors[0], named))
+    return _output(run(*tensors))
+
+
+def _output(found: Any) -> tuple[Tensor, Any]:
+    if isinstance(found, Tensor):
+        return found, None
+    if hasattr(found, "last_hidden_state"):
+        return found.last_hidden_state, None
+    if isinstance(found, Sequence) and found and isinstance(found[0], Tensor):
+        return found[0], found[1] if len(found) > 1 else None
+    raise TypeError(f"a tensor was expected, or a tuple that begins with one; got {type(found)}")
+
+
+def _hidden(shape: Sequence[int], x: Tensor, causal: bool) -> Tensor | None:
+    """PyTorch's modules are told what to hide."""
+    if not causal:
+        return None
+    tokens = x.shape[-2]
+    return torch.triu(torch.ones(tokens, tokens, dtype=torch.bool), diagonal=1)
+
+
+def _multi_head(
+    run: nn.MultiheadAttention, takes: str, tensors: Sequence[Tensor], causal: bool
+) -> tuple[Tensor, Any]:
+    hidden = _hidden(tensors[0].shape, tensors[0], causal)
+    padding = ~tensors[1] if takes == "x,mask" else None
+    batched = tensors[0].ndim == 3
+    x = tensors[0]
+    context = tensors[1] if takes == "x,context" else x
+    if batched and not run.batch_first:
+        x, context = x.transpose(0, 1), context.transpose(0, 1)
+    output, weights = run(
+        x, context, context, key_padding_mask=padding, attn_mask=hidden, average_attn_weights=False
+    )
+    return (output.transpose(0, 1) if batched and not run.batch_first else output), weights
+
+
+def _by_parameters(
+    run: nn.Module, takes: str, tensors: Sequence[Tensor], causal: bool
+) -> dict[str, Any] | None:
+    """The call of a module whose parameters are those of transformers; None for any other."""
+    parameters = inspect.signature(run.forward).parameters
+    if "hidden_states" not in parameters:
+        return None
+    x = tensors[0]
+    named: dict[str, Any] = {}
+    if "attention_mask" in parameters:
+        seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
+        if causal:
+            seen = seen.tril()
+        visible = seen.expand(x.shape[0], 1, -1, -1)
+        if takes == "x,mask":
+            visible = visible & tensors[1][:, None, None, :]
+        bias = torch.zeros(visible.shape, dtype=x.dtype)
+        named["attention_mask"] = bias.masked_fill(~visible, torch.finfo(x.dtype).min)
+    if "position_ids" in parameters:
+        named["position_ids"] = torch.arange(x.shape[1])[None].expand(x.shape[0], -1)
+    if takes == "x,context":
+        for name in ("encoder_hidden_states", "key_value_states", "context"):
+            if name in parameters:
+                named[name] = tensors[1]
+                named.pop("attention_mask", None)
+                break
+    return named
+
+
+def _called(run: nn.Module, x: Tensor, named: dict[str, Any]) -> Any:
+    """The call, with cos and sin if it wants them: of the whole width, or of each pair once."""
+    if "position_embeddings" not in inspect.signature(run.forward).parameters:
+        return run(x, **named)
+    try:
+        return run(x, **named, position_embeddings=_rotary(run, x, twice=True))
+    except RuntimeError:
+        return run(x, **named, position_embeddings=_rotary(run, x, twice=False))
+
+
+def _rotary(run: nn.Module, x: Tensor, *, twice: bool) -> tuple[Tensor, Tensor]:
+    """cos and sin as a model would hand them in, with base 10000."""
+    widths = [
+        getattr(part, name)
+        for name in ("rotary_ndims", "head_dim", "head_size")
+        for part in run.modules()
+        if isinstance(getattr(part, name, None), int)
+    ]
+    if not widths:
+        raise TypeError("position_embeddings are wanted, and it has no head_dim to make them of")
+    width = widths[0]
+    rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angles = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * rates
+    if twice:
+        angles = torch.cat([angles, angles], -1)
+    angles = angles[None].expand(x.shape[0], -1, -1)
+    return angles.cos().to(x.dtype), angles.sin().to(x.dtype)

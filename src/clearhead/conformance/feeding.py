@@ -1,0 +1,134 @@
+"""How a subject of tokens is fed: how wide a token is, how many there are, and whether it runs."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.conformance.contract import Contract
+from clearhead.conformance.notes import Notes
+from clearhead.conformance.sizes import found, longest, width_in
+from clearhead.conformance.states import examine_globals
+from clearhead.conformance.subject import Subject
+from clearhead.errors import ModelError
+
+SPREAD = 2.0
+WIDTHS = (("d_in", "input_dim", "in_dim"), ("d_out", "output_dim", "out_dim"))
+
+
+@dataclass
+class Tokens:
+    """How a subject is fed: the width of a token, the lengths, and what was found of its heads."""
+
+    width: int
+    lengths: list[int]
+    num_heads: int | None
+    longest: int | None
+    plain: bool
+
+    def draw(self, tokens: int, seed: int, batch: int = 2) -> Tensor:
+        """(batch, tokens, width), or (tokens, width) for a subject without a batch."""
+        generator = torch.Generator().manual_seed(seed)
+        shape = (tokens, self.width) if self.plain else (batch, tokens, self.width)
+        return SPREAD * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def feed(subject: Subject, contract: Contract) -> Tokens:
+    """The sizes to feed it with.
+
+    Raises:
+        ModelError: code `check.width`, if the width of a token cannot be found.
+    """
+    width = width_in(subject, contract)
+    if width is None:
+        width = _tried_width(subject)
+    if width is None:
+        raise ModelError(
+            "check.width",
+            f"{subject.name} does not say how wide a token is; give it: sizes=dict(d_in=…).",
+        )
+    limit = longest(subject, contract)
+    lengths = (
+        [7, 5, 11, 1]
+        if limit is None
+        else sorted({min(7, limit), min(5, limit), limit}, reverse=True)
+    )
+    if limit is not None:
+        lengths = sorted({min(each, limit) for each in (7, 5, 2)}, key=lambda n: abs(n - 7))
+    heads = found("num_heads", subject, contract)
+    return Tokens(width, lengths, heads, limit, subject.takes == "x2d")
+
+
+def _tried_width(subject: Subject) -> int | None:
+    for width in (*range(1, 17), 32, 64, 128, 256, 512, 768):
+        shape = (3, width) if subject.takes == "x2d" else (2, 3, width)
+        try:
+            subject(torch.zeros(shape, dtype=torch.float64))
+        except Exception:  # a wrong width raises whatever it raises
+            continue
+        return width
+    return None
+
+
+def drawn_inputs(subject: Subject, fed: Tokens, seed: int) -> list[Tensor]:
+    """One input for each length that the subject takes, the main one first."""
+    made = []
+    for index, tokens in enumerate(fed.lengths):
+        x = fed.draw(tokens, seed + index, batch=2 + (index % 2))
+        try:
+            output = subject(x)
+        except Exception:  # another length is not owed
+            continue
+        if output.shape[:-1] == x.shape[:-1]:
+            made.append(x)
+    return made
+
+
+def runs(subject: Subject, fed: Tokens, main: Tensor, notes: Notes) -> bool:
+    """Whether it can be called at all; two mistakes show in that it cannot."""
+    try:
+        output = subject(main)
+    except Exception as error:
+        if examine_globals(subject, error, notes):
+            return False
+        try:
+            subject.use(torch.float32)
+            output = subject(main)
+        except Exception:
+            subject.use(torch.float64)
+            if _square_works(subject, main, notes, error):
+                return False
+            raise ModelError(
+                "check.call",
+                f"{subject.name} was called with takes={subject.takes!r}, x {list(main.shape)}, and "
+                f"raised {type(error).__name__}: {error}\n"
+                "If it needs other sizes, give them: sizes=dict(d_in=…, context_length=…).",
+            ) from error
+    if output.ndim != main.ndim or output.shape[:-1] != main.shape[:-1]:
+        raise ModelError(
+            "check.output",
+            f"{subject.name} must give a vector for each token; from x {list(main.shape)} it gave "
+            f"{list(output.shape)}.",
+        )
+    return True
+
+
+def _square_works(subject: Subject, main: Tensor, notes: Notes, error: Exception) -> bool:
+    """Whether the same class works where d_out = d_in."""
+    args = dict(subject.args or {})
+    pair = [next((n for n in names if n in args), None) for names in WIDTHS]
+    wide, narrow = pair
+    if wide is None or narrow is None or args[wide] == args[narrow]:
+        return False
+    try:
+        subject.sibling({**args, narrow: args[wide]})(main)
+    except Exception:
+        return False
+    notes.found(
+        "shape.square-only",
+        f"it works only where {narrow} = {wide}",
+        f"{wide}={args[wide]}, {narrow}={args[narrow]}: {type(error).__name__}: "
+        f"{str(error).splitlines()[0]}",
+        "a layer or a view takes one width for the other",
+    )
+    return True

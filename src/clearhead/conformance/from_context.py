@@ -1,0 +1,116 @@
+"""The examination of cross-attention: f(x, context)."""
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.conformance.common import examine_gradients, examine_inputs, examine_repetition
+from clearhead.conformance.contract import Contract
+from clearhead.conformance.feeding import Tokens, feed
+from clearhead.conformance.from_tokens import judge_reading
+from clearhead.conformance.notes import Notes
+from clearhead.conformance.probes import dependency
+from clearhead.conformance.reading import role
+from clearhead.conformance.report import drawn
+from clearhead.conformance.sizes import found
+from clearhead.conformance.subject import Subject
+from clearhead.errors import ModelError
+
+NAMES = ("x", "context")
+SIDES = "queries come from x, keys and values from the context: self.W_key(context), self.W_value(context)"
+
+
+def examine_cross(subject: Subject, contract: Contract, notes: Notes, seed: int) -> dict[str, int]:
+    """Which side moves what, then the definition on its own projections."""
+    fed = feed(subject, contract)
+    width = _context_width(subject, contract, fed)
+    x, context = _inputs(fed, width, 5, 7, seed)
+    alike = False
+    try:
+        output = subject(x, context)
+    except Exception as error:
+        # Sides that are swapped in part fit each other only where the lengths are equal.
+        x, context = _inputs(fed, width, 7, 7, seed)
+        alike, output = True, _called(subject, x, context, error)
+    used = {"d_in": fed.width, "d_context": width}
+    if not examine_repetition(subject, (x, context), notes):
+        return used
+    if output.shape[-2] != x.shape[-2]:
+        notes.found(
+            "context.swapped",
+            "the output has a vector for each token of the context, not for each of x",
+            f"x has {x.shape[-2]} tokens, the context {context.shape[-2]}, the output {output.shape[-2]}",
+            SIDES,
+        )
+        return used
+    sides = _judge_sides(subject, x, context, alike, notes, seed, fed.plain)
+    if sides:
+        pairs = [(x, context), _inputs(fed, width, 7, 5, seed + 1)]
+        judge_reading(subject, pairs if not alike else pairs[:1], fed, contract, notes)
+    examine_inputs(subject, (x, context), NAMES, notes)
+    examine_gradients(subject, (x, context), NAMES, notes, seed)
+    return used
+
+
+def _context_width(subject: Subject, contract: Contract, fed: Tokens) -> int:
+    width = found("d_context", subject, contract)
+    if width is not None:
+        return width
+    for name, part in subject.module.named_modules() if subject.module is not None else ():
+        if role(name) in ("k", "kv") and isinstance(part, nn.Linear):
+            return part.in_features
+    return fed.width
+
+
+def _inputs(fed: Tokens, width: int, tokens: int, others: int, seed: int) -> tuple[Tensor, Tensor]:
+    x = fed.draw(tokens, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    shape = (*x.shape[:-2], others, width)
+    return x, 2.0 * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _called(subject: Subject, x: Tensor, context: Tensor, first: Exception) -> Tensor:
+    for dtype in (torch.float64, torch.float32):
+        subject.use(dtype)
+        try:
+            return subject(x, context)
+        except Exception:  # the first error says more
+            continue
+    raise ModelError(
+        "check.call",
+        f"{subject.name} was called with takes='x,context', x {list(x.shape)}, context "
+        f"{list(context.shape)}, and raised {type(first).__name__}: {first}\n"
+        "If it needs other sizes, give them: sizes=dict(d_in=…, d_context=…).",
+    ) from first
+
+
+def _judge_sides(
+    subject: Subject, x: Tensor, context: Tensor, alike: bool, notes: Notes, seed: int, plain: bool
+) -> bool:
+    """Whether outputs follow their own token of x, and all of the context."""
+    generator = torch.Generator().manual_seed(seed)
+    by_x = dependency.measure(lambda each: subject(each, context), x, generator)
+    by_context = dependency.measure(lambda each: subject(x, each), context, generator)
+    own = torch.eye(*by_x.moves.shape, dtype=torch.bool)
+    text = f"by the tokens of x\n{drawn(by_x.cells())}\nby the tokens of the context\n{drawn(by_context.cells())}"
+    others = bool((by_x.moves & ~own).any())
+    if not by_context.moves.any():
+        notes.found("context.ignored", "the context moves no output", text, SIDES)
+    elif others and alike and not (by_context.moves & ~own).any():
+        notes.found(
+            "context.swapped", "queries come from the context, keys and values from x", text, SIDES
+        )
+    elif others:
+        notes.found(
+            "context.ignored",
+            "keys or values come from x itself: outputs move with other tokens of x",
+            text,
+            SIDES,
+        )
+    else:
+        if by_x.mixed or by_context.mixed:
+            notes.found("batch.mixed", "one sample moves another")
+        if alike:
+            notes.tell("x and context must have the same number of tokens")
+        notes.right("context")
+        return True
+    return False

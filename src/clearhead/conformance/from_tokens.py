@@ -1,0 +1,202 @@
+"""The examination of a module, or a function, of tokens."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from clearhead.conformance.common import (
+    examine_gradients,
+    examine_inputs,
+    examine_repetition,
+    examine_training,
+)
+from clearhead.conformance.contract import Contract
+from clearhead.conformance.dependencies import (
+    batching,
+    examine_nan,
+    judge_dependency,
+    measured_dependency,
+    with_window,
+)
+from clearhead.conformance.feeding import Tokens, drawn_inputs, feed, runs
+from clearhead.conformance.judging import (
+    difference,
+    judge_explained,
+    judge_returned,
+)
+from clearhead.conformance.matching import Case, Explanation, explain, follows
+from clearhead.conformance.notes import Notes
+from clearhead.conformance.promises import examine_halves
+from clearhead.conformance.readings import cases_of
+from clearhead.conformance.recipes import RIGHT
+from clearhead.conformance.references import bank
+from clearhead.conformance.references.base import Mutant
+from clearhead.conformance.sizes import promised_length
+from clearhead.conformance.states import (
+    examine_sibling,
+    examine_state,
+    judge_scale_from_outside,
+)
+from clearhead.conformance.subject import Subject
+
+NAMES = ("x", "context")
+# Ways to read a module in which mistakes are looked for; the right one is, in all.
+MOST = 9
+
+
+def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int) -> dict[str, int]:
+    """Everything that can be asked of f(x)."""
+    fed = feed(subject, contract)
+    main = fed.draw(fed.lengths[0], seed)
+    if not runs(subject, fed, main, notes):
+        return {"d_in": fed.width}
+    if not examine_repetition(subject, (main,), notes):
+        return {"d_in": fed.width}
+    inputs = [(each,) for each in drawn_inputs(subject, fed, seed)]
+    measured = measured_dependency(subject, main, fed, seed)
+    contract = with_window(measured, contract, notes)
+    explanation = judge_reading(subject, inputs, fed, contract, notes)
+    judge_dependency(subject, main, measured, fed, contract, explanation, notes, seed)
+    if explanation is not None and subject.module is not None:
+        _judge_outside(subject, inputs, fed, contract, explanation, notes)
+        _examine_halves(subject, inputs, fed, explanation.contract, notes)
+    batched = main[None] if fed.plain else main
+    examine_nan(batching(subject, fed), batched, measured, contract.nan_safe, notes)
+    examine_inputs(subject, (main,), NAMES[:1], notes)
+    examine_gradients(subject, (main[..., :4, :],), NAMES[:1], notes, seed)
+    constant = main[..., :1, :].expand_as(main).contiguous()
+    examine_training(subject, (main,), (constant,), contract, notes)
+    examine_state(subject, fed.width, promised_length(subject, contract), fed.plain, notes, seed)
+    return {"d_in": fed.width, "num_heads": fed.num_heads or 1}
+
+
+def judge_reading(
+    subject: Subject,
+    inputs: Sequence[tuple[Tensor, ...]],
+    fed: Tokens,
+    contract: Contract,
+    notes: Notes,
+) -> Explanation | None:
+    """Hold the module against the definition on its own projections, if they can be read."""
+    ways = cases_of(subject, inputs, fed.num_heads, contract, fed.width)
+    if not ways:
+        notes.skip("scale, softmax and heads: its projections cannot be read")
+        return None
+    for way in ways:
+        if follows(way.cases, way.contract) is not None:
+            explanation = explain(way.cases, way.contract, bank_for(way.cases))
+            judge_explained(notes, way.cases, explanation)
+            notes.told += [each for each in way.told if each not in notes.told]
+            return explanation
+    for pairs in (False, True):
+        for way in ways[:1] if pairs else [each for each in ways if each.sure][:MOST]:
+            explanation = explain(way.cases, way.contract, bank_for(way.cases), pairs=pairs)
+            if explanation.mutants is None:
+                continue
+            if _folded(explanation, way.spread, way.cases[0].setting.head_dim):
+                notes.tell("the scale is in a projection")
+                judge_explained(notes, way.cases, replace(explanation, mutants=()))
+                return replace(explanation, mutants=())
+            judge_explained(notes, way.cases, explanation)
+            return explanation
+    way = ways[0]
+    found = explain(way.cases, way.contract, lambda contract: [])
+    error = found.error
+    if way.plain and way.sure:
+        # Nothing but the projections has weights, so that nothing else can be meant; still, what
+        # the dependencies say comes first.
+        case = max(way.cases, key=lambda each: each.under(found.contract).error(RIGHT))
+        notes.unnamed = difference(case.under(found.contract))
+    notes.skip(
+        f"scale, softmax and heads: it is not the definition on its own projections (by {error:.2g}); "
+        "it may do more than attend"
+    )
+    return None
+
+
+def _judge_outside(
+    subject: Subject,
+    inputs: Sequence[tuple[Tensor, ...]],
+    fed: Tokens,
+    contract: Contract,
+    explanation: Explanation,
+    notes: Notes,
+) -> None:
+    """Sizes that its code reads from around it, and the weights that it returns."""
+    ways = cases_of(subject, inputs[:1], fed.num_heads, contract, fed.width)
+    case = ways[0].cases[0].under(explanation.contract)
+    judge_scale_from_outside(subject, explanation, case.setting, notes)
+    still = subject(*inputs[0]).detach()
+
+    def same(other: Subject) -> bool | None:
+        try:
+            return torch.allclose(other(*inputs[0]).detach(), still, equal_nan=True)
+        except Exception:  # another number there, and it fails: the number is a size
+            return None
+
+    examine_sibling(subject, explanation, same, notes)
+    returned = subject.whole(*inputs[0])[1]
+    if isinstance(returned, Tensor) and case.flat:
+        query, key = RIGHT.split(case.query, case.setting.num_heads), case.key
+        key = RIGHT.split(key, case.setting.num_kv_heads)
+        judge_returned(explanation.recipe.weights(query, key, case.setting), returned, notes)
+
+
+def _examine_halves(
+    subject: Subject,
+    inputs: Sequence[tuple[Tensor, ...]],
+    fed: Tokens,
+    contract: Contract,
+    notes: Notes,
+) -> None:
+    """The declared 16-bit dtypes, with scores as they are and with scores up to 15."""
+    x = inputs[0][0]
+    ways = cases_of(subject, inputs[:1], fed.num_heads, contract, fed.width)
+    if not contract.dtypes or not ways or notes.findings:
+        return
+    case = ways[0].cases[0]
+    size = (case.query.norm(dim=-1).max() * case.key.norm(dim=-1).max()).item()
+    size *= RIGHT.scale(case.setting) / case.setting.num_heads
+
+    def run(given: Tensor) -> Tensor:
+        return subject.within(given.dtype, given)
+
+    for factor, what in (
+        (1.0, "with scores as they usually are"),
+        ((15 / size) ** 0.5, "with scores up to 15"),
+    ):
+        target = subject(x * factor).detach()
+
+        examine_halves(run, None, (x * factor,), target, contract.dtypes, notes, what)
+
+
+def _folded(explanation: Explanation, spread: tuple[float, float, float], head_dim: int) -> bool:
+    """Whether 1/√head_dim is in the weights of the query, or half of it in query and key."""
+    assert explanation.mutants is not None
+    if [each.code for each in explanation.mutants] != [
+        "scale.missing"
+    ] or explanation.recipe.after is not RIGHT.after:
+        return False
+    query, key, usual = spread
+    factor = head_dim**-0.5
+    if head_dim == 1:
+        return True
+
+    # Nearer to folded than to equal: 0.4 of the way, in logarithms.
+    if query / key <= factor**0.4 or key / query <= factor**0.4:
+        return True
+    half = usual * factor**0.5
+    return abs(query / half - 1) < 0.1 and abs(key / half - 1) < 0.1
+
+
+def bank_for(cases: Sequence[Case]) -> Callable[[Contract], list[Mutant]]:
+    """The bank for a module of tokens."""
+    flat = cases[0].flat
+
+    def make(contract: Contract) -> list[Mutant]:
+        masked = bool(contract.causal) or contract.window is not None
+        return bank(contract, given=False, flat=flat, masked=masked)
+
+    return make

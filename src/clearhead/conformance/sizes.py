@@ -1,0 +1,95 @@
+"""The sizes of a module: declared, or in its attributes, or those of its first linear layer."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from clearhead.conformance.contract import Contract
+from clearhead.conformance.subject import Subject
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "d_in": ("d_in", "input_dim", "in_dim", "embed_dim", "d_model", "dim", "hidden_size", "n_embd"),
+    "d_out": ("d_out", "output_dim", "out_dim"),
+    "num_heads": ("num_heads", "n_heads", "n_head", "nhead", "heads", "h", "num_attention_heads"),
+    "num_kv_heads": ("num_kv_heads", "n_kv_heads", "num_key_value_heads", "kv_heads"),
+    "head_dim": ("head_dim", "d_head", "dim_head", "d_k", "head_size", "attention_head_size"),
+    "context_length": ("context_length", "max_len", "block_size", "max_seq_len", "n_positions"),
+    "d_context": ("d_context", "context_dim", "kdim"),
+}
+
+
+def found(name: str, subject: Subject, contract: Contract) -> int | None:
+    """A size by its name: declared, in the arguments of the class, or in attributes."""
+    declared = contract.sizes.get(name)
+    if declared is None and name in ("num_heads", "num_kv_heads"):
+        declared = contract.heads()[name == "num_kv_heads"]
+    if declared is not None:
+        return declared
+    for place in _places(subject):
+        for other in NAMES[name]:
+            value = place.get(other)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
+
+
+def _places(subject: Subject) -> Iterator[Mapping[str, Any]]:
+    yield subject.args or {}
+    if subject.module is None:
+        yield getattr(subject.run, "__dict__", {})
+    for part in subject.parts():
+        yield vars(part)
+        config = getattr(part, "config", None)
+        if config is not None:
+            yield vars(config)
+
+
+def width_in(subject: Subject, contract: Contract) -> int | None:
+    """d_in: declared, or what the first layer takes, or an attribute."""
+    declared = contract.sizes.get("d_in") or (subject.args or {}).get("d_in")
+    if isinstance(declared, int):
+        return declared
+    for part in subject.parts():
+        if isinstance(part, nn.Linear):
+            return part.in_features
+        if isinstance(part, nn.MultiheadAttention):
+            return part.embed_dim
+        if isinstance(part, nn.LayerNorm):
+            return part.normalized_shape[-1]
+    by_name = found("d_in", subject, contract)
+    if by_name is not None:
+        return by_name
+    for part in subject.parts():
+        for parameter in part.parameters():
+            if parameter.ndim >= 2:
+                return parameter.shape[-2]
+    return None
+
+
+def longest(subject: Subject, contract: Contract) -> int | None:
+    """The most tokens that it takes: declared, or the size of a square mask that it keeps."""
+    by_name = found("context_length", subject, contract)
+    if by_name is not None or subject.module is None:
+        return by_name
+    for mask in kept_masks(subject.module).values():
+        return mask.shape[-1]
+    return None
+
+
+def promised_length(subject: Subject, contract: Contract) -> int | None:
+    """The length that it says it takes, in so many words."""
+    return found("context_length", subject, contract)
+
+
+def kept_masks(module: nn.Module) -> dict[str, Tensor]:
+    """The square buffers and parameters that hold two values only: masks."""
+    named = [*module.named_buffers(), *module.named_parameters()]
+    return {
+        name: each
+        for name, each in named
+        if each.ndim >= 2
+        and each.shape[-1] == each.shape[-2]
+        and each.shape[-1] > 1
+        and each.detach().unique().numel() == 2
+    }

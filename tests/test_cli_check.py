@@ -1,0 +1,79 @@
+"""`clearhead check`: what it prints, and how it ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from clearhead.cli import app
+
+SOURCE = """
+import torch
+from torch import nn
+
+class CausalAttention(nn.Module):
+    def __init__(self, d_in, d_out, context_length, diagonal=1):
+        super().__init__()
+        self.W_query, self.W_key, self.W_value = (nn.Linear(d_in, d_out) for _ in range(3))
+        mask = torch.triu(torch.ones(context_length, context_length), diagonal=diagonal)
+        self.register_buffer("mask", mask.bool(), persistent=False)
+
+    def forward(self, x):
+        queries, keys, values = self.W_query(x), self.W_key(x), self.W_value(x)
+        scores = queries @ keys.mT / keys.shape[-1] ** 0.5
+        tokens = x.shape[1]
+        return scores.masked_fill(self.mask[:tokens, :tokens], -torch.inf).softmax(-1) @ values
+"""
+ARGS = "d_in=3,d_out=2,context_length=6"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    file = tmp_path / "mine.py"
+    file.write_text(SOURCE, encoding="utf-8")
+    return f"{file}:CausalAttention"
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["check", *arguments], env={"COLUMNS": "100"})
+
+
+def test_what_is_right(place: str) -> None:
+    found = invoke(place, "--causal", "--args", ARGS)
+    assert found.exit_code == 0, found.output
+    assert found.stdout.startswith("✓ causal   ✓ softmax over the keys   ✓ scale 1/√2")
+
+
+def test_what_is_wrong(place: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    found = invoke(place, "--causal", "--args", f"{ARGS},diagonal=2", "--html", str(page))
+    assert found.exit_code == 1
+    assert found.stdout.startswith("✗ mask.off-by-one   each token also sees the next one")
+    assert "mask.off-by-one" in page.read_text(encoding="utf-8")
+
+
+def test_json(place: str) -> None:
+    found = invoke(place, "--causal", "--args", f"{ARGS},diagonal=0", "--json")
+    assert found.exit_code == 1
+    assert json.loads(found.stdout)["findings"][0]["code"] == "mask.off-by-one"
+
+
+def test_a_window(place: str) -> None:
+    found = invoke(place, "--causal", "--args", ARGS, "--window", "2,0")
+    assert found.exit_code == 1
+    assert "mask.missing" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--args", "d_in"], "expected name=value; got 'd_in'."),
+        (["--window", "3"], "expected LEFT,RIGHT; got '3'."),
+        (["--window", "a,b"], "expected LEFT,RIGHT; got 'a,b'."),
+    ],
+)
+def test_what_cannot_be_read_is_refused(place: str, options: list[str], words: str) -> None:
+    found = invoke(place, *options)
+    assert found.exit_code == 2
+    assert words in found.output
