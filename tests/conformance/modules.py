@@ -719,3 +719,32 @@ class RotatesFromZero(RotatingDecoder):
 class RotatesOneLate(RotatingDecoder):
     def start(self) -> int:
         return self.past + 1 if self.past else 0
+
+
+@BANK.right("x", args={})
+class FewPositions(FoldedScale):
+    """Learned positions for five tokens, which it does not say."""
+
+    def __init__(self) -> None:
+        super().__init__(12)
+        self.positions = nn.Embedding(5, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.positions(torch.arange(x.shape[1])))
+
+
+@BANK.right("x", args={})
+class IdentityProjections(Padded):
+    """A weight that is the identity is no mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for layer in (self.query, self.key, self.value, self.out):
+            nn.init.eye_(layer.weight)
+
+    def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().forward(x, torch.ones(x.shape[:2], dtype=torch.bool))
+
+
+BANK.right("x")(nn.MultiheadAttention(16, 4, add_bias_kv=True, batch_first=True))
+BANK.right("x")(nn.MultiheadAttention(16, 4, add_zero_attn=True, batch_first=True))

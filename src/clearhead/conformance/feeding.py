@@ -48,15 +48,26 @@ def feed(subject: Subject, contract: Contract) -> Tokens:
             f"{subject.name} does not say how wide a token is; give it: sizes=dict(d_in=…).",
         )
     limit = longest(subject, contract)
-    lengths = (
-        [7, 5, 11, 1]
-        if limit is None
-        else sorted({min(7, limit), min(5, limit), limit}, reverse=True)
-    )
-    if limit is not None:
+    if limit is None:
+        lengths = [7, 5, 11, 1]
+    else:
         lengths = sorted({min(each, limit) for each in (7, 5, 2)}, key=lambda n: abs(n - 7))
     heads = found("num_heads", subject, contract)
-    return Tokens(width, lengths, heads, limit, subject.takes == "x2d")
+    fed = Tokens(width, lengths, heads, limit, subject.takes == "x2d")
+    if subject.takes in ("x", "x2d") and not _takes(subject, fed, lengths[0]):
+        # Learned positions may be fewer, or one length may be all that it takes.
+        others = [each for each in (6, 5, 4, 3, limit) if each is not None]
+        fitting = [each for each in others if _takes(subject, fed, each)]
+        fed.lengths = fitting or lengths
+    return fed
+
+
+def _takes(subject: Subject, fed: Tokens, tokens: int) -> bool:
+    try:
+        subject(fed.draw(tokens, 0))
+    except Exception:  # whatever somebody's code raises
+        return False
+    return True
 
 
 def _tried_width(subject: Subject) -> int | None:

@@ -1,5 +1,6 @@
 """The sizes of a module: declared, or in its attributes, or those of its first linear layer."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -7,6 +8,8 @@ from torch import Tensor, nn
 
 from clearhead.conformance.contract import Contract
 from clearhead.conformance.subject import Subject
+
+MASK = re.compile(r"mask|tril|triu|causal|visible|hidden$")
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "d_in": ("d_in", "input_dim", "in_dim", "embed_dim", "d_model", "dim", "hidden_size", "n_embd"),
@@ -83,8 +86,9 @@ def promised_length(subject: Subject, contract: Contract) -> int | None:
 
 
 def kept_masks(module: nn.Module) -> dict[str, Tensor]:
-    """The square buffers and parameters that hold two values only: masks."""
-    named = [*module.named_buffers(), *module.named_parameters()]
+    """The square buffers that hold two values only, and parameters like that named as masks."""
+    named = list(module.named_buffers())
+    named += [(name, each) for name, each in module.named_parameters() if MASK.search(name)]
     return {
         name: each
         for name, each in named
