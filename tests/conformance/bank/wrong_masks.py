@@ -1,6 +1,5 @@
 # type: ignore
-# ruff: noqa: E741, N801, N803, N806, RET504
-# Written as people write it, hence neither types nor our names.
+# Written as people write it, hence without types.
 """Masks that hide the wrong things, or hide them in the wrong way."""
 
 import math
@@ -701,7 +700,7 @@ ENTRIES = [
         "x",
         causal=True,
         num_heads=1,
-        sizes=dict(d_in=3, d_out=2, context_length=13),
+        sizes={"d_in": 3, "d_out": 2, "context_length": 13},
     ),
     wrong(
         "mask.inverted",
@@ -709,7 +708,7 @@ ENTRIES = [
         "x",
         causal=True,
         num_heads=2,
-        sizes=dict(d_in=3, d_out=4, context_length=13),
+        sizes={"d_in": 3, "d_out": 4, "context_length": 13},
     ),
     wrong(
         "mask.inverted",
@@ -717,7 +716,7 @@ ENTRIES = [
         "x",
         causal=True,
         num_heads=2,
-        sizes=dict(d_in=7, d_out=10, context_length=13),
+        sizes={"d_in": 7, "d_out": 10, "context_length": 13},
     ),
     wrong("mask.inverted", Built(PackedWhereSwapped, 15, 3), "x", causal=True, num_heads=3),
     wrong("mask.inverted", sdpa_mask_negated, "qkv,mask"),
@@ -728,7 +727,7 @@ ENTRIES = [
         "x",
         causal=True,
         num_heads=2,
-        sizes=dict(d_in=7, d_out=10, context_length=13),
+        sizes={"d_in": 7, "d_out": 10, "context_length": 13},
     ),
     wrong("mask.missing", masked_fill_not_assigned, "qkv", causal=True),
     wrong("mask.missing", Built(PaddingReplacesCausal, 15, 3), "x,mask", causal=True, num_heads=3),
@@ -741,14 +740,14 @@ ENTRIES = [
         "x",
         causal=True,
         num_heads=3,
-        sizes=dict(d_in=15, context_length=13),
+        sizes={"d_in": 15, "context_length": 13},
     ),
     wrong(
         "mask.off-by-one",
         Built(HidesItself, 7, 5),
         "x",
         causal=True,
-        sizes=dict(d_in=7, d_out=5),
+        sizes={"d_in": 7, "d_out": 5},
     ),
     wrong("mask.off-by-one", loop_reads_one_key_more, "qkv", causal=True),
     wrong("mask.top-left", sdpa_is_causal, "qkv", causal=True),
@@ -772,7 +771,7 @@ ENTRIES = [
         "x",
         causal=True,
         num_heads=3,
-        sizes=dict(d_in=15, context_length=13),
+        sizes={"d_in": 15, "context_length": 13},
     ),
     wrong("mask.after-softmax", Built(PaddingZeroedLate, 15, 3), "x,mask", num_heads=3),
     wrong("mask.multiplied", scores_times_tril, "qkv", causal=True),
