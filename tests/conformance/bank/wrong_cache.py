@@ -364,7 +364,7 @@ class PreallocatedNotCleared(nn.Module):
 
     def step(self, x_t):
         q, k, v = self.split(x_t)
-        if self.k is None:
+        if self.k is None or len(self.k) != len(k):
             self.k = k.new_zeros(*k.shape[:2], self.max_len, k.shape[3])
             self.v = torch.zeros_like(self.k)
         stop = self.used + x_t.shape[1]
