@@ -521,8 +521,8 @@ def sliding_window(query, key, value, left=3):
 
 
 def window_on_both_sides(q, k, v):
-    n = q.shape[-2]
-    band = torch.ones(n, n, dtype=torch.bool).tril(2).triu(-2)
+    n, m = q.shape[-2], k.shape[-2]
+    band = torch.ones(n, m, dtype=torch.bool).tril(m - n + 2).triu(m - n - 2)
     scores = torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(q.shape[-1])
     return torch.einsum("bhij,bhjd->bhid", scores.masked_fill(~band, -1e9).softmax(-1), v)
 

@@ -346,9 +346,9 @@ class BandMask(nn.Module):
 
 
 def symmetric_window_too_narrow(q, k, v, radius=2):
-    n = q.shape[-2]
-    distance = (torch.arange(n)[:, None] - torch.arange(n)[None]).abs()
-    bias = torch.zeros(n, n, dtype=q.dtype).masked_fill(distance >= radius, float("-inf"))
+    n, m = q.shape[-2], k.shape[-2]
+    distance = (torch.arange(m - n, m)[:, None] - torch.arange(m)[None]).abs()
+    bias = torch.zeros(n, m, dtype=q.dtype).masked_fill(distance >= radius, float("-inf"))
     return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5 + bias, dim=-1) @ v
 
 
