@@ -227,7 +227,9 @@ def bart():
     from transformers.models.bart import modeling_bart as source
 
     config = source.BartConfig(d_model=15, attn_implementation="sdpa")
-    return First(source.BartAttention(15, 3, is_causal=True, is_decoder=True, config=config))
+    return First(
+        source.BartAttention(15, 3, is_causal=True, is_decoder=True, config=config, layer_idx=0)
+    )
 
 
 def t5():
