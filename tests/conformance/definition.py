@@ -221,6 +221,9 @@ def projections(module: nn.Module, heads: int, kv_heads: int) -> list[Linear | N
             biases = [s[1] for s in several if s is not None and s[1] is not None]
             joined.append((torch.cat(matrices, dim=1), torch.cat(biases) if biases else None))
         return [*joined, None]
+    four = getattr(module, "linears", None)
+    if isinstance(four, nn.ModuleList):
+        return [linear_of(child) for child in four]
     found = find(module, OUT)
     out_linear = None if found is None else linear_of(found, out=True)
     packed = find(module, PACKED)

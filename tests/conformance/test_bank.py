@@ -322,7 +322,17 @@ def shifted(window: tuple[int, int]) -> list[Change]:
 def scales(case: Case) -> list[Change]:
     """By the sizes that people take instead, in the same order for every case."""
     heads, width = case.query.shape[1], case.query.shape[-1]
-    sizes = [heads, heads * width, case.key.shape[-2], width**2, case.key.shape[1], 16, 2, 4]
+    sizes = [
+        heads,
+        heads * width,
+        case.key.shape[-2],
+        width**2,
+        case.key.shape[1],
+        16,
+        2,
+        4,
+        width**0.5,
+    ]
     if case.merged:
         sizes.append(case.args[0].shape[-1])
     return [{"scale": size**-0.5} for size in sizes]
