@@ -149,6 +149,18 @@ def test_right_code_is_the_definition(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("entry", RIGHT, ids=label)
+def test_right_code_is_near_the_definition_in_float32(entry: Entry) -> None:
+    thing = prepared(entry)
+    every = legal(entry, thing)
+    thing = copy.deepcopy(thing).float() if isinstance(thing, nn.Module) else thing
+    for case in every:
+        args = [arg.float() if arg.is_floating_point() else arg for arg in case.args]
+        with torch.no_grad():
+            actual = run(thing, case.changed(args=tuple(args)))
+            assert close(actual, case.output(), case.rows(), tolerance=1e-3)
+
+
+@pytest.mark.parametrize("entry", RIGHT, ids=label)
 def test_right_code_has_the_gradients_of_the_definition(entry: Entry) -> None:
     thing = prepared(entry)
     for case in legal(entry, thing)[:2]:
@@ -354,7 +366,9 @@ def mutants(entry: Entry, case: Case) -> list[Change]:
         "mask.after-softmax": [{"after_softmax": True}],
         "mask.multiplied": [{"multiplied": True}],
         "mask.added-as-number": [{"added": True}],
-        "mask.padding-ignored": [{"mask": torch.ones_like(case.mask)}] if masked else [],
+        "mask.padding-ignored": [
+            {"mask": None if case.mask is None else torch.ones_like(case.mask)}
+        ],
         "softmax.axis": [{"axis": axis} for axis in (-2, 0, 1)],
         "scale.missing": [{"scale": 1.0}],
         "scale.wrong": scales(case),

@@ -175,6 +175,22 @@ class SelfAttention(nn.Module):
         return context_vector
 
 
+class SelfAttention_v2(nn.Module):
+    def __init__(self, d_in, d_out, qkv_bias=False):
+        super().__init__()
+        self.W_query = nn.Linear(d_in, d_out, bias=qkv_bias)
+        self.W_key = nn.Linear(d_in, d_out, bias=qkv_bias)
+        self.W_value = nn.Linear(d_in, d_out, bias=qkv_bias)
+
+    def forward(self, x):
+        keys = self.W_key(x)
+        queries = self.W_query(x)
+        values = self.W_value(x)
+        attn_scores = queries @ keys.T
+        attn_weights = torch.softmax(attn_scores / keys.shape[-1] ** 0.5, dim=-1)
+        return attn_weights @ values
+
+
 class SelfAttentionTwoWidths(nn.Module):
     def __init__(self, d_in, d_out_kq, d_out_v):
         super().__init__()
@@ -598,6 +614,7 @@ ENTRIES = [
         sizes={"d_in": 7, "d_out": 10, "context_length": 13},
     ),
     right(Built(SelfAttention, 7, 5), "x2d", num_heads=1, sizes={"d_in": 7, "d_out": 5}),
+    right(SelfAttention_v2, "x2d", num_heads=1, sizes={"d_in": 3, "d_out": 2}),
     right(
         Built(SelfAttentionTwoWidths, 3, 2, 4),
         "x2d",

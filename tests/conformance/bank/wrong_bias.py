@@ -88,6 +88,12 @@ class AlibiAfterSoftmax(nn.Module):
         return (weights @ v).transpose(1, 2).reshape(b, t, d)
 
 
+def bias_mixed_into_weights(q, k, v):
+    sim = torch.einsum("bhid,bhjd->bhij", q, k) * q.shape[-1] ** -0.5
+    attn = sim.softmax(dim=-1).add(distance_bias(q.shape[2], k.shape[2]).to(q.dtype))
+    return torch.einsum("bhij,bhjd->bhid", attn, v)
+
+
 # softcap.order
 
 
@@ -142,6 +148,7 @@ ENTRIES = [
         num_heads=3,
         alibi_slopes=SLOPES,
     ),
+    wrong("bias.after-softmax", bias_mixed_into_weights, "qkv", num_heads=3, bias=distance_bias),
     wrong("softcap.order", cap_after_mask, "qkv", causal=True, softcap=3.0),
     wrong(
         "softcap.order",

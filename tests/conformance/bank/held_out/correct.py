@@ -63,9 +63,7 @@ def two_halves_merged(query, key, value):
 
 def one_wide_matrix(query, key, value):
     """All heads in one block-diagonal product."""
-    b, h, n, d = query.shape
-    m, scale = key.shape[2], d**-0.5
-    wide = torch.einsum("bhqd,bgkd->bhqgk", query, key) * scale
+    wide = torch.einsum("bhqd,bgkd->bhqgk", query, key) * query.shape[-1] ** -0.5
     wide = torch.diagonal(wide, dim1=1, dim2=3).permute(0, 3, 1, 2)
     return torch.einsum("bhqk,bhkd->bhqd", wide.softmax(dim=-1), value)
 
@@ -274,6 +272,41 @@ class InverseDropout(nn.Module):
         return self.to_out(out.transpose(1, 2).flatten(2))
 
 
+def rows_without_keys(query, key, value, mask):
+    scores = (query @ key.mT / math.sqrt(query.shape[-1])).masked_fill(~mask, -1e30)
+    e = torch.exp(scores - scores.amax(dim=-1, keepdim=True)) * mask
+    return e @ value / e.sum(dim=-1, keepdim=True).clamp(min=1e-30)
+
+
+class SinkAsAKey(nn.Module):
+    """The sink is a key of its own, with the value zero."""
+
+    def __init__(self, sinks):
+        super().__init__()
+        self.register_buffer("sinks", sinks.clone(), persistent=False)
+
+    def forward(self, query, key, value):
+        b, h, n, d = query.shape
+        m = key.shape[2]
+        bias = torch.zeros(h, n, m + 1, dtype=query.dtype)
+        bias[:, :, 0] = self.sinks.to(query.dtype)[:, None]
+        bias[:, :, 1:] = bias[:, :, 1:].masked_fill(torch.ones(n, m).triu(m - n + 1) > 0, -math.inf)
+        key, value = F.pad(key, (0, 0, 1, 0)), F.pad(value, (0, 0, 1, 0))
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias[None])
+
+
+class Compact(nn.Module):
+    def __init__(self, d_in, d_out):
+        super().__init__()
+        self.qkv = nn.Linear(d_in, 3 * d_out, bias=False)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        future = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
+        scores = (q @ k.T / math.sqrt(k.shape[-1])).masked_fill(future, -math.inf)
+        return scores.softmax(dim=-1) @ v
+
+
 def mistral():
     from transformers.models.mistral import modeling_mistral as source
 
@@ -332,6 +365,7 @@ class EncoderLayersOwn(nn.Module):
 
 
 SLOPES = torch.tensor([0.7, 0.4, 0.1])
+SINKS = torch.tensor([-0.5, 1.5, 0.0])
 HALF = {"base": 10000.0, "layout": "half"}
 
 ENTRIES = [
@@ -378,5 +412,8 @@ ENTRIES = [
     ),
     right(Built(roberta), "x", num_heads=3, sizes={"d_in": 21}),
     right(Built(whisper), "x", num_heads=3, sizes={"d_in": 21}),
+    right(rows_without_keys, "qkv,mask", empty_row="zero"),
+    right(Built(SinkAsAKey, SINKS), "qkv", causal=True, num_heads=3, sinks=SINKS),
+    right(Compact, "x2d", causal=True, num_heads=1, sizes={"d_in": 5, "d_out": 3}),
     right(Built(EncoderLayersOwn, 21, 3), "x,mask", num_heads=3),
 ]

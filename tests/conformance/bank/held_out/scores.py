@@ -107,11 +107,10 @@ def visible_from_cumsum(q, k, v):
 class SplitAtTokenPlusOne(nn.Module):
     def __init__(self, d_model, d_head):
         super().__init__()
-        self.w = nn.Linear(d_model, 3 * d_head, bias=False)
-        self.qkv = self.w
+        self.qkv = nn.Linear(d_model, 3 * d_head, bias=False)
 
     def forward(self, x):
-        q, k, v = self.w(x).chunk(3, dim=-1)
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
         out = []
         for t in range(x.size(1)):
             context = slice(None, t + 2)
