@@ -33,14 +33,12 @@ def mask_by_lower_than_smallest(query, key, value):
 
 
 def prefix_sums(query, key, value):
-    """Every row's sums are read from running sums over the keys."""
+    """Every row's normaliser is read from a running sum over the keys."""
     n, m = query.shape[-2], key.shape[-2]
     scores = query @ key.mT / query.shape[-1] ** 0.5
-    e = torch.exp(scores - scores.amax(dim=-1, keepdim=True))
-    top = (e[..., None] * value[..., None, :, :]).cumsum(dim=-2)
-    low = e.cumsum(dim=-1)
-    rows, last = torch.arange(n), torch.arange(m - n, m)
-    return top[:, :, rows, last] / low[:, :, rows, last, None]
+    lse = scores.logcumsumexp(dim=-1).diagonal(offset=m - n, dim1=-2, dim2=-1)
+    hidden = torch.ones(n, m, dtype=torch.bool).triu(m - n + 1)
+    return (scores - lse[..., None]).masked_fill(hidden, -math.inf).exp() @ value
 
 
 def log_space(query, key, value, mask):
