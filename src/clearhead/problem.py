@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
+from torch.autograd import forward_ad
 
 from clearhead.biases import Bias, as_bias
 from clearhead.errors import (
@@ -85,11 +85,12 @@ class Problem(NamedTuple):
     @property
     def has_tangents(self) -> bool:
         """Whether derivatives are being taken in forward mode."""
-        if torch.compiler.is_compiling():
+        # Asked of every call, and nearly always answered by this.
+        if forward_ad._current_level < 0 or torch.compiler.is_compiling():
             return False
         bias = getattr(self.bias, "tensor", None)
         given = (self.query, self.key, self.value, self.sinks, bias)
-        return any(t is not None and unpack_dual(t).tangent is not None for t in given)
+        return any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in given)
 
     def restore(self, tensor: Tensor) -> Tensor:
         """Give a result as many dimensions as the user's query had."""

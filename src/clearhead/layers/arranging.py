@@ -9,6 +9,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.layers.caches.base import Cache, before, is_in_order
 from clearhead.layers.placing import Places, placed_bias, placed_mask
 from clearhead.masks.base import Mask
+from clearhead.masks.causal import Causal
 from clearhead.masks.documents import documents
 from clearhead.masks.full import Full
 from clearhead.masks.given import both
@@ -107,6 +108,17 @@ def next_positions(
     return torch.arange(new, device=device) if valid is None else before(valid)
 
 
+def is_causal(mask: Mask | None) -> bool:
+    """Whether a mask asks of a cache only what comes later: any cache says that by itself."""
+    return isinstance(mask, Causal) and mask.offset is None
+
+
+def seen_of(cache: Cache, mask: Mask | None) -> Mask | None:
+    """A mask, and what a cache hides of the keys that it gave back."""
+    hidden = cache.mask()
+    return mask if isinstance(hidden, Full) else both(mask, hidden)
+
+
 def arranged(
     mask: Mask | None,
     options: dict[str, Any],
@@ -122,8 +134,7 @@ def arranged(
     in_order = valid is None or is_in_order(valid)
     hidden = None if valid is None else padding(valid)
     if cache is not None:
-        in_order = cache.in_order
-        hidden = None if isinstance(found := cache.mask(), Full) else found
+        in_order, hidden = cache.in_order, seen_of(cache, None)
     # Positions are (tokens,) where every row counts its columns.
     if not is_cross and (not in_order or key_positions.ndim == 2):
         places = Places(query_positions, key_positions)

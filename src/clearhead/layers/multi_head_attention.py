@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,15 @@ from clearhead.errors import (
     ClearheadError,
     ShapeError,
 )
-from clearhead.layers.arranging import Packed, arranged, check_cache, next_positions, packed
+from clearhead.layers.arranging import (
+    Packed,
+    arranged,
+    check_cache,
+    is_causal,
+    next_positions,
+    packed,
+    seen_of,
+)
 from clearhead.layers.caches.base import Cache, check_valid
 from clearhead.layers.converting import packed_torch
 from clearhead.layers.converting.fitting import build, refuse, write
@@ -411,9 +419,14 @@ class MultiHeadAttention(nn.Module):
             valid = None
         key = split_heads(self.key_projection(source), self.num_kv_heads)
         value = split_heads(self.value_projection(source), self.num_kv_heads) if values else key
-        if not self.parts and cache is None and valid is None:
-            dropout = self.dropout if self.training else None
-            return pose(query, key, value, mask=mask, dropout=dropout)
+        if not self.parts and valid is None and positions is None:
+            if cache is None:
+                dropout = self.dropout if self.training else None
+                return pose(query, key, value, mask=mask, dropout=dropout)
+            if is_causal(mask) and context is None:
+                # Nobody asks where the tokens stand, which would be a good part of a step.
+                key, value = cache.append(key, value)
+                return self._posed(query, key, value, seen_of(cache, mask), cache, {})
         key_positions = positions
         if key_positions is None:
             key_positions = next_positions(key.shape[2], valid, cache, x.device)
@@ -438,6 +451,17 @@ class MultiHeadAttention(nn.Module):
             key_positions,
             is_cross=context is not None,
         )
+        return self._posed(query, key, value, mask, cache, options)
+
+    def _posed(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Mask | None,
+        cache: Cache | None,
+        options: dict[str, Any],
+    ) -> Problem:
         dropout = self.dropout if self.training else None
         problem = pose(query, key, value, mask=mask, dropout=dropout, **options)
         return problem if cache is None else problem._replace(keys_finite=cache.finite)
