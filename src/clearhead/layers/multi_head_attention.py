@@ -488,9 +488,9 @@ class MultiHeadAttention(nn.Module):
 
     def _check_inputs(self, x: Tensor, source: Tensor, is_cross: bool) -> None:
         weight = self.query_projection.weight
-        source_name = "context" if is_cross else "x"
         check_tensor("x", x)
-        check_tensor(source_name, source)
+        if is_cross:
+            check_tensor("context", source)
         if x.ndim not in (2, 3) or x.shape[-1] != self.embed_dim:
             raise ShapeError(
                 "layer.input",
@@ -515,4 +515,5 @@ class MultiHeadAttention(nn.Module):
                 f"x and context must have the same batch; got {x.shape[0]} and {source.shape[0]}.",
             )
         check_beside("x", x, weight)
-        check_beside(source_name, source, weight)
+        if is_cross:
+            check_beside("context", source, weight)
