@@ -110,6 +110,25 @@ def test_forward_mode_goes_to_the_definition() -> None:
     torch.testing.assert_close(tangent, (ahead - context) / step, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+@pytest.mark.parametrize(
+    "make", [lambda n: ch.alibi(slopes=n[0, :2]), ch.relative], ids=["alibi", "relative"]
+)
+def test_forward_mode_through_the_numbers_of_a_bias(make: Any) -> None:
+    query = torch.randn(1, 2, 5, 4)
+
+    def attended(numbers: Tensor) -> Tensor:
+        bias = make(numbers)
+        for kernel in ("fused", "blockwise"):
+            with pytest.raises(UnsupportedError, match=r"forward-mode derivatives|cannot be read"):
+                ch.attend(query, query, query, bias=bias, kernel=kernel)
+        return ch.attend(query, query, query, bias=bias)
+
+    numbers = torch.rand(2, 3)
+    _, tangent = torch.func.jvp(attended, (numbers,), (torch.ones_like(numbers),))[:2]
+    assert tangent.shape == query.shape
+
+
 def test_a_kernel_by_name_is_that_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
     for kernel in planning.KERNELS:

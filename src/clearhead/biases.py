@@ -72,9 +72,14 @@ class Bias(ABC):
         """The bias in a few words."""
 
     @property
+    def numbers(self) -> Tensor | None:
+        """The tensor that the bias is made of, where it is made of one that may be trained."""
+        return None
+
+    @property
     def requires_grad(self) -> bool:
         """Whether something in the bias is trained."""
-        return False
+        return self.numbers is not None and self.numbers.requires_grad
 
     @property
     def may_hide(self) -> bool:
@@ -113,6 +118,21 @@ class Bias(ABC):
         )
 
 
+class ByPair(Bias):
+    """A bias that is worked out pair by pair, by `at`."""
+
+    def block(
+        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
+    ) -> Tensor:
+        query_index = torch.arange(queries.start, queries.stop, device=device).view(1, 1, -1, 1)
+        key_index = torch.arange(keys.start, keys.stop, device=device).view(1, 1, 1, -1)
+        return self.at(query_index, key_index, query_len, kv_len)
+
+    @abstractmethod
+    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+        """The bias of pairs, as `Bias.at` says."""
+
+
 @dataclass(frozen=True, eq=False)
 class DenseBias(Bias):
     """A tensor that broadcasts to (batch, num_heads, query_len, kv_len)."""
@@ -120,8 +140,8 @@ class DenseBias(Bias):
     tensor: Tensor
 
     @property
-    def requires_grad(self) -> bool:
-        return self.tensor.requires_grad
+    def numbers(self) -> Tensor | None:
+        return self.tensor
 
     def check(
         self,
@@ -172,7 +192,7 @@ class DenseBias(Bias):
 
 
 @dataclass(frozen=True, eq=False)
-class Alibi(Bias):
+class Alibi(ByPair):
     """`-slope · |query position - key position|`, one slope per head."""
 
     slopes: Tensor
@@ -180,8 +200,8 @@ class Alibi(Bias):
     """Whether the slopes are those of the paper, which go to whatever device asks for them."""
 
     @property
-    def requires_grad(self) -> bool:
-        return self.slopes.requires_grad
+    def numbers(self) -> Tensor | None:
+        return self.slopes
 
     def check(
         self,
@@ -205,13 +225,6 @@ class Alibi(Bias):
                 f"{self.slopes.device}, the query on {device}.",
             )
 
-    def block(
-        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-    ) -> Tensor:
-        query_index = torch.arange(queries.start, queries.stop, device=device).view(1, 1, -1, 1)
-        key_index = torch.arange(keys.start, keys.stop, device=device).view(1, 1, 1, -1)
-        return self.at(query_index, key_index, query_len, kv_len)
-
     def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
         slopes = self.slopes.to(key_index.device).view(1, -1, 1, 1)
         # Distances are whole numbers, exact in float32 up to 16 million tokens.
@@ -227,14 +240,14 @@ class Alibi(Bias):
 
 
 @dataclass(frozen=True, eq=False)
-class Relative(Bias):
+class Relative(ByPair):
     """A number for each distance from query to key, one row per head."""
 
     values: Tensor
 
     @property
-    def requires_grad(self) -> bool:
-        return self.values.requires_grad
+    def numbers(self) -> Tensor | None:
+        return self.values
 
     def check(
         self,
@@ -262,13 +275,6 @@ class Relative(Bias):
                 f"bias must be on the query's device; it is on {self.values.device}, the query on "
                 f"{device}.",
             )
-
-    def block(
-        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-    ) -> Tensor:
-        query_index = torch.arange(queries.start, queries.stop, device=device).view(1, 1, -1, 1)
-        key_index = torch.arange(keys.start, keys.stop, device=device).view(1, 1, 1, -1)
-        return self.at(query_index, key_index, query_len, kv_len)
 
     def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
         reach = self.values.shape[1] // 2

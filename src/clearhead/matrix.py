@@ -718,6 +718,19 @@ class AttentionMatrix:
             )
 
 
+def matrix_of(problem: Problem) -> AttentionMatrix:
+    """The attention matrix of a problem that has been posed, of four dimensions."""
+    return AttentionMatrix(
+        problem.query,
+        problem.key,
+        mask=problem.mask,
+        bias=problem.bias,
+        scale=problem.scale,
+        softcap=problem.softcap,
+        sinks=problem.sinks,
+    )
+
+
 def _check_pool(rows: int, columns: int, queries: int, keys: int) -> None:
     for name, given, most, of in (
         ("rows", rows, queries, "queries"),

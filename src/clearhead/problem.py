@@ -88,8 +88,8 @@ class Problem(NamedTuple):
         # Asked of every call, and nearly always answered by this.
         if forward_ad._current_level < 0 or torch.compiler.is_compiling():
             return False
-        bias = getattr(self.bias, "tensor", None)
-        given = (self.query, self.key, self.value, self.sinks, bias)
+        numbers = None if self.bias is None else self.bias.numbers
+        given = (self.query, self.key, self.value, self.sinks, numbers)
         return any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in given)
 
     def restore(self, tensor: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ from torch import Tensor
 from clearhead import stages
 from clearhead.problem import Problem
 from clearhead.selecting import runs, take
-from clearhead.statistics import all_finite
 
 
 def masked_scores(
@@ -74,7 +73,7 @@ def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Ten
     with torch.autocast(problem.device.type, enabled=False):
         raw = torch.linalg.vecdot(query, key)
         # A sum with something in it that is not finite is not finite itself.
-        if not all_finite(raw.detach()):
+        if not stages.all_finite(raw.detach()):
             raw = torch.linalg.vecdot(stages.finite(query), stages.finite(key))
             raw = raw.masked_fill(stages.tainted(query) | stages.tainted(key), torch.nan)
     raw = raw.flatten(1, 2)

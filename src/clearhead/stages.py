@@ -17,6 +17,7 @@ weights 0, context 0, gradient 0 and logsumexp −∞. And a hidden pair exchang
 that a NaN behind the mask stays there; one in the open shows.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -204,6 +205,20 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 def finite(tensor: Tensor) -> Tensor:
     """The tensor with 0 where an entry is not finite."""
     return tensor.masked_fill(~torch.isfinite(tensor), 0.0)
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Whether every entry is finite, found without another tensor of its size.
+
+    A sum tells, unless it overflows.
+
+    Example:
+        >>> all_finite(torch.tensor([1.0, torch.inf]))
+        False
+    """
+    if math.isfinite(tensor.sum().item()):
+        return True
+    return all(math.isfinite(end.item()) for end in torch.aminmax(tensor))
 
 
 def tainted(tensor: Float[Tensor, "*batch len dim"]) -> Bool[Tensor, "*batch len"]:

@@ -431,7 +431,7 @@ class Context(Statistic):
     def __init__(self, problem: Problem, value: Tensor) -> None:
         self.value = value
         self.per_head = value.shape[1] == problem.num_heads
-        self.finite = all_finite(value)
+        self.finite = stages.all_finite(value)
         shape = (*problem.query.shape[:3], value.shape[3])
         self.result = value.new_zeros(shape)
 
@@ -459,7 +459,7 @@ class TransposedSum(Statistic):
 
     def __init__(self, problem: Problem, vectors: Tensor) -> None:
         self.vectors = vectors
-        self.finite = all_finite(vectors)
+        self.finite = stages.all_finite(vectors)
         shape = (*problem.query.shape[:2], problem.kv_len, vectors.shape[3])
         self.result = stages.accumulated(problem.query[:0]).new_zeros(shape)
 
@@ -470,16 +470,6 @@ class TransposedSum(Statistic):
         else:
             product = stages.context(chunk.weights.mT, vectors, chunk.visible.mT)
         self.result[chunk.sample, chunk.heads, chunk.keys] += product
-
-
-def all_finite(tensor: Tensor) -> bool:
-    """Whether all numbers of a tensor are finite, found without another tensor of its size.
-
-    Example:
-        >>> all_finite(torch.tensor([1.0, torch.inf]))
-        False
-    """
-    return not tensor.numel() or all(math.isfinite(float(end)) for end in torch.aminmax(tensor))
 
 
 def bins(length: int, count: int, device: torch.device) -> Tensor:

@@ -17,7 +17,7 @@ from clearhead import stages
 from clearhead.biases import Alibi, DenseBias, Relative
 from clearhead.masks.spans import Spans
 from clearhead.problem import Problem
-from clearhead.statistics import Chunk, Statistic, all_finite
+from clearhead.statistics import Chunk, Statistic
 
 HIDDEN = -1e30
 """The score of a hidden pair. Its weight is exactly 0, as with −∞, and weight · score is 0 too."""
@@ -117,7 +117,7 @@ def _is_ordinary(problem: Problem) -> bool:
     # The scale may be taken first or last. A comparison with NaN is false.
     if not all(size <= LARGEST for size in (score, query * scale, score * scale)):
         return False
-    if problem.sinks is not None and not all_finite(problem.sinks):
+    if problem.sinks is not None and not stages.all_finite(problem.sinks):
         return False
     bias = problem.bias
     if isinstance(bias, Alibi):

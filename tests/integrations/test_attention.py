@@ -179,11 +179,9 @@ def test_later_and_at_once_are_the_same() -> None:
 def test_no_matrix_is_made_unasked() -> None:
     ours = make("llama", "clearhead")
     made: list[object] = []
-    matrix = attention.AttentionMatrix
+    matrix = attention.matrix_of
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(
-            attention, "AttentionMatrix", lambda *a, **k: made.append(1) or matrix(*a, **k)
-        )
+        patch.setattr(attention, "matrix_of", lambda problem: made.append(1) or matrix(problem))
         assert not ours(**inputs("llama")).attentions
         assert made == []
         assert len(ours(**inputs("llama"), output_attentions=True).attentions) == 2

@@ -130,6 +130,26 @@ def test_nested_sequences() -> None:
     assert layer.weights(nested).shape == (1, 3, 15, 15)
 
 
+@torch.no_grad()
+def test_a_call_that_is_refused_leaves_no_trace() -> None:
+    layer, cache = made(), ch.layers.GrowingCache()
+    x = torch.randn(1, 4, WIDTH)
+    layer(x[:, :3], cache=cache)
+    with pytest.raises(ch.MaskError):
+        layer(x[:, 3:], cache=cache, mask=ch.dense(torch.ones(5, 99, dtype=torch.bool)))
+    assert len(cache) == 3
+    torch.testing.assert_close(layer(x[:, 3:], cache=cache), layer(x)[:, 3:])
+
+
+@torch.no_grad()
+def test_a_nan_in_the_cache_shows() -> None:
+    layer, cache = made(), ch.layers.GrowingCache()
+    x = torch.randn(1, 4, WIDTH)
+    x[0, 1, 0] = torch.nan
+    steps = torch.cat([layer(token, cache=cache) for token in x.split(1, dim=1)], dim=1)
+    assert steps.isnan().all(dim=-1).tolist() == [[False, True, True, True]]
+
+
 def test_gradients_and_other_parts() -> None:
     parts = [Rotary(4), ch.layers.Softcap(3.0), ch.layers.Sinks(3), ch.layers.OutputGate(WIDTH, 3)]
     layer = made(parts=parts, bias=True, dropout=0.1).train()

@@ -19,7 +19,7 @@ from clearhead.masks.documents import documents
 from clearhead.masks.full import Full, full
 from clearhead.masks.padding import padding
 from clearhead.masks.sliding_window import sliding_window
-from clearhead.matrix import AttentionMatrix
+from clearhead.matrix import AttentionMatrix, matrix_of
 from clearhead.planning import run
 from clearhead.problem import Problem
 from clearhead.routes.transformers import NAME, Described, read_call
@@ -201,15 +201,7 @@ def _matrix(problem: Problem) -> AttentionMatrix:
     """The weights of a call, before dropout."""
     # A cache with a fixed room writes to its keys later.
     key = problem.key if problem.key.requires_grad else problem.key.clone()
-    return AttentionMatrix(
-        problem.query,
-        key,
-        mask=problem.mask,
-        bias=problem.bias,
-        scale=problem.scale,
-        softcap=problem.softcap,
-        sinks=problem.sinks,
-    )
+    return matrix_of(problem._replace(key=key))
 
 
 def _wanted(module: nn.Module, given: dict[str, Any]) -> bool:

@@ -196,7 +196,9 @@ def _attend(problem: Problem) -> Tensor:
     work = _work(problem, seed)
     tensor = _tensor_of(problem)
     known = problem.keys_finite
-    if _is_finite(query) and (known or (_is_finite(key) and _is_finite(value))):
+    if stages.all_finite(query) and (
+        known or (stages.all_finite(key) and stages.all_finite(value))
+    ):
         context, _ = _Blockwise.apply(query, key, value, problem.sinks, tensor, work)
         return context.to(query.dtype)
     # As in the definition: the finite part is computed with, and NaN is put where the rest shows.
@@ -214,7 +216,7 @@ def _logsumexp(problem: Problem) -> Tensor:
     # No value is wanted: one of width 0 costs nothing.
     nothing = key[..., :0]
     tensor = _tensor_of(problem)
-    if _is_finite(query) and (problem.keys_finite or _is_finite(key)):
+    if stages.all_finite(query) and (problem.keys_finite or stages.all_finite(key)):
         return _Blockwise.apply(query, key, nothing, None, tensor, work)[1]
     _, total = _Blockwise.apply(
         stages.finite(query), stages.finite(key), nothing, None, tensor, work
@@ -233,20 +235,12 @@ def _is_plain(tensor: Tensor) -> bool:
     )
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    """Whether every entry is; a sum tells faster than a look at each, unless it overflows."""
-    return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
-
-
 def _tensor_of(problem: Problem) -> Tensor | None:
     """The tensor that a bias is made of, where gradients can be had for it."""
     bias = problem.bias
-    if isinstance(bias, DenseBias):
-        return bias.tensor
-    if isinstance(bias, Relative):
-        return bias.values
-    # Slopes that go to any device are those of the paper, and never trained.
-    return bias.slopes if isinstance(bias, Alibi) and not bias.follows else None
+    if isinstance(bias, Alibi) and bias.follows:
+        return None  # the slopes of the paper, which go to any device, and are never trained
+    return bias.numbers if isinstance(bias, DenseBias | Alibi | Relative) else None
 
 
 def _with_tensor(bias: Bias | None, tensor: Tensor | None) -> Bias | None:

@@ -6,7 +6,6 @@ slices where every sample sees a rectangle or a triangle, or portions of queries
 the mask. On every way a query with nothing to see gets zeros, and a NaN behind the mask stays there.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -87,7 +86,6 @@ def yields(problem: Problem) -> list[str]:
         problem.mask is None
         or problem.bias is not None
         or problem.query_len * problem.kv_len < WORTH_SLICING
-        or not problem.query.is_cpu
         or not _may_look(problem.query)
         or not _has_gradient(problem)
     ):
@@ -143,7 +141,9 @@ def attend(problem: Problem) -> Tensor:
         # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one
         # is NaN even where the result is not: so it is the inputs that are looked at.
         known = problem.keys_finite
-        if _is_finite(query) and (known or (_is_finite(key) and _is_finite(value))):
+        if stages.all_finite(query) and (
+            known or (stages.all_finite(key) and stages.all_finite(value))
+        ):
             return _run(problem, pieces, query, key, value)
     elif pieces is EVERYTHING or torch.onnx.is_in_onnx_export():
         # ONNX has an operator for attention, which says nothing of NaN.
@@ -158,7 +158,7 @@ def logsumexp(problem: Problem) -> Tensor | None:
     if not query.is_cpu or refusals(problem):
         return None
     known = problem.keys_finite
-    if _may_look(query) and not (_is_finite(query) and (known or _is_finite(key))):
+    if _may_look(query) and not (stages.all_finite(query) and (known or stages.all_finite(key))):
         return None
     pieces = lower(problem)
     parts = [_logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
@@ -446,11 +446,6 @@ def _is_plain(query: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not is_functorch_wrapped_tensor(query)
     )
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    """Whether every entry is; a sum tells faster than a look at each, unless it overflows."""
-    return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
 
 
 def _run_apart(problem: Problem, pieces: list[Piece]) -> Tensor:

@@ -1,11 +1,13 @@
 """What the layers have in common about tokens: where they stand, which are real, what a cache holds."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, UnsupportedError
 from clearhead.layers.caches.base import Cache, before, is_in_order
 from clearhead.layers.placing import Places, placed_bias, placed_mask
 from clearhead.masks.base import Mask
@@ -97,6 +99,19 @@ def packed(x: object, **others: object) -> Packed | None:
     places = torch.arange(len(tokens), device=tokens.device)
     positions = places - offsets[:-1].repeat_interleave(lengths)
     return Packed(tokens[None], offsets, positions[None], documents(lengths=lengths))
+
+
+@contextmanager
+def taken_back(cache: Cache | None) -> Iterator[None]:
+    """Tokens of a call that is refused leave no trace in a cache, where they can still be taken back."""
+    held = 0 if cache is None else len(cache)
+    try:
+        yield
+    except ClearheadError:
+        if cache is not None and len(cache) > held:
+            with suppress(ArgumentError):
+                cache.truncate(held)
+        raise
 
 
 def next_positions(

@@ -8,13 +8,20 @@ from torch import Tensor, nn
 
 from clearhead.arguments import check_dropout, check_sizes, check_switch
 from clearhead.errors import ShapeError
-from clearhead.layers.arranging import arranged, check_cache, next_positions, packed
+from clearhead.layers.arranging import (
+    Packed,
+    arranged,
+    check_cache,
+    next_positions,
+    packed,
+    taken_back,
+)
 from clearhead.layers.caches.base import Cache, check_valid
 from clearhead.layers.inputs import check_beside, split_heads
 from clearhead.layers.parts import Part, check_parts, options_of
 from clearhead.masks.base import Mask
 from clearhead.masks.given import as_mask, both
-from clearhead.matrix import AttentionMatrix
+from clearhead.matrix import AttentionMatrix, matrix_of
 from clearhead.planning import Plan, plan_for, run
 from clearhead.problem import Problem, pose
 from clearhead.shapes import check_tensor
@@ -134,10 +141,10 @@ class LatentAttention(nn.Module):
             (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
         """
         nested = packed(x, valid=valid, cache=cache)
+        with taken_back(cache):
+            problem, absorbed = self._pose(x, mask, valid, cache, nested)
         if nested is not None:
-            problem, absorbed = self._pose(x, mask, valid, cache)
             return nested.like_it(self._join(run(problem), nested.tokens, absorbed))
-        problem, absorbed = self._pose(x, mask, valid, cache)
         output = self._join(run(problem), x, absorbed)
         return output if x.ndim == 3 else output[0]
 
@@ -154,16 +161,9 @@ class LatentAttention(nn.Module):
         Returns:
             An `AttentionMatrix` of shape (batch, num_heads, tokens, keys).
         """
-        problem, _ = self._pose(x, mask, valid, copy.deepcopy(cache))
-        return AttentionMatrix(
-            problem.query,
-            problem.key,
-            mask=problem.mask,
-            bias=problem.bias,
-            scale=problem.scale,
-            softcap=problem.softcap,
-            sinks=problem.sinks,
-        )
+        nested = packed(x, valid=valid, cache=cache)
+        problem, _ = self._pose(x, mask, valid, copy.deepcopy(cache), nested)
+        return matrix_of(problem)
 
     def plan(
         self,
@@ -174,7 +174,8 @@ class LatentAttention(nn.Module):
         cache: Cache | None = None,
     ) -> Plan:
         """The kernel that `forward` would use for these arguments, and why not the others."""
-        return plan_for(self._pose(x, mask, valid, copy.deepcopy(cache))[0])
+        nested = packed(x, valid=valid, cache=cache)
+        return plan_for(self._pose(x, mask, valid, copy.deepcopy(cache), nested)[0])
 
     def extra_repr(self) -> str:
         text = (
@@ -188,11 +189,15 @@ class LatentAttention(nn.Module):
         return text if self.dropout is None else f"{text}, dropout={self.dropout}"
 
     def _pose(
-        self, x: Tensor, mask: Mask | Tensor | None, valid: Tensor | None, cache: Cache | None
+        self,
+        x: Tensor,
+        mask: Mask | Tensor | None,
+        valid: Tensor | None,
+        cache: Cache | None,
+        nested: Packed | None,
     ) -> tuple[Problem, bool]:
         """What a kernel is given, and whether the heads attend to the latents themselves."""
         mask = both(self.mask, as_mask(mask))
-        nested = packed(x, valid=valid, cache=cache)
         if nested is not None:
             x, mask = nested.tokens, nested.within(mask)
         self._check(x, mask, valid, cache)
@@ -225,7 +230,10 @@ class LatentAttention(nn.Module):
             value = split_heads(self.value_projection(latent[:, 0]), self.num_heads)
         query = torch.cat([query, turning], dim=-1)
         dropout = self.dropout if self.training else None
-        return pose(query, key, value, mask=mask, dropout=dropout, **options), absorbed
+        problem = pose(query, key, value, mask=mask, dropout=dropout, **options)
+        # Latents as they are held are what is attended to; projected up, they are other numbers.
+        known = cache is not None and absorbed and cache.finite
+        return problem._replace(keys_finite=known), absorbed
 
     def _query(self, x: Tensor) -> Tensor:
         if self.query_latent_dim is not None:

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import torch
@@ -12,7 +11,6 @@ from clearhead.arguments import check_dropout, check_sizes, check_switch
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
-    ClearheadError,
     ShapeError,
 )
 from clearhead.layers.arranging import (
@@ -23,6 +21,7 @@ from clearhead.layers.arranging import (
     next_positions,
     packed,
     seen_of,
+    taken_back,
 )
 from clearhead.layers.caches.base import Cache, check_valid
 from clearhead.layers.converting import packed_torch
@@ -32,7 +31,7 @@ from clearhead.layers.inputs import check_beside, split_heads
 from clearhead.layers.parts import Part, check_parts, options_of
 from clearhead.masks.base import Mask
 from clearhead.masks.given import as_mask, both
-from clearhead.matrix import AttentionMatrix
+from clearhead.matrix import AttentionMatrix, matrix_of
 from clearhead.planning import Plan, plan_for, run
 from clearhead.problem import Problem, pose
 from clearhead.shapes import check_tensor
@@ -187,7 +186,7 @@ class MultiHeadAttention(nn.Module):
         """
         nested = packed(x, context=context, valid=valid, cache=cache)
         if nested is not None:
-            problem = self.pose(x, mask=mask)
+            problem = self._pose_packed(nested, both(self.mask, as_mask(mask)))
             return nested.like_it(self.join(run(problem), nested.tokens))
         problem = self.pose(x, context, mask=mask, valid=valid, cache=cache)
         output = self.join(run(problem), x)
@@ -211,15 +210,8 @@ class MultiHeadAttention(nn.Module):
         if nested is not None:
             return self._pose_packed(nested, mask)
         self._check_call(x, context, mask, valid, cache)
-        held = None if cache is None else len(cache)
-        try:
+        with taken_back(cache):
             return self._pose(x, context, mask, valid, cache)
-        except ClearheadError:
-            # Tokens that were refused leave no trace, where they can still be taken back.
-            if cache is not None and held is not None and len(cache) > held:
-                with suppress(ArgumentError):
-                    cache.truncate(held)
-            raise
 
     def weights(
         self,
@@ -252,15 +244,7 @@ class MultiHeadAttention(nn.Module):
             self._check_call(x, context, mask, valid, cache)
             copied = copy.deepcopy(cache)
             problem = self._pose(x, context, mask, valid, copied, values=cache is not None)
-        return AttentionMatrix(
-            problem.query,
-            problem.key,
-            mask=problem.mask,
-            bias=problem.bias,
-            scale=problem.scale,
-            softcap=problem.softcap,
-            sinks=problem.sinks,
-        )
+        return matrix_of(problem)
 
     def join(self, context: Tensor, x: Tensor) -> Tensor:
         """The output for a context per head: heads side by side, then projected.

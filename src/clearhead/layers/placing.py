@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.biases import Alibi, Bias, Relative, as_bias
+from clearhead.biases import Alibi, Bias, ByPair, Relative, as_bias
 from clearhead.errors import UnsupportedError
 from clearhead.masks.base import And, Mask, Not, Or
 from clearhead.masks.causal import Causal, Positioned
@@ -77,15 +77,15 @@ class PlacedMask(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedBias(Bias):
+class PlacedBias(ByPair):
     """A bias that asks for positions, and gets them instead of columns."""
 
     bias: Bias
     places: Places
 
     @property
-    def requires_grad(self) -> bool:
-        return self.bias.requires_grad
+    def numbers(self) -> Tensor | None:
+        return self.bias.numbers
 
     @property
     def may_hide(self) -> bool:
@@ -101,13 +101,6 @@ class PlacedBias(Bias):
         device: torch.device,
     ) -> None:
         self.bias.check(batch, num_heads, query_len, kv_len, dtype, device)
-
-    def block(
-        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
-    ) -> Tensor:
-        query_index = torch.arange(queries.start, queries.stop, device=device).view(1, 1, -1, 1)
-        key_index = torch.arange(keys.start, keys.stop, device=device).view(1, 1, 1, -1)
-        return self.at(query_index, key_index, query_len, kv_len)
 
     def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
         query, key = self.places.at(query_index, key_index, query_len)

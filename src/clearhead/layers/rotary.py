@@ -123,10 +123,14 @@ class Rotary(Part):
     def turn(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        every = torch.cat([query_positions.flatten(), key_positions.flatten()])
-        length = every.amax() + 1 if every.numel() else every.new_zeros(())
-        turned = self._turned(query, *self.turns(query_positions, query.dtype, length))
-        return turned, self._turned(key, *self.turns(key_positions, key.dtype, length))
+        length = None
+        if self.scaling is not None:
+            every = torch.cat([query_positions.flatten(), key_positions.flatten()])
+            length = every.amax() + 1 if every.numel() else every.new_zeros(())
+        of_query = of_key = self.turns(query_positions, query.dtype, length)
+        if key_positions is not query_positions:
+            of_key = self.turns(key_positions, key.dtype, length)
+        return self._turned(query, *of_query), self._turned(key, *of_key)
 
     def turns(
         self, positions: Tensor, dtype: torch.dtype, length: Tensor | None = None

@@ -19,7 +19,7 @@ from clearhead.masks.dense import Dense, dense
 from clearhead.masks.full import Full
 from clearhead.masks.given import both
 from clearhead.masks.padding import PaddedTo, Valid, padding
-from clearhead.matrix import AttentionMatrix
+from clearhead.matrix import AttentionMatrix, matrix_of
 from clearhead.problem import Problem
 from clearhead.routes.reading import hides_only, read_mask
 from clearhead.summary import Summary
@@ -208,19 +208,6 @@ def real_queries(problem: Problem) -> Tensor | None:
         assert visible is not None
         seen |= visible.any(dim=2).any(dim=1)
     return seen.expand(problem.batch, -1)
-
-
-def matrix_of(problem: Problem) -> AttentionMatrix:
-    """The attention matrix of a problem of four dimensions."""
-    return AttentionMatrix(
-        problem.query,
-        problem.key,
-        mask=problem.mask,
-        bias=problem.bias,
-        scale=problem.scale,
-        softcap=problem.softcap,
-        sinks=problem.sinks,
-    )
 
 
 class Keys:

@@ -1,6 +1,5 @@
 """What a cache of keys and values is, and what every kind of it refuses."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead import stages
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -416,9 +416,7 @@ class Cache(ABC):
 
 def _is_finite(tensor: Tensor) -> bool:
     """Whether every entry is; not on a device that would have to stop for it, or while tracing."""
-    if not tensor.is_cpu or torch.compiler.is_compiling():
-        return False
-    return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
+    return tensor.is_cpu and not torch.compiler.is_compiling() and stages.all_finite(tensor)
 
 
 def is_in_order(valid: Tensor) -> bool:
