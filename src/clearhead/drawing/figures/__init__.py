@@ -24,8 +24,7 @@ except ModuleNotFoundError as error:
         raise
     raise missing_extra("matplotlib", "plot", "drawing a figure") from error
 
-from clearhead.drawing.figures.choosing import of_attention, of_seen
-from clearhead.drawing.figures.pattern import of_mask
-from clearhead.drawing.figures.stages import of_trace
-
-__all__ = ["of_attention", "of_mask", "of_seen", "of_trace"]
+from clearhead.drawing.figures.choosing import of_attention as of_attention
+from clearhead.drawing.figures.choosing import of_seen as of_seen
+from clearhead.drawing.figures.pattern import of_mask as of_mask
+from clearhead.drawing.figures.stages import of_trace as of_trace

@@ -61,9 +61,14 @@ def sizes(weights: Weights) -> Sizes:
             problem.kv_len,
             problem.dims,
         )
-    entropy, got = (_three(each) for each in (weights.entropy, weights.received))
+    entropy, got = _three(weights.entropy), _three(weights.received)
     return Sizes(
-        *entropy.shape[:2], got.shape[1], *entropy.shape[2:], got.shape[2], weights.entropy.ndim + 1
+        batch=entropy.shape[0],
+        num_heads=entropy.shape[1],
+        num_kv_heads=got.shape[1],
+        query_len=weights.query_len,
+        kv_len=weights.kv_len,
+        dims=weights.entropy.ndim + 1,
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,8 +18,8 @@ MAP = 1.1
 """Inches of a side of a small map."""
 
 MOST_WIDE, MOST_HIGH = 16.0, 20.0
-ROUGHLY_SQUARE = 1.5
-"""How many times as many columns as rows the heads of one matrix are set in, at most."""
+WIDE = 1.5
+"""How many times as many columns as rows the heads of one matrix are set in, about."""
 
 
 def of_heads(cells: Cells, *, log: bool, ax: object) -> np.ndarray:
@@ -27,9 +28,9 @@ def of_heads(cells: Cells, *, log: bool, ax: object) -> np.ndarray:
     if ax is not None:
         axes = given(ax, count, "one for each head")
     else:
-        columns = min(count, math.ceil(math.sqrt(count * ROUGHLY_SQUARE)))
+        columns = columns_for(count)
         rows = math.ceil(count / columns)
-        grid = _empty(rows, columns)
+        grid = _empty(rows, columns, rows)
         axes = grid.ravel().tolist()[:count]
         for spare in grid.ravel().tolist()[count:]:
             spare.remove()
@@ -55,12 +56,14 @@ def of_layers(
         for place, each in zip(places, found, strict=True):
             grid[place] = each
     else:
-        made = _empty(len(layers), columns)
+        titled = len(layers) if len({tuple(cells.heads) for cells in layers}) > 1 else 1
+        made = _empty(len(layers), columns, titled)
         for place in np.ndindex(*made.shape):
             if place in places:
                 grid[place] = made[place]
             else:
-                made[place].remove()
+                spare: Any = made[place]
+                spare.remove()
     for row, cells in enumerate(layers):
         grid[row, 0].set_ylabel(
             names[row],
@@ -83,6 +86,20 @@ def of_layers(
     return grid
 
 
+def columns_for(count: int) -> int:
+    """In how many columns so many heads are set: without a gap at the end, if that looks well.
+
+    Example:
+        >>> [columns_for(count) for count in (1, 4, 7, 8, 12, 32)]
+        [1, 2, 4, 4, 4, 8]
+    """
+    wished = math.sqrt(count * WIDE)
+    even = [
+        n for n in range(math.ceil(math.sqrt(count)), math.isqrt(4 * count) + 1) if count % n == 0
+    ]
+    return min(even, key=lambda n: abs(n - wished)) if even else math.ceil(wished)
+
+
 def _fill(axes: Sequence[Axes], maps: Sequence[tuple[Cells, int]], *, log: bool) -> None:
     """Draw the maps, without ticks, on one scale with one colour bar."""
     scale, extend = scales.upwards([cells.shares[place] for cells, place in maps], log=log)
@@ -96,8 +113,11 @@ def _fill(axes: Sequence[Axes], maps: Sequence[tuple[Cells, int]], *, log: bool)
     scales.add_bar(image, axes, hiding.unit(), extend)
 
 
-def _empty(rows: int, columns: int) -> np.ndarray:
-    wide, high = min(MAP * columns + 1.8, MOST_WIDE), min((MAP + 0.2) * rows + 0.8, MOST_HIGH)
+def _empty(rows: int, columns: int, titled: int) -> np.ndarray:
+    """Axes of a new figure, with titles above so many rows of them."""
+    wide, high = MAP * columns + 1.8, MAP * rows + 0.2 * titled + 0.6
+    shrink = min(1.0, MOST_WIDE / wide, MOST_HIGH / high)
+    wide, high = max(4.0, wide * shrink), max(2.4, high * shrink)
     return new_figure(wide, high).subplots(rows, columns, squeeze=False)
 
 

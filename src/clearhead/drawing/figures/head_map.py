@@ -9,13 +9,13 @@ from matplotlib.image import AxesImage
 
 from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.cells import Cells
-from clearhead.drawing.figures.lettering import entitle, tick
+from clearhead.drawing.figures.lettering import MOST_LABELS, entitle, name_axis, tick
 from clearhead.drawing.figures.paper import one
 
 MOST_CELLS = 256
 PER_TOKEN = 0.25
-LEAST, MOST = 2.2, 7.0
-"""Inches: of a token with its text, and of a side."""
+LEAST, PLAIN, MOST = 2.2, 4.2, 8.4
+"""Inches: of a token with its text; of a side at least, without such texts, and at most."""
 
 STRETCHED = 3
 """Sides that differ more than this are drawn as long as each other."""
@@ -39,8 +39,8 @@ def draw(
     tick(axes, "x", cells.kv_len, source_tokens, centre=centre)
     tick(axes, "y", cells.query_len, tokens, centre=centre)
     entitle(axes, title)
-    axes.set_xlabel("\n".join(filter(None, ["attended to (key)", cells.detail()])))
-    axes.set_ylabel("attends (query)")
+    name_axis(axes, "x", "\n".join(filter(None, ["attended to (key)", cells.detail()])))
+    name_axis(axes, "y", "attends (query)")
     scales.add_bar(image, [axes], cells.unit(), extend)
     return axes
 
@@ -65,12 +65,11 @@ def aspect(rows: int, columns: int) -> Literal["equal", "auto"]:
 
 def size(query_len: int, kv_len: int, lettered: bool) -> tuple[float, float]:
     """Width and height of a figure, in inches, that has room for a text per token, or none."""
-    if not lettered:
-        sides = [
-            MOST * 0.6 * min(1.0, max(0.4, each / max(query_len, kv_len)))
-            for each in (kv_len, query_len)
-        ]
-    else:
-        sides = [min(max(PER_TOKEN * each, LEAST), MOST) for each in (kv_len, query_len)]
-    room = 1.0 if lettered else 0.6
-    return sides[0] + 1.2 + room, sides[1] + 0.6 + room
+    counts = (kv_len, query_len)
+    if lettered:
+        # Where not every token has a label, the figure need not be large.
+        most = MOST if max(counts) <= MOST_LABELS else PLAIN
+        sides = [min(max(PER_TOKEN * each, LEAST), most) for each in counts]
+        return sides[0] + 2.2, sides[1] + 1.6
+    sides = [PLAIN * max(0.5, each / max(counts)) for each in counts]
+    return sides[0] + 1.8, sides[1] + 1.2

@@ -1,7 +1,11 @@
 """Tokens as text in a figure: in fonts that have their letters, and as many as there is room for."""
 
+import itertools
+import re
+import textwrap
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import matplotlib
 from matplotlib import font_manager
@@ -27,9 +31,16 @@ OTHER_FONTS = (
 )
 LETTERS = 16
 MOST_LABELS = 64
+SPARSE_LABELS = 20
+"""So many labels where not every token can have one."""
+
 SIZE = "small"
-LINE = 1.25
+LINE = 1.05
 """How far lines of text are apart, in sizes of the font."""
+
+LETTER = 0.56
+"""How wide a letter is on average, in sizes of the font."""
+
 POINTS_PER_INCH = 72
 
 
@@ -46,21 +57,24 @@ def name(token: str) -> str:
 
 
 def drawable(text: str) -> str:
-    """The text with the characters that no font at hand has spelled out.
+    """The text with the characters that no font at hand has spelled out; lines stay lines.
 
     Example:
         >>> drawable("a\\U00012000")
         'a\\\\U00012000'
     """
     fonts = families()
-    return "".join(char if _has_glyph(char, fonts) else _spelled(char) for char in text)
+    return "".join(
+        char if char == "\n" or _has_glyph(char, fonts) else _spelled(char) for char in text
+    )
 
 
 def families() -> tuple[str, ...]:
     """The fonts to look for a letter in: those of the user's settings, and then those that have more."""
+    settings: dict[Any, Any] = dict(matplotlib.rcParams)
     wanted: list[str] = []
-    for family in matplotlib.rcParams["font.family"]:
-        wanted += matplotlib.rcParams.get(f"font.{family}", [family])
+    for family in settings["font.family"]:
+        wanted += settings.get(f"font.{family}", [family])
     installed = _installed()
     own = [family for family in wanted if family in installed][:1]
     return tuple(dict.fromkeys([*own, FALLBACK, *(f for f in OTHER_FONTS if f in installed)]))
@@ -89,10 +103,8 @@ def tick(
         side = axes.xaxis if axis == "x" else axes.yaxis
         side.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
         return
-    length = inches(axes)[axis == "y"]
-    points = FontProperties(size=SIZE).get_size_in_points()
-    room = int(length * POINTS_PER_INCH / (points * LINE))
-    every = -(-count // max(1, min(most, room)))
+    room = int(inches(axes)[axis == "y"] * POINTS_PER_INCH / (_points(SIZE) * LINE))
+    every = 1 if count <= min(most, room) else even_step(count, max(1, min(SPARSE_LABELS, room)))
     places = range(0, count, every)
     names = [name(words[place]) for place in places]
     if every > 1:
@@ -105,14 +117,50 @@ def tick(
         axes.set_yticks(middles, names, **style)
 
 
+def even_step(count: int, most: int) -> int:
+    """A round number of steps with which no more than `most` places of `count` are named.
+
+    Example:
+        >>> even_step(150, 20), even_step(5000, 20), even_step(7, 20)
+        (10, 500, 1)
+    """
+    steps = (step * 10**power for power in itertools.count() for step in (1, 2, 5))
+    return next(step for step in steps if step * most >= count)
+
+
+def wrapped(text: str, length: float, size: str | float) -> str:
+    """The text in lines that are no longer than so many inches, where its words allow it; what is in
+    brackets stays together.
+
+    Example:
+        >>> wrapped("attention weight (share of 1); white: hidden", 2.5, 10)
+        'attention weight (share of 1)\\nwhite: hidden'
+    """
+    letters = max(8, int(length * POINTS_PER_INCH / (_points(size) * LETTER)))
+    lines: list[str] = []
+    for line in text.split("\n"):
+        parts = [line] if len(line) <= letters else line.split("; ")
+        for part in parts:
+            together = re.sub(r"\([^)]*\)", lambda found: found[0].replace(" ", "\u00a0"), part)
+            lines += textwrap.wrap(together, letters) or [""]
+    return "\n".join(lines).replace("\u00a0", " ")
+
+
 def entitle(axes: Axes, text: str, *, size: str | None = None) -> None:
     """Write a title as it is, without reading formulas in it."""
+    chosen = size or matplotlib.rcParams["axes.titlesize"]
     axes.set_title(
-        drawable(text),
+        wrapped(drawable(text), inches(axes)[0], chosen),
         parse_math=False,
         fontfamily=list(families()),
-        fontsize=size or matplotlib.rcParams["axes.titlesize"],
+        fontsize=chosen,
     )
+
+
+def name_axis(axes: Axes, axis: str, text: str) -> None:
+    """Write what an axis is, in as many lines as it takes."""
+    lines = wrapped(text, inches(axes)[axis == "y"] * 1.1, matplotlib.rcParams["axes.labelsize"])
+    (axes.set_xlabel if axis == "x" else axes.set_ylabel)(lines)
 
 
 def short_paths(paths: Sequence[str]) -> list[str]:
@@ -134,6 +182,10 @@ def short_paths(paths: Sequence[str]) -> list[str]:
             parts = [[part[0], *part[2:]] for part in parts]
     names = [".".join(part) or "the model" for part in parts]
     return [f"layer {text}" if text.isdigit() else label(text) for text in names]
+
+
+def _points(size: str | float) -> float:
+    return FontProperties(size=size).get_size_in_points()
 
 
 def _spelled(char: str) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.cells import masked, side
-from clearhead.drawing.figures.lettering import LINE, entitle, families, tick
+from clearhead.drawing.figures.lettering import LINE, entitle, families, name_axis, tick
 from clearhead.drawing.figures.paper import inches, one
 from clearhead.statistics import bins
 
@@ -43,7 +43,7 @@ class Quantity(NamedTuple):
 
 QUANTITIES = {
     "entropy": Quantity("entropy", "nats"),
-    "distance": Quantity("mean distance to what is attended to", "tokens"),
+    "distance": Quantity("distance", "tokens"),
     "max": Quantity("largest weight", "share of 1"),
     "first": Quantity("weight on the first key", "share of 1"),
     "previous": Quantity("weight on the token before", "share of 1"),
@@ -74,8 +74,8 @@ def line(
     else:
         axes.set_ylim(bottom=0)
     tick(axes, "x", count, tokens)
-    axes.set_xlabel("\n".join(filter(None, ["query", detail])))
-    axes.set_ylabel(quantity.label())
+    name_axis(axes, "x", "\n".join(filter(None, ["query", detail])))
+    name_axis(axes, "y", quantity.label())
     entitle(axes, title)
     return axes
 
@@ -102,8 +102,8 @@ def strips(
     image = axes.imshow(values, cmap=scales.NUMBERS, norm=scale, aspect="auto", extent=edges)
     tick(axes, "x", count, tokens)
     number(axes, "y", [str(head) for head in heads])
-    axes.set_xlabel("\n".join(filter(None, ["query", detail])))
-    axes.set_ylabel("head")
+    name_axis(axes, "x", "\n".join(filter(None, ["query", detail])))
+    name_axis(axes, "y", "head")
     entitle(axes, title)
     blank = "; white: padding" if bool(means.isnan().any()) else ""
     scales.add_bar(image, [axes], quantity.label() + blank, extend)
@@ -129,11 +129,9 @@ def by_layer(
     image = axes.imshow(array, cmap=scales.NUMBERS, norm=scale, aspect="auto")
     number(axes, "x", [str(head) for head in heads])
     number(axes, "y", names)
-    axes.set_xlabel("head")
+    name_axis(axes, "x", "head")
     blank = "; white: no such head" if bool(values.isnan().any()) else ""
-    scales.add_bar(
-        image, [axes], f"mean {quantity.label()}".replace("mean mean", "mean") + blank, extend
-    )
+    scales.add_bar(image, [axes], f"mean {quantity.label()}" + blank, extend)
     wide, high = inches(axes)
     if wide / len(heads) >= WRITTEN and high / len(layers) >= WRITTEN / 2:
         texts = [["" if np.isnan(v) else _brief(v) for v in line] for line in values.tolist()]

@@ -12,7 +12,7 @@ from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.cells import check_cells, side
 from clearhead.drawing.figures.checks import check_place, check_words
 from clearhead.drawing.figures.head_map import MOST_CELLS, aspect, size
-from clearhead.drawing.figures.lettering import entitle, tick
+from clearhead.drawing.figures.lettering import entitle, name_axis, tick
 from clearhead.drawing.figures.paper import one
 from clearhead.errors import ArgumentError
 from clearhead.masks.base import Mask
@@ -20,6 +20,9 @@ from clearhead.shapes import check_length
 
 VISIBLE, HIDDEN = "#31688E", "#FFFFFF"
 EDGE = "#808080"
+LEGEND = 0.6
+"""Inches that a legend takes more than a colour bar."""
+
 LINES = 32
 """Pairs of so many tokens are set apart by lines."""
 
@@ -55,8 +58,9 @@ def of_mask(
     shares = found.share
     if shares.ndim == 4:
         shares = shares[sample, min(head, shares.shape[1] - 1)]
-    axes = one(ax, *size(query_len, kv_len, lettered))
+    wide, high = size(query_len, kv_len, lettered)
     whole = block == (1, 1)
+    axes = one(ax, wide + LEGEND * whole, high)
     if whole:
         _draw_pairs(axes, shares)
     else:
@@ -64,8 +68,8 @@ def of_mask(
     tick(axes, "x", kv_len, columns, centre=0.0 if whole else 0.5)
     tick(axes, "y", query_len, rows, centre=0.0 if whole else 0.5)
     detail = "" if whole else f"one cell = {block[0]} × {block[1]} tokens"
-    axes.set_xlabel("\n".join(filter(None, ["key", detail])))
-    axes.set_ylabel("query")
+    name_axis(axes, "x", "\n".join(filter(None, ["key", detail])))
+    name_axis(axes, "y", "query")
     where = [f"sample {sample}"] * (batch > 1) + [f"head {head}"] * (heads > 1)
     entitle(
         axes, "\n".join([_cut(mask.describe()), *filter(None, [", ".join(where)])]), size="medium"

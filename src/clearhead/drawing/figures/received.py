@@ -8,7 +8,14 @@ from torch import Tensor
 
 from clearhead.drawing.figures import numbers, scales
 from clearhead.drawing.figures.cells import masked
-from clearhead.drawing.figures.lettering import MOST_LABELS, entitle, families, name, tick
+from clearhead.drawing.figures.lettering import (
+    MOST_LABELS,
+    entitle,
+    families,
+    name,
+    name_axis,
+    tick,
+)
 from clearhead.drawing.figures.paper import one
 
 MOST_BARS = 24
@@ -26,8 +33,8 @@ def bars(
         axes.bar(range(count), values.tolist())
         axes.set_xlim(-0.7, count - 0.3)
         tick(axes, "x", count, tokens)
-        axes.set_xlabel("attended to (key)")
-        axes.set_ylabel(UNIT)
+        name_axis(axes, "x", "attended to (key)")
+        name_axis(axes, "y", UNIT)
         if log:
             axes.set_yscale("log")
     else:
@@ -40,8 +47,8 @@ def bars(
         style = {"fontsize": "small", "parse_math": False, "fontfamily": list(families())}
         axes.set_yticks(range(MOST_BARS), names, **style)
         axes.set_ylim(MOST_BARS - 0.3, -0.7)
-        axes.set_ylabel(f"the {MOST_BARS} keys of {count} that receive most")
-        axes.set_xlabel(UNIT)
+        name_axis(axes, "y", f"the {MOST_BARS} keys of {count} that receive most")
+        name_axis(axes, "x", UNIT)
         if log:
             axes.set_xscale("log")
     entitle(axes, title)
@@ -69,8 +76,8 @@ def by_layer(
     image = axes.imshow(array, cmap=scales.NUMBERS, norm=scale, aspect="auto", extent=edges)
     tick(axes, "x", count, tokens)
     numbers.number(axes, "y", names)
-    axes.set_xlabel(
-        "\n".join(filter(None, ["attended to (key)", detail.replace("queries", "keys")]))
+    name_axis(
+        axes, "x", "\n".join(filter(None, ["attended to (key)", detail.replace("queries", "keys")]))
     )
     scales.add_bar(image, [axes], UNIT, extend)
     return axes

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colorbar import Colorbar
@@ -9,7 +10,8 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.image import AxesImage
 
 from clearhead.drawing.colours import ink
-from clearhead.drawing.figures.paper import figure_of
+from clearhead.drawing.figures.lettering import wrapped
+from clearhead.drawing.figures.paper import figure_of, inches
 
 WEIGHTS = "viridis"
 NUMBERS = "cividis"
@@ -17,8 +19,6 @@ SIGNED = "PuOr_r"
 SHARES = "Blues"
 DECADES = 4
 """How far below its largest number a logarithmic scale goes."""
-
-HIDDEN = "white: hidden"
 
 
 def upwards(values: Sequence[np.ndarray], *, log: bool) -> tuple[Normalize, str]:
@@ -68,7 +68,8 @@ def add_bar(image: AxesImage, axes: Sequence[Axes], label: str, extend: str) -> 
         bar = figure.colorbar(image, ax=axes[0], shrink=0.8, extend=extend)
     else:
         bar = figure.colorbar(image, ax=list(axes), shrink=0.6, aspect=30, extend=extend)
-    bar.set_label(label)
+    high = inches(axes[0])[1] if len(axes) == 1 else figure.get_size_inches()[1]
+    bar.set_label(wrapped(label, 0.8 * high, matplotlib.rcParams["axes.labelsize"]))
     return bar
 
 

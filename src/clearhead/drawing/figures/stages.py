@@ -1,6 +1,5 @@
 """The stages of a trace, from left to right."""
 
-import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,24 +9,31 @@ from torch import Tensor
 
 from clearhead.arguments import check_switch
 from clearhead.drawing.figures import scales
-from clearhead.drawing.figures.lettering import drawable, families, tick
+from clearhead.drawing.figures.lettering import LETTERS, entitle, tick
 from clearhead.drawing.figures.paper import across, array, given, inches, new_figure
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.tracing import Step, Trace
 
 SHARES = ("weights", "dropped_weights")
 WRITTEN_ROWS, WRITTEN_COLUMNS = 12, 8
-CELL = 0.5
-"""Inches of a cell with a number in it."""
+CELL, LOW = 0.42, 0.3
+"""Inches of a cell with a number in it, wide and high."""
 
-PANEL = 2.2
-"""Inches of a stage without."""
+LEAST, PANEL = 1.5, 2.2
+"""Inches of a stage: of the narrowest, and of one without numbers."""
+
+MARGIN, BAR, ABOVE, BELOW = 0.35, 0.9, 0.7, 0.4
+"""Inches between stages, for a colour bar, a title, and the name of an axis."""
+
+LETTER = 0.08
+"""Inches of a letter of a token."""
 
 ACROSS = 12.0
 """Inches; then a new row begins."""
 
-LETTERS_PER_INCH = 12
-WRITTEN = 0.36
+WRITTEN = 0.33
+"""A number is written into a cell of so many inches or more."""
+HATCH = "#C0C0C0"
 TOKENS_OF = {
     "query_len": "queries",
     "tokens": "queries",
@@ -52,9 +58,13 @@ def of_trace(
     if min(part.numel() for part in parts) == 0:
         raise ArgumentError("plot.empty", "there is nothing to draw: a stage holds no numbers.")
     hidden = (trace._part(trace.steps["masked_scores"], sample, head)[0] == -np.inf).cpu().numpy()
-    axes = _laid_out(parts, trace) if ax is None else given(ax, len(steps), "one for each stage")
-    for each, step, part in zip(axes, steps, parts, strict=True):
-        _draw(each, trace, step, part, hidden, log=log)
+    if ax is None:
+        axes, named = _laid_out(trace, steps, parts)
+    else:
+        axes, named = given(ax, len(steps), "one for each stage"), set(range(len(steps)))
+    for place, (each, step, part) in enumerate(zip(axes, steps, parts, strict=True)):
+        _draw(each, step, part, hidden, log=log, planned=ax is None)
+        _label(each, trace, step, rows=place in named)
     return array(axes)
 
 
@@ -78,40 +88,56 @@ def _chosen(trace: Trace, stages: Sequence[str] | None) -> list[Step]:
     return [trace.steps[each] for each in stages]
 
 
-def _laid_out(parts: Sequence[Tensor], trace: Trace) -> list[Axes]:
-    """Axes as wide as their stages have columns, in as many rows as it takes."""
-    margin = 0.5 + 0.08 * max(len(text) for text in [*trace.tokens, *trace.source_tokens])
-    sizes = [_size(part) for part in parts]
-    rows: list[list[int]] = [[]]
+def _laid_out(
+    trace: Trace, steps: Sequence[Step], parts: Sequence[Tensor]
+) -> tuple[list[Axes], set[int]]:
+    """Axes as wide as their stages have columns, in as many rows as it takes, and which of them
+    name their tokens on the left: the first of a row, and those of other tokens than their
+    neighbour on the left."""
+    words = {kind: _words(trace, kind) for kind in TOKENS_OF}
+    lengths = {kind: 2 if texts is None else max(map(len, texts)) for kind, texts in words.items()}
+    rows: list[list[int]] = []
+    widths: list[float] = []
+    named: set[int] = set()
     taken = 0.0
-    for place, (wide, _) in enumerate(sizes):
-        if rows[-1] and taken + wide + margin > ACROSS:
+    for place, (step, part) in enumerate(zip(steps, parts, strict=True)):
+        kind = step.axes[-2]
+        left = LETTER * min(lengths[kind], LETTERS)
+        wide = _size(part)[0] + MARGIN
+        fresh = not rows or taken + wide > ACROSS
+        before = None if fresh else steps[place - 1].axes[-2]
+        if before is None or words[kind] != words[before]:
+            named.add(place)
+            wide += left
+        if fresh:
             rows.append([])
             taken = 0.0
         rows[-1].append(place)
-        taken += wide + margin
-    highs = [max(sizes[place][1] for place in row) + 1.3 for row in rows]
-    width = max(sum(sizes[place][0] + margin for place in row) for row in rows)
-    figure = new_figure(width + 0.3, sum(highs))
+        widths.append(wide)
+        taken += wide
+    below = BELOW + LETTER * min(max(lengths.values()), LETTERS)
+    highs = [max(_size(parts[place])[1] for place in row) + ABOVE + below for row in rows]
+    width = max(sum(widths[place] for place in row) for row in rows)
+    figure = new_figure(width, sum(highs))
     spec = figure.add_gridspec(len(rows), 1, height_ratios=highs)
     axes: list[Axes] = []
     for number, row in enumerate(rows):
-        ratios = [sizes[place][0] + margin for place in row]
+        ratios = [widths[place] for place in row]
         spare = width - sum(ratios)
-        # What is left of the last row stays empty, so that cells are equally large in all rows.
-        widths = [*ratios, spare] if spare > 0.1 else ratios
-        made = across(figure, spec[number, 0], widths)
+        # What is left of a row stays empty, so that cells are about equally large in all rows.
+        made = across(figure, spec[number, 0], [*ratios, spare] if spare > MARGIN else ratios)
         axes += made[: len(row)]
         for rest in made[len(row) :]:
             rest.set_axis_off()
-    return axes
+    return axes, named
 
 
 def _size(part: Tensor) -> tuple[float, float]:
+    """Width and height of a stage, in inches."""
     rows, columns = part.shape
     if _has_room_for_numbers(part):
-        return max(CELL * columns, 1.5), max(CELL * 0.7 * rows, 1.0)
-    return PANEL, PANEL
+        return max(CELL * columns, LEAST), LOW * max(rows, 4)
+    return PANEL + BAR, PANEL
 
 
 def _has_room_for_numbers(part: Tensor) -> bool:
@@ -119,7 +145,7 @@ def _has_room_for_numbers(part: Tensor) -> bool:
 
 
 def _draw(
-    axes: Axes, trace: Trace, step: Step, part: Tensor, hidden: np.ndarray, *, log: bool
+    axes: Axes, step: Step, part: Tensor, hidden: np.ndarray, *, log: bool, planned: bool
 ) -> None:
     """A stage as an image, with its numbers where there is room for them."""
     numbers = part.detach().cpu().double().numpy()
@@ -131,39 +157,50 @@ def _draw(
         scale, extend = scales.upwards([values], log=log)
     else:
         scale, extend = scales.around_zero(values), "neither"
-    image = axes.imshow(
-        values,
-        cmap=scales.WEIGHTS if is_shares else scales.SIGNED,
-        norm=scale,
-        aspect="auto",
-    )
-    _label(axes, trace, step)
+    colours = scales.WEIGHTS if is_shares else scales.SIGNED
+    image = axes.imshow(values, cmap=colours, norm=scale, aspect="auto")
+    # White is the middle of a scale around 0, so that what is hidden is hatched.
+    axes.patch.set(hatch="////", edgecolor=HATCH)
     wide, high = inches(axes)
-    title = textwrap.fill(step.formula, max(16, round(LETTERS_PER_INCH * max(wide, 1.2))))
-    axes.set_title(
-        drawable(f"{step.name}\n{title}"),
-        parse_math=False,
-        fontsize="small",
-        fontfamily=list(families()),
-    )
-    fits = min(wide / part.shape[1], 2 * high / part.shape[0]) >= WRITTEN
+    entitle(axes, f"{step.name}\n{step.formula}", size="small")
+    fits = planned or min(wide / part.shape[1], 2 * high / part.shape[0]) >= WRITTEN
     if _has_room_for_numbers(part) and fits:
         texts = [
-            ["−∞" if value == -np.inf else f"{value:.2f}".replace("-", "−") for value in row]
-            for row in numbers.tolist()
+            ["" if gone else _written(value) for value, gone in zip(row, line, strict=True)]
+            for row, line in zip(numbers.tolist(), blank.tolist(), strict=True)
         ]
         scales.write_numbers(axes, image, texts, "x-small")
         return
-    unit = "share of 1" if is_shares else ""
-    white = scales.HIDDEN if bool(blank.any()) else ""
-    scales.add_bar(image, [axes], "; ".join(filter(None, [unit, white])), extend)
+    words = ["share of 1"] * is_shares + ["hatched: hidden"] * bool(blank.any())
+    scales.add_bar(image, [axes], "; ".join(words), extend)
 
 
-def _label(axes: Axes, trace: Trace, step: Step) -> None:
-    words = {"queries": trace.tokens, "keys": trace.source_tokens}
-    for axis, kind, count in zip("yx", step.axes[-2:], step.tensor.shape[-2:], strict=True):
-        texts = words[TOKENS_OF[kind]] if kind in TOKENS_OF else None
-        tick(axes, axis, count, texts)
-        write = axes.set_ylabel if axis == "y" else axes.set_xlabel
-        if texts is None:
-            write(kind, fontsize="small")
+def _written(value: float) -> str:
+    """A number to two places.
+
+    Example:
+        >>> _written(-0.001), _written(-1.0)
+        ('0.00', '−1.00')
+    """
+    text = f"{value:.2f}"
+    return text.removeprefix("-") if text == "-0.00" else text.replace("-", "−")
+
+
+def _label(axes: Axes, trace: Trace, step: Step, *, rows: bool) -> None:
+    """Tokens, or the name of what the axis counts."""
+    sizes = step.tensor.shape[-2:]
+    if rows:
+        tick(axes, "y", sizes[0], _words(trace, step.axes[-2]))
+    else:
+        axes.set_yticks([])
+    kind = step.axes[-1]
+    tick(axes, "x", sizes[1], _words(trace, kind))
+    if kind not in TOKENS_OF:
+        axes.set_xlabel(kind, fontsize="small")
+
+
+def _words(trace: Trace, kind: str) -> list[str] | None:
+    """The tokens along an axis of this name, which a trace has with their places in front."""
+    labels = {"queries": trace.tokens, "keys": trace.source_tokens}.get(TOKENS_OF.get(kind, ""), [])
+    words = [label.partition(" ")[2] for label in labels]
+    return words if any(words) else None
