@@ -571,7 +571,7 @@ class AttentionMatrix:
             ArgumentError: codes `plot.kind`, `plot.option`, `plot.cells` and `plot.empty`.
             ArgumentTypeError: codes `plot.axes`, `plot.tokens` and `log.type`.
             ShapeError: codes `plot.axes` and `plot.tokens`.
-            SelectionError: codes `plot.head` and `plot.sample`.
+            SelectionError: code `plot.part`, for no such head or sample.
 
         Example:
             >>> import torch, clearhead as ch

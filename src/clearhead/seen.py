@@ -165,8 +165,8 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             ArgumentTypeError: codes `plot.axes`, `plot.layers`, `plot.tokens` and `log.type`.
             ShapeError: codes `plot.axes`, `plot.tokens`, and `plot.lengths` for what keys received
                 where layers have different keys.
-            SelectionError: codes `plot.heads`, `plot.sample`, `watch.layer`, and `watch.several`
-                for maps of a module that attended several times.
+            SelectionError: codes `plot.part`, for no such head or sample; `watch.layer`; and
+                `watch.several`, for maps of a module that attended several times.
 
         Example:
             >>> import torch, clearhead as ch

@@ -260,7 +260,7 @@ class Mask(ABC):
             ArgumentError: codes `length.negative`, `plot.cells` and `plot.empty`.
             ArgumentTypeError: codes `length.type`, `plot.axes` and `plot.tokens`.
             ShapeError: code `plot.tokens`.
-            SelectionError: codes `plot.head` and `plot.sample`.
+            SelectionError: code `plot.part`, for no such head or sample.
             MaskError: if the mask was made for other lengths.
 
         Example:

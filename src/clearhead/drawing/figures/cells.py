@@ -162,9 +162,10 @@ def _hidden(
             each = sample if len(spans.start) > 1 else 0
             return ~_entered(spans.start[each], spans.stop[each], row_of, column_of)[None]
     seen: Tensor | None = None
-    wide = problem.num_heads if bias is not None or (mask and mask.heads is not None) else 1
-    samples = problem.batch if bias is not None or (mask and mask.batch is not None) else 1
-    portion = max(1, PORTION // max(1, wide * samples * problem.kv_len))
+    leading = (
+        (problem.batch, problem.num_heads) if mask is None or bias is not None else mask.leading
+    )
+    portion = max(1, PORTION // max(1, math.prod(leading) * problem.kv_len))
     for start in range(0, problem.query_len, portion):
         queries = slice(start, min(start + portion, problem.query_len))
         visible = problem.visible(queries)

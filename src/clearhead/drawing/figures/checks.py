@@ -35,12 +35,12 @@ def check_place(name: str, place: object, count: int) -> int:
     """A head or a sample by its number, those from the end included.
 
     Raises:
-        SelectionError: code `plot.head` or `plot.sample`.
+        SelectionError: code `plot.part`.
     """
     number = whole(place)
     if number is None or not -count <= number < count:
         raise SelectionError(
-            f"plot.{name}",
+            "plot.part",
             f"{name} must be a whole number from 0 to {count - 1}; got {place!r}.",
         )
     return number % count
@@ -50,13 +50,13 @@ def check_places(name: str, places: object, count: int) -> list[int]:
     """Several heads by their numbers; None is all of them.
 
     Raises:
-        SelectionError: code `plot.head`.
+        SelectionError: code `plot.part`.
     """
     if places is None:
         return list(range(count))
     if not isinstance(places, Sequence) or isinstance(places, str) or not places:
         raise SelectionError(
-            f"plot.{name}",
+            "plot.part",
             f"{name} must be a whole number, or one or more of them, from 0 to {count - 1}; "
             f"got {places!r}.",
         )

@@ -92,7 +92,7 @@ def of_attention(
     check_options(kind, {"source_tokens": source_tokens, "cells": cells}, used)
     most = check_cells(cells)
     sample = check_place("sample", sample, size.batch)
-    single = isinstance(head, int) or (head is None and size.dims < 3)
+    single = size.dims < 3 if head is None else not isinstance(head, Sequence)
     one = None if not single else check_place("head", 0 if head is None else head, size.num_heads)
     heads = check_places("head", head, size.num_heads) if one is None else [one]
     rows, columns = check_words(tokens, source_tokens, size.query_len, size.kv_len)

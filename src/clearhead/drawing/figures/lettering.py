@@ -29,7 +29,9 @@ OTHER_FONTS = (
     "Arial Unicode MS",
     "Noto Sans",
 )
-LETTERS = 16
+LETTERS, PATH = 16, 24
+"""So many letters of a token, and of a path, are written."""
+
 MOST_LABELS = 64
 SPARSE_LABELS = 20
 """So many labels where not every token can have one."""
@@ -180,8 +182,15 @@ def short_paths(paths: Sequence[str]) -> list[str]:
             parts = [part[:-1] for part in parts]
         while min(map(len, parts)) > 1 and len({part[1] for part in parts}) == 1:
             parts = [[part[0], *part[2:]] for part in parts]
-    names = [".".join(part) or "the model" for part in parts]
-    return [f"layer {text}" if text.isdigit() else label(text) for text in names]
+    return [_path(".".join(part)) for part in parts]
+
+
+def _path(text: str) -> str:
+    """A path that fits beside an axis; its end says more than its beginning."""
+    if not text or text.isdigit():
+        return f"layer {text}" if text else "the model"
+    letters = clusters(label(text))
+    return drawable("".join(letters if len(letters) <= PATH else ["…", *letters[1 - PATH :]]))
 
 
 def _points(size: str | float) -> float:
