@@ -14,6 +14,11 @@ def numbers(axes: Axes) -> Tensor:
     return torch.from_numpy(array.filled(np.nan))
 
 
+def same(drawn: Tensor, expected: Tensor) -> None:
+    """That the numbers are the same, to the last bit, and NaN where they are NaN."""
+    torch.testing.assert_close(drawn, expected, rtol=0, atol=0, equal_nan=True)
+
+
 def blank(axes: Axes) -> Tensor:
     """Where the image is masked."""
     return torch.from_numpy(np.ma.getmaskarray(np.ma.asarray(axes.images[0].get_array())).copy())
@@ -26,8 +31,9 @@ def words(axes: Axes, axis: str) -> list[str]:
 
 
 def bar_label(axes: Axes) -> str:
-    """What stands beside the last colour bar of the figure."""
-    return axes.get_figure(root=True).axes[-1].get_ylabel()  # type: ignore[union-attr]
+    """What stands beside the last colour bar of the figure, without its line breaks."""
+    label = axes.get_figure(root=True).axes[-1].get_ylabel()  # type: ignore[union-attr]
+    return " ".join(label.replace(";", "").split())
 
 
 def matrix(

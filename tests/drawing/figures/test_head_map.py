@@ -7,7 +7,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 import clearhead as ch
-from tests.drawing.figures.drawn import bar_label, blank, matrix, numbers, words
+from tests.drawing.figures.drawn import bar_label, blank, matrix, numbers, same, words
 
 SIX = ["The", "cat", "sat", "on", "the", "mat", "."]
 
@@ -16,12 +16,12 @@ def test_the_image_is_the_matrix() -> None:
     weights = matrix(mask=ch.causal())
     axes = weights.plot(head=3, sample=1, tokens=SIX)
     seen = torch.ones(7, 7).tril().bool()
-    assert numbers(axes).equal(weights[1, 3].double().where(seen, torch.nan))
+    same(numbers(axes), weights[1, 3].double().where(seen, torch.nan))
     assert blank(axes).equal(~seen)
     assert axes.get_title() == "sample 1, head 3"
     assert words(axes, "x") == words(axes, "y") == SIX
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("attended to (key)", "attends (query)")
-    assert bar_label(axes) == "attention weight (share of 1)\nwhite: hidden"
+    assert bar_label(axes) == "attention weight (share of 1) white: hidden"
     assert axes.images[0].norm.vmin == 0.0
     assert axes.images[0].norm.vmax == float(weights[1, 3].max())
 

@@ -43,7 +43,7 @@ def test_several_heads_are_strips(kind: str) -> None:
         chosen = per_query(weights, kind)[0][slice(None) if heads is None else heads]
         torch.testing.assert_close(numbers(axes), chosen)
         assert words(axes, "y") == [str(head) for head in heads or range(6)]
-    assert " ".join(bar_label(axes).split()) == LABELS[kind]
+    assert bar_label(axes) == LABELS[kind]
 
 
 def test_many_queries_are_averaged() -> None:
@@ -61,7 +61,7 @@ def test_padding_is_white() -> None:
     weights = matrix(mask=ch.padding([7, 3]))
     drawn = numbers(weights.plot("entropy", sample=1))
     assert drawn.isnan().equal((torch.arange(7) >= 3).expand(6, -1))
-    assert bar_label(weights.plot("entropy", sample=1)) == "entropy (nats)\nwhite: padding"
+    assert bar_label(weights.plot("entropy", sample=1)) == "entropy (nats) white: padding"
     assert not numbers(weights.plot("entropy")).isnan().any()
     means = numbers(weights.plot("entropy", sample=1, cells=2))
     torch.testing.assert_close(means[:, 0], weights.entropy()[1, :, :3].double().mean(dim=1))

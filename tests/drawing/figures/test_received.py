@@ -64,7 +64,7 @@ def test_layers_one_above_the_other() -> None:
     torch.testing.assert_close(numbers(axes), expected)
     assert words(axes, "x") == list("abcde")
     assert words(axes, "y") == ["layer 0", "layer 1", "layer 2"]
-    assert " ".join(bar_label(axes).split()) == "attention received (sum of weights)"
+    assert bar_label(axes) == "attention received (sum of weights)"
     one = seen.plot("received", heads=[1])
     expected = torch.stack([seen[i].received()[0, 1].double() for i in range(3)])
     torch.testing.assert_close(numbers(one), expected)

@@ -124,7 +124,9 @@ def by_layer(
     for row, each in enumerate(layers):
         values[row, : len(each)] = each
     array = masked(values, values.isnan())
-    axes = one(ax, min(0.42 * len(heads) + 2.4, 14.0), min(0.32 * len(layers) + 1.2, 14.0))
+    axes = one(
+        ax, min(0.42 * len(heads) + 2.4, 14.0), min(max(0.32 * len(layers) + 1.2, 2.4), 14.0)
+    )
     scale, extend = scales.upwards([array], log=log)
     image = axes.imshow(array, cmap=scales.NUMBERS, norm=scale, aspect="auto")
     number(axes, "x", [str(head) for head in heads])
