@@ -1,5 +1,7 @@
 """A number for each query or head, as the matrix and the summary have it."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -83,7 +85,7 @@ class Model(nn.Module):
 
 @pytest.mark.parametrize("keep", ["matrix", "summary"])
 @pytest.mark.parametrize("kind", ["entropy", "distance", "first"])
-def test_layers_and_heads(keep: str, kind: str) -> None:
+def test_layers_and_heads(keep: Any, kind: str) -> None:
     """Averages are over the queries that are no padding, of all samples and calls."""
     model, x = Model(), torch.randn(2, 7, 8)
     with ch.watch(model) as matrices:

@@ -17,7 +17,8 @@ def test_hidden_numbers_do_not_set_the_scale() -> None:
 @pytest.mark.parametrize("values", [[0.0, 0.0], [], [np.nan], [0.5]])
 def test_scales_of_little(log: bool, values: list[float]) -> None:
     scale, _ = scales.upwards([np.array(values)], log=log)
-    assert scale.vmin < scale.vmax
+    assert scale.vmin is not None
+    assert 0.0 <= scale.vmin < (scale.vmax or 0.0)
     assert scale.vmax == (0.5 if values == [0.5] else 1.0)
 
 

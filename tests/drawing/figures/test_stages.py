@@ -108,7 +108,7 @@ def test_what_is_refused() -> None:
         trace.plot([])
     assert no.value.code == "plot.stages"
     with pytest.raises(ch.ArgumentTypeError, match="log must be True or False; got 1") as no:
-        trace.plot(log=1)  # type: ignore[arg-type]
+        trace.plot(log=1)
     assert no.value.code == "log.type"
     empty = ch.trace(ch.attend, torch.zeros(0, 2), torch.zeros(3, 2), torch.zeros(3, 2))
     with pytest.raises(ch.ArgumentError, match="a stage holds no numbers") as no:
