@@ -13,6 +13,9 @@ LATE = """
 import sys, torch, clearhead as ch
 assert "matplotlib" not in sys.modules
 assert "clearhead.drawing" not in sys.modules
+from matplotlib.figure import Figure
+ch.causal().plot(3, 3, ax=Figure().subplots())
+assert "matplotlib.pyplot" not in sys.modules
 ch.causal().plot(3, 3)
 assert "matplotlib.pyplot" in sys.modules
 """

@@ -102,13 +102,13 @@ def test_what_is_refused() -> None:
         trace.plot(head=7)
     assert no.value.code == "trace.part"
     with pytest.raises(ch.ArgumentTypeError, match="stages must be a list of names, or None") as no:
-        trace.plot("weights")  # type: ignore[arg-type]
+        trace.plot("weights")
     assert no.value.code == "plot.stages"
     with pytest.raises(ch.ArgumentError, match="must name one stage or more") as no:
         trace.plot([])
     assert no.value.code == "plot.stages"
     with pytest.raises(ch.ArgumentTypeError, match="log must be True or False; got 1") as no:
-        trace.plot(log=1)
+        trace.plot(log=1)  # type: ignore[arg-type]
     assert no.value.code == "log.type"
     empty = ch.trace(ch.attend, torch.zeros(0, 2), torch.zeros(3, 2), torch.zeros(3, 2))
     with pytest.raises(ch.ArgumentError, match="a stage holds no numbers") as no:
