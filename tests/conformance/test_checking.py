@@ -118,7 +118,8 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         refused(subject="clearhead.testing:attend", takes="qkv"),
         ch.ModelError,
         "check.name",
-        "clearhead.testing has no attend; it has assert_attention.",
+        "clearhead.testing has no attend; it has assert_attention, ConformanceCase, conformance, "
+        "assert_no_worse.",
     ),
     (
         refused(subject=plain, takes="qkv", casual=True),
