@@ -24,7 +24,9 @@ def test_ours(case: ConformanceCase) -> None:
     case.run()
 
 
-@pytest.mark.parametrize("case", conformance(those.pytorch, features=those.PYTORCHS, dtypes=DTYPES))
+@pytest.mark.parametrize(
+    "case", conformance(those.pytorch, features=those.PYTORCHS, dtypes=DTYPES[:3:2])
+)
 def test_that_of_pytorch(case: ConformanceCase) -> None:
     case.run()
 
@@ -193,14 +195,14 @@ def test_a_failure_in_words() -> None:
     assert first.startswith("causal-7x11-float32: the context (float32) is wrong by ")
     assert "; allowed is " in first
     assert first.endswith(" (error of the plain computation) + rounding.")
-    assert second.endswith(" of 462 numbers are beyond it.")
+    assert second.endswith(" of 798 numbers are beyond it.")
     assert third.startswith("  at [")
     assert fourth == (
         "  mistake: mask.top-left, with more keys than queries, the first query sees the first key "
         "only (docs/check.md#masktop-left)"
     )
     assert fifth == (
-        "  case: causal; query (2, 3, 7, 11), key (2, 3, 11, 11), value (2, 3, 11, 11), "
+        "  case: causal; query (2, 3, 7, 19), key (2, 3, 11, 19), value (2, 3, 11, 19), "
         "causal=True; float32 on cpu; seed 7"
     )
 
@@ -230,10 +232,10 @@ def test_what_is_no_answer() -> None:
     def alone(query: Tensor, key: Tensor, value: Tensor, return_logsumexp: bool = False) -> Tensor:
         return those.plain(query, key, value)
 
-    end = "\n  case: the plain attention; query (2, 3, 7, 11), "
+    end = "\n  case: the plain attention; query (2, 3, 7, 19), "
     assert first(nothing).startswith(f"plain-7x11-float32: gave NoneType, expected a tensor{end}")
     assert first(narrow).startswith(
-        "plain-7x11-float32: the context has shape (2, 3, 7, 10), expected (2, 3, 7, 11)"
+        "plain-7x11-float32: the context has shape (2, 3, 7, 18), expected (2, 3, 7, 19)"
     )
     assert first(doubled).startswith("plain-7x11-float32: the context is float64, expected float32")
     assert first(detached, {"gradients"}, 1).startswith(

@@ -142,7 +142,7 @@ def _leading(
     if "fewer_dims" in features:
         return (heads,), (kv_heads,)
     if "more_dims" in features:
-        return (batch, 3, heads), (batch, 3, kv_heads)
+        return (batch, 5, heads), (batch, 5, kv_heads)
     return (batch, heads), (1 if "broadcast" in features else batch, kv_heads)
 
 

@@ -17,7 +17,8 @@ from clearhead.testing.features import FEATURES, MASKS, apart
 from clearhead.testing.posing import LEFT, Sizes
 from clearhead.testing.seeds import chosen
 
-HEAD_DIMS = (11, 5, 16)
+# Of no size that another axis has.
+HEAD_DIMS = (19, 5, 16)
 # Of the plain attention: next to the edges of blocks, on them, and as short as can be.
 PLAIN = ((7, 11), (1, 13), (13, 1), (1, 1), (31, 32), (61, 67), (64, 128), (65, 63), (129, 127))
 EDGE, SQUARE = (61, 131), (67, 67)

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from clearhead.errors import ArgumentError, DtypeError, ShapeError
 
+# pytest shows what is raised here without frames of this module.
+__tracebackhide__ = True
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -127,7 +130,6 @@ def assert_no_worse(
         ...
         AssertionError: the softmax (float32) is wrong by ...; allowed is ...
     """
-    __tracebackhide__ = True
     name = what or "the result"
     if reference64.dtype != torch.float64:
         raise DtypeError(
