@@ -99,7 +99,7 @@ def test_an_exponent(amounts: list[float], power: float) -> None:
         (0.0, "constant"),
         (0.9, "tokens"),
         (1.3, "tokens"),
-        (1.4, "between tokens and tokens²"),
+        (1.4, "something between tokens and tokens²"),
         (1.7, "tokens²"),
     ],
 )

@@ -120,12 +120,12 @@ def in_words(power: float) -> str:
 
     Example:
         >>> in_words(1.97), in_words(0.94), in_words(1.4)
-        ('tokens²', 'tokens', 'between tokens and tokens²')
+        ('tokens²', 'tokens', 'something between tokens and tokens²')
     """
     if power > 1.6:
         return "tokens²"
     if power > 1.3:
-        return "between tokens and tokens²"
+        return "something between tokens and tokens²"
     return "tokens" if power > 0.2 else "constant"
 
 

@@ -71,7 +71,7 @@ class Profile:
         return exponent([each.length for each in rows], [getattr(each, name) for each in rows])
 
     def growth(self, of: str, *, backward: bool = False, fused: bool = False) -> str:
-        """What "memory" or "time" grows with, in words: "tokens²", "tokens" and between them."""
+        """What "memory" or "time" grows with, in words: "tokens²", "tokens", "constant"."""
         return in_words(self.exponent(of, backward=backward, fused=fused))
 
     def __str__(self) -> str:
