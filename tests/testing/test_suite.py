@@ -1,6 +1,7 @@
 """`conformance`: right attentions pass, and each wrong one fails where it is wrong."""
 
 import re
+import sys
 import unittest
 from collections.abc import Callable, Collection
 from typing import Any
@@ -288,6 +289,17 @@ def test_a_known_failure() -> None:
         by_name["causal-61x131-float32"].run()
 
 
+def test_a_known_failure_needs_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    case = conformance(those.unscaled, features=(), known_failures={"*": "unscaled"})[0]
+    with pytest.raises(ch.MissingExtraError) as raised:
+        case.run()
+    assert str(raised.value) == (
+        "[extra.missing] a known failure needs pytest, which is not installed.\n"
+        "  pip install 'clearhead[test]'"
+    )
+
+
 def test_what_is_not_declared_is_not_asked_for() -> None:
     seen: set[str] = set()
 
@@ -436,6 +448,12 @@ def test_random_numbers_are_left_alone() -> None:
             ch.ArgumentError,
             "[conformance.known-failures] known_failures names 'softcap*', which is the name of no "
             "case.",
+        ),
+        (
+            {"known_failures": ["softcap*"]},
+            ch.ArgumentTypeError,
+            "[conformance.known-failures] known_failures must be a dict from patterns of names to "
+            "reasons; got ['softcap*'].",
         ),
         (
             {"seed": 1.5},

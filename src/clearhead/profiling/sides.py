@@ -55,7 +55,7 @@ def sides(subject: Subject, contract: Contract, device: torch.device) -> Sides:
             'pass with takes="x".',
         )
     subject.use(torch.float32)
-    if subject.module is not None:
+    if subject.module is not None and subject.copied:
         subject.module.to(device)
     if subject.takes.startswith("qkv"):
         return _of_qkv(subject, contract, device)

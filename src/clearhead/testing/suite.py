@@ -131,7 +131,7 @@ def conformance(
         for position, dtype in enumerate(dtypes)
         for each in _asked(declared, head_dims, whole=position == 0, module=module)
     ]
-    return _marked(cases, known_failures or {})
+    return _marked(cases, {} if known_failures is None else known_failures)
 
 
 def _asked(
@@ -324,6 +324,11 @@ def _check_numbers(dtypes: object, head_dims: object) -> None:
 
 def _marked(cases: list[ConformanceCase], known: Mapping[str, str]) -> list[ConformanceCase]:
     """The cases, with the reason at those that are known to fail."""
+    if not isinstance(known, Mapping):
+        raise ArgumentTypeError(
+            "conformance.known-failures",
+            f"known_failures must be a dict from patterns of names to reasons; got {known!r}.",
+        )
     for pattern in known:
         if not any(fnmatch.fnmatchcase(case.name, pattern) for case in cases):
             raise ArgumentError(
