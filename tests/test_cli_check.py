@@ -77,3 +77,30 @@ def test_what_cannot_be_read_is_refused(place: str, options: list[str], words: s
     found = invoke(place, *options)
     assert found.exit_code == 2
     assert words in found.output
+
+
+def test_a_profile(place: str, tmp_path: Path) -> None:
+    args = "d_in=64,d_out=64,context_length=256"
+    options = ("--causal", "--args", args, "--profile", "--lengths", "64,128,256")
+    page = tmp_path / "page.html"
+    found = invoke(place, *options, "--html", str(page))
+    assert found.exit_code == 0, found.output
+    report, _, profile = found.stdout.partition("\n\n")
+    assert report.startswith("✓ causal")
+    assert profile.startswith(
+        "CausalAttention: batch 1, width 64, 1 head of width 64, float32, cpu"
+    )
+    assert "\n  memory grows like tokens² (exponent 1." in profile
+    assert "\nkernel   bmm + softmax: none of PyTorch's fused kernels\n" in profile
+    text = page.read_text(encoding="utf-8")
+    assert text.count("</html>") == 1
+    assert "grows like tokens²" in text
+    whole = json.loads(invoke(place, *options, "--json").stdout)
+    assert whole["ok"] is True
+    assert [each["length"] for each in whole["profile"]["costs"]] == [64, 64, 128, 128, 256, 256]
+
+
+def test_lengths_that_cannot_be_read_are_refused(place: str) -> None:
+    found = invoke(place, "--args", ARGS, "--profile", "--lengths", "64;128")
+    assert found.exit_code == 2
+    assert "expected numbers of tokens, N,N,…; got '64;128'." in found.output

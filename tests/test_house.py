@@ -46,6 +46,7 @@ FLOORS = {
     "files": 7,
     "tracing": 8,
     "conformance": 8,
+    "profiling": 9,
     "testing": 9,
     "watching": 8,
     "drawing": 9,

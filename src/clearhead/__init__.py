@@ -37,6 +37,7 @@ from clearhead.masks import (
 )
 from clearhead.matrix import AttentionMatrix
 from clearhead.planning import Plan, plan
+from clearhead.profiling import Profile, profile
 from clearhead.routes.sizes import Estimate
 from clearhead.seen import Seen, load
 from clearhead.summary import Roles, Summary, TopK
@@ -65,6 +66,7 @@ __all__ = [
     "ModelError",
     "MultiHeadAttention",
     "Plan",
+    "Profile",
     "Report",
     "Roles",
     "Seen",
@@ -92,6 +94,7 @@ __all__ = [
     "padding",
     "plan",
     "prefix",
+    "profile",
     "relative",
     "roles",
     "rollout",

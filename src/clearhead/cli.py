@@ -3,6 +3,7 @@
 PyTorch, transformers and matplotlib take seconds to import, so each command imports what it needs.
 """
 
+import json
 import os
 import sys
 from ast import literal_eval
@@ -253,10 +254,18 @@ def check(
         Path | None, typer.Option(help="Write a page into this file as well.", metavar="FILE")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
+    profile: Annotated[
+        bool,
+        typer.Option("--profile", help="Measure time and memory over length as well."),
+    ] = False,
+    lengths: Annotated[
+        str, typer.Option(help="For --profile, in tokens.", metavar="N,N,…")
+    ] = "128,256,512,1024,2048",
 ) -> None:
     """Check somebody's own attention: the name of the mistake comes out.
 
-    The file is run, as python would run it. The exit code is 1 if a mistake is found.
+    The file is run, as python would run it. The exit code is 1 if a mistake is found. With
+    --profile it is also told what it costs over length, beside the fused call.
     """
     import clearhead as ch
 
@@ -269,20 +278,42 @@ def check(
         "softcap": softcap,
         "dropout": dropout,
     }
+    given: dict[str, Any] = {
+        "takes": takes,
+        "args": _named(args, "--args") or None,
+        "sizes": _named(sizes, "--sizes"),
+        "seed": seed,
+        **{name: value for name, value in declared.items() if value is not None},
+    }
+    measured = _lengths(lengths)
     with _busy("checking"):
-        report = ch.check(
-            place,
-            takes=takes,
-            args=_named(args, "--args") or None,
-            sizes=_named(sizes, "--sizes"),
-            seed=seed,
-            **{name: value for name, value in declared.items() if value is not None},
-        )
-    print(report.to_json() if as_json else report)
+        report = ch.check(place, **given)
+    found = None
+    if profile:
+        with _steps() as progress:
+            found = ch.profile(place, **given, lengths=measured, progress=progress)
+    if as_json and found is not None:
+        whole = json.loads(report.to_json()) | {"profile": found.as_dict()}
+        print(json.dumps(whole, ensure_ascii=False, indent=2))
+    else:
+        print(report.to_json() if as_json else report)
+        if found is not None:
+            print(f"\n{found}")
     if html is not None:
-        html.write_text(report.to_html(), encoding="utf-8")
+        page, end = report.to_html(), "</body></html>"
+        if found is not None:
+            page = page.removesuffix(end) + found._repr_html_() + end
+        html.write_text(page, encoding="utf-8")
     if not report.ok:
         raise typer.Exit(1)
+
+
+def _lengths(text: str) -> list[int]:
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError as error:
+        words = f"expected numbers of tokens, N,N,…; got {text!r}."
+        raise typer.BadParameter(words, param_hint="--lengths") from error
 
 
 def _named(text: str, option: str) -> dict[str, Any]:

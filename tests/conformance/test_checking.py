@@ -118,7 +118,8 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         refused(subject="clearhead.testing:attend", takes="qkv"),
         ch.ModelError,
         "check.name",
-        "clearhead.testing has no attend; it has assert_attention.",
+        "clearhead.testing has no attend; it has assert_attention, ConformanceCase, conformance, "
+        "assert_no_worse.",
     ),
     (
         refused(subject=plain, takes="qkv", casual=True),
@@ -289,7 +290,7 @@ def test_an_assertion_shows_the_report() -> None:
     ch.testing.assert_attention(plain, takes="qkv")
     with pytest.raises(AssertionError, match=r"✗ mask\.inverted") as caught:
         ch.testing.assert_attention(inverted, takes="qkv", causal=True)
-    assert str(caught.value).startswith("inverted\n")
+    assert str(caught.value).startswith("inverted, seed 0\n")
 
 
 def test_json() -> None:

@@ -311,7 +311,7 @@ def test_dropout_is_the_same_in_both_passes(
     tensors |= {"sinks": torch.randn(HEADS).double(), "bias": torch.randn(19, 23).double()}
     options: dict[str, Any] = {"mask": mask, "softcap": 1.3}
     left = dropped(pose(**tensors, **options, dropout=dropout), seed=5) != 0
-    factors = left / (1 - dropout)
+    factors = left.double() / (1 - dropout)
     visible = None if mask is None else mask.to_dense(19, 23)
 
     def attended(**given: Any) -> Tensor:

@@ -507,7 +507,9 @@ class _Pattern:
     """What dropout keeps of each part: 1/(1 − dropout) or 0, the same whenever it is asked for."""
 
     def __init__(self, work: Work, like: Tensor) -> None:
-        self.kept, self.seed, self.device = 1.0 - (work.dropout or 0.0), work.seed, work.device
+        self.seed, self.device = work.seed, work.device
+        # A Python number would divide what is True in float32, also for factors of float64.
+        self.kept = torch.tensor(1.0 - (work.dropout or 0.0), dtype=like.dtype)
         # Whole numbers from −2³¹ on, of which those below the threshold are dropped.
         share = round((work.dropout or 0.0) * 2**32)
         self.threshold = min(share - 2**31, 2**31 - 1)

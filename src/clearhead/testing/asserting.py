@@ -3,17 +3,23 @@
 from typing import Any
 
 from clearhead.conformance import check
+from clearhead.testing.seeds import chosen
+
+# pytest shows what is raised here without frames of this module.
+__tracebackhide__ = True
 
 
-def assert_attention(subject: Any, **arguments: Any) -> None:
+def assert_attention(subject: Any, *, seed: int | None = None, **arguments: Any) -> None:
     """Raise AssertionError with the report of `check` as its text, if a mistake is found.
 
     Args:
         subject: as for `check`.
+        seed: of the inputs; None is that of `pytest --clearhead-seed`, or 0.
         arguments: as for `check`; takes= must be among them.
 
     Raises:
         AssertionError: a mistake was found; the text is the report.
+        ArgumentTypeError: code `seed.type`, for a seed that is no whole number.
         ClearheadError: what `check` raises.
 
     Example:
@@ -21,11 +27,10 @@ def assert_attention(subject: Any, **arguments: Any) -> None:
         >>> ch.testing.assert_attention(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, takes="qkv")
         Traceback (most recent call last):
         ...
-        AssertionError: <lambda>
+        AssertionError: <lambda>, seed 0
         ✗ scale.missing   the scores are not scaled...
     """
-    # pytest shows the raised text, without this frame.
-    __tracebackhide__ = True
-    report = check(subject, **arguments)
+    drawn_by = chosen(seed)
+    report = check(subject, seed=drawn_by, **arguments)
     if not report.ok:
-        raise AssertionError(f"{report.name}\n{report}")
+        raise AssertionError(f"{report.name}, seed {drawn_by}\n{report}")

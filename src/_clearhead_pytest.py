@@ -1,0 +1,67 @@
+"""The plugin of pytest: `--clearhead-seed`, and failures that are the report and nothing else.
+
+Every pytest loads it in whose environment clearhead is installed. It stands beside the package
+because `import clearhead` imports PyTorch; `clearhead.testing` looks for it where it is loaded.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import pytest
+
+# One for each pytest that is running: tests of plugins run one inside the other.
+_seeds: list[int | None] = []
+
+
+def seed() -> int:
+    """The seed of the command line, or 0."""
+    return next((each for each in _seeds[-1:] if each is not None), 0)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("clearhead").addoption(
+        "--clearhead-seed",
+        type=int,
+        default=None,
+        metavar="N",
+        help="what clearhead's assert_attention and conformance draw their inputs by (default: 0)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    _seeds.append(config.getoption("clearhead_seed"))
+
+
+def pytest_unconfigure() -> None:
+    _seeds.pop()
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    given = config.getoption("clearhead_seed")
+    return None if given is None else f"clearhead: seed {given}"
+
+
+# Not `wrapper=True`, which older versions of pytest do not know.
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    with _in_short(item.config) if _is_report(call) else nullcontext():
+        yield
+
+
+def _is_report(call: pytest.CallInfo[None]) -> bool:
+    """Whether clearhead's assertion failed, not the code that it was about."""
+    if call.excinfo is None or not call.excinfo.errisinstance(AssertionError):
+        return False
+    raised_by = call.excinfo.traceback[-1].frame.f_globals.get("__name__", "")
+    return raised_by.startswith("clearhead.testing.") and call.excinfo.value.__cause__ is None
+
+
+@contextmanager
+def _in_short(config: pytest.Config) -> Iterator[None]:
+    """Tracebacks as a line for each frame, unless another style was asked for."""
+    style = config.option.tbstyle
+    config.option.tbstyle = "short" if style == "auto" else style
+    try:
+        yield
+    finally:
+        config.option.tbstyle = style

@@ -1,0 +1,320 @@
+"""One case of the suite: an attention is asked, and its answer held against the definition."""
+
+import unittest
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Never
+
+import torch
+from torch import Tensor, nn
+
+from clearhead import stages
+from clearhead.errors import missing_extra
+from clearhead.testing.naming import name_of_mistake
+from clearhead.testing.posing import DROPOUT, Posed, Sizes, defined, in_chunks, pose
+from clearhead.testing.tolerances import Tolerance, difference, measured
+
+# pytest shows what is raised here without frames of this module.
+__tracebackhide__ = True
+
+# Gradients are held to the largest of them, and a kernel that never held the weights makes them
+# anew, with the rounding of score and logsumexp in the exponent.
+FACTOR, GRADIENT_FACTOR = 3.0, 10.0
+# The share of thousands of weights that are dropped is never so many standard deviations off.
+DEVIATIONS = 6.0
+# What is not drawn for: a case and the same case with gradients have the same tensors.
+UNDRAWN = frozenset({"gradients", "bias_gradients", "sinks_gradients"})
+
+
+@dataclass(frozen=True, eq=False)
+class ConformanceCase:
+    """One question to an attention, drawn anew at each `run`, always the same.
+
+    Attributes:
+        features: what is asked for beside the plain attention.
+        variant: what else is particular about it, in a word, or "".
+        sizes: batch, num_heads, num_kv_heads, query_len, kv_len, head_dim, value_head_dim.
+        dtype: of the tensors.
+        device: of the tensors.
+        seed: of everything that is drawn.
+        known_failure: why it is known to fail, or "".
+
+    Example:
+        >>> case = ch.testing.conformance(ch.attend, features=())[0]
+        >>> case.name
+        'plain-7x11-float32'
+        >>> case.run()
+        >>> print(case)
+        the plain attention; query (2, 3, 7, 19), key (2, 3, 11, 19), value (2, 3, 11, 19); float32 on cpu; seed 0
+    """
+
+    fn: Callable[..., Any] = field(repr=False)
+    features: tuple[str, ...]
+    variant: str
+    sizes: Sizes
+    dtype: torch.dtype
+    device: torch.device
+    seed: int
+    mistakes: dict[Any, str] = field(repr=False)
+    known_failure: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the case, by which `pytest -k` finds it."""
+        parts = ["+".join(self.features) or "plain"]
+        parts += [self.variant] if self.variant else []
+        parts += [f"{self.sizes.query_len}x{self.sizes.kv_len}", _bare(self.dtype)]
+        return "-".join(parts)
+
+    @property
+    def __name__(self) -> str:
+        # What pytest takes for the id of a parameter.
+        return self.name
+
+    def __str__(self) -> str:
+        asked = ", ".join(self.features) or "the plain attention"
+        asked += f" ({self.variant.replace('-', ' ')})" if self.variant else ""
+        posed = self._posed()
+        shapes = [f"{name} {tuple(each.shape)}" for name, each in posed.tensors.items()]
+        options = [
+            f"{name} {tuple(each.shape)}" if isinstance(each, Tensor) else f"{name}={each}"
+            for name, each in posed.options.items()
+        ]
+        where = f"{_bare(self.dtype)} on {self.device}; seed {self.seed}"
+        return f"{asked}; {', '.join(shapes + options)}; {where}"
+
+    def run(self) -> None:
+        """Ask, and hold the answer against the definition.
+
+        Raises:
+            AssertionError: it is wrong. The text says in what case, by how much, where, what was
+                allowed and why, and the name of the mistake if `check` knows it.
+            unittest.SkipTest: several features at once are refused, with NotImplementedError;
+                pytest counts that as skipped.
+            MissingExtraError: code `extra.missing`, for a known failure without pytest.
+        """
+        if not self.known_failure:
+            self._run()
+            return
+        try:
+            self._run()
+        except AssertionError:
+            _expected(self.known_failure)
+        self._fail(f"passes, though it is listed as a known failure: {self.known_failure}")
+
+    def _run(self) -> None:
+        try:
+            with _mode(self.fn, training=self.variant == "dropped"):
+                if "dropout" in self.features:
+                    self._ask_for_dropout()
+                elif "gradients" in self.features:
+                    self._ask_for_gradients()
+                else:
+                    self._ask()
+        except NotImplementedError as refusal:
+            if len(self.features) < 2:
+                self._raised(refusal)
+            raise unittest.SkipTest(f"refused: {refusal}") from refusal
+
+    def _ask(self) -> None:
+        posed = self._posed()
+        given = {name: each.to(self.device) for name, each in posed.tensors.items()}
+        with torch.no_grad():
+            actual = self._parts(self._call(given, posed.options))
+        truth = defined(posed, {name: each.double() for name, each in posed.tensors.items()})
+        plain = defined(posed, self._plain(posed))
+        for name, part in actual.items():
+            self._check_shape(f"the {name}", part, truth[name])
+            # A logsumexp may have more precision than the tensors, or as little.
+            if name == "context" and part.dtype != self.dtype:
+                self._fail(f"the context is {_bare(part.dtype)}, expected {_bare(self.dtype)}")
+            tolerance = measured(truth[name], plain[name], self.dtype, FACTOR)
+            self._hold(f"the {name}", part, truth[name], tolerance)
+        for name, each in given.items():
+            if not _same(each.cpu(), posed.tensors[name]):
+                self._fail(f"the caller's {name} is written to")
+
+    def _ask_for_gradients(self) -> None:
+        posed = self._posed()
+
+        def define(**tensors: Tensor) -> Tensor:
+            return defined(posed, tensors)["context"]
+
+        def ask(**tensors: Tensor) -> Tensor:
+            context = self._parts(self._call(tensors, posed.options))["context"]
+            self._check_shape("the context", context, posed.grad)
+            if not context.requires_grad:
+                self._fail("the context has no gradient, though the query requires one")
+            return context
+
+        given = {name: each.to(self.device) for name, each in posed.tensors.items()}
+        doubled = {name: each.double() for name, each in posed.tensors.items()}
+        truth = self._gradients(define, doubled, posed.grad)
+        plain = self._gradients(define, self._plain(posed), posed.grad)
+        actual = self._gradients(ask, given, posed.grad)
+        # A gradient near 0 may be a difference of large ones: all are held to the largest, and to
+        # the largest gradient of a weight, from which a kernel takes the mean over the keys.
+        tolerance = measured(_flat(truth), _flat(plain), self.dtype, GRADIENT_FACTOR)
+        of_weights = _largest_of_weights(posed.grad.double(), doubled["value"])
+        tolerance = replace(tolerance, largest=max(tolerance.largest, of_weights))
+        for name, expected in truth.items():
+            what = f"the gradient of {name}"
+            self._check_shape(what, actual[name], expected)
+            self._hold(what, actual[name], expected, tolerance)
+
+    def _gradients(
+        self, compute: Callable[..., Tensor], tensors: Mapping[str, Tensor], grad: Tensor
+    ) -> dict[str, Tensor]:
+        trained = [
+            name
+            for name in tensors
+            if name in ("query", "key", "value") or f"{name}_gradients" in self.features
+        ]
+        leaves = {
+            name: each.detach().requires_grad_(name in trained) for name, each in tensors.items()
+        }
+        with torch.enable_grad():
+            result = compute(**leaves)
+        found = torch.autograd.grad(
+            result, [leaves[name] for name in trained], grad.to(result), allow_unused=True
+        )
+        for name, each in zip(trained, found, strict=True):
+            if each is None:
+                self._fail(f"no gradient reaches {name}")
+        return dict(zip(trained, found, strict=True))
+
+    def _ask_for_dropout(self) -> None:
+        """The value is the identity, so that what comes out are the weights themselves."""
+        posed = self._posed()
+        batch, heads = posed.tensors["value"].shape[:2]
+        identity = torch.eye(self.sizes.kv_len, dtype=self.dtype).expand(batch, heads, -1, -1)
+        posed = Posed({**posed.tensors, "value": identity}, {}, None, posed.grad)
+        given = {name: each.to(self.device) for name, each in posed.tensors.items()}
+        share = 0.0 if self.variant == "share-of-0" else DROPOUT
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.no_grad(), torch.random.fork_rng(devices):
+            torch.manual_seed(self.seed)
+            actual = self._parts(self._call(given, {"dropout": share}))["context"]
+        truth = defined(posed, {name: each.double() for name, each in posed.tensors.items()})
+        plain = defined(posed, self._plain(posed))["context"]
+        weights = truth["context"]
+        self._check_shape("the context", actual, weights)
+        if self.variant == "dropped":
+            kept = actual.cpu() != 0
+            dropped = 1 - kept.double().mean().item()
+            deviation = (share * (1 - share) / kept.numel()) ** 0.5
+            if abs(dropped - share) > DEVIATIONS * deviation:
+                self._fail(
+                    f"{dropped:.3f} of the weights are dropped, expected {share:g} ± "
+                    f"{DEVIATIONS * deviation:.3f} ({DEVIATIONS:g} standard deviations)"
+                )
+            patterns = kept.flatten(0, 2)
+            if len(patterns.unique(dim=0)) < len(patterns) / 2:
+                self._fail("the same weights are dropped for many queries, heads or samples")
+            weights, plain = weights * kept / (1 - share), plain * kept / (1 - share)
+        self._hold("the context", actual, weights, measured(weights, plain, self.dtype, FACTOR))
+
+    def _posed(self) -> Posed:
+        drawn = [name for name in self.features if name not in UNDRAWN]
+        own = zlib.crc32(f"{self.seed} {drawn} {self.variant} {tuple(self.sizes)}".encode())
+        return pose(frozenset(self.features), self.variant, self.sizes, self.dtype, own)
+
+    def _plain(self, posed: Posed) -> dict[str, Tensor]:
+        """The tensors of the plain computation, by which float64 is measured in float32."""
+        coarser = self.dtype == torch.float64
+        return {name: each.float() if coarser else each for name, each in posed.tensors.items()}
+
+    def _call(self, tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> Any:
+        """What the attention gives."""
+        moved = {
+            name: each.to(self.device) if isinstance(each, Tensor) else each
+            for name, each in options.items()
+        }
+        try:
+            if "chunks" in self.features:
+                return in_chunks(self.fn, tensors, moved)
+            beside = {name: each for name, each in tensors.items() if name in ("bias", "sinks")}
+            return self.fn(tensors["query"], tensors["key"], tensors["value"], **beside, **moved)
+        except NotImplementedError:
+            raise
+        except Exception as error:  # whatever somebody's code raises
+            self._raised(error)
+
+    def _parts(self, found: Any) -> dict[str, Tensor]:
+        """The parts of the answer by their names."""
+        names = ("context", "logsumexp") if "logsumexp" in self.features else ("context",)
+        parts = found if len(names) == 2 and isinstance(found, tuple | list) else (found,)
+        if len(parts) != len(names) or not all(isinstance(each, Tensor) for each in parts):
+            kinds = ", ".join(type(each).__name__ for each in parts)
+            expected = "(context, logsumexp)" if len(names) == 2 else "a tensor"
+            self._fail(f"gave {kinds}, expected {expected}")
+        return dict(zip(names, parts, strict=True))
+
+    def _check_shape(self, what: str, actual: Tensor, expected: Tensor) -> None:
+        if actual.shape != expected.shape:
+            self._fail(f"{what} has shape {tuple(actual.shape)}, expected {tuple(expected.shape)}")
+
+    def _hold(self, what: str, actual: Tensor, truth: Tensor, tolerance: Tolerance) -> None:
+        found = difference(actual, truth, tolerance)
+        if found is None:
+            return
+        between = " " if found.sentence.startswith("(") else ": "
+        mistake = name_of_mistake(self)
+        named = f"\n  mistake: {mistake}" if mistake else ""
+        self._fail(f"{what}{between}{found.sentence}\n{found.where}{named}")
+
+    def _raised(self, error: Exception) -> Never:
+        text = f"{self.name}: raised {type(error).__name__}: {error}\n  case: {self}"
+        raise AssertionError(text) from error
+
+    def _fail(self, words: str) -> Never:
+        raise AssertionError(f"{self.name}: {words}\n  case: {self}")
+
+
+class _mode:  # noqa: N801 - used as a function
+    """A module in the mode of a case, and then again in its own."""
+
+    def __init__(self, fn: object, *, training: bool) -> None:
+        self.module = fn if isinstance(fn, nn.Module) else None
+        self.training = training
+
+    def __enter__(self) -> None:
+        if self.module is not None:
+            self.before = self.module.training
+            self.module.train(self.training)
+
+    def __exit__(self, *raised: object) -> None:
+        if self.module is not None:
+            self.module.train(self.before)
+
+
+def _expected(reason: str) -> Never:
+    try:
+        import pytest
+    except ModuleNotFoundError as error:
+        raise missing_extra("pytest", "test", "a known failure") from error
+    pytest.xfail(reason)
+
+
+def _largest_of_weights(grad: Tensor, value: Tensor) -> float:
+    """The largest gradient of a weight: how well the gradient of the context matches a value."""
+    value = value.nan_to_num()
+    if grad.ndim > 2:
+        value = stages.repeated_heads(value, grad.shape[-3])
+    return (grad @ value.mT).abs().max().item()
+
+
+def _flat(tensors: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([each.flatten() for each in tensors.values()])
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, NaN counted as one."""
+    return torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(
+        one.isnan(), other.isnan()
+    )
+
+
+def _bare(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,214 @@
+"""The tensors of a case, what the attention is called with, and what the definition gives."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.masks.causal import causal
+from clearhead.masks.sliding_window import sliding_window
+from clearhead.testing.features import MASKS
+
+SCALE, SOFTCAP, DROPOUT = 0.37, 1.7, 0.4
+LEFT, RIGHT = 5, 3
+# Scores of about ±150, whose exponentials are beyond float32 both ways.
+LARGE = 7.0
+
+
+class Sizes(NamedTuple):
+    """The sizes of a case."""
+
+    batch: int
+    num_heads: int
+    num_kv_heads: int
+    query_len: int
+    kv_len: int
+    head_dim: int
+    value_head_dim: int
+
+
+@dataclass(frozen=True)
+class Posed:
+    """A call in full.
+
+    Attributes:
+        tensors: query, key, value, and bias and sinks where there are any.
+        options: the other keywords of the call.
+        visible: who may see whom, (…, query_len, kv_len), or None.
+        grad: of the context, for the way back.
+    """
+
+    tensors: Mapping[str, Tensor]
+    options: Mapping[str, Any]
+    visible: Tensor | None
+    grad: Tensor
+
+
+def pose(
+    features: frozenset[str], variant: str, sizes: Sizes, dtype: torch.dtype, seed: int
+) -> Posed:
+    """The call that a case makes, on the CPU; the same for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    batch, heads, kv_heads, query_len, kv_len, dim, value_dim = sizes
+    leading, kv_leading = _leading(features, variant, batch, heads, kv_heads)
+    tensors = {
+        "query": drawn(*leading, query_len, dim),
+        "key": drawn(*kv_leading, kv_len, dim),
+        "value": drawn(*kv_leading, kv_len, value_dim),
+    }
+    if variant == "large-scores":
+        tensors["query"], tensors["key"] = tensors["query"] * LARGE, tensors["key"] * LARGE
+    if variant == "strided":
+        tensors = {name: _strided(tensor) for name, tensor in tensors.items()}
+    if "bias" in features:
+        tensors["bias"] = drawn(batch, heads, query_len, kv_len) * 2
+    if "sinks" in features:
+        tensors["sinks"] = drawn(heads)
+    options: dict[str, Any] = {}
+    mask = _mask(features, variant, sizes, generator)
+    if mask is not None:
+        options["mask"] = mask
+    if "causal" in features:
+        options["causal"] = True
+    if "window" in features:
+        options["window"] = (LEFT, 0 if "causal" in features else RIGHT)
+    if "scale" in features:
+        options["scale"] = SCALE
+    if "softcap" in features:
+        options["softcap"] = SOFTCAP
+    if "logsumexp" in features:
+        options["return_logsumexp"] = True
+    visible = _visible(options, query_len, kv_len)
+    if "nan_behind_mask" in features:
+        _poison(tensors, features, visible)
+    return Posed(tensors, options, visible, drawn(*leading, query_len, value_dim))
+
+
+def defined(posed: Posed, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the definition gives for the tensors: context and logsumexp."""
+    query, key, value = (tensors[name] for name in ("query", "key", "value"))
+    if query.ndim > 2:
+        key, value = (stages.repeated_heads(each, query.shape[-3]) for each in (key, value))
+    found = stages.compute(
+        query,
+        key,
+        value,
+        scale=posed.options.get("scale", query.shape[-1] ** -0.5),
+        softcap=posed.options.get("softcap"),
+        bias=tensors.get("bias"),
+        visible=posed.visible,
+        sinks=tensors.get("sinks"),
+    )
+    return {"context": found.context, "logsumexp": stages.logsumexp(found.masked_scores)}
+
+
+def in_chunks(
+    run: Callable[..., Any], tensors: Mapping[str, Tensor], options: Mapping[str, Any]
+) -> Any:
+    """What a function gives for causal queries in chunks of 1, 3, 1 and the rest, each with the
+    keys up to its last query, put together."""
+    whole = tensors["query"].shape[-2]
+    ends = [1, 4, 5, whole]
+    found = []
+    for start, end in zip([0, *ends], ends, strict=False):
+        given: dict[str, Any] = {**tensors, **options}
+        given["query"] = given["query"][..., start:end, :]
+        given["key"], given["value"] = given["key"][..., :end, :], given["value"][..., :end, :]
+        if "bias" in given:
+            given["bias"] = given["bias"][..., start:end, :end]
+        if "mask" in given:
+            rows = slice(None) if given["mask"].shape[-2] == 1 else slice(start, end)
+            given["mask"] = given["mask"][..., rows, :end]
+        found.append(run(given.pop("query"), given.pop("key"), given.pop("value"), **given))
+    if isinstance(found[0], Tensor):
+        return torch.cat(found, dim=-2)
+    contexts, totals = zip(*found, strict=True)
+    return torch.cat(contexts, dim=-2), torch.cat(totals, dim=-1)
+
+
+def _leading(
+    features: frozenset[str], variant: str, batch: int, heads: int, kv_heads: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The dimensions before the tokens, of the query and of keys and values."""
+    if variant == "two-dims":
+        return (), ()
+    if "fewer_dims" in features:
+        return (heads,), (kv_heads,)
+    if "more_dims" in features:
+        return (batch, 5, heads), (batch, 5, kv_heads)
+    return (batch, heads), (1 if "broadcast" in features else batch, kv_heads)
+
+
+def _strided(tensor: Tensor) -> Tensor:
+    """The same numbers as a view of a larger tensor, with heads behind tokens."""
+    wider = torch.cat([tensor, torch.full_like(tensor, torch.nan)], dim=-1)
+    return wider.transpose(1, 2).contiguous().transpose(1, 2)[..., : tensor.shape[-1]]
+
+
+def _mask(
+    features: frozenset[str], variant: str, sizes: Sizes, generator: torch.Generator
+) -> Tensor | None:
+    """A mask that leaves each query something to see, unless some are to be left nothing."""
+    batch, heads, _, query_len, kv_len, _, _ = sizes
+    if "padding" in features:
+        lengths = torch.tensor([kv_len, *[(kv_len + 1) // 2] * (batch - 1)])
+        if "empty_rows" in features:
+            lengths[-1] = 0
+        places = torch.arange(kv_len)
+        places = places.flip(0) if variant == "at-the-beginning" else places
+        return (places < lengths[:, None])[:, None, None, :]
+    if not features & set(MASKS):
+        return None
+    several = heads if "head_mask" in features else 1
+    mask = torch.rand((batch, several, query_len, kv_len), generator=generator) < 0.6
+    own = (torch.arange(query_len) + kv_len - query_len).clamp(min=0)
+    if "nan_behind_mask" in features:
+        mask[..., kv_len // 2] = False
+        own[own == kv_len // 2] -= 1
+    mask[..., torch.arange(query_len), own] = True
+    if "empty_rows" in features:
+        mask[:, :, [0, -1]] = False
+        mask[0, :, query_len // 2] = False
+    return mask
+
+
+def _visible(options: Mapping[str, Any], query_len: int, kv_len: int) -> Tensor | None:
+    """Everything that hides, in one tensor."""
+    parts = []
+    if "mask" in options:
+        parts.append(options["mask"])
+    if "causal" in options:
+        parts.append(causal().to_dense(query_len, kv_len))
+    if "window" in options:
+        left, right = options["window"]
+        parts.append(sliding_window(left=left, right=right).to_dense(query_len, kv_len))
+    if not parts:
+        return None
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole & part
+    return whole
+
+
+def _poison(
+    tensors: Mapping[str, Tensor], features: frozenset[str], visible: Tensor | None
+) -> None:
+    """NaN in the keys and values that are hidden, by the mask from everybody."""
+    assert visible is not None
+    kv_len = visible.shape[-1]
+    if features & {"mask", "head_mask"}:
+        places = torch.arange(kv_len) == kv_len // 2
+    elif "padding" in features:
+        places = ~visible.flatten(1, -2).any(1)[:, None]
+    else:
+        # Of causal attention the last query sees the last key; from a window the first is far.
+        places = torch.arange(kv_len) == (0 if "window" in features else kv_len - 1)
+    for name in ("key", "value"):
+        tensors[name].masked_fill_(places[..., None], torch.nan)

@@ -1,0 +1,345 @@
+"""`conformance`: the cases that an attention has to pass, for its author's own test file."""
+
+import fnmatch
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from clearhead.arguments import check_sizes
+from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.problem import DTYPES
+from clearhead.testing.cases import ConformanceCase
+from clearhead.testing.features import FEATURES, MASKS, apart
+from clearhead.testing.posing import LEFT, Sizes
+from clearhead.testing.seeds import chosen
+
+# Of no size that another axis has.
+HEAD_DIMS = (19, 5, 16)
+# Of the plain attention: next to the edges of blocks, on them, and as short as can be.
+PLAIN = ((7, 11), (1, 13), (13, 1), (1, 1), (31, 32), (61, 67), (64, 128), (65, 63), (129, 127))
+EDGE, SQUARE = (61, 131), (67, 67)
+EMPTY = ((2, 0, 7), (2, 5, 0), (0, 5, 7))
+
+
+class Asked(NamedTuple):
+    """What distinguishes a case: features, lengths, and what else is particular."""
+
+    features: tuple[str, ...]
+    lengths: tuple[int, int]
+    variant: str = ""
+    head_dim: int | None = None
+    value_head_dim: int | None = None
+    batch: int = 2
+
+
+def conformance(
+    fn: Callable[..., Any],
+    *,
+    features: Collection[str],
+    dtypes: Sequence[torch.dtype] = (torch.float32,),
+    device: torch.device | str = "cpu",
+    head_dims: Sequence[int] = HEAD_DIMS,
+    known_failures: Mapping[str, str] | None = None,
+    seed: int | None = None,
+) -> list[ConformanceCase]:
+    """The cases that an attention has to pass, for `pytest.mark.parametrize`.
+
+    The attention is called as fn(query, key, value), each (batch, num_heads, len, dim), with a
+    keyword for each feature that the case asks for, and none else. It gives the context, (batch,
+    num_heads, query_len, value_head_dim), in the query's dtype. A feature that is not declared is
+    never asked for. The plain attention always is: lengths of 1 and around the edges of blocks,
+    large scores, strided views, inputs left alone. Features are asked for alone, in pairs, and all
+    at once; where fn refuses several at once with NotImplementedError, the case is skipped.
+
+    | feature | how it is asked for |
+    |---|---|
+    | "mask" | mask=, bool (batch, 1, query_len, kv_len), True = may attend |
+    | "head_mask" | mask=, bool (batch, num_heads, query_len, kv_len) |
+    | "padding" | mask=, bool (batch, 1, 1, kv_len), with real keys at one end |
+    | "causal" | causal=True; the last query sits on the last key, whatever their numbers |
+    | "window" | window=(left, right), tokens seen on each side of a query, which sits as above |
+    | "grouped" | key and value have fewer heads; query head h reads h // (num_heads / num_kv_heads) |
+    | "value_width" | value_head_dim ≠ head_dim |
+    | "scale" | scale=, a float that the scores are multiplied by; else it is 1/√head_dim |
+    | "softcap" | softcap=, a float: softcap · tanh(score / softcap), after the scale |
+    | "bias" | bias=, (batch, num_heads, query_len, kv_len), added after the softcap |
+    | "sinks" | sinks=, (num_heads,): one more score a head, that takes a share and gives no value |
+    | "empty_rows" | no keyword; a query that may attend to nothing gets 0, its logsumexp is −inf |
+    | "nan_behind_mask" | no keyword; a NaN in a hidden key or value stays there |
+    | "logsumexp" | return_logsumexp=True; (context, logsumexp (batch, num_heads, query_len)) comes |
+    | "dropout" | dropout=, a float: that share of the weights is dropped, the rest × 1/(1 − dropout) |
+    | "chunks" | no keyword; causal queries chunk by chunk, each with the keys so far, give the whole |
+    | "empty_axes" | no keyword; batch, query_len or kv_len is 0 |
+    | "fewer_dims" | (num_heads, len, dim) and (len, dim) |
+    | "more_dims" | (batch, more, num_heads, len, dim) |
+    | "broadcast" | key and value have a batch of 1, the query has more |
+    | "gradients" | of query, key and value |
+    | "bias_gradients", "sinks_gradients" | of bias, of sinks as well |
+
+    Dropout of 0.0 drops nothing. A module as fn is in eval mode, where it drops nothing either,
+    except while it is to drop.
+
+    The answer is held against the definition in float64. It may be wrong by three times (gradients
+    by ten times) what the definition itself loses in the same dtype, and by rounding.
+
+    Args:
+        fn: what is tested, a function or a module.
+        features: names from the table.
+        dtypes: the first is asked everything, the others each feature once.
+        device: where the tensors are; the definition is computed on the CPU.
+        head_dims: widths of query and key, the first of most cases.
+        known_failures: from a pattern of names of cases ("*gradients*") to the reason. Such a case
+            is expected to fail, and fails if it passes.
+        seed: of everything that is drawn; None is that of `pytest --clearhead-seed`, or 0.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: an argument that makes no sense, or a feature that is not
+            known, or that needs another one.
+
+    Example:
+        >>> import pytest
+        >>> def mine(query, key, value, *, causal=False):
+        ...     mask = ch.causal() if causal else None
+        ...     return ch.attend(query, key, value, mask=mask)
+        >>> @pytest.mark.parametrize("case", ch.testing.conformance(mine, features={"causal"}))
+        ... def test_mine(case):
+        ...     case.run()
+        >>> [case.name for case in ch.testing.conformance(mine, features={"causal"})][:2]
+        ['plain-7x11-float32', 'plain-1x13-float32']
+    """
+    declared = _checked(fn, features)
+    place = _device(device)
+    _check_numbers(dtypes, head_dims)
+    seed = chosen(seed)
+    module = isinstance(fn, nn.Module)
+    mistakes: dict[Any, str] = {}
+    cases = [
+        ConformanceCase(
+            fn,
+            each.features,
+            each.variant,
+            _sizes(each, head_dims),
+            dtype,
+            place,
+            seed,
+            mistakes,
+        )
+        for position, dtype in enumerate(dtypes)
+        for each in _asked(declared, head_dims, whole=position == 0, module=module)
+    ]
+    return _marked(cases, {} if known_failures is None else known_failures)
+
+
+def _asked(
+    declared: Sequence[str], head_dims: Sequence[int], *, whole: bool, module: bool
+) -> Iterator[Asked]:
+    """Every question about the declared features, and each again with gradients."""
+    for each in itertools.chain(
+        _plain(head_dims, whole), _alone(declared, head_dims, whole), _together(declared, whole)
+    ):
+        # Only a module has a mode.
+        if each.variant != "in-eval" or module:
+            yield each
+        if "gradients" in declared and _has_gradients(each):
+            trained = [
+                name
+                for name in ("gradients", "bias_gradients", "sinks_gradients")
+                if name in declared
+                and (name == "gradients" or name.removesuffix("_gradients") in each.features)
+            ]
+            yield each._replace(features=(*each.features, *trained))
+
+
+def _plain(head_dims: Sequence[int], whole: bool) -> Iterator[Asked]:
+    for lengths in PLAIN if whole else (*PLAIN[:2], EDGE):
+        yield Asked((), lengths)
+    for dim in head_dims[1:]:
+        yield Asked((), EDGE, f"head-dim-{dim}", dim)
+    yield Asked((), EDGE, "large-scores")
+    yield Asked((), EDGE, "strided")
+
+
+def _alone(declared: Sequence[str], head_dims: Sequence[int], whole: bool) -> Iterator[Asked]:
+    """Each feature by itself, with every other that it cannot do without."""
+    for name in declared:
+        if name.endswith("gradients"):
+            continue
+        if name == "dropout":
+            dim = head_dims[-1]
+            for variant in ("dropped", "share-of-0", "in-eval"):
+                yield Asked((name,), (61, dim), variant, dim)
+            continue
+        if name == "empty_axes":
+            for batch, query_len, kv_len in EMPTY:
+                yield Asked((name,), (query_len, kv_len), "" if batch else "no-batch", batch=batch)
+            continue
+        for features in _closed((name,), declared):
+            lengths = FEATURES[name].lengths if whole else FEATURES[name].lengths[-1:]
+            for each in lengths:
+                yield from _variants(Asked(features, _fitting(features, each)), head_dims)
+
+
+def _variants(asked: Asked, head_dims: Sequence[int]) -> Iterator[Asked]:
+    """The ways in which one feature is asked for."""
+    features = set(asked.features)
+    if "value_width" in features:
+        for dim in head_dims[1:] or [2 * head_dims[0]]:
+            yield asked._replace(variant=f"value-{dim}", value_head_dim=dim)
+        return
+    yield asked
+    if asked.features == ("grouped",):
+        yield asked._replace(variant="one-key-head")
+    if asked.features == ("fewer_dims",):
+        yield asked._replace(variant="two-dims")
+    if features <= {"padding", "nan_behind_mask"} and "padding" in features:
+        yield asked._replace(variant="at-the-beginning")
+
+
+def _together(declared: Sequence[str], whole: bool) -> Iterator[Asked]:
+    """The features two by two, and as many at once as go together."""
+    others = [name for name in declared if FEATURES[name].with_others]
+    for pair in itertools.combinations(others, 2) if whole else ():
+        if apart(*pair):
+            continue
+        closed = next(iter(_closed(pair, declared)), None)
+        # A feature that needs the other one has been asked for already.
+        if closed is not None and closed not in {
+            features for name in pair for features in _closed((name,), declared)
+        }:
+            yield Asked(closed, _fitting(closed, EDGE))
+    everything: list[str] = []
+    for name in others:
+        if not any(apart(name, other) for other in everything):
+            everything.append(name)
+    if len(everything) > 2:
+        for features in {tuple(everything), tuple(n for n in everything if n != "chunks")}:
+            yield Asked(features, _fitting(features, EDGE), "all")
+
+
+def _closed(features: Sequence[str], declared: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The features with each declared way to give them what they need, in the order declared."""
+    open_needs = [
+        need
+        for name in features
+        for need in FEATURES[name].needs
+        if not set(need) & set(features) and name not in ("bias_gradients", "sinks_gradients")
+    ]
+    if not open_needs:
+        yield tuple(name for name in declared if name in features)
+        return
+    for name in open_needs[0]:
+        if name in declared and not any(apart(name, each) for each in features):
+            yield from _closed((*features, name), declared)
+
+
+def _fitting(features: Sequence[str], lengths: tuple[int, int]) -> tuple[int, int]:
+    """The lengths, or others where the features want it so."""
+    query_len, kv_len = lengths
+    if "chunks" in features:
+        return lengths if query_len == kv_len else SQUARE
+    if "empty_rows" in features and not set(features) & set(MASKS):
+        return max(lengths), min(lengths)
+    return query_len, kv_len
+
+
+def _has_gradients(asked: Asked) -> bool:
+    """Whether there is anything to be asked of gradients."""
+    features = set(asked.features)
+    if features & {"dropout", "empty_axes"}:
+        return False
+    query_len, kv_len = asked.lengths
+    # Where a NaN is seen by somebody, gradients are what they are.
+    hidden = features & set(MASKS) or ("window" in features and kv_len - query_len > LEFT)
+    return "nan_behind_mask" not in features or bool(hidden)
+
+
+def _sizes(asked: Asked, head_dims: Sequence[int]) -> Sizes:
+    heads, kv_heads = (6, 2) if "grouped" in asked.features else (3, 3)
+    if asked.variant == "one-key-head":
+        kv_heads = 1
+    dim = asked.head_dim or head_dims[0]
+    other = next(iter(head_dims[1:]), 2 * dim)
+    value_dim = asked.value_head_dim or (other if "value_width" in asked.features else dim)
+    return Sizes(asked.batch, heads, kv_heads, *asked.lengths, dim, value_dim)
+
+
+def _checked(fn: object, features: object) -> tuple[str, ...]:
+    """The declared features, in the order of the table."""
+    if not callable(fn):
+        raise ArgumentTypeError(
+            "conformance.fn",
+            f"fn must be a function of query, key and value; got {type(fn).__name__}.",
+        )
+    if isinstance(features, str) or not isinstance(features, Collection):
+        raise ArgumentTypeError(
+            "conformance.features",
+            f'features must be a set of names, such as {{"causal"}}; got {features!r}.',
+        )
+    unknown = sorted(str(name) for name in features if name not in FEATURES)
+    if unknown:
+        raise ArgumentError(
+            "conformance.feature",
+            f"features are {', '.join(FEATURES)}; got {', '.join(unknown)}.",
+        )
+    declared = tuple(name for name in FEATURES if name in features)
+    for name in declared:
+        for need in FEATURES[name].needs:
+            if not set(need) & set(declared):
+                raise ArgumentError(
+                    "conformance.needs",
+                    f"the feature {name} needs {' or '.join(need)}, which "
+                    f"{'is' if len(need) == 1 else 'are'} not declared.",
+                )
+    return declared
+
+
+def _device(device: object) -> torch.device:
+    try:
+        return torch.device(device)  # type: ignore[arg-type]
+    except (RuntimeError, TypeError) as error:
+        raise ArgumentError(
+            "conformance.device",
+            f'device must be one of PyTorch\'s, such as "cuda"; got {device!r}.',
+        ) from error
+
+
+def _check_numbers(dtypes: object, head_dims: object) -> None:
+    if not isinstance(dtypes, Sequence) or not dtypes or not set(dtypes) <= set(DTYPES):
+        raise ArgumentError(
+            "conformance.dtypes",
+            "dtypes must be one or more of float16, bfloat16, float32 and float64; got "
+            f"{dtypes!r}.",
+        )
+    if not isinstance(head_dims, Sequence) or not head_dims:
+        raise ArgumentError(
+            "conformance.head-dims", f"head_dims must be one or more widths; got {head_dims!r}."
+        )
+    for dim in head_dims:
+        check_sizes(head_dims=dim)
+
+
+def _marked(cases: list[ConformanceCase], known: Mapping[str, str]) -> list[ConformanceCase]:
+    """The cases, with the reason at those that are known to fail."""
+    if not isinstance(known, Mapping):
+        raise ArgumentTypeError(
+            "conformance.known-failures",
+            f"known_failures must be a dict from patterns of names to reasons; got {known!r}.",
+        )
+    for pattern in known:
+        if not any(fnmatch.fnmatchcase(case.name, pattern) for case in cases):
+            raise ArgumentError(
+                "conformance.known-failures",
+                f"known_failures names {pattern!r}, which is the name of no case.",
+            )
+    reasons = (
+        next((why for glob, why in known.items() if fnmatch.fnmatchcase(case.name, glob)), "")
+        for case in cases
+    )
+    return [
+        replace(case, known_failure=reason) if reason else case
+        for case, reason in zip(cases, reasons, strict=True)
+    ]

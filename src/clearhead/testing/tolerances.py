@@ -1,0 +1,165 @@
+"""How wrong a result may be: measured each time, never set by hand.
+
+The plain computation, done in the working precision, is wrong by some amount. A kernel in the same
+precision may be wrong by a few times as much, and by the rounding of the largest number it returns.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.errors import ArgumentError, DtypeError, ShapeError
+
+# pytest shows what is raised here without frames of this module.
+__tracebackhide__ = True
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How wrong a result may be, and what that is made of.
+
+    Attributes:
+        factor: how many times the error of the plain computation is allowed.
+        plain_error: the largest error of the plain computation.
+        eps: distance of 1 from the next number of the dtype of the result.
+        largest: the largest number of the truth.
+    """
+
+    factor: float
+    plain_error: float
+    eps: float
+    largest: float
+
+    @property
+    def allowed(self) -> float:
+        """The largest error that passes."""
+        return self.factor * self.plain_error + 2 * self.eps * max(1.0, self.largest)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.allowed:.3g} = {self.factor:g} × {self.plain_error:.3g} (error of the plain "
+            "computation) + rounding"
+        )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What is beyond a tolerance: a sentence about how much, and a line that says where."""
+
+    sentence: str
+    where: str
+
+
+def measured(
+    reference64: Tensor, plain: Tensor, dtype: torch.dtype, factor: float = 3.0
+) -> Tolerance:
+    """The tolerance that the error of `plain` gives a result of this dtype.
+
+    In float64, where no better truth is at hand, `plain` is float32, and its error is counted as
+    many times less as float64 rounds finer.
+    """
+    eps = torch.finfo(dtype).eps
+    truth, approximate = reference64.detach().cpu(), plain.detach().cpu().double()
+    finite = truth.isfinite()
+    if not finite.any():
+        return Tolerance(factor, 0.0, eps, 0.0)
+    plain_error = (approximate - truth)[finite].abs().max().item()
+    if dtype == torch.float64 and plain.dtype == torch.float32:
+        plain_error *= eps / torch.finfo(torch.float32).eps
+    return Tolerance(factor, plain_error, eps, truth[finite].abs().max().item())
+
+
+def difference(actual: Tensor, reference64: Tensor, tolerance: Tolerance) -> Difference | None:
+    """What in `actual` is beyond the tolerance, or stands where NaN or infinity should; or None."""
+    truth, dtype = reference64.detach().cpu(), actual.dtype
+    actual = actual.detach().cpu().double()
+    finite = truth.isfinite()
+    same = torch.where(
+        finite, actual.isfinite(), (actual == truth) | (actual.isnan() & truth.isnan())
+    )
+    if not same.all():
+        return Difference(
+            f"{int((~same).sum())} of {same.numel()} numbers are NaN or infinite where they should "
+            "not be, or the reverse.",
+            _first(~same, actual, truth),
+        )
+    error = (actual - truth).abs().where(finite, 0.0)
+    worst = error.max().item() if error.numel() else 0.0
+    if worst <= tolerance.allowed:
+        return None
+    beyond = int((error > tolerance.allowed).sum())
+    return Difference(
+        f"({str(dtype).removeprefix('torch.')}) is wrong by {worst:.3g}; allowed is {tolerance}.\n"
+        f"{beyond} of {error.numel()} numbers are beyond it.",
+        _first(error == worst, actual, truth),
+    )
+
+
+def assert_no_worse(
+    actual: Tensor, reference64: Tensor, plain: Tensor, factor: float = 3.0, what: str = ""
+) -> None:
+    """Hold `actual` to the accuracy of `plain`: both are approximations of `reference64`.
+
+    Passes if and only if NaN and the infinities stand where they stand in the reference, and
+    elsewhere, with `eps` that of the dtype of `actual`::
+
+        max|actual − reference64|
+            ≤ factor · max|plain − reference64| + 2 · eps · max(1, max|reference64|)
+
+    Args:
+        actual: what is tested, any shape.
+        reference64: the truth, float64, of the same shape.
+        plain: the plain computation in the dtype of `actual`, of the same shape.
+        factor: how many times the error of `plain` is allowed.
+        what: the name of `actual` in the message.
+
+    Raises:
+        AssertionError: `actual` is worse. The message tells where, and by how much.
+        DtypeError, ShapeError, ArgumentError: the comparison itself makes no sense, by dtypes, by
+            shapes, or because `plain` is not finite where it should be.
+
+    Example:
+        >>> scores = torch.randn(7, 13)
+        >>> exponentials = (scores - scores.amax(-1, keepdim=True)).exp()
+        >>> mine = exponentials / exponentials.sum(-1, keepdim=True)
+        >>> truth, plain = scores.double().softmax(-1), scores.softmax(-1)
+        >>> ch.testing.assert_no_worse(mine, truth, plain)
+        >>> ch.testing.assert_no_worse(mine.half().float(), truth, plain, what="the softmax")
+        Traceback (most recent call last):
+        ...
+        AssertionError: the softmax (float32) is wrong by ...; allowed is ...
+    """
+    name = what or "the result"
+    if reference64.dtype != torch.float64:
+        raise DtypeError(
+            "tolerance.reference",
+            f"{name}: reference64 must be float64, and is {reference64.dtype}.",
+        )
+    if plain.dtype != actual.dtype:
+        raise DtypeError(
+            "tolerance.dtype", f"{name}: plain is {plain.dtype}, actual is {actual.dtype}."
+        )
+    if plain.shape != reference64.shape:
+        raise ShapeError(
+            "tolerance.shape",
+            f"{name}: plain is {tuple(plain.shape)}, reference64 {tuple(reference64.shape)}.",
+        )
+    if actual.shape != reference64.shape:
+        raise AssertionError(
+            f"{name} has shape {tuple(actual.shape)}, expected {tuple(reference64.shape)}."
+        )
+    if not plain.cpu()[reference64.cpu().isfinite()].isfinite().all():
+        raise ArgumentError(
+            "tolerance.plain",
+            f"{name}: plain is not finite where reference64 is, so it measures nothing.",
+        )
+    found = difference(actual, reference64, measured(reference64, plain, actual.dtype, factor))
+    if found is not None:
+        between = " " if found.sentence.startswith("(") else ": "
+        raise AssertionError(f"{name}{between}{found.sentence}\n{found.where}")
+
+
+def _first(where: Tensor, actual: Tensor, truth: Tensor) -> str:
+    index = tuple(where.nonzero()[0].tolist())
+    return f"  at {list(index)}: {actual[index].item():.9g}, expected {truth[index].item():.9g}"
