@@ -97,9 +97,9 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         refused(subject=CausalAttention, takes="x"),
         ch.ModelError,
         "check.made",
-        "CausalAttention() could not be made: TypeError: CausalAttention.__init__() missing 4 "
-        "required positional arguments: 'd_in', 'd_out', 'context_length', and 'dropout'\n"
-        "  args=dict(…) are handed to it.",
+        "CausalAttention(dropout=0.0) could not be made: TypeError: CausalAttention.__init__() "
+        "missing 3 required positional arguments: 'd_in', 'd_out', and 'context_length'\n"
+        "  args=dict(…) are handed to it, and what sizes=dict(…) says of its parameters.",
     ),
     (
         refused(subject="attend", takes="qkv"),

@@ -29,10 +29,9 @@ def examine_padded(subject: Subject, contract: Contract, notes: Notes, seed: int
     if not runs(subject, fed, fed.draw(fed.lengths[0], seed), notes):
         return used
     _examine_padding(subject, fed, contract, notes, seed)
-    if not notes.findings:
-        return examine_tokens(subject, contract, notes, seed)
+    sound = not notes.findings
     examine_inputs(subject, _padded(fed, seed), NAMES, notes)
-    return used
+    return examine_tokens(subject, contract, notes, seed) if sound else used
 
 
 def _examine_padding(

@@ -121,8 +121,21 @@ def read(subject: Subject, inputs: Sequence[Tensor]) -> list[Reading]:
     )
     words = ("alibi", "rel", "inv_freq", "rope", "rotary", "cos", "bias", "sink", "pos")
     reading.plain &= not any(word in name for name, _ in module.named_buffers() for word in words)
-    reading.plain &= not any(word in name.lower() for name in vars(module) for word in words)
+    own = [name for name in vars(module) if not name.startswith("_")]
+    reading.plain &= not any(word in name.lower() for name in own for word in words)
+    reading.layers = [
+        (name, _in_batches(fed, inputs), _in_batches(made, inputs), weight)
+        for name, fed, made, weight in reading.layers
+    ]
     return _by_names(reading, inputs[0].shape[-2])
+
+
+def _in_batches(tensor: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    """(batch, len, width), where a layer was fed the tokens of all samples as rows."""
+    for given in inputs:
+        if tensor.ndim == 2 and given.ndim == 3 and len(tensor) == given[..., 0].numel():
+            return tensor.unflatten(0, given.shape[:2])
+    return tensor
 
 
 def _by_names(reading: Reading, tokens: int) -> list[Reading]:

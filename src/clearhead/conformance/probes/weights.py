@@ -37,6 +37,24 @@ def measure(
     return Weights(torch.cat(blocks, -1), products)
 
 
+def solved(query: Tensor, key: Tensor, value: Tensor, context: Tensor) -> Weights | None:
+    """The weights that make a context of known values; None if none do, or many would.
+
+    Args:
+        query, key, value: (batch, heads, len, dim), with fewer tokens than the value is wide.
+        context: (batch, query_len, heads · dim), heads side by side.
+    """
+    num_heads, width = query.shape[1], value.shape[-1]
+    if context.shape[-1] != num_heads * width or not context.isfinite().all():
+        return None
+    context = context.unflatten(-1, (num_heads, width)).transpose(1, 2)
+    value = stages.repeated_heads(value, num_heads)
+    found = context @ torch.linalg.pinv(value)
+    if (found @ value - context).abs().max() > 1e-6 * context.abs().max():
+        return None
+    return Weights(found, stages.scores(query, stages.repeated_heads(key, num_heads)))
+
+
 def slope(measured: Weights, seen: Tensor) -> float | None:
     """How much the log-weights grow with q·k: the scale that was used, if that is a line."""
     weights, products = measured.weights, measured.products

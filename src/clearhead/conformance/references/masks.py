@@ -41,10 +41,14 @@ def _inverted_given(at: Setting) -> Tensor:
     return right_visible(at._replace(mask=~at.mask))
 
 
-def _transposed(at: Setting) -> Tensor:
-    return (
-        right_visible(at._replace(mask=None)).mT if at.query_len == at.kv_len else right_visible(at)
-    )
+def _inverted_beside(right: int) -> Callable[[Setting], Tensor]:
+    """Causal the wrong way round, and the diagonal beside where it belongs."""
+
+    def seen(at: Setting) -> Tensor:
+        past = visible(at._replace(contract=Contract(causal=True), mask=None), at.offset, 0, right)
+        return ~past & _uncaused(at)
+
+    return seen
 
 
 def _other_sample(pick: Callable[[Tensor], Tensor]) -> Callable[[Setting], Tensor]:
@@ -77,8 +81,16 @@ MASKS = [
         "the future is visible and the past hidden, the token itself visible",
         "torch.triu where torch.tril is meant, or the mask transposed: the mask to keep is "
         "torch.tril(torch.ones(n, n))",
-        {"visible": _transposed},
-        is_masked,
+        {"visible": _inverted_beside(-1)},
+        lambda contract: contract.causal,
+    ),
+    Mutant(
+        "mask.inverted",
+        "the future is visible and the past hidden, and the next token with it",
+        "masked_fill fills where its mask is True, and torch.tril(…, diagonal=1) is True on what "
+        "must stay visible: use torch.triu(…, diagonal=1)",
+        {"visible": _inverted_beside(1)},
+        lambda contract: contract.causal,
     ),
     Mutant(
         "mask.missing",
