@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from tests.conformance.functions import inverted, plain
-from tests.conformance.modules import (
+from tests.conformance.bank.functions import inverted, plain
+from tests.conformance.bank.modules import (
     ARGS,
     WIDE,
     CausalAttention,

@@ -1,6 +1,7 @@
 """The arguments of a constructor, where they are not given: from the sizes, or from an instance."""
 
 import inspect
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import nn
 from clearhead.conformance.contract import SIZE_NAMES, Contract
 
 DROPPED = ("dropout", "drop", "p", "attn_dropout", "dropout_p", "attn_drop", "attention_dropout")
+MISSING = object()
 PLAIN = (int, float, bool, str, type(None))
 
 
@@ -44,8 +46,10 @@ def arguments_again(
     """
     found = declared_arguments(type(instance), contract)
     for name, parameter in parameters(type(instance)).items():
-        shown = vars(instance).get(name, vars(instance).get(f"_{name}", parameter.empty))
-        if shown is not parameter.empty and isinstance(shown, PLAIN):
+        shown = getattr(instance, name, getattr(instance, f"_{name}", MISSING))
+        if isinstance(shown, nn.Dropout):
+            shown = shown.p
+        if isinstance(shown, PLAIN):
             found[name] = shown
         elif name not in found and size_of(name) in widths:
             found[name] = widths[size_of(name) or ""]
@@ -55,13 +59,16 @@ def arguments_again(
 
 
 def parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """The parameters of a constructor that have names of their own."""
-    try:
-        signature = inspect.signature(cls)
-    except (TypeError, ValueError):  # some constructors in C have none
-        return {}
-    return {
-        name: each
-        for name, each in signature.parameters.items()
-        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
-    }
+    """The parameters of a constructor that have names, those of the parent's for **others too."""
+    found: dict[str, inspect.Parameter] = {}
+    for kind in cls.__mro__:
+        own = kind.__dict__.get("__init__")
+        if not isinstance(own, types.FunctionType):
+            continue
+        _, *mine = inspect.signature(own).parameters.values()
+        for each in mine:
+            if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
+                found.setdefault(each.name, each)
+        if not any(each.kind is each.VAR_KEYWORD for each in mine):
+            break
+    return found

@@ -9,6 +9,7 @@ from clearhead.conformance.making import arguments_again, parameters, size_of
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.reading import role
 from clearhead.conformance.refusals import deliberate, first_line
+from clearhead.conformance.sizes import kept_masks
 from clearhead.conformance.subject import Subject
 
 PAIRS = (("d_out", "d_in"), ("d_context", "d_in"), ("value_head_dim", "head_dim"))
@@ -86,9 +87,11 @@ def _works(subject: Subject, args: dict[str, Any], run: Callable[[Subject], obje
 
 
 def _shown(module: nn.Module, d_in: int) -> dict[str, int]:
-    """The widths that the layers show."""
+    """The sizes that layers and masks show."""
+    shown = {"d_in": d_in}
+    for mask in kept_masks(module).values():
+        shown["context_length"] = mask.shape[-1]
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear) and role(name) in ("q", "qkv"):
-            width = part.out_features // (3 if role(name) == "qkv" else 1)
-            return {"d_in": d_in, "d_out": width}
-    return {"d_in": d_in}
+            shown["d_out"] = part.out_features // (3 if role(name) == "qkv" else 1)
+    return shown
