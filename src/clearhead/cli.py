@@ -278,7 +278,12 @@ def check(
             seed=seed,
             **{name: value for name, value in declared.items() if value is not None},
         )
-    print(report.to_json() if as_json else report)
+    if as_json:
+        print(report.to_json())
+    else:
+        from clearhead.drawing.checked import print_report
+
+        print_report(Console(), report)
     if html is not None:
         html.write_text(report.to_html(), encoding="utf-8")
     if not report.ok:

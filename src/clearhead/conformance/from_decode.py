@@ -149,7 +149,8 @@ def _judge_wrong(
     else:
         notes.found(
             "cache.offset",
-            "with a cache, tokens get other positions than without",
+            "with a cache, tokens get other positions than without; whether they are rotated does "
+            "not show, hence two names",
             measured,
             "give the token its position: past_len + i",
             ("rope.offset",),

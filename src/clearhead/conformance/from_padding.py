@@ -132,7 +132,8 @@ def _judge_padding(measured: padding.Padded, notes: Notes) -> None:
     elif measured.by_padding:
         notes.found(
             "mask.padding-ignored",
-            "padding tokens are attended to",
+            "padding tokens are attended to, and less than real ones: which of the names it is does "
+            "not show from outside, since all of them let padding through",
             text,
             FIX,
             ("mask.multiplied", "mask.added-as-number", "mask.after-softmax"),

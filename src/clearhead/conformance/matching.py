@@ -218,9 +218,12 @@ def fitted_scale(cases: Sequence[Case]) -> list[Mutant]:
     def error(exponent: float) -> float:
         return case.error(scaled(exponent))
 
-    grid = [step / 4 for step in range(-32, 25)]
-    best = min(grid, key=error)
-    low, high = best - 0.25, best + 0.25
+    grid = [step / 2 for step in range(-16, 13)]
+    errors = [error(exponent) for exponent in grid]
+    if min(errors) > MOSTLY:
+        return []
+    best = grid[errors.index(min(errors))]
+    low, high = best - 0.5, best + 0.5
     for _ in range(60):
         third = (high - low) / 3
         if error(low + third) < error(high - third):

@@ -181,8 +181,8 @@ def examine_state(
         )
     for name in sorted(set(masks) & saved - set(trained)):
         notes.tell(
-            f"the mask {name} is saved with the weights; register_buffer(…, persistent=False) "
-            "would leave it out"
+            f"the buffer {name!r} holds a mask and is saved with the weights; "
+            f"register_buffer({name!r}, …, persistent=False) leaves it out"
         )
     if longest is None or longest > 600:
         return

@@ -68,13 +68,25 @@ def _tiled_over_heads(at: Setting) -> Tensor:
 
 
 MASKS = [
-    Mutant(
-        "mask.inverted",
-        "what must be hidden is visible, and what must be visible is hidden",
-        "masked_fill fills where its mask is True, and torch.tril is True on what must stay "
-        "visible: use torch.triu(…, diagonal=1), or ~mask",
-        {"visible": _inverted},
-        is_masked,
+    *(
+        Mutant(
+            "mask.inverted",
+            detail,
+            "masked_fill fills where its mask is True, and torch.tril is True on what must stay "
+            "visible: use torch.triu(…, diagonal=1), or ~mask",
+            {"visible": _inverted},
+            needs,
+        )
+        for detail, needs in (
+            (
+                "the future is visible and the past is hidden",
+                lambda contract: contract.causal and contract.window is None,
+            ),
+            (
+                "what must be hidden is visible, and what must be visible is hidden",
+                lambda contract: contract.window is not None,
+            ),
+        )
     ),
     Mutant(
         "mask.inverted",
