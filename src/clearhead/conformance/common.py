@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from clearhead.conformance.contract import Contract
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import gradients, inputs, repeating
+from clearhead.conformance.reading import read
 from clearhead.conformance.subject import Subject
 
 SAME = 1e-5
@@ -211,12 +212,44 @@ def examine_training(
             "softmax first, dropout then: self.dropout(torch.softmax(scores, dim=-1))",
         )
     else:
-        _judge_mean(drawn, contract.dropout, notes)
+        inside = None if _unbiased(drawn) else _draws_inside(subject, given)
+        _judge_mean(inside or drawn, contract.dropout, notes)
+
+
+def _draws_inside(subject: Subject, given: Sequence[Tensor]) -> repeating.Draws | None:
+    """The draws of the context, which no residual hides; None where it cannot be read."""
+    ways = read(subject, given)
+    name = ways[0].behind if ways else None
+    if name is None or subject.module is None:
+        return None
+    seen: list[Tensor] = []
+    layer = subject.module.get_submodule(name)
+    hook = layer.register_forward_pre_hook(lambda part, args: seen.append(args[0].detach()))
+
+    def run() -> Tensor:
+        seen.clear()
+        subject(*given)
+        return seen[0]
+
+    try:
+        still = run()
+        with subject.training(), torch.no_grad():
+            return repeating.draws(run, None, still, DRAWS)
+    finally:
+        hook.remove()
+
+
+def _tolerance(drawn: repeating.Draws) -> float:
+    return max(4 * drawn.uncertain, 0.02)
+
+
+def _unbiased(drawn: repeating.Draws) -> bool:
+    return abs(drawn.shrinks - 1) < _tolerance(drawn)
 
 
 def _judge_mean(drawn: repeating.Draws, dropout: float, notes: Notes) -> None:
     kept = 1 - dropout
-    tolerance = max(4 * drawn.uncertain, 0.02)
+    tolerance = _tolerance(drawn)
     if abs(drawn.shrinks - kept) < tolerance < abs(drawn.shrinks - 1):
         notes.found(
             "dropout.unscaled",
@@ -224,7 +257,7 @@ def _judge_mean(drawn: repeating.Draws, dropout: float, notes: Notes) -> None:
             f"the mean of {DRAWS} draws is {drawn.shrinks:.3f} times the output without dropout",
             "F.dropout(weights, p) scales; a mask of one's own must be divided by 1 - p",
         )
-    elif abs(drawn.shrinks - 1) < tolerance:
+    elif _unbiased(drawn):
         notes.right("dropout")
     else:
         notes.tell(f"the mean over dropout is {drawn.shrinks:.3f} times the output without it")

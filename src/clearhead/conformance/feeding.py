@@ -115,6 +115,7 @@ def runs(subject: Subject, fed: Tokens, main: Tensor, notes: Notes) -> bool:
                 f"raised {type(error).__name__}: {error}\n"
                 "If it needs other sizes, give them: sizes=dict(d_in=…, context_length=…).",
             ) from error
+    output = subject.settled((main,), output)
     if output.ndim != main.ndim or output.shape[:-1] != main.shape[:-1]:
         raise ModelError(
             "check.output",

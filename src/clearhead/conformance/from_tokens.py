@@ -111,9 +111,9 @@ def judge_reading(
             return explanation
     way = ways[0]
     found = explain(way.cases, way.contract, lambda contract: [])
-    if way.plain and way.sure:
+    if way.plain:
         # Nothing but the projections has weights, so that nothing else can be meant.
-        notes.unnamed = True
+        notes.unnamed = way.sure
         _judge_own_weights(subject, inputs, fed, way.contract, notes)
     case = max(way.cases, key=lambda each: each.under(found.contract).error(RIGHT))
     notes.skip(
@@ -139,11 +139,12 @@ def _judge_own_weights(
     tokens = min(FEW, width - 1)
     if tokens < 3:
         return
-    ways = cases_of(subject, [(x[..., :tokens, :],)], fed.num_heads, contract, fed.width)
-    case = ways[0].cases[0]
-    measured = weights.solved(*_apart(case), case.target)
-    if measured is not None:
-        judge_weights(notes, case, measured, contract)
+    for way in cases_of(subject, [(x[..., :tokens, :],)], fed.num_heads, contract, fed.width):
+        case = way.cases[0]
+        measured = weights.solved(*_apart(case), case.target)
+        if measured is not None:
+            judge_weights(notes, case, measured, contract)
+            return
 
 
 def _judge_outside(
