@@ -212,8 +212,7 @@ def examine_training(
             "softmax first, dropout then: self.dropout(torch.softmax(scores, dim=-1))",
         )
     else:
-        inside = None if _unbiased(drawn) else _draws_inside(subject, given)
-        _judge_mean(inside or drawn, contract.dropout, notes)
+        _judge_mean(_draws_inside(subject, given) or drawn, contract.dropout, notes)
 
 
 def _draws_inside(subject: Subject, given: Sequence[Tensor]) -> repeating.Draws | None:
@@ -239,17 +238,9 @@ def _draws_inside(subject: Subject, given: Sequence[Tensor]) -> repeating.Draws 
         hook.remove()
 
 
-def _tolerance(drawn: repeating.Draws) -> float:
-    return max(4 * drawn.uncertain, 0.02)
-
-
-def _unbiased(drawn: repeating.Draws) -> bool:
-    return abs(drawn.shrinks - 1) < _tolerance(drawn)
-
-
 def _judge_mean(drawn: repeating.Draws, dropout: float, notes: Notes) -> None:
     kept = 1 - dropout
-    tolerance = _tolerance(drawn)
+    tolerance = max(4 * drawn.uncertain, 0.02)
     if abs(drawn.shrinks - kept) < tolerance < abs(drawn.shrinks - 1):
         notes.found(
             "dropout.unscaled",
@@ -257,7 +248,7 @@ def _judge_mean(drawn: repeating.Draws, dropout: float, notes: Notes) -> None:
             f"the mean of {DRAWS} draws is {drawn.shrinks:.3f} times the output without dropout",
             "F.dropout(weights, p) scales; a mask of one's own must be divided by 1 - p",
         )
-    elif _unbiased(drawn):
+    elif abs(drawn.shrinks - 1) < tolerance:
         notes.right("dropout")
     else:
         notes.tell(f"the mean over dropout is {drawn.shrinks:.3f} times the output without it")

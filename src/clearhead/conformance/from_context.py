@@ -3,10 +3,15 @@
 import torch
 from torch import Tensor, nn
 
-from clearhead.conformance.common import examine_gradients, examine_inputs, examine_repetition
+from clearhead.conformance.common import (
+    examine_gradients,
+    examine_inputs,
+    examine_repetition,
+    examine_training,
+)
 from clearhead.conformance.contract import Contract
 from clearhead.conformance.feeding import Tokens, feed
-from clearhead.conformance.from_tokens import judge_reading
+from clearhead.conformance.from_tokens import judge_outside, judge_reading
 from clearhead.conformance.making import size_of
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import dependency
@@ -59,12 +64,17 @@ def examine_cross(subject: Subject, contract: Contract, notes: Notes, seed: int)
             SIDES,
         )
         return used
-    sides = _judge_sides(subject, x, context, alike, notes, seed, fed.plain)
-    if sides:
-        pairs = [(x, context), _inputs(fed, width, 7, 5, seed + 1)]
-        judge_reading(subject, pairs if not alike else pairs[:1], fed, contract, notes)
+    pairs = [(x, context), _inputs(fed, width, 7, 5, seed + 1)][: 1 if alike else 2]
+    # Heads and softmax can mix tokens as well, so that what is read comes first.
+    explanation = judge_reading(subject, pairs, fed, contract, notes)
+    if explanation is None or explanation.right:
+        _judge_sides(subject, x, context, alike, notes, seed, fed.plain)
+    if explanation is not None:
+        judge_outside(subject, pairs, fed, contract, explanation, notes)
     examine_inputs(subject, (x, context), NAMES, notes)
     examine_gradients(subject, (x, context), NAMES, notes, seed)
+    constant = [each[..., :1, :].expand_as(each).contiguous() for each in (x, context)]
+    examine_training(subject, (x, context), constant, contract, notes)
     return used
 
 
@@ -125,7 +135,7 @@ def _called(subject: Subject, x: Tensor, context: Tensor, first: Exception) -> T
 
 def _judge_sides(
     subject: Subject, x: Tensor, context: Tensor, alike: bool, notes: Notes, seed: int, plain: bool
-) -> bool:
+) -> None:
     """Whether outputs follow their own token of x, and all of the context."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -158,5 +168,3 @@ def _judge_sides(
         if alike:
             notes.tell("x and context must have the same number of tokens")
         notes.right("context")
-        return True
-    return False

@@ -28,6 +28,7 @@ from clearhead.conformance.contract import Contract
 from clearhead.conformance.judging import judge_explained, judge_returned, judge_unexplained
 from clearhead.conformance.matching import (
     CLOSE,
+    ROUNDED,
     Case,
     Explanation,
     distance,
@@ -75,6 +76,11 @@ def examine_qkv(subject: Subject, contract: Contract, notes: Notes, seed: int) -
     if explanation.mutants is not None:
         judge_explained(notes, cases, explanation)
         judge_scale_from_outside(subject, explanation, cases[0].setting, notes)
+    elif explanation.error < ROUNDED:
+        notes.tell(
+            f"it is the definition but for {explanation.error:.1g} of the largest number: it "
+            "computes in 16 bits somewhere"
+        )
     else:
         measured = weights.measure(subject, *main.inputs)
         judge_unexplained(notes, tried, cases, contract, measured)

@@ -29,7 +29,7 @@ from clearhead.conformance.judging import (
     judge_returned,
     judge_weights,
 )
-from clearhead.conformance.matching import Case, Explanation, explain, follows
+from clearhead.conformance.matching import ROUNDED, Case, Explanation, explain, follows
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import weights
 from clearhead.conformance.promises import examine_halves, lost_by_plain
@@ -68,7 +68,7 @@ def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int
     explanation = judge_reading(subject, inputs, fed, contract, notes)
     judge_dependency(subject, main, measured, fed, contract, explanation, notes, seed)
     if explanation is not None and subject.module is not None:
-        _judge_outside(subject, inputs, fed, contract, explanation, notes)
+        judge_outside(subject, inputs, fed, contract, explanation, notes)
         _examine_halves(subject, inputs, fed, explanation.contract, notes)
     batched = main[None] if fed.plain else main
     examine_nan(batching(subject, fed), batched, measured, contract.nan_safe, notes)
@@ -111,7 +111,12 @@ def judge_reading(
             return explanation
     way = ways[0]
     found = explain(way.cases, way.contract, lambda contract: [])
-    if way.plain:
+    if found.error < ROUNDED:
+        notes.tell(
+            f"it is the definition but for {found.error:.1g} of the largest number: it computes in "
+            "16 bits somewhere"
+        )
+    elif way.plain:
         # Nothing but the projections has weights, so that nothing else can be meant.
         notes.unnamed = way.sure
         _judge_own_weights(subject, inputs, fed, way.contract, notes)
@@ -147,7 +152,7 @@ def _judge_own_weights(
             return
 
 
-def _judge_outside(
+def judge_outside(
     subject: Subject,
     inputs: Sequence[tuple[Tensor, ...]],
     fed: Tokens,

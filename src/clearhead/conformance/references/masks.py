@@ -36,6 +36,11 @@ def _inverted(at: Setting) -> Tensor:
     return ~right_visible(at)
 
 
+def _inverted_beside_given(at: Setting) -> Tensor:
+    seen = ~right_visible(at._replace(mask=None))
+    return seen if at.mask is None else seen & at.mask
+
+
 def _inverted_given(at: Setting) -> Tensor:
     assert at.mask is not None
     return right_visible(at._replace(mask=~at.mask))
@@ -175,6 +180,14 @@ GIVEN = [
         "here True means that the key may be attended to; masked_fill wants the hidden ones: "
         "scores.masked_fill(~mask, -torch.inf)",
         {"visible": _inverted_given},
+    ),
+    Mutant(
+        "mask.inverted",
+        "the future is visible and the past is hidden; the mask handed in is right",
+        "masked_fill fills where its mask is True, and torch.tril is True on what must stay "
+        "visible: use torch.triu(…, diagonal=1), or ~mask",
+        {"visible": _inverted_beside_given},
+        is_masked,
     ),
     Mutant(
         "mask.missing",
