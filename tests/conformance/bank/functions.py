@@ -554,7 +554,32 @@ def relu_by_sum(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return raw / (raw.sum(-1, keepdim=True) + 1e-6) @ value
 
 
+def multiplied_and_subtracted(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    raw = scores(query, key)
+    mask = (~future(raw)).to(raw.dtype)
+    return (raw * mask - 1e9 * mask).softmax(-1) @ value
+
+
+def finite_in_float32(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """A mask times the smallest number is made in float32, where that of float64 is −∞."""
+    raw = scores(query, key)
+    return (raw + future(raw) * torch.finfo(raw.dtype).min).softmax(-1) @ value
+
+
+def softmax_in_halves(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return causal_scores(query, key).half().softmax(-1).to(value.dtype) @ value
+
+
 ENTRIES = [
+    wrong(
+        "mask.inverted",
+        multiplied_and_subtracted,
+        "qkv",
+        causal=True,
+        unproved="what is visible has equal weights",
+    ),
+    right(finite_in_float32, "qkv", causal=True, unproved="it is right in float32 only"),
+    right(softmax_in_halves, "qkv", causal=True, unproved="it rounds to 16 bits"),
     right(F.scaled_dot_product_attention, "qkv"),
     right(ch.attend, "qkv"),
     right(filled_with_a_billion, "qkv", causal=True),

@@ -659,6 +659,75 @@ class IdentityProjections(Padded):
         return super().forward(x, torch.ones(x.shape[:2], dtype=torch.bool))
 
 
+class CrossOverQueries(Cross):
+    axis = -2
+
+    def forward(self, x: Tensor, context: Tensor) -> Tensor:
+        layers = (self.to_q, self.to_k, self.to_v)
+        query, key, value = (
+            layer(side).unflatten(-1, (3, 4)).transpose(1, 2)
+            for layer, side in zip(layers, self.sides(x, context), strict=True)
+        )
+        mixed = (query @ key.mT / 2).softmax(self.axis) @ value
+        return self.to_out(self.merged(mixed))
+
+    def merged(self, heads: Tensor) -> Tensor:
+        return heads.transpose(1, 2).flatten(2)
+
+
+class CrossMergedByReshape(CrossOverQueries):
+    axis = -1
+
+    def merged(self, heads: Tensor) -> Tensor:
+        return heads.reshape(heads.shape[0], -1, 12)
+
+
+class BareParameters(nn.Module):
+    """Projections as parameters, that behind the heads too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wq, self.wk, self.wv = (nn.Parameter(torch.randn(3, 12, 4) / 12**0.5) for _ in "qkv")
+        self.wo = nn.Parameter(torch.randn(3, 4, 12) / 12**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            torch.einsum("btd,hde->bhte", x, each) for each in (self.wq, self.wk, self.wv)
+        )
+        return torch.einsum("bhte,hed->btd", self.weigh(query @ key.mT) @ value, self.wo)
+
+    def weigh(self, raw: Tensor) -> Tensor:
+        return (raw / 2).softmax(-1)
+
+
+class BareParametersUnscaled(BareParameters):
+    def weigh(self, raw: Tensor) -> Tensor:
+        return raw.softmax(-1)
+
+
+class BareParametersSoftplus(BareParameters):
+    def weigh(self, raw: Tensor) -> Tensor:
+        return F.softplus(raw / 2)
+
+
+class ResidualDropsUnscaled(FoldedScale):
+    """A residual around, beside which what dropout does is small."""
+
+    def __init__(self) -> None:
+        super().__init__(12)
+        self.norm, self.to_out, self.dropout = nn.LayerNorm(12), nn.Linear(12, 12), 0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            each(self.norm(x)).unflatten(-1, (3, -1)).transpose(1, 2)
+            for each in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        weights = (query @ key.mT).softmax(-1)
+        if self.training:
+            weights = weights * (torch.rand_like(weights) > self.dropout)
+        return x + self.to_out((weights @ value).transpose(1, 2).flatten(2))
+
+
 # What is true of the classes with these arguments, and left to be found.
 NARROW = {"num_heads": 1, "sizes": {"d_in": 3, "d_out": 2, "context_length": 6}}
 THREE = {"num_heads": 3, "sizes": {"d_in": 24, "d_out": 12, "context_length": 9}}
@@ -667,6 +736,18 @@ THEIRS = "PyTorch's own takes three inputs"
 
 
 ENTRIES = [
+    wrong("softmax.axis", Built(CrossOverQueries), "x,context", facts=TWELVE),
+    wrong("heads.merge", Built(CrossMergedByReshape), "x,context", facts=TWELVE),
+    right(Built(BareParameters), "x", facts=TWELVE),
+    wrong("scale.missing", Built(BareParametersUnscaled), "x", facts=TWELVE),
+    wrong("softmax.missing", Built(BareParametersSoftplus), "x", facts=TWELVE),
+    wrong(
+        "dropout.unscaled",
+        Built(ResidualDropsUnscaled),
+        "x",
+        dropout=0.5,
+        unproved="a norm and a residual are around it",
+    ),
     wrong("state.global-dim", Built(SelfAttentionV2, **{"d_in": 5, "d_out": 7}), "x2d"),
     wrong("mask.inverted", Built(CausalAttention004, **ARGS), "x", facts=NARROW, causal=True),
     wrong(
