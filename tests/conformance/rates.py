@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import clearhead as ch
 from clearhead.errors import ModelError
 from tests.conformance.bank.entry import Entry
+from tests.conformance.bank.modules import MultiHeadAttention
 
 BANKS = {"open": "tests.conformance.bank", "held-out": "tests.conformance.bank.held_out"}
 
@@ -115,8 +116,18 @@ def rates(entries: Sequence[Entry]) -> Rates:
     return Rates([outcome(entry) for entry in entries])
 
 
+def seconds_of_width_64() -> float:
+    """CPU seconds of one check of a module of width 64."""
+    sizes = {"d_in": 64, "d_out": 64, "num_heads": 4, "context_length": 64, "dropout": 0.1}
+    start = time.process_time()
+    report = ch.check(MultiHeadAttention, takes="x", args=sizes, causal=True, dropout=0.1)
+    assert report.ok
+    return time.process_time() - start
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bank", nargs="?", default="open", choices=BANKS)
     bank = importlib.import_module(BANKS[parser.parse_args().bank])
     print(rates(bank.ENTRIES))
+    print(f"one check of a module of width 64: {seconds_of_width_64():.2f} CPU seconds")

@@ -106,7 +106,8 @@ def _judge_unread(
         notes.tell("the order of the tokens matters: it has positions of some kind")
         return
     spread = constant.measure(run, x[0, 0], (tokens, tokens - 1))
-    if spread > 1e-4 and contract.sinks is None and notes.unnamed:
+    even = spread > 1e-4 and constant.grows_evenly(run, x[0, 0], tokens)
+    if even and contract.sinks is None and notes.unnamed:
         notes.found(
             "softmax.missing",
             "the weights of a query do not sum to one",

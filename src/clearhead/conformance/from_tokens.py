@@ -148,7 +148,10 @@ def _judge_own_weights(
         case = way.cases[0]
         measured = weights.solved(*_apart(case), case.target)
         if measured is not None:
-            judge_weights(notes, case, measured, contract)
+            if weights.normalised_otherwise(measured):
+                notes.tell("the weights of a query do not sum to one, as with a sink or a skip")
+            else:
+                judge_weights(notes, case, measured, contract)
             return
 
 

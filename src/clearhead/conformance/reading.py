@@ -196,8 +196,9 @@ def _by_names(reading: Reading, tokens: int) -> list[Reading]:
     if not {"q", "k", "v"} <= set(reading.by_role) and not _fused(reading):
         return reading.guesses()
     width = sum(each.shape[-1] for each in reading.by_role.get("v", []))
-    for name, context in later:
-        # The layer behind the heads takes what all of them give.
+    for index, (name, context) in enumerate(later):
+        # The layer behind the heads takes what all of them give. One before it may do anything.
+        reading.plain &= index == 0
         if _fused(reading) or (context.numel() % tokens == 0 and context.shape[-1] >= width):
             reading.context, reading.behind = context, name
             break

@@ -710,6 +710,21 @@ class BareParametersSoftplus(BareParameters):
         return F.softplus(raw / 2)
 
 
+class MayAttendToNothing(BareParameters):
+    """exp(s) / (1 + Σ exp(s)), a sink of score 0 that nobody declares."""
+
+    def weigh(self, raw: Tensor) -> Tensor:
+        grown = (raw / 2).exp()
+        return grown / (1 + grown.sum(-1, keepdim=True))
+
+
+class ValueSkip(BareParameters):
+    """Each token keeps its own value beside what it attends to."""
+
+    def weigh(self, raw: Tensor) -> Tensor:
+        return super().weigh(raw) + torch.eye(raw.shape[-1], dtype=raw.dtype)
+
+
 class ResidualDropsUnscaled(FoldedScale):
     """A residual around, beside which what dropout does is small."""
 
@@ -739,6 +754,8 @@ ENTRIES = [
     wrong("softmax.axis", Built(CrossOverQueries), "x,context", facts=TWELVE),
     wrong("heads.merge", Built(CrossMergedByReshape), "x,context", facts=TWELVE),
     right(Built(BareParameters), "x", facts=TWELVE),
+    right(Built(MayAttendToNothing), "x", unproved="it has a sink that is not declared"),
+    right(Built(ValueSkip), "x", unproved="the value is added"),
     wrong("scale.missing", Built(BareParametersUnscaled), "x", facts=TWELVE),
     wrong("softmax.missing", Built(BareParametersSoftplus), "x", facts=TWELVE),
     wrong(
