@@ -295,14 +295,19 @@ def check(
     if as_json and found is not None:
         whole = json.loads(report.to_json()) | {"profile": found.as_dict()}
         print(json.dumps(whole, ensure_ascii=False, indent=2))
+    elif as_json:
+        print(report.to_json())
     else:
-        print(report.to_json() if as_json else report)
+        from clearhead.drawing.checked import print_report
+
+        print_report(Console(), report)
         if found is not None:
             print(f"\n{found}")
     if html is not None:
-        page, end = report.to_html(), "</body></html>"
+        page = report.to_html()
         if found is not None:
-            page = page.removesuffix(end) + found._repr_html_() + end
+            before, end, after = page.rpartition("</body>")
+            page = before + found._repr_html_() + end + after
         html.write_text(page, encoding="utf-8")
     if not report.ok:
         raise typer.Exit(1)

@@ -60,7 +60,8 @@ class Case:
         query, key, declared = self.query, self.key, self.declared
         if "rope" in declared:
             rope = declared["rope"] | change.get("rope", {})
-            query = turn(query, key.shape[-2] - query.shape[-2], **rope)
+            start = change.get("query_start", key.shape[-2] - query.shape[-2])
+            query = turn(query, start, **rope)
             key = turn(key, 0, **rope)
         if change.get("tiled"):
             key = key.repeat(1, query.shape[1] // key.shape[1], 1, 1)
@@ -88,7 +89,7 @@ class Case:
         if change.get("multiplied"):
             scores = scores * seen
         elif change.get("added"):
-            scores = scores + seen.to(scores.dtype)
+            scores = scores + change["added"] * seen
         elif not (change.get("after_softmax") or change.get("late_cap")):
             # A row that sees nothing is never judged, and must not spoil the gradients of others.
             scores = scores.masked_fill(~seen & seen.any(dim=-1, keepdim=True), -math.inf)
@@ -140,7 +141,7 @@ class Case:
         return replace(self, **fields)
 
 
-def turn(x: Tensor, start: int, base: float, layout: str) -> Tensor:
+def turn(x: Tensor, start: int, base: float = 10000.0, layout: str = "half") -> Tensor:
     pairs = x.shape[-1] // 2
     positions = start + torch.arange(x.shape[-2], dtype=x.dtype)
     angles = positions[:, None] * base ** -(torch.arange(pairs, dtype=x.dtype) / pairs)
@@ -317,7 +318,8 @@ def cases(
         return
     width = width_of(thing, declared)
     if takes in ("x", "decode", "x2d"):
-        lengths = [7, 1, min(13, sizes.get("context_length", 13))]
+        longest = sizes.get("context_length", 13)
+        lengths = [min(7, longest), 1, min(13, longest)]
         for n in lengths:
             x = draw(n, width) if takes == "x2d" else draw(3, n, width)
             yield Case((x,), **project(thing, x, x, declared))

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from tests.conformance.test_bank import ENTRIES
+from tests.conformance.bank import ENTRIES
 from tests.surface import MODULES, ROOT
 
 CODE = re.compile(

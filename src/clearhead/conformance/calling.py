@@ -73,7 +73,13 @@ def _by_parameters(
         return None
     x = tensors[0]
     named: dict[str, Any] = {}
-    if "attention_mask" in parameters:
+    theirs = any(each.__module__.startswith("transformers.") for each in type(run).__mro__)
+    if "attention_mask" in parameters and takes == "x,mask" and not theirs:
+        # Somebody's own code with their names: it takes what is said that it takes.
+        named["attention_mask"] = tensors[1]
+    elif "attention_mask" in parameters and (
+        theirs or causal or parameters["attention_mask"].default is inspect.Parameter.empty
+    ):
         seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
         if causal:
             seen = seen.tril()

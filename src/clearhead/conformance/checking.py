@@ -65,7 +65,7 @@ def check(
     promised = _contract(contract, sizes, declared)
     notes = Notes()
     with undisturbed():
-        found = Subject(subject, takes, args, bool(promised.causal), seed)
+        found = Subject(subject, takes, args, promised, seed)
         with left_alone(found.original, found.copied):
             examine = EXAMINATIONS[takes]
             sizes_used = examine(found, promised, notes, seed)

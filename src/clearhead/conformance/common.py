@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from clearhead.conformance.contract import Contract
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import gradients, inputs, repeating
+from clearhead.conformance.reading import read
 from clearhead.conformance.subject import Subject
 
 SAME = 1e-5
@@ -15,19 +16,27 @@ DRAWS = 150
 DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
-def examine_repetition(subject: Subject, given: Sequence[Tensor], notes: Notes) -> bool:
+def examine_repetition(
+    subject: Subject, given: Sequence[Tensor], contract: Contract, notes: Notes
+) -> bool:
     """Whether the same call gives the same; nothing else can be measured where it does not."""
-    gap = repeating.changed(lambda: subject(*(each.clone() for each in given)))
+    gap = repeating.changed(lambda: subject(*given))
     if gap <= SAME:
         return True
     measured = f"three equal calls differ by up to {gap:.3g} of the largest number"
-    if has_dropout(subject):
+    declared = bool(contract.dropout)
+    if declared or has_dropout(subject):
+        sentence = "dropout is active in eval mode: the same call twice gives two results"
         notes.found(
             "dropout.in-eval",
-            "dropout is active in eval mode: the same call twice gives two results",
+            sentence
+            if declared
+            else f"{sentence}. No dropout is declared, though it has a place "
+            "for it: the second name, if what is drawn is none",
             measured,
             "F.dropout(x, p, training=self.training), dropout_p=self.dropout if self.training else "
             "0.0, or nn.Dropout, which knows the mode",
+            () if declared else ("output.nondeterministic",),
         )
     else:
         notes.found(
@@ -58,7 +67,7 @@ def examine_inputs(
     close: float = SAME,
 ) -> None:
     """Whether the inputs are left as they are, and may be views."""
-    changed = [names[index] for index in inputs.written(subject, given)]
+    changed = [names[index] for index in inputs.written(subject.bare, given)]
     if changed:
         notes.found(
             "input.modified",
@@ -69,7 +78,7 @@ def examine_inputs(
         )
         return
     notes.right("inputs untouched")
-    gap, refused = inputs.strided(subject, given)
+    gap, refused = inputs.strided(subject.bare, given)
     if gap > close:
         notes.found(
             "input.strided",
@@ -106,8 +115,7 @@ def examine_gradients(
         ]
 
     def run() -> Tensor:
-        # A view for each, so that what writes to its inputs meets no leaf.
-        return subject(*(each.clone() for _, each in floating), *rest)
+        return subject(*(each for _, each in floating), *rest)
 
     if not run().isfinite().all():
         notes.skip("gradients: the output is not finite")
@@ -204,7 +212,30 @@ def examine_training(
             "softmax first, dropout then: self.dropout(torch.softmax(scores, dim=-1))",
         )
     else:
-        _judge_mean(drawn, contract.dropout, notes)
+        _judge_mean(_draws_inside(subject, given) or drawn, contract.dropout, notes)
+
+
+def _draws_inside(subject: Subject, given: Sequence[Tensor]) -> repeating.Draws | None:
+    """The draws of the context, which no residual hides; None where it cannot be read."""
+    ways = read(subject, given)
+    name = ways[0].behind if ways else None
+    if name is None or subject.module is None:
+        return None
+    seen: list[Tensor] = []
+    layer = subject.module.get_submodule(name)
+    hook = layer.register_forward_pre_hook(lambda part, args: seen.append(args[0].detach()))
+
+    def run() -> Tensor:
+        seen.clear()
+        subject(*given)
+        return seen[0]
+
+    try:
+        still = run()
+        with subject.training(), torch.no_grad():
+            return repeating.draws(run, None, still, DRAWS)
+    finally:
+        hook.remove()
 
 
 def _judge_mean(drawn: repeating.Draws, dropout: float, notes: Notes) -> None:

@@ -106,7 +106,8 @@ def _judge_unread(
         notes.tell("the order of the tokens matters: it has positions of some kind")
         return
     spread = constant.measure(run, x[0, 0], (tokens, tokens - 1))
-    if spread > 1e-4 and contract.sinks is None and notes.unnamed:
+    even = spread > 1e-4 and constant.grows_evenly(run, x[0, 0], tokens)
+    if even and contract.sinks is None and notes.unnamed:
         notes.found(
             "softmax.missing",
             "the weights of a query do not sum to one",
@@ -116,12 +117,6 @@ def _judge_unread(
     elif spread > 1e-4:
         notes.tell(
             "equal tokens get different outputs, though it has no positions: weights that do not sum to one, or sinks"
-        )
-    elif notes.unnamed:
-        notes.found(
-            "differs",
-            "it is not the definition on its own projections, and no known mistake gives it",
-            notes.unnamed,
         )
 
 
@@ -134,8 +129,7 @@ def _judge_signature(
     notes: Notes,
     seed: int,
 ) -> None:
-    head = f"{measured.moves.shape[0]} × {measured.moves.shape[1]} dependency, ● moves  · does not  × NaN"
-    picture = f"{head}\n{drawn(measured.cells())}"
+    picture = _picture(measured)
     flat = (at.num_heads or 1) > 1
     found = signatures.mutants(
         measured, at, contract, lambda c: bank(c, given=False, flat=flat, masked=True), seed
@@ -155,7 +149,9 @@ def _judge_signature(
         first = found[0]
         sentence = first.detail
         if len(codes) > 1:
-            sentence += "; the other names do the same to the dependencies"
+            sentence += (
+                "; the other names do the same to what can be measured here, the dependencies"
+            )
         notes.found(codes[0], sentence, picture, first.likely, tuple(codes[1:4]))
         return
     if measured.broken.any():
@@ -182,24 +178,33 @@ def _add_drawing(notes: Notes, measured: Dependency) -> None:
     """The measured dependencies, for a mistake of the mask."""
     for index, finding in enumerate(notes.findings):
         if finding.code.startswith("mask.") and finding.follows_from is None:
-            size = f"{measured.moves.shape[0]} × {measured.moves.shape[1]}"
-            head = "dependency, ● moves  · does not  × NaN"
-            text = f"{size} {head}\n{drawn(measured.cells())}"
             sentence = f"{finding.sentence}: {_in_words(measured)}"
-            notes.findings[index] = replace(finding, sentence=sentence, measured=text)
+            notes.findings[index] = replace(finding, sentence=sentence, measured=_picture(measured))
             return
+
+
+def _picture(measured: Dependency) -> str:
+    """Which outputs move with which tokens, drawn."""
+    size = f"{measured.moves.shape[0]} × {measured.moves.shape[1]}"
+    marks = ["● moves"] * bool(measured.moves.any())
+    marks += ["○ its own query"] * bool(measured.moves.diagonal().any())
+    marks += ["· does not"] * bool(not measured.moves.all())
+    marks += ["× NaN"] * bool(measured.broken.any())
+    return f"{size} dependency, {'  '.join(marks)}\n{drawn(measured.cells(), own=True)}"
 
 
 def _in_words(measured: Dependency) -> str:
     """What the first output moves with, and which outputs are broken."""
     broken = measured.broken.nonzero().flatten().tolist()
     first = next(index for index in range(len(measured.broken)) if index not in broken)
-    tokens = measured.moves[first].nonzero().flatten().tolist()
+    tokens = [each for each in measured.moves[first].nonzero().flatten().tolist() if each != first]
     if len(tokens) > 2 and tokens[-1] - tokens[0] == len(tokens) - 1:
         some = f"tokens {tokens[0]}…{tokens[-1]}"
     else:
         some = f"token{'s' if len(tokens) > 1 else ''} {', '.join(map(str, tokens))}"
-    words = f"output {first} moves with {some}" if tokens else f"nothing moves output {first}"
+    words = (
+        f"output {first} moves with {some}" if tokens else f"no other token moves output {first}"
+    )
     if broken:
         words += f", output {', '.join(map(str, broken))} is NaN"
     return words

@@ -8,12 +8,12 @@ from torch import Tensor
 from clearhead.conformance.contract import Contract
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.sizes import found, longest, width_in
+from clearhead.conformance.squareness import judge_square
 from clearhead.conformance.states import examine_globals
 from clearhead.conformance.subject import Subject
 from clearhead.errors import ModelError
 
 SPREAD = 2.0
-WIDTHS = (("d_in", "input_dim", "in_dim"), ("d_out", "output_dim", "out_dim"))
 
 
 @dataclass
@@ -107,7 +107,7 @@ def runs(subject: Subject, fed: Tokens, main: Tensor, notes: Notes) -> bool:
             output = subject(main)
         except Exception:
             subject.use(torch.float64)
-            if _square_works(subject, main, notes, error):
+            if judge_square(subject, fed.width, lambda other: other(main), error, notes):
                 return False
             raise ModelError(
                 "check.call",
@@ -115,31 +115,11 @@ def runs(subject: Subject, fed: Tokens, main: Tensor, notes: Notes) -> bool:
                 f"raised {type(error).__name__}: {error}\n"
                 "If it needs other sizes, give them: sizes=dict(d_in=…, context_length=…).",
             ) from error
+    output = subject.settled((main,), output)
     if output.ndim != main.ndim or output.shape[:-1] != main.shape[:-1]:
         raise ModelError(
             "check.output",
             f"{subject.name} must give a vector for each token; from x {list(main.shape)} it gave "
             f"{list(output.shape)}.",
         )
-    return True
-
-
-def _square_works(subject: Subject, main: Tensor, notes: Notes, error: Exception) -> bool:
-    """Whether the same class works where d_out = d_in."""
-    args = dict(subject.args or {})
-    pair = [next((n for n in names if n in args), None) for names in WIDTHS]
-    wide, narrow = pair
-    if wide is None or narrow is None or args[wide] == args[narrow]:
-        return False
-    try:
-        subject.sibling({**args, narrow: args[wide]})(main)
-    except Exception:
-        return False
-    notes.found(
-        "shape.square-only",
-        f"it works only where {narrow} = {wide}",
-        f"{wide}={args[wide]}, {narrow}={args[narrow]}: {type(error).__name__}: "
-        f"{str(error).splitlines()[0]}",
-        "a layer or a view takes one width for the other",
-    )
     return True

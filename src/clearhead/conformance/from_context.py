@@ -3,15 +3,22 @@
 import torch
 from torch import Tensor, nn
 
-from clearhead.conformance.common import examine_gradients, examine_inputs, examine_repetition
+from clearhead.conformance.common import (
+    examine_gradients,
+    examine_inputs,
+    examine_repetition,
+    examine_training,
+)
 from clearhead.conformance.contract import Contract
 from clearhead.conformance.feeding import Tokens, feed
-from clearhead.conformance.from_tokens import judge_reading
+from clearhead.conformance.from_tokens import judge_outside, judge_reading
+from clearhead.conformance.making import size_of
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import dependency
 from clearhead.conformance.reading import role
 from clearhead.conformance.report import drawn
 from clearhead.conformance.sizes import found
+from clearhead.conformance.squareness import judge_square
 from clearhead.conformance.subject import Subject
 from clearhead.errors import ModelError
 
@@ -28,11 +35,26 @@ def examine_cross(subject: Subject, contract: Contract, notes: Notes, seed: int)
     try:
         output = subject(x, context)
     except Exception as error:
-        # Sides that are swapped in part fit each other only where the lengths are equal.
-        x, context = _inputs(fed, width, 7, 7, seed)
-        alike, output = True, _called(subject, x, context, error)
+        found = _without_batch(subject, fed, width, seed)
+        if found is not None:
+            x, context, output = found
+            notes.tell("x and context go in without a batch")
+        else:
+            # Sides that are swapped in part fit each other only where the lengths are equal.
+            sides = x, context
+            x, context = _inputs(fed, width, 7, 7, seed)
+            try:
+                alike, output = True, _called(subject, x, context, error)
+            except ModelError:
+
+                def again(other: Subject) -> Tensor:
+                    return other(sides[0], _as_wide(sides[1], other))
+
+                if judge_square(subject, fed.width, again, error, notes):
+                    return {"d_in": fed.width, "d_context": width}
+                raise
     used = {"d_in": fed.width, "d_context": width}
-    if not examine_repetition(subject, (x, context), notes):
+    if not examine_repetition(subject, (x, context), contract, notes):
         return used
     if output.shape[-2] != x.shape[-2]:
         notes.found(
@@ -42,12 +64,17 @@ def examine_cross(subject: Subject, contract: Contract, notes: Notes, seed: int)
             SIDES,
         )
         return used
-    sides = _judge_sides(subject, x, context, alike, notes, seed, fed.plain)
-    if sides:
-        pairs = [(x, context), _inputs(fed, width, 7, 5, seed + 1)]
-        judge_reading(subject, pairs if not alike else pairs[:1], fed, contract, notes)
+    pairs = [(x, context), _inputs(fed, width, 7, 5, seed + 1)][: 1 if alike else 2]
+    # Heads and softmax can mix tokens as well, so that what is read comes first.
+    explanation = judge_reading(subject, pairs, fed, contract, notes)
+    if explanation is None or explanation.right:
+        _judge_sides(subject, x, context, alike, notes, seed, fed.plain)
+    if explanation is not None:
+        judge_outside(subject, pairs, fed, contract, explanation, notes)
     examine_inputs(subject, (x, context), NAMES, notes)
     examine_gradients(subject, (x, context), NAMES, notes, seed)
+    constant = [each[..., :1, :].expand_as(each).contiguous() for each in (x, context)]
+    examine_training(subject, (x, context), constant, contract, notes)
     return used
 
 
@@ -68,6 +95,29 @@ def _inputs(fed: Tokens, width: int, tokens: int, others: int, seed: int) -> tup
     return x, 2.0 * torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
+def _as_wide(context: Tensor, subject: Subject) -> Tensor:
+    """The context in the width that an instance was made for."""
+    args = subject.args or {}
+    width = next((args[name] for name in args if size_of(name) == "d_context"), context.shape[-1])
+    return context.repeat(1, 1, width)[..., :width]
+
+
+def _without_batch(
+    subject: Subject, fed: Tokens, width: int, seed: int
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """A call with (tokens, width) on both sides, if that is what it takes."""
+    fed.plain = True
+    x, context = _inputs(fed, width, 5, 7, seed)
+    try:
+        output = subject(x, context)
+        if output.ndim == 2:
+            return x, context, output
+    except Exception:  # the error of the first call says more
+        pass
+    fed.plain = False
+    return None
+
+
 def _called(subject: Subject, x: Tensor, context: Tensor, first: Exception) -> Tensor:
     for dtype in (torch.float64, torch.float32):
         subject.use(dtype)
@@ -85,11 +135,17 @@ def _called(subject: Subject, x: Tensor, context: Tensor, first: Exception) -> T
 
 def _judge_sides(
     subject: Subject, x: Tensor, context: Tensor, alike: bool, notes: Notes, seed: int, plain: bool
-) -> bool:
+) -> None:
     """Whether outputs follow their own token of x, and all of the context."""
     generator = torch.Generator().manual_seed(seed)
-    by_x = dependency.measure(lambda each: subject(each, context), x, generator)
-    by_context = dependency.measure(lambda each: subject(x, each), context, generator)
+
+    def run(one: Tensor, other: Tensor) -> Tensor:
+        return subject(one[0], other[0])[None] if plain else subject(one, other)
+
+    if plain:
+        x, context = x[None], context[None]
+    by_x = dependency.measure(lambda each: run(each, context), x, generator)
+    by_context = dependency.measure(lambda each: run(x, each), context, generator)
     own = torch.eye(*by_x.moves.shape, dtype=torch.bool)
     text = f"by the tokens of x\n{drawn(by_x.cells())}\nby the tokens of the context\n{drawn(by_context.cells())}"
     others = bool((by_x.moves & ~own).any())
@@ -112,5 +168,3 @@ def _judge_sides(
         if alike:
             notes.tell("x and context must have the same number of tokens")
         notes.right("context")
-        return True
-    return False

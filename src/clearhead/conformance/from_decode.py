@@ -11,6 +11,7 @@ from clearhead.conformance.feeding import feed
 from clearhead.conformance.matching import distance
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import cache
+from clearhead.conformance.refusals import first_line
 from clearhead.conformance.report import drawn
 from clearhead.conformance.subject import Subject
 from clearhead.errors import ArgumentTypeError, ModelError
@@ -51,7 +52,7 @@ def examine_decoder(
             fresh = _Typed(copy.deepcopy(subject.run)) if subject.copied else decoder
             found = cache.stepped(fresh, x, chunks)
         except Exception as error:
-            refused[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            refused[name] = first_line(error)
             continue
         if found.shape != whole.shape or distance(found, whole) > 1e-5:
             wrong[name] = found
@@ -148,7 +149,8 @@ def _judge_wrong(
     else:
         notes.found(
             "cache.offset",
-            "with a cache, tokens get other positions than without",
+            "with a cache, tokens get other positions than without; whether they are rotated does "
+            "not show, hence two names",
             measured,
             "give the token its position: past_len + i",
             ("rope.offset",),
@@ -197,25 +199,31 @@ def _judge_reset(
     """A second run after reset() against the first on a fresh copy."""
     if not subject.copied:
         return
-    chunks = cache.schedules(x.shape[1])["token by token"]
-    try:
-        first = cache.stepped(_Typed(copy.deepcopy(subject.run)), x, chunks)
+    for name, chunks in cache.schedules(x.shape[1]).items():
+        try:
+            first = cache.stepped(_Typed(copy.deepcopy(subject.run)), x, chunks)
+        except Exception:  # a way that is refused is told of elsewhere
+            continue
         used = _Typed(copy.deepcopy(subject.run))
-        cache.stepped(used, x.flip(1) * 1.5, chunks)
-        again = cache.stepped(used, x, chunks)
-    except Exception as error:  # a cache that is full after one run has not been reset
-        notes.tell(f"a second run after reset() is refused: {str(error).splitlines()[0]}")
-        return
-    if first.shape != again.shape or distance(again, first) > 1e-6:
-        gap = torch.inf if first.shape != again.shape else distance(again, first)
-        notes.found(
-            "cache.stale",
-            "the cache survives a reset: the second run sees keys of the first",
-            f"the same tokens after reset() differ by up to {gap:.3g} of the largest number",
-            "reset() must empty keys, values and the position, in every layer",
-        )
-    else:
-        notes.right("reset")
+        gap = torch.inf
+        measured = "the same tokens after reset()"
+        try:
+            cache.stepped(used, x.flip(1) * 1.5, chunks)
+            again = cache.stepped(used, x, chunks)
+            if first.shape == again.shape:
+                gap = distance(again, first)
+            measured += f" differ by up to {gap:.3g} of the largest number, {name}"
+        except Exception as error:  # a cache that is full after one run has not been reset
+            measured += f" fail, {name}: {first_line(error)}"
+        if gap > 1e-6:
+            notes.found(
+                "cache.stale",
+                "the cache survives a reset: the second run sees keys or positions of the first",
+                measured,
+                "reset() must empty keys, values and the position, in every layer",
+            )
+            return
+    notes.right("reset")
 
 
 def _judge_full(

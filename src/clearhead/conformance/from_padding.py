@@ -29,10 +29,9 @@ def examine_padded(subject: Subject, contract: Contract, notes: Notes, seed: int
     if not runs(subject, fed, fed.draw(fed.lengths[0], seed), notes):
         return used
     _examine_padding(subject, fed, contract, notes, seed)
-    if not notes.findings:
-        return examine_tokens(subject, contract, notes, seed)
+    sound = not notes.findings
     examine_inputs(subject, _padded(fed, seed), NAMES, notes)
-    return used
+    return examine_tokens(subject, contract, notes, seed) if sound else used
 
 
 def _examine_padding(
@@ -133,7 +132,8 @@ def _judge_padding(measured: padding.Padded, notes: Notes) -> None:
     elif measured.by_padding:
         notes.found(
             "mask.padding-ignored",
-            "padding tokens are attended to",
+            "padding tokens are attended to, and less than real ones: which of the names it is does "
+            "not show from outside, since all of them let padding through",
             text,
             FIX,
             ("mask.multiplied", "mask.added-as-number", "mask.after-softmax"),

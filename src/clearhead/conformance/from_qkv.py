@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from clearhead.conformance.contract import Contract
 from clearhead.conformance.judging import judge_explained, judge_returned, judge_unexplained
 from clearhead.conformance.matching import (
     CLOSE,
+    ROUNDED,
     Case,
     Explanation,
     distance,
@@ -37,10 +39,17 @@ from clearhead.conformance.matching import (
 )
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import weights
-from clearhead.conformance.promises import examine_halves, examine_nan, judge_empty
+from clearhead.conformance.promises import (
+    examine_halves,
+    examine_nan,
+    judge_empty,
+    judge_empty_gradients,
+    lost_by_plain,
+)
 from clearhead.conformance.recipes import RIGHT, right_visible
 from clearhead.conformance.references import bank
 from clearhead.conformance.references.base import Mutant
+from clearhead.conformance.refusals import deliberate, first_line
 from clearhead.conformance.states import judge_scale_from_outside
 from clearhead.conformance.subject import Subject
 from clearhead.errors import ModelError
@@ -57,7 +66,7 @@ def examine_qkv(subject: Subject, contract: Contract, notes: Notes, seed: int) -
         name: getattr(main.sizes, name)
         for name in ("num_heads", "num_kv_heads", "head_dim", "value_head_dim")
     }
-    if not examine_repetition(subject, main.inputs, notes):
+    if not examine_repetition(subject, main.inputs, contract, notes):
         return used
     cases = _cases(subject, tried, contract, notes)
     rounded = precision([case.target for case in cases], subject.dtype)
@@ -67,6 +76,11 @@ def examine_qkv(subject: Subject, contract: Contract, notes: Notes, seed: int) -
     if explanation.mutants is not None:
         judge_explained(notes, cases, explanation)
         judge_scale_from_outside(subject, explanation, cases[0].setting, notes)
+    elif explanation.error < ROUNDED:
+        notes.tell(
+            f"it is the definition but for {explanation.error:.1g} of the largest number: it "
+            "computes in 16 bits somewhere"
+        )
     else:
         measured = weights.measure(subject, *main.inputs)
         judge_unexplained(notes, tried, cases, contract, measured)
@@ -140,15 +154,15 @@ def _cases(
 
 def _judge_failed(attempt: Attempt, contract: Contract, notes: Notes) -> None:
     sizes, error = attempt.sizes, attempt.error
-    words = (
-        f"the output has shape {list(attempt.output.shape)}"
-        if attempt.output is not None
-        else f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    )
+    if error is not None:
+        words = first_line(error)
+    else:
+        assert attempt.output is not None
+        words = f"the output has shape {list(attempt.output.shape)}"
     if sizes.value_head_dim != sizes.head_dim:
         declared = contract.sizes.get("value_head_dim") is not None
         # A refusal in words of its own is no mistake; a view that does not fit is one.
-        fails = attempt.output is not None or "invalid for input of size" in words
+        fails = error is None or not deliberate(error)
         if declared or fails:
             notes.found(
                 "shape.square-only",
@@ -223,6 +237,8 @@ def _examine_empty(
         subject.use(torch.float64)
         target = target if again is None or target.shape != again.target.shape else again.target
     judge_empty(target, empty, uniform.expand_as(target), contract.empty_row, notes)
+    if "mask.empty-row" not in notes.codes and target.isfinite().all():
+        judge_empty_gradients(subject, inputs, contract.empty_row, notes)
 
 
 def _with_empty_rows(
@@ -244,11 +260,6 @@ def _examine_halves(subject: Subject, main: Attempt, filled: Contract, notes: No
     mask = main.inputs[3] if len(main.inputs) > 3 else None
     at = setting(main.sizes, filled, mask)
 
-    def plain(query: Tensor, key: Tensor, value: Tensor, *rest: Tensor) -> Tensor:
-        scores = query @ stages.repeated_heads(key, at.num_heads).mT * RIGHT.scale(at)
-        weights = scores.masked_fill(~right_visible(at), -torch.inf).softmax(-1)
-        return weights @ stages.repeated_heads(value, at.num_heads)
-
     def run(*tensors: Tensor) -> Tensor:
         output = subject.within(tensors[0].dtype, *tensors)
         if output.ndim == 3:
@@ -259,4 +270,5 @@ def _examine_halves(subject: Subject, main: Attempt, filled: Contract, notes: No
         query, key, value = (each * factor for each in main.inputs[:3])
         given = (query, key, value / factor, *main.inputs[3:])
         target = RIGHT.styled("zero").heads(query, key, value / factor, at)
+        plain = partial(lost_by_plain, *given[:3], at)
         examine_halves(run, plain, given, target, filled.dtypes, notes, what)

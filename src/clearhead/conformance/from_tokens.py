@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from clearhead import stages
 from clearhead.conformance.common import (
     examine_gradients,
     examine_inputs,
@@ -25,10 +27,12 @@ from clearhead.conformance.judging import (
     difference,
     judge_explained,
     judge_returned,
+    judge_weights,
 )
-from clearhead.conformance.matching import Case, Explanation, explain, follows
+from clearhead.conformance.matching import ROUNDED, Case, Explanation, explain, follows
 from clearhead.conformance.notes import Notes
-from clearhead.conformance.promises import examine_halves
+from clearhead.conformance.probes import weights
+from clearhead.conformance.promises import examine_halves, lost_by_plain
 from clearhead.conformance.readings import cases_of
 from clearhead.conformance.recipes import RIGHT
 from clearhead.conformance.references import bank
@@ -42,6 +46,10 @@ from clearhead.conformance.states import (
 from clearhead.conformance.subject import Subject
 
 NAMES = ("x", "context")
+# exp of such a score does not fit float16.
+LARGE = 15.0
+# Tokens from which the weights of a module are found.
+FEW = 5
 # Ways to read a module in which mistakes are looked for; the right one is, in all.
 MOST = 9
 
@@ -52,7 +60,7 @@ def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int
     main = fed.draw(fed.lengths[0], seed)
     if not runs(subject, fed, main, notes):
         return {"d_in": fed.width}
-    if not examine_repetition(subject, (main,), notes):
+    if not examine_repetition(subject, (main,), contract, notes):
         return {"d_in": fed.width}
     inputs = [(each,) for each in drawn_inputs(subject, fed, seed)]
     measured = measured_dependency(subject, main, fed, seed)
@@ -60,7 +68,7 @@ def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int
     explanation = judge_reading(subject, inputs, fed, contract, notes)
     judge_dependency(subject, main, measured, fed, contract, explanation, notes, seed)
     if explanation is not None and subject.module is not None:
-        _judge_outside(subject, inputs, fed, contract, explanation, notes)
+        judge_outside(subject, inputs, fed, contract, explanation, notes)
         _examine_halves(subject, inputs, fed, explanation.contract, notes)
     batched = main[None] if fed.plain else main
     examine_nan(batching(subject, fed), batched, measured, contract.nan_safe, notes)
@@ -103,20 +111,51 @@ def judge_reading(
             return explanation
     way = ways[0]
     found = explain(way.cases, way.contract, lambda contract: [])
-    error = found.error
-    if way.plain and way.sure:
-        # Nothing but the projections has weights, so that nothing else can be meant; still, what
-        # the dependencies say comes first.
-        case = max(way.cases, key=lambda each: each.under(found.contract).error(RIGHT))
-        notes.unnamed = difference(case.under(found.contract))
+    if found.error < ROUNDED:
+        notes.tell(
+            f"it is the definition but for {found.error:.1g} of the largest number: it computes in "
+            "16 bits somewhere"
+        )
+    elif way.plain:
+        # Nothing but the projections has weights, so that nothing else can be meant.
+        notes.unnamed = way.sure
+        _judge_own_weights(subject, inputs, fed, way.contract, notes)
+    case = max(way.cases, key=lambda each: each.under(found.contract).error(RIGHT))
     notes.skip(
-        f"scale, softmax and heads: it is not the definition on its own projections (by {error:.2g}); "
-        "it may do more than attend"
+        "scale, softmax and heads: it is not the definition on its own projections, and may do "
+        f"more than attend; it {difference(case.under(found.contract))}"
     )
     return None
 
 
-def _judge_outside(
+def _judge_own_weights(
+    subject: Subject,
+    inputs: Sequence[tuple[Tensor, ...]],
+    fed: Tokens,
+    contract: Contract,
+    notes: Notes,
+) -> None:
+    """The weights, which a few tokens with wide values give away: context = weights · value."""
+    x, *context = inputs[0]
+    if context:
+        return
+    ways = cases_of(subject, [(x[..., :FEW, :],)], fed.num_heads, contract, fed.width)
+    width = ways[0].cases[0].setting.value_head_dim if ways else 0
+    tokens = min(FEW, width - 1)
+    if tokens < 3:
+        return
+    for way in cases_of(subject, [(x[..., :tokens, :],)], fed.num_heads, contract, fed.width):
+        case = way.cases[0]
+        measured = weights.solved(*_apart(case), case.target)
+        if measured is not None:
+            if weights.normalised_otherwise(measured):
+                notes.tell("the weights of a query do not sum to one, as with a sink or a skip")
+            else:
+                judge_weights(notes, case, measured, contract)
+            return
+
+
+def judge_outside(
     subject: Subject,
     inputs: Sequence[tuple[Tensor, ...]],
     fed: Tokens,
@@ -152,24 +191,51 @@ def _examine_halves(
     notes: Notes,
 ) -> None:
     """The declared 16-bit dtypes, with scores as they are and with scores up to 15."""
-    x = inputs[0][0]
-    ways = cases_of(subject, inputs[:1], fed.num_heads, contract, fed.width)
-    if not contract.dtypes or not ways or notes.findings:
+    if not contract.dtypes or notes.findings:
         return
-    case = ways[0].cases[0]
-    size = (case.query.norm(dim=-1).max() * case.key.norm(dim=-1).max()).item()
-    size *= RIGHT.scale(case.setting) / case.setting.num_heads
+    usual = inputs[0][0]
+    case = _case(subject, usual, fed, contract)
+    if case is None:
+        return
+    # Projections with a bias do not scale with the input, hence a second step.
+    large = usual * (LARGE / _largest(case)) ** 0.5
+    large = large * (LARGE / _largest(_case(subject, large, fed, contract) or case)) ** 0.5
 
     def run(given: Tensor) -> Tensor:
         return subject.within(given.dtype, given)
 
-    for factor, what in (
-        (1.0, "with scores as they usually are"),
-        ((15 / size) ** 0.5, "with scores up to 15"),
+    for x, what in (
+        (usual, "with scores as they usually are"),
+        (large, f"with scores up to {LARGE:g}"),
     ):
-        target = subject(x * factor).detach()
+        target = subject(x).detach()
+        case = _case(subject, x, fed, contract) or case
+        plain = partial(lost_by_plain, *_apart(case), case.setting)
+        examine_halves(run, plain, (x,), target, contract.dtypes, notes, what)
 
-        examine_halves(run, None, (x * factor,), target, contract.dtypes, notes, what)
+
+def _case(subject: Subject, x: Tensor, fed: Tokens, contract: Contract) -> Case | None:
+    """One call as a case, read in the likeliest way."""
+    ways = cases_of(subject, [(x,)], fed.num_heads, contract, fed.width)
+    return ways[0].cases[0].under(contract) if ways else None
+
+
+def _apart(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value with heads apart."""
+    if not case.flat:
+        return case.query, case.key, case.value
+    at = case.setting
+    key, value = (RIGHT.split(each, at.num_kv_heads) for each in (case.key, case.value))
+    return RIGHT.split(case.query, at.num_heads), key, value
+
+
+def _largest(case: Case) -> float:
+    """The largest score, or how far one is above the mean of its query, whichever is less."""
+    query, key, _ = _apart(case)
+    at = case.setting
+    scores = stages.scores(query, stages.repeated_heads(key, at.num_heads)) * RIGHT.scale(at)
+    above = scores - scores.mean(-1, keepdim=True)
+    return max(min(scores.max().item(), above.max().item()), 1e-6)
 
 
 def _folded(explanation: Explanation, spread: tuple[float, float, float], head_dim: int) -> bool:

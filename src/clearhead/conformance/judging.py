@@ -155,7 +155,7 @@ def judge_unexplained(
         if distance(measured.weights @ groups, case.target) > CLOSE[case.dtype]:
             measured = None
     if measured is not None:
-        _judge_weights(notes, case, measured, contract)
+        judge_weights(notes, case, measured, contract)
     if not notes.findings:
         worst = max(cases, key=lambda each: each.under(case.setting.contract).error(RIGHT))
         notes.found(
@@ -165,7 +165,8 @@ def judge_unexplained(
         )
 
 
-def _judge_weights(notes: Notes, case: Case, measured: weights.Weights, contract: Contract) -> None:
+def judge_weights(notes: Notes, case: Case, measured: weights.Weights, contract: Contract) -> None:
+    """Name each thing that is wrong with the weights themselves."""
     found = measured.weights
     right = right_visible(case.setting).expand_as(found)
     seen = found.abs() > 1e-12
@@ -255,6 +256,16 @@ def judge_returned(right: Tensor, returned: Tensor, notes: Notes) -> None:
     if returned.shape != right.shape or not returned.isfinite().all():
         return
     if returned.min() < -1e-6:
+        shares = returned.softmax(-1)
+        if torch.allclose(shares, right, atol=1e-4):
+            notes.found(
+                "weights.not-used",
+                "what is returned as weights are the scores, before the softmax",
+                f"they are negative in places; their softmax is the weights, to "
+                f"{(shares - right).abs().max():.1g}",
+                "return the tensor that was multiplied with the value",
+            )
+            return
         notes.tell("the second thing returned has the shape of weights, and is negative in places")
         return
     gap = (returned - right).abs().max().item()

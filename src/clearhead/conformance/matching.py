@@ -15,6 +15,8 @@ from clearhead.conformance.references.base import Mutant
 # inside float64 code is 1e-7 for each operation. No mistake of the bank comes near it.
 MOSTLY = 0.5
 OF_EACH = 3
+# What is right but for this share of its largest number computes in 16 bits somewhere.
+ROUNDED = 2e-2
 CLOSE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}
 
 
@@ -218,9 +220,12 @@ def fitted_scale(cases: Sequence[Case]) -> list[Mutant]:
     def error(exponent: float) -> float:
         return case.error(scaled(exponent))
 
-    grid = [step / 4 for step in range(-32, 25)]
-    best = min(grid, key=error)
-    low, high = best - 0.25, best + 0.25
+    grid = [step / 2 for step in range(-16, 13)]
+    errors = [error(exponent) for exponent in grid]
+    if min(errors) > MOSTLY:
+        return []
+    best = grid[errors.index(min(errors))]
+    low, high = best - 0.5, best + 0.5
     for _ in range(60):
         third = (high - low) / 3
         if error(low + third) < error(high - third):

@@ -11,8 +11,8 @@ class Notes:
         self.passed: list[str] = []
         self.told: list[str] = []
         self.skipped: list[str] = []
-        # How a module differs that has nothing but projections, until a name is found for it.
-        self.unnamed = ""
+        # Whether a module differs that has nothing but projections, and no name was found for it.
+        self.unnamed = False
 
     def found(
         self,

@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from clearhead import stages
 from clearhead.conformance.matching import distance
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import halves
-from clearhead.conformance.recipes import Setting, right_visible
+from clearhead.conformance.recipes import Setting, right_scale, right_visible
 
 # A computation in 16 bits may lose this share of the largest number, or four times what the plain
 # one loses.
@@ -52,6 +53,45 @@ def judge_empty(
         )
 
 
+def judge_empty_gradients(
+    run: Callable[..., Tensor], inputs: Sequence[Tensor], declared: str | None, notes: Notes
+) -> None:
+    """Whether the backward pass is finite too, where a query sees nothing.
+
+    Args:
+        run: the call.
+        inputs: query, key and value, and a mask that hides everything from some query.
+        declared: "zero", "uniform" or None.
+        notes: where it is written down.
+    """
+    leaves = [each.clone().requires_grad_() for each in inputs[:3]]
+    output = run(*leaves, *inputs[3:])
+    if not output.requires_grad:
+        return
+    try:
+        found = torch.autograd.grad(output.sum(), leaves, allow_unused=True)
+    except RuntimeError:  # a backward pass that fails is told of elsewhere
+        return
+    names = [
+        name
+        for name, each in zip(("query", "key", "value"), found, strict=True)
+        if each is not None and not each.isfinite().all()
+    ]
+    if not names:
+        return
+    words = " and ".join(names)
+    if declared is None:
+        notes.tell(f"a query that sees nothing makes the gradient of {words} NaN")
+        return
+    notes.found(
+        "mask.empty-row",
+        f"a query that sees nothing gives {declared}, as declared, and its gradient is NaN",
+        f"the gradient of {words} is not finite, the output is",
+        "nan_to_num after the softmax hides the NaN of the forward pass only: keep it from arising, "
+        "scores.masked_fill(~mask.any(-1, keepdim=True), 0.0) before the softmax",
+    )
+
+
 def examine_nan(
     run: Callable[..., Tensor],
     inputs: Sequence[Tensor],
@@ -90,9 +130,24 @@ def examine_nan(
         notes.tell(f"a NaN in a hidden {' or '.join(leaks)} reaches outputs that do not see it")
 
 
+def lost_by_plain(
+    query: Tensor, key: Tensor, value: Tensor, at: Setting, dtype: torch.dtype
+) -> float:
+    """What the plain computation loses in a dtype, of the largest number."""
+
+    def computed(kind: torch.dtype) -> Tensor:
+        q, k, v = (each.to(kind) for each in (query, key, value))
+        scores = q @ stages.repeated_heads(k, at.num_heads).mT * right_scale(at)
+        weights = scores.masked_fill(~right_visible(at), -torch.inf).softmax(-1)
+        return weights @ stages.repeated_heads(v, at.num_heads)
+
+    exact = computed(torch.float64)
+    return halves.lost(computed(dtype).double(), exact) if exact.isfinite().all() else 0.0
+
+
 def examine_halves(
     run: Callable[..., Tensor],
-    plain: Callable[..., Tensor] | None,
+    plain: Callable[[torch.dtype], float],
     inputs: Sequence[Tensor],
     target: Tensor,
     dtypes: Sequence[torch.dtype],

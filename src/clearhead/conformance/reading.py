@@ -24,6 +24,7 @@ ROLES = {
     "qkv": "qkv", "cattn": "qkv", "queryvaluekey": "qkv", "querykeyvalue": "qkv",
     "kv": "kv", "keyvalue": "kv",
 }  # fmt: skip
+OUTS = {"o", "wo", "out", "wout", "output", "outputs", "outs", "proj", "projection", "oproj"}
 NORMS = {"qnorm": "q", "knorm": "k", "normq": "q", "normk": "k", "querynorm": "q", "keynorm": "k"}
 
 
@@ -45,7 +46,8 @@ class Reading:
     `by_role`: what the projections gave, by role and in order; `fed`: what went into them;
     `normed`: query and key after a norm; `context`: what goes into the layer behind the heads;
     `finish`: what is done to the context where no layer was seen; `plain`: nothing but projections
-    has weights; `layers`: every layer with a matrix: its name, what went in, what came out.
+    has weights; `layers`: every layer with a matrix: its name, what went in, what came out;
+    `behind`: the layer behind the heads.
     """
 
     by_role: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -57,6 +59,7 @@ class Reading:
     plain: bool = True
     layers: list[tuple[str, Tensor, Tensor, Tensor]] = field(default_factory=list)
     matrices: dict[str, Tensor] = field(default_factory=dict)
+    behind: str | None = None
 
     def guesses(self) -> list["Reading"]:
         """Readings of a module whose names say nothing: its first three layers, in any order."""
@@ -68,6 +71,7 @@ class Reading:
         ]
         later = [each for each in self.layers if not any(each is other for other in first)]
         context = later[0][1] if later else None
+        self.behind = later[0][0] if later else None
         ways = []
         if len(first) == 3:
             for order in permutations(first):
@@ -102,6 +106,8 @@ def read(subject: Subject, inputs: Sequence[Tensor]) -> list[Reading]:
         if not name or any(True for _ in part.children()) or not isinstance(weight, Tensor):
             continue
         norm = NORMS.get(re.sub(r"[^a-z]", "", name.split(".")[-1].lower()))
+        if isinstance(part, nn.Embedding):
+            continue
         if norm is not None:
             hooks.append(part.register_forward_hook(_kept_norm(reading, norm)))
         elif weight.ndim == 2:
@@ -110,6 +116,8 @@ def read(subject: Subject, inputs: Sequence[Tensor]) -> list[Reading]:
     for name, (owner, which, parameter) in _owners(module).items():
         known.add(name)
         hooks.append(owner.register_forward_hook(_projecting(reading, which, parameter)))
+    outs = _bare_outs(module)
+    known |= set(outs) | _before_heads(module)
     try:
         reading.output = subject(*inputs).detach()
     finally:
@@ -121,8 +129,57 @@ def read(subject: Subject, inputs: Sequence[Tensor]) -> list[Reading]:
     )
     words = ("alibi", "rel", "inv_freq", "rope", "rotary", "cos", "bias", "sink", "pos")
     reading.plain &= not any(word in name for name, _ in module.named_buffers() for word in words)
-    reading.plain &= not any(word in name.lower() for name in vars(module) for word in words)
-    return _by_names(reading, inputs[0].shape[-2])
+    own = [name for name in vars(module) if not name.startswith("_")]
+    reading.plain &= not any(word in name.lower() for name in own for word in words)
+    reading.layers = [
+        (name, _in_batches(fed, inputs), _in_batches(made, inputs), weight)
+        for name, fed, made, weight in reading.layers
+    ]
+    return [
+        way
+        for found in _by_names(reading, inputs[0].shape[-2])
+        for way in _behind_bare(found, list(outs.values()))
+    ]
+
+
+def _before_heads(module: nn.Module) -> set[str]:
+    """Norms: what goes into the projections is read behind them."""
+    return {name for name, part in module.named_modules() if "norm" in type(part).__name__.lower()}
+
+
+def _bare_outs(module: nn.Module) -> dict[str, Tensor]:
+    """Bare parameters that are named as the projection behind the heads is."""
+    found = {}
+    for prefix, part in module.named_modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            letters = re.sub(r"[^a-z]", "", name.lower())
+            named = letters in OUTS or AFFIXES.sub("", letters) in OUTS
+            if named and parameter.ndim in (2, 3):
+                found[f"{prefix}.{name}" if prefix else name] = parameter.detach()
+    return found
+
+
+def _behind_bare(reading: Reading, outs: Sequence[Tensor]) -> list[Reading]:
+    """The ways to take the context out of the output, where a bare parameter projects it."""
+    if len(outs) != 1 or reading.context is not None or reading.output is None:
+        return [reading]
+    (out,) = outs
+    matrices = [out.flatten(0, 1)] if out.ndim == 3 else [out, out.mT]
+    ways = []
+    for matrix in matrices:
+        if matrix.shape[1] == reading.output.shape[-1]:
+            context = reading.output @ torch.linalg.pinv(matrix)
+            if torch.allclose(context @ matrix, reading.output):
+                ways.append(replace(reading, context=context))
+    return [*ways, reading]
+
+
+def _in_batches(tensor: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    """(batch, len, width), where a layer was fed the tokens of all samples as rows."""
+    for given in inputs:
+        if tensor.ndim == 2 and given.ndim == 3 and len(tensor) == given[..., 0].numel():
+            return tensor.unflatten(0, given.shape[:2])
+    return tensor
 
 
 def _by_names(reading: Reading, tokens: int) -> list[Reading]:
@@ -131,7 +188,7 @@ def _by_names(reading: Reading, tokens: int) -> list[Reading]:
     for name, fed, made, matrix in reading.layers:
         which = role(name)
         if which is None:
-            later.append(fed)
+            later.append((name, fed))
             continue
         reading.by_role.setdefault(which, []).append(made)
         reading.fed.setdefault(which, []).append(fed)
@@ -139,10 +196,11 @@ def _by_names(reading: Reading, tokens: int) -> list[Reading]:
     if not {"q", "k", "v"} <= set(reading.by_role) and not _fused(reading):
         return reading.guesses()
     width = sum(each.shape[-1] for each in reading.by_role.get("v", []))
-    for context in later:
-        # The layer behind the heads takes what all of them give.
+    for index, (name, context) in enumerate(later):
+        # The layer behind the heads takes what all of them give. One before it may do anything.
+        reading.plain &= index == 0
         if _fused(reading) or (context.numel() % tokens == 0 and context.shape[-1] >= width):
-            reading.context = context
+            reading.context, reading.behind = context, name
             break
     return [reading]
 

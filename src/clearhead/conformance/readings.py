@@ -67,7 +67,7 @@ def cases_of(
                     (index, *key), Way(case.setting.contract, told=told, sure=sure)
                 )
                 way.cases.append(case)
-                way.plain = reading.plain and index == 0 and len(found) == 1
+                way.plain = reading.plain
                 way.spread = _spread(reading)
     return [way for way in ways.values() if len(way.cases) == calls]
 

@@ -1,10 +1,12 @@
 """What `check` found, as text, as JSON and as a page."""
 
-import html
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from clearhead.conformance.pages import page, section
 
 WIDTH = 100
 
@@ -70,11 +72,26 @@ class Report:
         """Whether no mistake was found."""
         return not self.findings
 
+    @property
+    def summary(self) -> str:
+        """How many mistakes were found, in words."""
+        follows = sum(each.follows_from is not None for each in self.findings)
+        causes = len(self.findings) - follows
+        if not self.findings:
+            return "no mistake found"
+        words = f"{causes} mistake{'s' if causes > 1 else ''} found"
+        return words + (
+            f", and {follows} that follow{'s' if follows == 1 else ''}" if follows else ""
+        )
+
     def __str__(self) -> str:
         lines = [line for finding in self.findings for line in _lines(finding)]
-        lines += _filled([f"✓ {each}" for each in self.passed])
-        lines += _filled([f"– {each}" for each in self.skipped])
-        lines += [f"told: {each}" for each in self.told]
+        remarks = [f"✓ {each}" for each in self.passed] + [f"– {each}" for each in self.skipped]
+        lines += _filled(remarks)
+        for index, each in enumerate(self.told):
+            first, *rest = each.splitlines()
+            lines += _wrapped(first, "told  " if index == 0 else " " * 6, " " * 6)
+            lines += [f"{'':<6}{line}" for line in rest]
         return "\n".join(lines or ["nothing was measured"])
 
     def to_json(self) -> str:
@@ -103,62 +120,67 @@ class Report:
         return json.dumps(whole, ensure_ascii=False, indent=2)
 
     def to_html(self) -> str:
-        """The report as a page of its own, which loads nothing."""
-        return (
-            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-            f"<title>check: {html.escape(self.name)}</title></head><body>{self._repr_html_()}"
-            "</body></html>"
-        )
+        """The report as a page of its own, light or dark, which loads nothing."""
+        return page(self)
 
     def _repr_html_(self) -> str:
-        state = "no mistake found" if self.ok else f"{len(self.findings)} found"
-        parts = [f"<h3>{html.escape(self.name)}: {state}</h3>"]
-        for each in self.findings:
-            rows = [("measured", each.measured), ("likely", each.likely)]
-            if each.follows_from:
-                rows.append(("follows from", each.follows_from))
-            cells = "".join(
-                f"<tr><th align='left' valign='top'>{name}</th>"
-                f"<td><pre style='margin:0'>{html.escape(text)}</pre></td></tr>"
-                for name, text in rows
-                if text
-            )
-            parts.append(
-                f"<p><b style='color:#b00020'>✗ {html.escape(each.code)}</b> "
-                f"{html.escape(each.sentence)}</p><table>{cells}</table>"
-            )
-        for mark, texts in (("✓", self.passed), ("–", self.skipped), ("told:", self.told)):
-            parts += [f"<div>{mark} {html.escape(text)}</div>" for text in texts]
-        return f'<div style="font-family:sans-serif">{"".join(parts)}</div>'
+        return section(self)
 
 
 def _lines(finding: Finding) -> list[str]:
-    names = " or ".join((finding.code, *finding.also))
-    lines = [f"✗ {names}   {finding.sentence}"]
+    mark = "  ↳" if finding.follows_from else "✗"
+    sentence = finding.sentence
     if finding.follows_from:
-        lines[0] += f" (follows from {finding.follows_from})"
+        sentence += f" (follows from {finding.follows_from})"
+    head = f"{mark} {' or '.join((finding.code, *finding.also))}   {sentence}"
+    lines = _wrapped(head, "", " " * 4)
     for word, text in (("measured", finding.measured), ("likely", finding.likely)):
-        first, *rest = text.splitlines() or [""]
-        if text:
-            lines.append(f"    {word:<10} {first}")
-            lines += [f"    {'':<10} {line}" for line in rest]
+        lead = f"    {word:<10} "
+        for line in text.splitlines():
+            lines += _wrapped(line, lead, " " * len(lead))
+            lead = " " * len(lead)
     if not finding.follows_from:
         lines.append(f"    {'see':<10} {finding.page}")
     return lines
 
 
+def _wrapped(text: str, first: str, later: str) -> list[str]:
+    """Text in lines of the width; what has columns of its own is left as it is."""
+    if len(first) + len(text) <= WIDTH:
+        return [first + text]
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=later,
+        replace_whitespace=False,
+        drop_whitespace=True,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def _filled(parts: Sequence[str]) -> list[str]:
-    """Short remarks side by side, as many as fit a line."""
+    """Short remarks side by side, as many as fit a line; a long one has its own lines."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + 3 + len(part) <= WIDTH:
             lines[-1] += f"   {part}"
         else:
-            lines.append(part)
+            lines += _wrapped(part, "", "  ")
     return lines
 
 
-def drawn(rows: Sequence[Sequence[bool | None]]) -> str:
-    """A dependency matrix as characters: ● moves, · does not, × is NaN."""
+def drawn(rows: Sequence[Sequence[bool | None]], *, own: bool = False) -> str:
+    """A dependency matrix as characters: ● moves, · does not, × is NaN.
+
+    With `own` the diagonal is ○: an output moves with its own token, whose query it is.
+    """
     marks = {True: "●", False: "·", None: "×"}
-    return "\n".join(" ".join(marks[cell] for cell in row) for row in rows)
+    return "\n".join(
+        " ".join(
+            "○" if own and cell and column == row else marks[cell]
+            for column, cell in enumerate(cells)
+        )
+        for row, cells in enumerate(rows)
+    )

@@ -6,20 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from clearhead.conformance.contract import Contract
+from clearhead.conformance.contract import SIZE_NAMES, Contract
 from clearhead.conformance.subject import Subject
 
 MASK = re.compile(r"mask|tril|triu|causal|visible|hidden$")
-
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "d_in": ("d_in", "input_dim", "in_dim", "embed_dim", "d_model", "dim", "hidden_size", "n_embd"),
-    "d_out": ("d_out", "output_dim", "out_dim"),
-    "num_heads": ("num_heads", "n_heads", "n_head", "nhead", "heads", "h", "num_attention_heads"),
-    "num_kv_heads": ("num_kv_heads", "n_kv_heads", "num_key_value_heads", "kv_heads"),
-    "head_dim": ("head_dim", "d_head", "dim_head", "d_k", "head_size", "attention_head_size"),
-    "context_length": ("context_length", "max_len", "block_size", "max_seq_len", "n_positions"),
-    "d_context": ("d_context", "context_dim", "kdim"),
-}
 
 
 def found(name: str, subject: Subject, contract: Contract) -> int | None:
@@ -30,7 +20,7 @@ def found(name: str, subject: Subject, contract: Contract) -> int | None:
     if declared is not None:
         return declared
     for place in _places(subject):
-        for other in NAMES[name]:
+        for other in SIZE_NAMES[name]:
             value = place.get(other)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value

@@ -82,18 +82,24 @@ def judge_scale_from_outside(
         if form is not None:
             old = next(each for each in notes.findings if each.code.startswith("scale."))
             notes.findings.remove(old)
-            notes.findings.insert(0, _from_outside(form, name, value, old.measured))
+            # A constant has no other explanation; a scale by a size of its own has.
+            also = () if "whatever the sizes are" in old.sentence else (old.code,)
+            notes.findings.insert(0, _from_outside(form, name, value, old.measured, also))
             notes.findings.insert(1, replace(old, follows_from="state.global-dim"))
             return
 
 
-def _from_outside(form: str, name: str, value: float, measured: str) -> Finding:
+def _from_outside(
+    form: str, name: str, value: float, measured: str, also: tuple[str, ...]
+) -> Finding:
+    other = "; or a size of its own is the wrong one, and the number outside is equal by chance"
     return Finding(
         "state.global-dim",
         f"the scale is {form} with {name} = {value} read from outside the class, not from the "
-        "tensors: an instance of another size is wrong",
+        "tensors: an instance of another size is wrong" + (other if also else ""),
         measured,
         "take the size from the tensor at hand: query.shape[-1]",
+        also,
     )
 
 
@@ -181,8 +187,8 @@ def examine_state(
         )
     for name in sorted(set(masks) & saved - set(trained)):
         notes.tell(
-            f"the mask {name} is saved with the weights; register_buffer(…, persistent=False) "
-            "would leave it out"
+            f"the buffer {name!r} holds a mask and is saved with the weights; "
+            f"register_buffer({name!r}, …, persistent=False) leaves it out"
         )
     if longest is None or longest > 600:
         return

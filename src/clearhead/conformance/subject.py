@@ -11,7 +11,7 @@ import inspect
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.conformance.calling import call
+from clearhead.conformance.contract import Contract
+from clearhead.conformance.making import declared_arguments
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
 TAKES = ("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode")
@@ -31,25 +33,28 @@ class Subject:
     Args:
         given: a class, an instance, a function, a dotted path, or "file.py:Name".
         takes: how it is called.
-        args: for the constructor, where a class is given.
-        causal: whether a mask has to be handed to modules that are told by it.
+        args: for the constructor, where a class is given; what the contract says of its
+            parameters, by their names, need not be said again.
+        contract: what is declared.
         seed: of a class's own weights.
     """
 
     def __init__(
-        self, given: Any, takes: str, args: Mapping[str, Any] | None, causal: bool, seed: int
+        self, given: Any, takes: str, args: Mapping[str, Any] | None, contract: Contract, seed: int
     ) -> None:
         if takes not in TAKES:
             raise ArgumentError(
                 "check.takes", f"takes must be one of {', '.join(TAKES)}; got {takes!r}."
             )
-        self.takes, self.args, self.causal, self.seed = takes, args, causal, seed
+        self.takes, self.args, self.contract, self.seed = takes, args, contract, seed
         found = located(given) if isinstance(given, str) else given
         self.cls = found if inspect.isclass(found) else None
         if args is not None and self.cls is None:
             raise ArgumentError("check.args", "args are for a class; what is checked is none.")
         self.name = name_of(found)
-        self.original = self._made(args or {}) if self.cls is not None else found
+        if self.cls is not None:
+            self.args = {**declared_arguments(self.cls, contract), **(args or {})}
+        self.original = found if self.cls is None else self._made(self.args or {})
         if not callable(self.original) and takes != "decode":
             raise ArgumentTypeError(
                 "check.subject",
@@ -72,12 +77,13 @@ class Subject:
             raise ModelError(
                 "check.made",
                 f"{self.name}({', '.join(f'{k}={v!r}' for k, v in args.items())}) could not be "
-                f"made: {type(error).__name__}: {error}\n  args=dict(…) are handed to it.",
+                f"made: {type(error).__name__}: {error}\n  args=dict(…) are handed to it, and "
+                "what sizes=dict(…) says of its parameters.",
             ) from error
 
     def sibling(self, args: Mapping[str, Any]) -> "Subject":
         """Another instance of the same class, made with other arguments."""
-        return Subject(self.cls, self.takes, args, self.causal, self.seed)
+        return Subject(type(self.original), self.takes, args, self.contract, self.seed)
 
     @property
     def module(self) -> nn.Module | None:
@@ -98,9 +104,30 @@ class Subject:
         if self.module is not None and self.copied:
             self.module.to(dtype)
 
+    def settled(self, given: Sequence[Tensor], output: Tensor) -> Tensor:
+        """The output, or the one in float32 where only that is finite; it then stays there.
+
+        A constant such as finfo.min of another precision is no mistake in that precision.
+        """
+        if self.dtype != torch.float64 or output.isfinite().all():
+            return output
+        self.use(torch.float32)
+        try:
+            again = self(*given).detach()
+        except Exception:  # what runs in float64 only stays there
+            again = output
+        if again.isfinite().all():
+            return again
+        self.use(torch.float64)
+        return output
+
     def __call__(self, *tensors: Tensor) -> Tensor:
-        """The output for these inputs, which are turned into the precision it runs in."""
+        """The output for copies of these inputs, turned into the precision it runs in."""
         return self.whole(*tensors)[0]
+
+    def bare(self, *tensors: Tensor) -> Tensor:
+        """The output for these very inputs, so that it shows what is done to them."""
+        return self._called(tensors)[0]
 
     def within(self, dtype: torch.dtype, *tensors: Tensor) -> Tensor:
         """The output in another precision, of a copy of its own: what is rounded stays rounded."""
@@ -115,11 +142,15 @@ class Subject:
 
     def whole(self, *tensors: Tensor) -> tuple[Tensor, Any]:
         """The output, and what was returned besides."""
+        # Copies: whoever writes to an input must not spoil it for the next probe.
+        return self._called([each.clone() for each in tensors])
+
+    def _called(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Any]:
         if len(tensors) == 1:
             tensors = (*tensors, *self.beside(tensors[0]))
         turned = [each.to(self.dtype) if each.is_floating_point() else each for each in tensors]
         run = self.run.full if self.takes == "decode" else self.run
-        return call(run, self.takes, turned, self.causal)
+        return call(run, self.takes, turned, bool(self.contract.causal))
 
     @contextmanager
     def training(self) -> Iterator[None]:

@@ -82,7 +82,7 @@ def profile(
     promised = replace(promised, sizes={**promised.sizes, **(sizes or {})})
     place = _device(device)
     with undisturbed():
-        found = Subject(subject, takes, args, bool(promised.causal), seed)
+        found = Subject(subject, takes, args, promised, seed)
         with left_alone(found.original, found.copied):
             torch.manual_seed(seed)
             both = sides(found, promised, place)

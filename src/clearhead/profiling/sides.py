@@ -86,7 +86,7 @@ def _of_qkv(subject: Subject, contract: Contract, device: torch.device) -> Sides
     words = f"batch {BATCH}, {num_heads} heads of width {dim}"
     if num_kv_heads != num_heads:
         words += f", {num_kv_heads} of keys and values"
-    return Sides(draw, subject, ours, ([], []), words, contract.sizes.get("context_length"))
+    return Sides(draw, subject.bare, ours, ([], []), words, contract.sizes.get("context_length"))
 
 
 def _of_tokens(subject: Subject, contract: Contract, device: torch.device) -> Sides:
@@ -131,7 +131,7 @@ def _of_tokens(subject: Subject, contract: Contract, device: torch.device) -> Si
     words = f"batch {BATCH}, width {d_in}, {num_heads} head{'s' * (num_heads > 1)} of width {dim}"
     theirs = [] if subject.module is None else list(subject.module.parameters())
     parameters = (theirs, list(layer.parameters()))
-    return Sides(draw, subject, ours, parameters, words, longest(subject, contract))
+    return Sides(draw, subject.bare, ours, parameters, words, longest(subject, contract))
 
 
 def _mask(contract: Contract) -> Mask | None:

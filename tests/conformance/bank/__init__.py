@@ -4,6 +4,8 @@
 """
 
 from tests.conformance.bank import (
+    functions,
+    modules,
     right_modules,
     right_plain,
     right_unusual,
@@ -20,6 +22,8 @@ from tests.conformance.bank import (
 from tests.conformance.bank.entry import Entry
 
 ENTRIES: list[Entry] = [
+    *functions.ENTRIES,
+    *modules.ENTRIES,
     *wrong_masks.ENTRIES,
     *wrong_softmax.ENTRIES,
     *wrong_scale.ENTRIES,

@@ -20,6 +20,16 @@ def measure(run: Callable[[Tensor], Tensor], token: Tensor, lengths: tuple[int, 
     return (whole - whole[:1]).abs().max().item() / max(size, 1e-30)
 
 
+def grows_evenly(run: Callable[[Tensor], Tensor], token: Tensor, length: int) -> bool:
+    """Whether each more token adds the same, as to a sum that is divided by nothing."""
+    last = [
+        run(token.expand(1, count, -1)).detach()[0, -1]
+        for count in (length - 2, length - 1, length)
+    ]
+    one, other = last[1] - last[0], last[2] - last[1]
+    return bool((one - other).abs().max() < 1e-5 * one.abs().max().clamp_min(1e-30))
+
+
 def profile(run: Callable[[Tensor], Tensor], token: Tensor, length: int) -> Tensor:
     """How far each output is from the first, for one token repeated: (outputs,), with a sign.
 

@@ -17,22 +17,25 @@ class Halved(NamedTuple):
 
 def measure(
     run: Callable[..., Tensor],
-    plain: Callable[..., Tensor] | None,
+    plain: Callable[[torch.dtype], float],
     inputs: Sequence[Tensor],
     target: Tensor,
     dtype: torch.dtype,
 ) -> Halved:
-    """Compare with the target, of the largest number in it; infinite where NaN comes out."""
+    """Compare with the target, of the largest number in it; infinite where NaN comes out.
+
+    `plain` says what the plain computation loses in a dtype.
+    """
     given = [each.to(dtype) if each.is_floating_point() else each for each in inputs]
     try:
         found = run(*given).detach().double()
     except (RuntimeError, TypeError, ValueError) as error:
         return Halved(torch.inf, 0.0, f"{type(error).__name__}: {str(error).splitlines()[0]}")
-    usual = 0.0 if plain is None else _error(plain(*given).double(), target)
-    return Halved(_error(found, target), usual)
+    return Halved(lost(found, target), plain(dtype))
 
 
-def _error(found: Tensor, target: Tensor) -> float:
+def lost(found: Tensor, target: Tensor) -> float:
+    """The largest difference, of the largest number in the target; infinite where NaN is."""
     if found.shape != target.shape or not found.isfinite().all():
         return torch.inf
     return (found - target).abs().max().item() / max(target.abs().max().item(), 1e-30)

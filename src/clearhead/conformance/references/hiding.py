@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from clearhead.conformance.recipes import Setting
@@ -18,6 +19,10 @@ def _not_hidden(scores: Tensor, seen: Tensor, scale: float, empty: str) -> Tenso
 
 def _multiplied(scores: Tensor, seen: Tensor, scale: float, empty: str) -> Tensor:
     return scores * seen
+
+
+def _swapped_in_product(scores: Tensor, seen: Tensor, scale: float, empty: str) -> Tensor:
+    return torch.where(seen, scores - 1e9, 0.0)
 
 
 def _added(sign: float, scaled: bool) -> Callable[..., Tensor]:
@@ -41,6 +46,13 @@ HIDING = [
         "scores * mask, or masked_fill(hidden, 0) or 1e-9, before the softmax: fill with "
         "-torch.inf instead",
         {"hide": _multiplied},
+    ),
+    Mutant(
+        "mask.inverted",
+        "what must be hidden is visible, with equal weights, and what must be visible is hidden",
+        "scores * mask - 1e9 * mask hides where the mask is 1: scores * mask - 1e9 * (1 - mask), or "
+        "masked_fill",
+        {"hide": _swapped_in_product},
     ),
     Mutant(
         "mask.added-as-number",

@@ -36,15 +36,24 @@ def _inverted(at: Setting) -> Tensor:
     return ~right_visible(at)
 
 
+def _inverted_beside_given(at: Setting) -> Tensor:
+    seen = ~right_visible(at._replace(mask=None))
+    return seen if at.mask is None else seen & at.mask
+
+
 def _inverted_given(at: Setting) -> Tensor:
     assert at.mask is not None
     return right_visible(at._replace(mask=~at.mask))
 
 
-def _transposed(at: Setting) -> Tensor:
-    return (
-        right_visible(at._replace(mask=None)).mT if at.query_len == at.kv_len else right_visible(at)
-    )
+def _inverted_beside(right: int) -> Callable[[Setting], Tensor]:
+    """Causal the wrong way round, and the diagonal beside where it belongs."""
+
+    def seen(at: Setting) -> Tensor:
+        past = visible(at._replace(contract=Contract(causal=True), mask=None), at.offset, 0, right)
+        return ~past & _uncaused(at)
+
+    return seen
 
 
 def _other_sample(pick: Callable[[Tensor], Tensor]) -> Callable[[Setting], Tensor]:
@@ -64,21 +73,41 @@ def _tiled_over_heads(at: Setting) -> Tensor:
 
 
 MASKS = [
-    Mutant(
-        "mask.inverted",
-        "what must be hidden is visible, and what must be visible is hidden",
-        "masked_fill fills where its mask is True, and torch.tril is True on what must stay "
-        "visible: use torch.triu(…, diagonal=1), or ~mask",
-        {"visible": _inverted},
-        is_masked,
+    *(
+        Mutant(
+            "mask.inverted",
+            detail,
+            "masked_fill fills where its mask is True, and torch.tril is True on what must stay "
+            "visible: use torch.triu(…, diagonal=1), or ~mask",
+            {"visible": _inverted},
+            needs,
+        )
+        for detail, needs in (
+            (
+                "the future is visible and the past is hidden",
+                lambda contract: contract.causal and contract.window is None,
+            ),
+            (
+                "what must be hidden is visible, and what must be visible is hidden",
+                lambda contract: contract.window is not None,
+            ),
+        )
     ),
     Mutant(
         "mask.inverted",
         "the future is visible and the past hidden, the token itself visible",
         "torch.triu where torch.tril is meant, or the mask transposed: the mask to keep is "
         "torch.tril(torch.ones(n, n))",
-        {"visible": _transposed},
-        is_masked,
+        {"visible": _inverted_beside(-1)},
+        lambda contract: contract.causal,
+    ),
+    Mutant(
+        "mask.inverted",
+        "the future is visible and the past hidden, and the next token with it",
+        "masked_fill fills where its mask is True, and torch.tril(…, diagonal=1) is True on what "
+        "must stay visible: use torch.triu(…, diagonal=1)",
+        {"visible": _inverted_beside(1)},
+        lambda contract: contract.causal,
     ),
     Mutant(
         "mask.missing",
@@ -151,6 +180,14 @@ GIVEN = [
         "here True means that the key may be attended to; masked_fill wants the hidden ones: "
         "scores.masked_fill(~mask, -torch.inf)",
         {"visible": _inverted_given},
+    ),
+    Mutant(
+        "mask.inverted",
+        "the future is visible and the past is hidden; the mask handed in is right",
+        "masked_fill fills where its mask is True, and torch.tril is True on what must stay "
+        "visible: use torch.triu(…, diagonal=1), or ~mask",
+        {"visible": _inverted_beside_given},
+        is_masked,
     ),
     Mutant(
         "mask.missing",

@@ -42,6 +42,10 @@ def _sigmoid(masked: Tensor, empty: str, at: Setting) -> Tensor:
     return masked.sigmoid()
 
 
+def _logarithm(masked: Tensor, empty: str, at: Setting) -> Tensor:
+    return _raw(torch.log_softmax(masked, -1), empty, at)
+
+
 def _over_all(masked: Tensor, empty: str, at: Setting) -> Tensor:
     return torch.softmax(masked.flatten(-2), -1).view_as(masked)
 
@@ -78,6 +82,7 @@ SOFTMAX = [
             ("the scores are divided by their sum, without exp", _by_sum),
             ("exp is taken, and not divided by the sum", _exponential),
             ("a sigmoid stands in place of the softmax", _sigmoid),
+            ("the logarithms of the weights stand in their place: log_softmax", _logarithm),
         ]
     ),
 ]

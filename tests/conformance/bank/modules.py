@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import clearhead as ch
-from tests.conformance.entry import Bank
+from tests.conformance.bank.entry import Built, right, wrong
 
-BANK = Bank()
 INF = float("inf")
 ARGS = {"d_in": 3, "d_out": 2, "context_length": 6, "dropout": 0.0}
 WIDE = {"d_in": 24, "d_out": 12, "context_length": 9, "dropout": 0.0, "num_heads": 3}
@@ -20,7 +19,6 @@ d_k = 2
 # The tutorials' own (tests/golden/README.md lists them).
 
 
-@BANK.wrong("state.global-dim", "x2d", args={"d_in": 3, "d_out": 2})
 class SelfAttentionV1(nn.Module):
     """Tutorials 000 and 004."""
 
@@ -38,10 +36,9 @@ class SelfAttentionV1(nn.Module):
         attn_scores = queries @ keys.T
         attn_weights = torch.softmax(attn_scores / d_k**0.5, dim=-1)
         context_vecs = attn_weights @ values
-        return context_vecs  # noqa: RET504 - as printed
+        return context_vecs
 
 
-@BANK.wrong("state.global-dim", "x2d", args={"d_in": 5, "d_out": 7})
 class SelfAttentionV2(nn.Module):
     """Tutorials 000 and 004."""
 
@@ -92,11 +89,6 @@ class CausalAttention(nn.Module):
         return attn_weights @ values
 
 
-BANK.right("x", causal=True, args=ARGS)(CausalAttention)
-
-
-@BANK.wrong("mask.inverted", "x", causal=True, args=ARGS)
-@BANK.wrong("mask.inverted", "x", causal=True, args={**ARGS, "dropout": 0.5})
 class CausalAttention004(CausalAttention):
     """Tutorial 004: tril where triu is needed."""
 
@@ -121,10 +113,6 @@ class Wrapper(nn.Module):
         return torch.cat([head(x) for head in self.heads], dim=-1)
 
 
-BANK.right("x", causal=True, args=ARGS)(Wrapper)
-
-
-@BANK.wrong("mask.inverted", "x", causal=True, args=ARGS)
 class Wrapper004(Wrapper):
     head = CausalAttention004
 
@@ -180,21 +168,15 @@ class MultiHeadAttention(nn.Module):
         return self.out_proj(self.merge(self.weigh(scores) @ values))
 
 
-BANK.right("x", causal=True, args=WIDE)(MultiHeadAttention)
-BANK.right("x", causal=True, args={**WIDE, "dropout": 0.3}, dropout=0.3)(MultiHeadAttention)
-
-
 # Wrong ones, in the styles of the tutorials.
 
 
-@BANK.wrong("heads.split", "x", causal=True, args=WIDE)
 class SplitByView(MultiHeadAttention):
     def split(self, projected: Tensor) -> Tensor:
         batch, tokens, _ = projected.shape
         return projected.view(batch, self.num_heads, tokens, self.head_dim)
 
 
-@BANK.wrong("heads.split", "x", args=WIDE)
 class SplitByReshapeUnmasked(MultiHeadAttention):
     def split(self, projected: Tensor) -> Tensor:
         return projected.reshape(projected.shape[0], self.num_heads, -1, self.head_dim)
@@ -206,13 +188,11 @@ class SplitByReshapeUnmasked(MultiHeadAttention):
         return scores
 
 
-@BANK.wrong("heads.merge", "x", causal=True, args=WIDE)
 class MergedByView(MultiHeadAttention):
     def merge(self, context: Tensor) -> Tensor:
         return context.contiguous().view(context.shape[0], -1, self.d_out)
 
 
-@BANK.wrong("heads.layout", "x", args=WIDE)
 class NotTransposed(MultiHeadAttention):
     def split(self, projected: Tensor) -> Tensor:
         return projected.unflatten(-1, (self.num_heads, self.head_dim))
@@ -224,31 +204,26 @@ class NotTransposed(MultiHeadAttention):
         return scores
 
 
-@BANK.wrong("scale.missing", "x", causal=True, args=WIDE)
 class NotScaled(MultiHeadAttention):
     def weigh(self, scores: Tensor) -> Tensor:
         return self.dropout(scores.softmax(-1))
 
 
-@BANK.wrong("scale.wrong", "x", causal=True, args=WIDE)
 class ScaledByTheWidth(MultiHeadAttention):
     def weigh(self, scores: Tensor) -> Tensor:
         return self.dropout((scores / math.sqrt(self.d_out)).softmax(-1))
 
 
-@BANK.wrong("scale.wrong", "x", causal=True, args=WIDE)
 class ScaledBySome(MultiHeadAttention):
     def weigh(self, scores: Tensor) -> Tensor:
         return self.dropout((scores * 0.21).softmax(-1))
 
 
-@BANK.wrong("softmax.axis", "x", causal=True, args=WIDE)
 class OverQueries(MultiHeadAttention):
     def weigh(self, scores: Tensor) -> Tensor:
         return (scores / self.head_dim**0.5).softmax(-2)
 
 
-@BANK.wrong("mask.after-softmax", "x", causal=True, args=WIDE)
 class ZeroedAfter(MultiHeadAttention):
     def hide(self, scores: Tensor) -> Tensor:
         return scores
@@ -257,13 +232,11 @@ class ZeroedAfter(MultiHeadAttention):
         return torch.tril(super().weigh(scores))
 
 
-@BANK.wrong("dropout.in-eval", "x", causal=True, args={**WIDE, "dropout": 0.4})
 class DropsAlways(MultiHeadAttention):
     def weigh(self, scores: Tensor) -> Tensor:
         return F.dropout((scores / self.head_dim**0.5).softmax(-1), self.dropout.p)
 
 
-@BANK.wrong("dropout.in-eval", "x", args={"width": 12})
 class FusedDropsAlways(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -274,26 +247,22 @@ class FusedDropsAlways(nn.Module):
         return F.scaled_dot_product_attention(query, key, value, dropout_p=self.dropout_p)
 
 
-@BANK.wrong("dropout.never", "x", causal=True, args={**WIDE, "dropout": 0.4}, dropout=0.4)
 class NeverDrops(MultiHeadAttention):
     def weigh(self, scores: Tensor) -> Tensor:
         return (scores / self.head_dim**0.5).softmax(-1)
 
 
-@BANK.wrong("dropout.never", "x", causal=True, args={**WIDE, "dropout": 0.4}, dropout=0.4)
 class DropsInEvalOnly(MultiHeadAttention):
     def weigh(self, scores: Tensor) -> Tensor:
         weights = (scores / self.head_dim**0.5).softmax(-1)
         return F.dropout(weights, self.dropout.p, training=False)
 
 
-@BANK.wrong("dropout.on-scores", "x", causal=True, args={**WIDE, "dropout": 0.4}, dropout=0.4)
 class DropsScores(MultiHeadAttention):
     def weigh(self, scores: Tensor) -> Tensor:
         return (self.dropout(scores) / self.head_dim**0.5).softmax(-1)
 
 
-@BANK.wrong("dropout.on-scores", "x", args={**WIDE, "dropout": 0.3}, dropout=0.3)
 class DropsScoresByHand(MultiHeadAttention):
     def hide(self, scores: Tensor) -> Tensor:
         if self.training:
@@ -304,14 +273,12 @@ class DropsScoresByHand(MultiHeadAttention):
         return (scores / self.head_dim**0.5).softmax(-1)
 
 
-@BANK.wrong("dropout.unscaled", "x", causal=True, args={**WIDE, "dropout": 0.4}, dropout=0.4)
 class DropsUnscaled(MultiHeadAttention):
     def weigh(self, scores: Tensor) -> Tensor:
         weights = (scores / self.head_dim**0.5).softmax(-1)
         return weights * (torch.rand_like(weights) >= self.dropout.p) if self.training else weights
 
 
-@BANK.wrong("dropout.unscaled", "x", args={**WIDE, "dropout": 0.25}, dropout=0.25)
 class DropsByFill(MultiHeadAttention):
     def hide(self, scores: Tensor) -> Tensor:
         return scores
@@ -323,19 +290,16 @@ class DropsByFill(MultiHeadAttention):
         return weights.masked_fill(torch.rand_like(weights) < self.dropout.p, 0.0)
 
 
-@BANK.wrong("grad.blocked", "x", causal=True, args=WIDE)
 class DetachedKeys(MultiHeadAttention):
     def weigh(self, scores: Tensor) -> Tensor:
         return super().weigh(scores.detach())
 
 
-@BANK.wrong("grad.blocked", "x", causal=True, args=WIDE)
 class RebuiltOutput(MultiHeadAttention):
     def merge(self, context: Tensor) -> Tensor:
         return super().merge(context.data)
 
 
-@BANK.wrong("state.mask-saved", "x", causal=True, args=WIDE)
 class MaskAsParameter(MultiHeadAttention):
     def __init__(self, **sizes: Any) -> None:
         super().__init__(**sizes)
@@ -344,20 +308,17 @@ class MaskAsParameter(MultiHeadAttention):
         self.mask = nn.Parameter(mask, requires_grad=False)
 
 
-@BANK.wrong("state.mask-saved", "x", causal=True, args=WIDE, sizes={"context_length": 9})
 class MaskTooShort(MultiHeadAttention):
     def __init__(self, context_length: int, **sizes: Any) -> None:
         super().__init__(context_length=context_length - 1, **sizes)
 
 
-@BANK.wrong("shape.square-only", "x", causal=True, args=WIDE)
 class OutputOfTheWrongWidth(MultiHeadAttention):
     def __init__(self, d_in: int, d_out: int, **sizes: Any) -> None:
         super().__init__(d_in=d_in, d_out=d_out, **sizes)
         self.out_proj = nn.Linear(d_in, d_out)
 
 
-@BANK.wrong("shape.square-only", "x", args={"input_dim": 8, "output_dim": 6})
 class KeyOfTheKey(nn.Module):
     def __init__(self, input_dim: int, output_dim: int) -> None:
         super().__init__()
@@ -370,7 +331,6 @@ class KeyOfTheKey(nn.Module):
         return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
 
 
-@BANK.wrong("weights.not-used", "x", causal=True, args=WIDE)
 class ReturnsOtherWeights(MultiHeadAttention):
     def forward(self, x: Tensor) -> Any:
         queries, keys = self.split(self.W_query(x)), self.split(self.W_key(x))
@@ -380,9 +340,6 @@ class ReturnsOtherWeights(MultiHeadAttention):
 # Right ones, in other styles.
 
 
-@BANK.right(
-    "x", causal=True, args={"width": 12, "heads": 3}, dtypes=(torch.float16, torch.bfloat16)
-)
 class Fused(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -398,7 +355,6 @@ class Fused(nn.Module):
         return self.c_proj(context.transpose(1, 2).flatten(2))
 
 
-@BANK.right("x", num_heads=4, args={})
 class NamelessEinsum(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -411,7 +367,6 @@ class NamelessEinsum(nn.Module):
         return self.d(torch.einsum("bhqk,bkhd->bqhd", weights, three).flatten(-2))
 
 
-@BANK.right("x", args={"width": 12})
 class FoldedScale(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -429,7 +384,6 @@ class FoldedScale(nn.Module):
         return ((query @ key.mT).softmax(-1) @ value).transpose(1, 2).flatten(2)
 
 
-@BANK.right("x", causal=True, args={"width": 12})
 class Block(nn.Module):
     """Norm before, residual around, and a feed-forward layer."""
 
@@ -444,7 +398,6 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
-@BANK.right("x", num_heads=6, num_kv_heads=2, causal=True, args={})
 class Grouped(nn.Module):
     groups_last = False
 
@@ -467,19 +420,9 @@ class Grouped(nn.Module):
         return heads.repeat_interleave(3, 1)
 
 
-@BANK.wrong("heads.gqa-tiled", "x", num_heads=6, num_kv_heads=2, causal=True, args={})
 class GroupedTiled(Grouped):
     def shared(self, heads: Tensor) -> Tensor:
         return torch.cat([heads] * 3, 1)
-
-
-BANK.right("x")(nn.MultiheadAttention(12, 3, batch_first=True))
-BANK.right("x", causal=True)(nn.MultiheadAttention(12, 3))
-BANK.right("x,mask")(nn.MultiheadAttention(12, 3, batch_first=True))
-BANK.right("x,context")(nn.MultiheadAttention(12, 3, batch_first=True))
-BANK.right("x", causal=True)(nn.TransformerEncoderLayer(12, 3, batch_first=True))
-BANK.right("x,mask")(nn.TransformerEncoderLayer(12, 3, batch_first=True))
-BANK.right("x", causal=True)(ch.MultiHeadAttention(12, num_heads=3, mask=ch.causal()))
 
 
 # Padding.
@@ -503,16 +446,11 @@ class Padded(nn.Module):
         return scores.masked_fill(~mask, -1e9).softmax(-1)
 
 
-BANK.right("x,mask", args={})(Padded)
-
-
-@BANK.wrong("mask.padding-ignored", "x,mask", args={})
 class PaddingIgnored(Padded):
     def weigh(self, scores: Tensor, mask: Tensor) -> Tensor:
         return scores.softmax(-1)
 
 
-@BANK.wrong("mask.padding-ignored", "x,mask", args={"width": 12})
 class PaddingIgnoredFused(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -527,19 +465,16 @@ class PaddingIgnoredFused(nn.Module):
         return self.c_proj((context.transpose(1, 2) * hidden).flatten(2))
 
 
-@BANK.wrong("mask.inverted", "x,mask", args={})
 class PaddingInverted(Padded):
     def weigh(self, scores: Tensor, mask: Tensor) -> Tensor:
         return super().weigh(scores, ~mask)
 
 
-@BANK.wrong("mask.batch-mixed", "x,mask", args={})
 class FirstMaskForAll(Padded):
     def weigh(self, scores: Tensor, mask: Tensor) -> Tensor:
         return super().weigh(scores, mask[:1])
 
 
-@BANK.wrong("mask.non-finite", "x,mask", args={})
 class PaddingTimesInfinity(Padded):
     def weigh(self, scores: Tensor, mask: Tensor) -> Tensor:
         return (scores + (1 - mask.to(scores.dtype)) * -INF).softmax(-1)
@@ -566,28 +501,21 @@ class Cross(nn.Module):
         return self.to_out(((query @ key.mT / 2).softmax(-1) @ value).transpose(1, 2).flatten(2))
 
 
-BANK.right("x,context", args={})(Cross)
-
-
-@BANK.wrong("context.ignored", "x,context", args={})
 class ContextIgnored(Cross):
     def sides(self, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return x, x, x
 
 
-@BANK.wrong("context.ignored", "x,context", args={})
 class KeysFromX(Cross):
     def sides(self, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return x, x, context
 
 
-@BANK.wrong("context.swapped", "x,context", args={})
 class Swapped(Cross):
     def sides(self, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return context, x, x
 
 
-@BANK.wrong("context.swapped", "x,context", args={})
 class SwappedSelf(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -649,39 +577,30 @@ class Decoder(nn.Module):
         self.keys, self.values = key, value
 
 
-BANK.right("decode", causal=True, args={})(Decoder)
-
-
-@BANK.right("decode", causal=True, window=(3, 0), args={})
 class WindowedDecoder(Decoder):
     window = 3
 
 
-@BANK.right("decode", causal=True, args={})
 class RotatingDecoder(Decoder):
     rotates = True
 
 
-@BANK.wrong("cache.offset", "decode", causal=True, args={})
 class MaskFromTheFirstKey(Decoder):
     def offset(self, new: int) -> int:
         return 0
 
 
-@BANK.wrong("cache.offset", "decode", causal=True, args={})
 class MaskOneShort(Decoder):
     def offset(self, new: int) -> int:
         return max(self.past - new - 1, 0)
 
 
-@BANK.wrong("cache.window", "decode", causal=True, window=(3, 0), args={})
 class TrimsBeforeUse(WindowedDecoder):
     def keep(self, key: Tensor, value: Tensor) -> None:
         super().keep(key, value)
         self.keys, self.values = self.keys[:, -4:], self.values[:, -4:]
 
 
-@BANK.wrong("cache.window", "decode", causal=True, window=(3, 0), args={})
 class TrimsOneTooMany(WindowedDecoder):
     def keep(self, key: Tensor, value: Tensor) -> None:
         super().keep(key, value)
@@ -689,14 +608,12 @@ class TrimsOneTooMany(WindowedDecoder):
         self.keys, self.values = self.keys[:, -needed:], self.values[:, -needed:]
 
 
-@BANK.wrong("cache.stale", "decode", causal=True, args={})
 class NeverEmptied(Decoder):
     def reset(self) -> None:
         if not hasattr(self, "keys"):
             super().reset()
 
 
-@BANK.wrong("cache.stale", "decode", causal=True, args={})
 class KeepsValues(Decoder):
     def reset(self) -> None:
         self.past = 0
@@ -709,19 +626,16 @@ class KeepsValues(Decoder):
         self.keys, self.values = key, value
 
 
-@BANK.wrong("rope.offset", "decode", causal=True, args={})
 class RotatesFromZero(RotatingDecoder):
     def start(self) -> int:
         return 0
 
 
-@BANK.wrong("rope.offset", "decode", causal=True, rope={"base": 100.0}, args={})
 class RotatesOneLate(RotatingDecoder):
     def start(self) -> int:
         return self.past + 1 if self.past else 0
 
 
-@BANK.right("x", args={})
 class FewPositions(FoldedScale):
     """Learned positions for five tokens, which it does not say."""
 
@@ -733,7 +647,6 @@ class FewPositions(FoldedScale):
         return super().forward(x + self.positions(torch.arange(x.shape[1])))
 
 
-@BANK.right("x", args={})
 class IdentityProjections(Padded):
     """A weight that is the identity is no mask."""
 
@@ -746,5 +659,312 @@ class IdentityProjections(Padded):
         return super().forward(x, torch.ones(x.shape[:2], dtype=torch.bool))
 
 
-BANK.right("x")(nn.MultiheadAttention(16, 4, add_bias_kv=True, batch_first=True))
-BANK.right("x")(nn.MultiheadAttention(16, 4, add_zero_attn=True, batch_first=True))
+class CrossOverQueries(Cross):
+    axis = -2
+
+    def forward(self, x: Tensor, context: Tensor) -> Tensor:
+        layers = (self.to_q, self.to_k, self.to_v)
+        query, key, value = (
+            layer(side).unflatten(-1, (3, 4)).transpose(1, 2)
+            for layer, side in zip(layers, self.sides(x, context), strict=True)
+        )
+        mixed = (query @ key.mT / 2).softmax(self.axis) @ value
+        return self.to_out(self.merged(mixed))
+
+    def merged(self, heads: Tensor) -> Tensor:
+        return heads.transpose(1, 2).flatten(2)
+
+
+class CrossMergedByReshape(CrossOverQueries):
+    axis = -1
+
+    def merged(self, heads: Tensor) -> Tensor:
+        return heads.reshape(heads.shape[0], -1, 12)
+
+
+class BareParameters(nn.Module):
+    """Projections as parameters, that behind the heads too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wq, self.wk, self.wv = (nn.Parameter(torch.randn(3, 12, 4) / 12**0.5) for _ in "qkv")
+        self.wo = nn.Parameter(torch.randn(3, 4, 12) / 12**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            torch.einsum("btd,hde->bhte", x, each) for each in (self.wq, self.wk, self.wv)
+        )
+        return torch.einsum("bhte,hed->btd", self.weigh(query @ key.mT) @ value, self.wo)
+
+    def weigh(self, raw: Tensor) -> Tensor:
+        return (raw / 2).softmax(-1)
+
+
+class BareParametersUnscaled(BareParameters):
+    def weigh(self, raw: Tensor) -> Tensor:
+        return raw.softmax(-1)
+
+
+class BareParametersSoftplus(BareParameters):
+    def weigh(self, raw: Tensor) -> Tensor:
+        return F.softplus(raw / 2)
+
+
+class MayAttendToNothing(BareParameters):
+    """exp(s) / (1 + Σ exp(s)), a sink of score 0 that nobody declares."""
+
+    def weigh(self, raw: Tensor) -> Tensor:
+        grown = (raw / 2).exp()
+        return grown / (1 + grown.sum(-1, keepdim=True))
+
+
+class ValueSkip(BareParameters):
+    """Each token keeps its own value beside what it attends to."""
+
+    def weigh(self, raw: Tensor) -> Tensor:
+        return super().weigh(raw) + torch.eye(raw.shape[-1], dtype=raw.dtype)
+
+
+class ResidualDropsUnscaled(FoldedScale):
+    """A residual around, beside which what dropout does is small."""
+
+    def __init__(self) -> None:
+        super().__init__(12)
+        self.norm, self.to_out, self.dropout = nn.LayerNorm(12), nn.Linear(12, 12), 0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            each(self.norm(x)).unflatten(-1, (3, -1)).transpose(1, 2)
+            for each in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        weights = (query @ key.mT).softmax(-1)
+        if self.training:
+            weights = weights * (torch.rand_like(weights) > self.dropout)
+        return x + self.to_out((weights @ value).transpose(1, 2).flatten(2))
+
+
+# What is true of the classes with these arguments, and left to be found.
+NARROW = {"num_heads": 1, "sizes": {"d_in": 3, "d_out": 2, "context_length": 6}}
+THREE = {"num_heads": 3, "sizes": {"d_in": 24, "d_out": 12, "context_length": 9}}
+TWELVE = {"num_heads": 3, "sizes": {"d_in": 12, "d_out": 12}}
+THEIRS = "PyTorch's own takes three inputs"
+
+
+ENTRIES = [
+    wrong("softmax.axis", Built(CrossOverQueries), "x,context", facts=TWELVE),
+    wrong("heads.merge", Built(CrossMergedByReshape), "x,context", facts=TWELVE),
+    right(Built(BareParameters), "x", facts=TWELVE),
+    right(Built(MayAttendToNothing), "x", unproved="it has a sink that is not declared"),
+    right(Built(ValueSkip), "x", unproved="the value is added"),
+    wrong("scale.missing", Built(BareParametersUnscaled), "x", facts=TWELVE),
+    wrong("softmax.missing", Built(BareParametersSoftplus), "x", facts=TWELVE),
+    wrong(
+        "dropout.unscaled",
+        Built(ResidualDropsUnscaled),
+        "x",
+        dropout=0.5,
+        unproved="a norm and a residual are around it",
+    ),
+    wrong("state.global-dim", Built(SelfAttentionV2, **{"d_in": 5, "d_out": 7}), "x2d"),
+    wrong("mask.inverted", Built(CausalAttention004, **ARGS), "x", facts=NARROW, causal=True),
+    wrong(
+        "mask.inverted",
+        Built(CausalAttention004, **{**ARGS, "dropout": 0.5}),
+        "x",
+        label="with dropout",
+        facts=NARROW,
+        causal=True,
+    ),
+    wrong("heads.split", Built(SplitByView, **WIDE), "x", facts=THREE, causal=True),
+    wrong("heads.split", Built(SplitByReshapeUnmasked, **WIDE), "x", facts=THREE),
+    wrong("heads.merge", Built(MergedByView, **WIDE), "x", facts=THREE, causal=True),
+    wrong("heads.layout", Built(NotTransposed, **WIDE), "x", facts=THREE),
+    wrong("scale.missing", Built(NotScaled, **WIDE), "x", facts=THREE, causal=True),
+    wrong("scale.wrong", Built(ScaledByTheWidth, **WIDE), "x", facts=THREE, causal=True),
+    wrong("scale.wrong", Built(ScaledBySome, **WIDE), "x", facts=THREE, causal=True),
+    wrong("softmax.axis", Built(OverQueries, **WIDE), "x", facts=THREE, causal=True),
+    wrong("mask.after-softmax", Built(ZeroedAfter, **WIDE), "x", facts=THREE, causal=True),
+    wrong(
+        "dropout.in-eval",
+        Built(DropsAlways, **{**WIDE, "dropout": 0.4}),
+        "x",
+        facts=THREE,
+        causal=True,
+    ),
+    wrong("dropout.in-eval", Built(FusedDropsAlways, **{"width": 12}), "x"),
+    wrong(
+        "dropout.never",
+        Built(NeverDrops, **{**WIDE, "dropout": 0.4}),
+        "x",
+        facts=THREE,
+        causal=True,
+        dropout=0.4,
+    ),
+    wrong(
+        "dropout.never",
+        Built(DropsInEvalOnly, **{**WIDE, "dropout": 0.4}),
+        "x",
+        facts=THREE,
+        causal=True,
+        dropout=0.4,
+    ),
+    wrong(
+        "dropout.on-scores",
+        Built(DropsScores, **{**WIDE, "dropout": 0.4}),
+        "x",
+        facts=THREE,
+        causal=True,
+        dropout=0.4,
+    ),
+    wrong(
+        "dropout.on-scores",
+        Built(DropsScoresByHand, **{**WIDE, "dropout": 0.3}),
+        "x",
+        facts=THREE,
+        dropout=0.3,
+    ),
+    wrong(
+        "dropout.unscaled",
+        Built(DropsUnscaled, **{**WIDE, "dropout": 0.4}),
+        "x",
+        facts=THREE,
+        causal=True,
+        dropout=0.4,
+    ),
+    wrong(
+        "dropout.unscaled",
+        Built(DropsByFill, **{**WIDE, "dropout": 0.25}),
+        "x",
+        facts=THREE,
+        dropout=0.25,
+    ),
+    wrong("grad.blocked", Built(DetachedKeys, **WIDE), "x", facts=THREE, causal=True),
+    wrong("grad.blocked", Built(RebuiltOutput, **WIDE), "x", facts=THREE, causal=True),
+    wrong("state.mask-saved", Built(MaskAsParameter, **WIDE), "x", facts=THREE, causal=True),
+    wrong(
+        "state.mask-saved",
+        Built(MaskTooShort, **WIDE),
+        "x",
+        facts=THREE,
+        causal=True,
+        sizes={"context_length": 9},
+    ),
+    wrong(
+        "shape.square-only",
+        Built(OutputOfTheWrongWidth, **WIDE),
+        "x",
+        facts=THREE,
+        unproved="it is made with other arguments",
+        causal=True,
+    ),
+    wrong(
+        "shape.square-only",
+        Built(KeyOfTheKey, **{"input_dim": 8, "output_dim": 6}),
+        "x",
+        unproved="it is made with other arguments",
+    ),
+    wrong("weights.not-used", Built(ReturnsOtherWeights, **WIDE), "x", facts=THREE, causal=True),
+    right(
+        Built(Fused, **{"width": 12, "heads": 3}),
+        "x",
+        facts=TWELVE,
+        causal=True,
+        dtypes=(torch.float16, torch.bfloat16),
+    ),
+    right(Built(NamelessEinsum), "x", unproved="its layers have no names", num_heads=4),
+    right(Built(FoldedScale, **{"width": 12}), "x", facts={**TWELVE, "scale": 1.0}),
+    right(
+        Built(Block, **{"width": 12}),
+        "x",
+        unproved="norms, residuals and a feed-forward layer are around it",
+        causal=True,
+    ),
+    right(Built(Grouped), "x", num_heads=6, num_kv_heads=2, causal=True),
+    wrong("heads.gqa-tiled", Built(GroupedTiled), "x", num_heads=6, num_kv_heads=2, causal=True),
+    right(
+        Built(nn.MultiheadAttention, 12, 3, batch_first=True), "x", label="alone", unproved=THEIRS
+    ),
+    right(
+        Built(nn.MultiheadAttention, 12, 3), "x", label="tokens first", unproved=THEIRS, causal=True
+    ),
+    right(
+        Built(nn.MultiheadAttention, 12, 3, batch_first=True),
+        "x,mask",
+        label="padded",
+        unproved=THEIRS,
+    ),
+    right(
+        Built(nn.MultiheadAttention, 12, 3, batch_first=True),
+        "x,context",
+        label="cross",
+        unproved=THEIRS,
+    ),
+    right(
+        Built(nn.TransformerEncoderLayer, 12, 3, batch_first=True),
+        "x",
+        causal=True,
+        label="causal",
+        unproved=THEIRS,
+    ),
+    right(
+        Built(nn.TransformerEncoderLayer, 12, 3, batch_first=True),
+        "x,mask",
+        label="padded",
+        unproved=THEIRS,
+    ),
+    right(
+        Built(ch.MultiHeadAttention, 12, num_heads=3, mask=ch.causal()),
+        "x",
+        unproved="its layers are held against the definition elsewhere",
+        causal=True,
+    ),
+    right(Built(Padded), "x,mask", facts=TWELVE),
+    wrong("mask.padding-ignored", Built(PaddingIgnored), "x,mask", facts=TWELVE),
+    wrong(
+        "mask.padding-ignored", Built(PaddingIgnoredFused, **{"width": 12}), "x,mask", facts=TWELVE
+    ),
+    wrong("mask.inverted", Built(PaddingInverted), "x,mask", facts=TWELVE),
+    wrong("mask.batch-mixed", Built(FirstMaskForAll), "x,mask", facts=TWELVE),
+    right(Built(Cross), "x,context", facts=TWELVE),
+    wrong("context.ignored", Built(ContextIgnored), "x,context", facts=TWELVE),
+    wrong(
+        "context.ignored",
+        Built(KeysFromX),
+        "x,context",
+        facts=TWELVE,
+        unproved="keys and values come from two sides",
+    ),
+    wrong("context.swapped", Built(Swapped), "x,context", facts=TWELVE),
+    wrong("context.swapped", Built(SwappedSelf), "x,context", facts=TWELVE),
+    right(Built(Decoder), "decode", causal=True),
+    right(Built(WindowedDecoder), "decode", causal=True, window=(3, 0)),
+    right(Built(RotatingDecoder), "decode", facts={"rope": {"base": 100.0}}, causal=True),
+    wrong("cache.offset", Built(MaskFromTheFirstKey), "decode", causal=True),
+    wrong("cache.offset", Built(MaskOneShort), "decode", causal=True),
+    wrong("cache.window", Built(TrimsBeforeUse), "decode", causal=True, window=(3, 0)),
+    wrong("cache.window", Built(TrimsOneTooMany), "decode", causal=True, window=(3, 0)),
+    wrong("cache.stale", Built(NeverEmptied), "decode", causal=True),
+    wrong("cache.stale", Built(KeepsValues), "decode", causal=True),
+    wrong(
+        "rope.offset",
+        Built(RotatesFromZero),
+        "decode",
+        facts={"rope": {"base": 100.0}},
+        causal=True,
+    ),
+    wrong("rope.offset", Built(RotatesOneLate), "decode", causal=True, rope={"base": 100.0}),
+    right(Built(FewPositions), "x", unproved="it adds learned positions"),
+    right(Built(IdentityProjections), "x", facts=TWELVE),
+    right(
+        Built(nn.MultiheadAttention, 16, 4, add_bias_kv=True, batch_first=True),
+        "x",
+        label="one more key",
+        unproved=THEIRS,
+    ),
+    right(
+        Built(nn.MultiheadAttention, 16, 4, add_zero_attn=True, batch_first=True),
+        "x",
+        label="one empty key",
+        unproved=THEIRS,
+    ),
+]
