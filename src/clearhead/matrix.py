@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead.artists import artist
 from clearhead.biases import Bias
 from clearhead.errors import (
     ArgumentError,
@@ -551,6 +552,9 @@ class AttentionMatrix:
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))
         mask = "" if problem.mask is None else f" mask={problem.mask.describe()}"
         return f"AttentionMatrix [{sizes}]{mask}"
+
+    def _repr_html_(self) -> str:
+        return artist("inline.matrices.matrix_html")(self)
 
     def _with_value(self, value: Tensor, fewer: str) -> Problem:
         """The problem with a value, for all samples and heads alike if it has two dimensions.

@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from torch import Tensor
 
 from clearhead import files
+from clearhead.artists import artist
 from clearhead.errors import ArgumentError, FileError, SelectionError
 from clearhead.head_roles import roles
 from clearhead.matrix import AttentionMatrix
@@ -162,6 +163,9 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             shown = calls[0] if whole is None else whole
             lines.append(f"  {name or '(the model)':{width}}  {shown!r}{times}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return artist("inline.matrices.seen_html")(self)
 
     def _add(self, name: str, problem: Problem, tokens: Tensor | None) -> None:
         if self._keep == "matrix":

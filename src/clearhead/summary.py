@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead.artists import artist
 from clearhead.arguments import is_number
 from clearhead.errors import ArgumentError
 
@@ -189,6 +190,9 @@ class Summary:
         ]
         more = f" with {', '.join(extra)}" if extra else ""
         return f"Summary [{', '.join(sizes)}]{more}"
+
+    def _repr_html_(self) -> str:
+        return artist("inline.matrices.matrix_html")(self)
 
 
 def _spelled(places: Any, known: list[str]) -> list[Any] | str:

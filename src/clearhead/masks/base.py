@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from clearhead.artists import artist
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, MaskError
 from clearhead.masks.blocks import BlockMap, block_map
 from clearhead.masks.drawing import draw_dense
@@ -258,6 +259,9 @@ class Mask(ABC):
             return f"{self.describe()}\n{self.draw(query_len, kv_len)}"
         except MaskError:  # made for lengths that only the query will tell
             return self.describe()
+
+    def _repr_html_(self) -> str:
+        return artist("inline.masks.mask_html")(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
