@@ -2,9 +2,10 @@
 
     b"clearhead\\npage" | uint32, length of the head | the head, deflated | the arrays, each deflated
 
-The head says where each array begins, counted from its own end. Numbers are little-endian. Every part begins at a multiple of three bytes, so that a page can hold
-the whole as one text of base64 and undo each part by itself, when it is looked at. The same bytes
-are what a server sends and a notebook hands to its widget.
+The head says where each array begins, counted from its own end. Numbers are little-endian. Every
+part begins at a multiple of three bytes, so that a page can hold the whole as one text of base64
+and undo each part by itself, when it is looked at. The same bytes are what a server sends and a
+notebook hands to its widget.
 """
 
 import ctypes
