@@ -14,7 +14,8 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,29 @@ def write(path: str | os.PathLike[str], content: object) -> Path:
     safetensors = _safetensors()
     pack = _Pack()
     header = json.dumps({"version": VERSION, "content": pack.value(content)})
+    with replacing(path) as (name, target):
+        safetensors.save_file(pack.tensors(), name, metadata={KEY: header})
+    return target
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
+    """A file to write to, which takes its place when all went well, and else is gone.
+
+    Yields:
+        The name to write to, and the place that it will have.
+
+    Raises:
+        FileError: code `file.unwritable`, if the place cannot be written to.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with replacing(f"{folder}/page.html") as (name, target):
+        ...         written = Path(name).write_text("whole")
+        ...     target.read_text()
+        'whole'
+    """
     target = Path(path).expanduser()
     try:
         # Beside its place, so that it can be moved there in one step.
@@ -83,7 +107,7 @@ def write(path: str | os.PathLike[str], content: object) -> Path:
     except OSError as error:
         raise _unwritable(target, error) from error
     try:
-        safetensors.save_file(pack.tensors(), name, metadata={KEY: header})
+        yield name, target
         # mkstemp lets nobody else read it, which is more than was asked for.
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, target)
@@ -92,7 +116,6 @@ def write(path: str | os.PathLike[str], content: object) -> Path:
     finally:
         if os.path.exists(name):
             os.unlink(name)
-    return target
 
 
 def read(path: str | os.PathLike[str]) -> Any:

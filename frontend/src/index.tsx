@@ -1,0 +1,15 @@
+// The one module: a page runs it as it is, a server's page and a widget import `mount`.
+import "./style.css";
+import { mount } from "./mount";
+import { pageSource } from "./source";
+import { headsTile } from "./views/heads/tiles";
+
+export { mount } from "./mount";
+export { BytesSource } from "./source";
+export { headsTile };
+
+const payload = document.getElementById("clearhead-payload");
+const place = document.getElementById("clearhead-page");
+if (payload !== null && place !== null) {
+  void mount(place, pageSource((payload.textContent ?? "").trim(), headsTile));
+}

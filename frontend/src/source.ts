@@ -1,0 +1,81 @@
+// Where a view gets its data from. A view never knows whether that is the page itself, a server or
+// a notebook's kernel.
+import { readArray, readHead, type Head, type Numbers, type Reader } from "./payload";
+
+/** A part of a head's map that a view wants to draw. */
+export interface TileRequest {
+  layer: number;
+  head: number;
+  /** From this query up to that, the second not included; and keys likewise. */
+  rows: [number, number];
+  columns: [number, number];
+  /** Into how many cells: rows, columns. */
+  cells: [number, number];
+}
+
+/** The answer. It may cover more than was asked for, in larger cells, where no more is known. */
+export interface Tile {
+  rows: [number, number];
+  columns: [number, number];
+  cells: [number, number];
+  /** Row by row: which share of its attention a query of the row gives to the keys of the column,
+   * on average. In a cell of one query and one key that is the weight itself. */
+  values: Float32Array;
+  /** Largest distance between a value and the true one; 0 where they were computed for this tile. */
+  error: number;
+}
+
+export interface Source {
+  head(): Promise<Head>;
+  array(name: string): Promise<Numbers>;
+  /** null where the source has nothing of this head. */
+  tile(request: TileRequest): Promise<Tile | null>;
+}
+
+/** Makes tiles from a payload's own arrays; each kind of payload that has maps brings one. */
+export type Tiler = (source: Source, request: TileRequest) => Promise<Tile | null>;
+
+/** A source whose arrays are read once, when they are first asked for. */
+export class BytesSource implements Source {
+  private known: Promise<Head> | null = null;
+  private arrays = new Map<string, Promise<Numbers>>();
+  private readonly read: Reader;
+  private readonly tiler: Tiler;
+
+  constructor(read: Reader, tiler: Tiler) {
+    this.read = read;
+    this.tiler = tiler;
+  }
+
+  head(): Promise<Head> {
+    return (this.known ??= readHead(this.read));
+  }
+
+  async array(name: string): Promise<Numbers> {
+    const head = await this.head();
+    let found = this.arrays.get(name);
+    if (found === undefined) {
+      found = readArray(this.read, head, name);
+      this.arrays.set(name, found);
+    }
+    return found;
+  }
+
+  tile(request: TileRequest): Promise<Tile | null> {
+    return this.tiler(this, request);
+  }
+}
+
+/** The payload that stands in the page itself, as base64, which is undone part by part. */
+export function pageSource(text: string, tiler: Tiler): Source {
+  return new BytesSource((start, bytes) => fromBase64(text, start, bytes), tiler);
+}
+
+/** Bytes of a base64 text; `start` is a multiple of three. */
+export function fromBase64(text: string, start: number, bytes: number): Uint8Array {
+  const from = (start / 3) * 4;
+  const binary = atob(text.slice(from, from + Math.ceil(bytes / 3) * 4));
+  const found = new Uint8Array(bytes);
+  for (let at = 0; at < bytes; at++) found[at] = binary.charCodeAt(at);
+  return found;
+}
