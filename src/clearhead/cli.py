@@ -188,6 +188,10 @@ def trace(
     query: Annotated[
         int, typer.Option(help="The token whose arithmetic is written out, from 0.")
     ] = 1,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page to step through into this file as well.", metavar="FILE"),
+    ] = None,
 ) -> None:
     """Trace self-attention of a sentence: every stage, with its numbers.
 
@@ -217,7 +221,11 @@ def trace(
     steps = ch.trace(rung, embeddings, tokens=tokens)
     from clearhead.drawing.terminal import Traced
 
-    Console().print(Traced(steps, query), soft_wrap=True)
+    console = Console()
+    console.print(Traced(steps, query), soft_wrap=True)
+    if html is not None:
+        file = steps.to_html(html)
+        console.print(Text(f"\nThe page to step through is {printable(str(file))}"), soft_wrap=True)
 
 
 @app.command()

@@ -3,14 +3,17 @@
 import copy
 import html
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from clearhead import stages
+from clearhead.artists import artist
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.functional import attend
 from clearhead.kernels import eager
@@ -104,6 +107,8 @@ class Trace(Mapping[str, Tensor]):
         *,
         scale: float,
         mask: str | None,
+        softcap: float | None = None,
+        dropout: float | None = None,
         sinks: Tensor | None,
         kernel: str,
         difference: float,
@@ -115,6 +120,8 @@ class Trace(Mapping[str, Tensor]):
         self.steps = {step.name: step for step in steps}
         self.scale = scale
         self.mask = mask
+        self.softcap = softcap
+        self.dropout = dropout
         self.sinks = None if sinks is None else sinks.detach()
         self.renormalised = renormalised
         """Whether weights, not scores, were hidden, and the others divided by their sum again."""
@@ -207,6 +214,40 @@ class Trace(Mapping[str, Tensor]):
                 rows.append(f"<pre>{html.escape(numbers)}</pre>")
         rows.append(f"<p>{html.escape(self._verdict())}</p>")
         return "<div>" + "".join(rows) + "</div>"
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        sample: int | None = None,
+        head: int | None = None,
+    ) -> Path:
+        """Write the stages as a page to step through, which opens without a network.
+
+        It shows them from left to right, and of the number under the pointer how it came about.
+
+        Args:
+            path: the file; whatever was there is replaced.
+            sample: only this row of the batch; None for all, to choose from.
+            head: only this query head; None for all.
+
+        Returns:
+            The path.
+
+        Raises:
+            SelectionError: code `trace.part`, if there is no such sample or head.
+            TooLargeError: code `trace.page-size`, for more numbers than a page can hold.
+            FileError: code `file.unwritable`, if the place cannot be written to.
+
+        Example:
+            >>> import tempfile, torch, clearhead as ch
+            >>> x = torch.eye(2)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ch.trace(ch.attend, x, x, x).to_html(f"{folder}/steps.html").name
+            'steps.html'
+        """
+        payload = artist("steps.steps_payload")(self, sample=sample, head=head)
+        return artist("page.write_page")(path, payload)
 
     def explain(self, query: int, *, sample: int = 0, head: int = 0) -> str:
         """The arithmetic of one query, written out.
@@ -487,6 +528,8 @@ def _assemble(
         steps,
         scale=problem.scale,
         mask=None if problem.mask is None else problem.mask.describe(),
+        softcap=problem.softcap,
+        dropout=problem.dropout,
         sinks=problem.sinks,
         kernel=kernel,
         difference=difference,

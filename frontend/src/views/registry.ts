@@ -3,6 +3,7 @@ import type { ComponentType } from "preact";
 import type { Head } from "../payload";
 import type { Source } from "../source";
 import { Heads } from "./heads";
+import { Steps } from "./steps";
 
 export interface ViewProps {
   head: Head;
@@ -11,4 +12,5 @@ export interface ViewProps {
 
 export const views: Record<string, ComponentType<ViewProps>> = {
   heads: Heads,
+  trace: Steps,
 };
