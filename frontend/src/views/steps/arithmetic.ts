@@ -12,8 +12,6 @@ export interface Line {
   text: string;
   /** Whether it is numbers, not words. */
   sum?: boolean;
-  /** Numbers of every key, for a table under the line. */
-  keys?: KeyLine[];
 }
 
 export interface KeyLine {
@@ -34,8 +32,8 @@ export interface Arithmetic {
   ofKey: boolean;
   value: string;
   lines: Line[];
-  /** What the key lines hold. */
-  columns: string[];
+  /** Numbers of every key, or of the heaviest, and what is left. */
+  keys: KeyLine[];
   more: string;
   origins: Origin[];
 }
@@ -67,7 +65,7 @@ export function arithmeticOf(
     ofKey: stage.columnAxis === "key",
     value: number(value),
     lines: [],
-    columns: [],
+    keys: [],
     more: "",
     origins: [],
   };
@@ -206,9 +204,8 @@ function weights(
   const hidden = (j: number) =>
     scores[j] === -Infinity || (data.renormalised && stage.at(row, j) === 0);
   found.lines.push({ text: `The largest score of the row is ${number(top)}; every score becomes exp(score − ${factor(top)}):` });
-  found.columns = ["key", "score", "exp", "weight"];
   const shown = keys.length <= KEYS ? keys : chosen(keys, exps, column);
-  const lines = shown.map((j) => ({
+  found.keys = shown.map((j) => ({
     key: j,
     cells: [number(scores[j]!), hidden(j) && !data.renormalised ? "hidden" : number(exps[j]!), number(stage.at(row, j))],
     share: stage.at(row, j) || 0,
@@ -218,7 +215,6 @@ function weights(
   const left = keys.length - shown.length;
   const rest = total - sinkExp - shown.reduce((a, j) => a + exps[j]!, 0);
   if (left > 0) found.more = `… and ${left} more keys, whose exps add up to ${number(rest)}`;
-  const table = { text: "", keys: lines };
   if (sink !== null) {
     found.lines.push({ text: `The sink of this head counts as well, but nothing is taken from it: exp(${number(sink - top)}) = ${number(sinkExp)}` });
   }
@@ -238,7 +234,6 @@ function weights(
     found.lines.push({ text: `${sum}; the weight is the share:` });
     found.lines.push({ text: `${number(exps[column]!)} / ${number(total)} = ${number(weight)}`, sum: true });
   }
-  found.lines.push(table);
 }
 
 /** The stage that has the numbers of one that repeats another. */

@@ -66,6 +66,7 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
   );
   const root = useRef<HTMLElement>(null);
   const strip = useRef<HTMLDivElement>(null);
+  const rail = useRef<HTMLOListElement>(null);
   const count = stages.value.length;
   const go = (to: number) => {
     state.stage.value = Math.max(0, Math.min(to, count - 1));
@@ -94,6 +95,8 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
     const place = strip.current!;
     const panel = place.children[state.stage.value] as HTMLElement;
     place.scrollLeft = panel.offsetLeft - place.offsetLeft - Math.max(16, (place.clientWidth - panel.clientWidth) / 2);
+    const chip = rail.current!.children[state.stage.value] as HTMLElement;
+    rail.current!.scrollLeft = chip.offsetLeft - rail.current!.offsetLeft - rail.current!.clientWidth / 3;
   }, [state.stage.value, stages.value]);
   const masked = byName.value.get("masked_scores")!;
   return (
@@ -103,7 +106,7 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
         <button type="button" class="ch-button" onClick={() => go(state.stage.value - 1)} disabled={state.stage.value === 0} aria-keyshortcuts="ArrowLeft" aria-label="The stage before">
           ‹
         </button>
-        <ol>
+        <ol ref={rail}>
           {stages.value.map((stage, at) => (
             <li key={stage.name}>
               <button
@@ -138,7 +141,8 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
       </div>
       <p class="ch-legend">
         <span class="ch-swatch ch-above" /> above 0 <span class="ch-swatch ch-below" /> below 0, the
-        stronger the farther from it; weights from 0 to 1: <span class="ch-swatch" style={{ background: scale(theme.value) }} />
+        stronger the farther from it <span class="ch-swatch" style={{ background: scale(theme.value) }} /> weights
+        from 0 to 1{state.keys > TOKENS && ", by their root"}{" "}
         <span class="ch-swatch ch-hidden" /> hidden by the mask
       </p>
       <Told told={told.value} data={data} />
@@ -226,43 +230,51 @@ function Told({ told, data }: { told: Arithmetic; data: TraceData }) {
         <span class="ch-told-stage">{told.stage}</span> <Token label={told.row} /> {told.arrow}{" "}
         {told.ofKey ? <Token label={told.column} /> : told.column} = <output>{told.value}</output>
       </h2>
-      {told.lines.map((line, at) =>
-        line.keys ? (
-          <table key={at} class="ch-shares">
-            <thead>
-              <tr>
-                {told.columns.map((name) => (
-                  <th key={name} scope="col">
-                    {name}
-                  </th>
-                ))}
-                <td></td>
-              </tr>
-            </thead>
-            <tbody>
-              {line.keys.map((each) => (
-                <tr key={each.key} class={each.picked ? "ch-this" : undefined}>
-                  <th scope="row">
-                    <Token label={data.source_tokens[each.key]!} />
-                  </th>
-                  {each.cells.map((cell, place) => (
-                    <td key={place}>{cell}</td>
-                  ))}
-                  <td class="ch-bar">
-                    <span style={{ width: `${100 * each.share}%` }} />
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-            {told.more && <caption>{told.more}</caption>}
-          </table>
-        ) : (
-          <p key={at} class={line.sum ? "ch-sum" : undefined}>
-            {line.text}
-          </p>
-        ),
-      )}
+      <div class="ch-told-parts">
+        <div>
+          {told.lines.map((line, at) => (
+            <p key={at} class={line.sum ? "ch-sum" : undefined}>
+              {line.text}
+            </p>
+          ))}
+        </div>
+        {told.keys.length > 0 && <Shares told={told} data={data} />}
+      </div>
     </section>
+  );
+}
+
+/** What softmax makes of every key. */
+function Shares({ told, data }: { told: Arithmetic; data: TraceData }) {
+  return (
+    <table class="ch-shares">
+      <thead>
+        <tr>
+          {["key", "score", "exp", "weight"].map((name) => (
+            <th key={name} scope="col">
+              {name}
+            </th>
+          ))}
+          <td></td>
+        </tr>
+      </thead>
+      <tbody>
+        {told.keys.map((each) => (
+          <tr key={each.key} class={each.picked ? "ch-this" : undefined}>
+            <th scope="row">
+              <Token label={data.source_tokens[each.key]!} />
+            </th>
+            {each.cells.map((cell, place) => (
+              <td key={place}>{cell}</td>
+            ))}
+            <td class="ch-bar">
+              <span style={{ width: `${100 * each.share}%` }} />
+            </td>
+          </tr>
+        ))}
+      </tbody>
+      {told.more && <caption>{told.more}</caption>}
+    </table>
   );
 }
 

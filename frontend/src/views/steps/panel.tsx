@@ -76,7 +76,7 @@ export function Panel({ stage, data, state, masked, marks, current, onCurrent }:
       {/* The pointer only finds what the keys find as well. */}
       <div class="ch-numbers" onPointerOver={over} onPointerLeave={() => (state.hovered.value = null)} onClick={click}>
         <Table stage={stage} data={data} masked={masked} {...view} theme={theme.value} />
-        <Highlights stage={stage} marks={marks} view={view} />
+        <Highlights stage={stage} state={state} marks={marks} view={view} />
       </div>
       <Extent stage={stage} state={state} view={view} />
     </section>
@@ -167,19 +167,32 @@ function isHidden(stage: Stage, masked: Stage, data: TraceData, row: number, col
   return masked.at(row, column) === -Infinity;
 }
 
+/** Where a weight stands on the scale. Of many keys none gets much, so that the root is drawn. */
+function shareOf(weight: number, keys: number): number {
+  return keys > TOKENS ? Math.sqrt(weight) : weight;
+}
+
 /** Shares on a scale of lightness; other numbers by their sign, the stronger the larger. */
 function paint(stage: Stage, value: number, theme: Theme) {
   if (!Number.isFinite(value)) return {};
   if (SHARES.has(stage.name)) {
-    return { background: css(value, theme), color: cssOnTop(value, theme) };
+    const share = shareOf(value, stage.columns);
+    return { background: css(share, theme), color: cssOnTop(share, theme) };
   }
   const strength = stage.largest > 0 ? (0.5 * Math.abs(value)) / stage.largest : 0;
   const [above, below] = theme === "light" ? ["46 120 210", "226 128 38"] : ["70 140 230", "214 120 50"];
   return { background: `rgb(${value < 0 ? below : above} / ${(100 * strength).toFixed(1)}%)` };
 }
 
+interface HighlightsProps {
+  stage: Stage;
+  state: State;
+  marks: ReadonlySignal<Marks>;
+  view: Window;
+}
+
 /** What is looked at, and where it comes from, drawn over the table, which stays as it is. */
-function Highlights({ stage, marks, view }: { stage: Stage; marks: ReadonlySignal<Marks>; view: Window }) {
+function Highlights({ stage, state, marks, view }: HighlightsProps) {
   const { cell, origins } = marks.value;
   const boxes: VNode[] = [];
   const box = (row: number | null, column: number | null, name: string) => {
@@ -200,6 +213,10 @@ function Highlights({ stage, marks, view }: { stage: Stage; marks: ReadonlySigna
       />,
     );
   };
+  const query = state.query.value;
+  if (stage.rowAxis === "query" && query >= view.row && query < view.row + view.rows) {
+    boxes.push(<div key="query" class="ch-query" style={{ top: `${HIGH * (1 + query - view.row)}px` }} />);
+  }
   for (const each of origins) {
     if (each.stage === stage.name) box(each.row, each.column, "ch-origin");
   }

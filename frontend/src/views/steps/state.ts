@@ -40,6 +40,13 @@ export function makeState(data: TraceData, first: number) {
     batch(() => {
       query.value = clamp(to, queries);
       queryFrom.value = following(queryFrom.value, query.value, queries);
+      // The keys around the query come into sight with it: the last query sits on the last key.
+      const place = clamp(query.value + keys - queries, keys);
+      const from = following(keyFrom.value, place, keys);
+      if (from !== keyFrom.value) {
+        keyFrom.value = from;
+        key.value = place;
+      }
       hovered.value = null;
     });
   }
