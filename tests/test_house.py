@@ -19,7 +19,7 @@ FLOORS = {
     "errors": 0,
     "shapes": 0,
     "arguments": 1,
-    "artists": 0,
+    "showing": 0,
     "words": 0,
     "masks": 1,
     "biases": 1,
@@ -174,19 +174,19 @@ def test_the_house_stands() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
-def test_every_artist_that_is_called_for_is_there() -> None:
-    """Their names are strings, which neither the house nor pyright reads as imports."""
-    called = [
-        node.args[0].value
+def test_what_is_fetched_from_above_is_there() -> None:
+    """`drawing("page").page` is no import, neither for the house nor for pyright."""
+    fetched = [
+        (node.value.args[0].value, node.attr)
         for path in MODULES.values()
         for node in ast.walk(parse(path))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "artist"
-        if isinstance(node.args[0], ast.Constant)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call)
+        if ast.unparse(node.value.func) == "drawing"
+        if isinstance(node.value.args[0], ast.Constant)
     ]
-    assert called
-    for name in called:
-        module, _, function = str(name).rpartition(".")
-        assert hasattr(importlib.import_module(f"clearhead.drawing.{module}"), function), name
+    assert fetched
+    for module, name in fetched:
+        assert hasattr(importlib.import_module(f"clearhead.drawing.{module}"), name), (module, name)
 
 
 def test_floors_name_nothing_that_is_gone() -> None:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.artists import artist
 from clearhead.biases import Bias
 from clearhead.errors import (
     ArgumentError,
@@ -29,6 +28,7 @@ from clearhead.problem import Problem, pose
 from clearhead.rectangles import masked_scores, pairs, weights_from
 from clearhead.selecting import Index, as_indices, complete, read_index, read_pairs, take
 from clearhead.shapes import check_length, check_tensor, whole
+from clearhead.showing import drawing
 from clearhead.statistics import (
     Context,
     Distance,
@@ -554,7 +554,7 @@ class AttentionMatrix:
         return f"AttentionMatrix [{sizes}]{mask}"
 
     def _repr_html_(self) -> str:
-        return artist("inline.matrices.matrix_html")(self)
+        return drawing("inline.matrices").matrix_html(self)
 
     def _with_value(self, value: Tensor, fewer: str) -> Problem:
         """The problem with a value, for all samples and heads alike if it has two dimensions.

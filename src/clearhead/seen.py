@@ -9,12 +9,12 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from torch import Tensor
 
 from clearhead import files
-from clearhead.artists import artist
 from clearhead.errors import ArgumentError, FileError, SelectionError
 from clearhead.head_roles import roles
 from clearhead.matrix import AttentionMatrix
 from clearhead.problem import Problem
 from clearhead.routes.keeping import Matrices, Summaries, real_queries, summarised
+from clearhead.showing import drawing
 from clearhead.summary import Summary
 from clearhead.table import Table, rows_of
 
@@ -165,7 +165,7 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return artist("inline.matrices.seen_html")(self)
+        return drawing("inline.matrices").seen_html(self)
 
     def _add(self, name: str, problem: Problem, tokens: Tensor | None) -> None:
         if self._keep == "matrix":

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.artists import artist
 from clearhead.arguments import is_number
 from clearhead.errors import ArgumentError
+from clearhead.showing import drawing
 
 NEAR = 8
 """How many tokens on either side are local."""
@@ -192,7 +192,7 @@ class Summary:
         return f"Summary [{', '.join(sizes)}]{more}"
 
     def _repr_html_(self) -> str:
-        return artist("inline.matrices.matrix_html")(self)
+        return drawing("inline.matrices").matrix_html(self)
 
 
 def _spelled(places: Any, known: list[str]) -> list[Any] | str:

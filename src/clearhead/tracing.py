@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from clearhead import stages
-from clearhead.artists import artist
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.functional import attend
 from clearhead.kernels import eager
@@ -32,6 +31,7 @@ from clearhead.masks.dense import dense
 from clearhead.masks.given import as_mask, both
 from clearhead.planning import choose
 from clearhead.problem import Problem, pose
+from clearhead.showing import drawing
 from clearhead.stages import Stages
 from clearhead.telling import arithmetic, fenced, table
 from clearhead.words import printable
@@ -246,8 +246,8 @@ class Trace(Mapping[str, Tensor]):
             ...     ch.trace(ch.attend, x, x, x).to_html(f"{folder}/steps.html").name
             'steps.html'
         """
-        payload = artist("steps.steps_payload")(self, sample=sample, head=head)
-        return artist("page.write_page")(path, payload)
+        payload = drawing("steps").steps_payload(self, sample=sample, head=head)
+        return drawing("page").write_page(path, payload)
 
     def explain(self, query: int, *, sample: int = 0, head: int = 0) -> str:
         """The arithmetic of one query, written out.

@@ -38,7 +38,9 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
         sizes |= {axis: size for axis, size in _sizes(step).items() if axis in sizes}
     for axis, index in wanted.items():
         if index is not None and not 0 <= index < sizes[axis]:
-            raise SelectionError("trace.part", f"there are {sizes[axis]} along {axis}; got {index}.")
+            raise SelectionError(
+                "trace.part", f"there are {sizes[axis]} along {axis}; got {index}."
+            )
     if head is not None:
         wanted["num_kv_heads"] = head // (sizes["num_heads"] // sizes["num_kv_heads"])
     steps: list[dict[str, Any]] = []

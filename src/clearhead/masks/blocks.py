@@ -85,9 +85,7 @@ def block_map(mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int])
     return BlockMap(kinds.contiguous(), block, query_len, kv_len)
 
 
-def block_counts(
-    mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int]
-) -> Tensor:
+def block_counts(mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int]) -> Tensor:
     """How many pairs of each block are visible, int64: (batch or 1, num_heads or 1, query_blocks,
     kv_blocks)."""
     counts = _count_from_spans(mask, query_len, kv_len, block)

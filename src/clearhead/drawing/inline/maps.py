@@ -46,7 +46,9 @@ class Maps(NamedTuple):
         broad = -(-self.kv_len // columns)
         keys = "one key" if broad == 1 else f"{_up_to(self.kv_len, columns)} keys"
         if self.queries < self.query_len:
-            return f"a row is one of {self.queries} queries, {self.query_len} in all; a cell is {keys}"
+            return (
+                f"a row is one of {self.queries} queries, {self.query_len} in all; a cell is {keys}"
+            )
         if rows == self.query_len:
             return f"a cell is one query × {keys}"
         return f"a cell is {_up_to(self.query_len, rows)} queries × {keys}"
@@ -107,7 +109,10 @@ def _of(matrix: AttentionMatrix, cells: int, pairs: int) -> Maps:
     rows, columns = min(cells, count), min(cells, kv_len)
     place = torch.arange(kv_len, dtype=torch.float64)
     at = picked + (kv_len - query_len)
-    row_of, column_of = bins(count, rows, torch.device("cpu")), bins(kv_len, columns, torch.device("cpu"))
+    row_of, column_of = (
+        bins(count, rows, torch.device("cpu")),
+        bins(kv_len, columns, torch.device("cpu")),
+    )
     pooled = torch.zeros(heads, rows, columns, dtype=torch.float64)
     entropy, distance = torch.zeros(2, heads, dtype=torch.float64)
     for some in torch.arange(count).split(max(1, PORTION // (heads * kv_len))):

@@ -56,7 +56,9 @@ def title(*children: "str | Html") -> Html:
 
 def table(heading: Iterable["str | Html"], rows: Iterable[Iterable["str | Html"]]) -> Html:
     """A table; the first cell of a row is its heading."""
-    cell = "padding:2px 8px;text-align:left;vertical-align:middle;background:none;white-space:nowrap"
+    cell = (
+        "padding:2px 8px;text-align:left;vertical-align:middle;background:none;white-space:nowrap"
+    )
     head = [element("th", each, scope="col", style=f"{cell};font-weight:600") for each in heading]
     body = []
     for first, *others in rows:

@@ -60,7 +60,9 @@ def _pictures(mask: Mask, query_len: int, kv_len: int) -> list[Html]:
     words = f"{query_len} queries × {kv_len} keys{same}: "
     shown = [_part(name, *part) for name, part in zip(names, parts[:MOST_PARTS], strict=False)]
     visible, pairs = int(counts.sum()), int(sizes.sum()) * len(parts)
-    words += f"{visible:,} of {pairs:,} pairs visible ({100 * visible / pairs:.3g} %)".replace(",", " ")
+    words += f"{visible:,} of {pairs:,} pairs visible ({100 * visible / pairs:.3g} %)".replace(
+        ",", " "
+    )
     more = len(parts) - len(shown)
     cell = "a cell is a pair" if block == (1, 1) else f"a cell is {block[0]} × {block[1]} pairs"
     legend = [
