@@ -1,7 +1,7 @@
 // One stage as a table of numbers with colours.
 import type { VNode } from "preact";
 import { memo } from "preact/compat";
-import { css, cssOnTop } from "../../shared/colour";
+import { cssOf, ramp } from "../../shared/colour";
 import { theme, type Theme } from "../../shared/theme";
 import type { Origin } from "./arithmetic";
 import { number, type Stage, type TraceData } from "./model";
@@ -41,11 +41,11 @@ interface Window {
 export function Panel({ stage, data, state, masked, marks, current, onCurrent }: PanelProps) {
   const id = `ch-stage-${stage.name}`;
   const name = (
-    <h3 id={id}>
+    <h2 id={id}>
       <button type="button" class="ch-stage-name" aria-current={current ? "step" : undefined} onClick={onCurrent}>
         {stage.name}
       </button>
-    </h3>
+    </h2>
   );
   if (stage.sameAs !== null) {
     return (
@@ -167,6 +167,16 @@ function isHidden(stage: Stage, masked: Stage, data: TraceData, row: number, col
   return masked.at(row, column) === -Infinity;
 }
 
+/** Black or white, whichever has more contrast: at least 4.5 on any colour (WCAG 2, relative
+ * luminance). */
+function inkOn(paper: number): string {
+  const [red, green, blue] = [0, 8, 16].map((shift) => {
+    const part = ((paper >> shift) & 255) / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  }) as [number, number, number];
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff";
+}
+
 /** Where a weight stands on the scale. Of many keys none gets much, so that the root is drawn. */
 function shareOf(weight: number, keys: number): number {
   return keys > TOKENS ? Math.sqrt(weight) : weight;
@@ -177,7 +187,8 @@ function paint(stage: Stage, value: number, theme: Theme) {
   if (!Number.isFinite(value)) return {};
   if (SHARES.has(stage.name)) {
     const share = shareOf(value, stage.columns);
-    return { background: css(share, theme), color: cssOnTop(share, theme) };
+    const paper = ramp(theme)[Math.round(255 * Math.min(1, Math.max(0, share)))]!;
+    return { background: cssOf(paper), color: inkOn(paper) };
   }
   const strength = stage.largest > 0 ? (0.5 * Math.abs(value)) / stage.largest : 0;
   const [above, below] = theme === "light" ? ["46 120 210", "226 128 38"] : ["70 140 230", "214 120 50"];
