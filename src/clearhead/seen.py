@@ -1,7 +1,7 @@
 """What a watched model attended to, module by module."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -9,16 +9,25 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from torch import Tensor
 
 from clearhead import files
-from clearhead.errors import ArgumentError, FileError, SelectionError
+from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, SelectionError
 from clearhead.head_roles import roles
 from clearhead.matrix import AttentionMatrix
 from clearhead.problem import Problem
 from clearhead.routes.keeping import Matrices, Summaries, real_queries, summarised
+<<<<<<< HEAD
 from clearhead.showing import drawing
+=======
+from clearhead.shapes import whole
+>>>>>>> b93b9036a9719ae1db70863080619a5768808bed
 from clearhead.summary import Summary
 from clearhead.table import Table, rows_of
 
 Keep = Literal["matrix", "summary"]
+Tokens = Sequence[str] | Sequence[int] | Tensor
+
+TEXTS = frozenset({"tokens", "source_tokens"})
+"""What a file may say beside what was seen."""
+
 Kept = TypeVar("Kept", AttentionMatrix, Summary)
 Default = TypeVar("Default")
 
@@ -51,6 +60,17 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         self._model_name = model_name
         self._keep = keep
         self._modules: dict[str, Any] = {}
+        self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(TEXTS)
+
+    @property
+    def tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
+        """The tokens that were read, if `save` was told of them; None otherwise."""
+        return self._texts["tokens"]
+
+    @property
+    def source_tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
+        """Those of the text that was looked at from another, likewise."""
+        return self._texts["source_tokens"]
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -128,19 +148,49 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             rows += rows_of(name, numbers)
         return Table(rows)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tokens: Tokens | None = None,
+        source_tokens: Tokens | None = None,
+    ) -> Path:
         """Write everything that was seen to a file, which `load` reads; returns its path.
 
         It is a file of safetensors, and there is nothing in it to run. It is whole or not there.
 
+        Args:
+            path: the file.
+            tokens: what was read, as strings or ids, one for each token, so that who looks at the
+                file sees them. None leaves those that `load` found.
+            source_tokens: in cross-attention the tokens of the text that is looked at.
+
         Raises:
             MissingExtraError: if safetensors is not installed.
+            ArgumentTypeError: code `save.tokens`, for tokens that are neither strings nor ids.
             FileError: code `file.unwritable`, if the place cannot be written to.
             UnsupportedError: code `file.kind`, for a mask or a bias of one's own class.
+
+        Example:
+            >>> import tempfile, torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+            >>> with ch.watch(layer) as seen:
+            ...     output = layer(torch.randn(1, 3, 8))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ch.load(seen.save(f"{folder}/run.clearhead", tokens=["to", " be", "."])).tokens
+            ('to', ' be', '.')
         """
+        given = {"tokens": tokens, "source_tokens": source_tokens}
+        texts = {
+            name: self._texts[name] if text is None else _text(name, text)
+            for name, text in given.items()
+        }
         calls = {name: module.all() for name, module in self._modules.items()}
-        content = {"model": self._model_name, "keep": self._keep, "calls": calls}
-        return files.write(path, {"seen": content})
+        content: dict[str, Any] = {"model": self._model_name, "keep": self._keep, "calls": calls}
+        told = any(text is not None for text in texts.values())
+        return files.write(
+            path, {"seen": content | (texts if told else {})}, version=2 if told else 1
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
@@ -217,7 +267,7 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
     """
     content = files.read(path)
     seen = content.get("seen") if isinstance(content, dict) and len(content) == 1 else None
-    if not isinstance(seen, dict) or seen.keys() != {"model", "keep", "calls"}:
+    if not isinstance(seen, dict) or seen.keys() - TEXTS != {"model", "keep", "calls"}:
         raise FileError("file.content", f"{path} does not hold what a watch has seen.")
     keep, modules = seen["keep"], seen["calls"]
     if keep not in ("matrix", "summary") or not isinstance(modules, dict):
@@ -229,9 +279,34 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
             raise FileError(
                 "file.content", f"{path} must hold a {kind.__name__} for every call of {name!r}."
             )
+        if any(isinstance(call, Summary) and call.roles is None for call in calls):
+            raise FileError("file.content", f"{path} has a summary of {name!r} without roles.")
         loaded._modules[name] = _module(calls)
+    for name in TEXTS & seen.keys():
+        try:
+            loaded._texts[name] = None if seen[name] is None else _text(name, seen[name])
+        except ArgumentTypeError as error:
+            raise FileError("file.content", f"{path}: {error.message}") from error
     loaded._close()
     return loaded
+
+
+def _text(name: str, given: Tokens) -> tuple[str, ...] | tuple[int, ...]:
+    listed: Any = given
+    if isinstance(given, Tensor):
+        # What is no row of ids, such as a tensor of numbers with a point, is refused below.
+        listed = given.tolist() if given.ndim == 1 else None
+    if isinstance(listed, Sequence) and not isinstance(listed, str | bytes):
+        if all(isinstance(each, str) for each in listed):
+            return tuple(listed)
+        ids = [whole(each) for each in listed]
+        if None not in ids:
+            return tuple(each for each in ids if each is not None)
+    found = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+    raise ArgumentTypeError(
+        "save.tokens",
+        f"{name} must be strings, or ids as whole numbers, one for each token; got {found}.",
+    )
 
 
 def _module(calls: list[Any]) -> Matrices | Summaries:
