@@ -61,6 +61,8 @@ SHARED_BY_KERNELS = {"base"}
 
 # Who may import what is not needed for the work itself.
 EXTRAS = {
+    "anywidget": {"drawing"},
+    "traitlets": {"drawing"},
     "diffusers": {"integrations"},
     "sentence_transformers": {"integrations"},
     "timm": {"integrations"},
@@ -313,7 +315,7 @@ assert new <= {"clearhead", "jaxtyping"}, f"import clearhead also brings {sorted
 
 
 def test_import_brings_no_extra(tmp_path: Path) -> None:
-    extras = [*EXTRAS, "IPython", "anywidget", "click", "huggingface_hub", "numpy", "safetensors"]
+    extras = [*EXTRAS, "IPython", "click", "huggingface_hub", "numpy", "safetensors"]
     run = subprocess.run(
         [sys.executable, "-c", COLD_IMPORT, *extras], cwd=tmp_path, capture_output=True, text=True
     )

@@ -14,11 +14,8 @@ from clearhead.head_roles import roles
 from clearhead.matrix import AttentionMatrix
 from clearhead.problem import Problem
 from clearhead.routes.keeping import Matrices, Summaries, real_queries, summarised
-<<<<<<< HEAD
-from clearhead.showing import drawing
-=======
 from clearhead.shapes import whole
->>>>>>> b93b9036a9719ae1db70863080619a5768808bed
+from clearhead.showing import drawing
 from clearhead.summary import Summary
 from clearhead.table import Table, rows_of
 
