@@ -1,7 +1,6 @@
 """Every stage between the input and the output, named, with its numbers."""
 
 import copy
-import html
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -201,19 +200,7 @@ class Trace(Mapping[str, Tensor]):
         return "\n\n".join(parts) + "\n"
 
     def _repr_html_(self) -> str:
-        rows = [f"<p><b>trace of {html.escape(self.title)}</b></p>"]
-        for step in self.steps.values():
-            same = f"the same as {step.same_as}: " if step.same_as else ""
-            rows.append(
-                f"<p><b>{step.name}</b> <code>[{html.escape(step.shape)}]</code><br>"
-                f"{same}{html.escape(step.formula)}</p>"
-            )
-            if step.same_as is None:
-                part, which = self._part(step, 0, 0)
-                numbers = "\n".join(table(part, self._row_labels(step), which))
-                rows.append(f"<pre>{html.escape(numbers)}</pre>")
-        rows.append(f"<p>{html.escape(self._verdict())}</p>")
-        return "<div>" + "".join(rows) + "</div>"
+        return drawing("inline.traces").trace_html(self)
 
     def to_html(
         self,

@@ -106,6 +106,8 @@ class Report:
         """The report as a page of its own, which loads nothing."""
         return (
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="color-scheme" content="light dark">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>check: {html.escape(self.name)}</title></head><body>{self._repr_html_()}"
             "</body></html>"
         )
@@ -118,18 +120,21 @@ class Report:
             if each.follows_from:
                 rows.append(("follows from", each.follows_from))
             cells = "".join(
-                f"<tr><th align='left' valign='top'>{name}</th>"
-                f"<td><pre style='margin:0'>{html.escape(text)}</pre></td></tr>"
+                "<tr style='background:none'><th scope='row' align='left' valign='top'>"
+                f"{name}</th><td style='text-align:left'>"
+                f"<pre style='margin:0;background:none'>{html.escape(text)}</pre></td></tr>"
                 for name, text in rows
                 if text
             )
             parts.append(
-                f"<p><b style='color:#b00020'>✗ {html.escape(each.code)}</b> "
-                f"{html.escape(each.sentence)}</p><table>{cells}</table>"
+                # Red on white or on black is hard to read; white on red is not.
+                f"<p><b style='background:#b00020;color:#fff;padding:1px 6px;border-radius:4px'>"
+                f"✗ {html.escape(each.code)}</b> {html.escape(each.sentence)}</p>"
+                f"<div style='overflow-x:auto'><table>{cells}</table></div>"
             )
         for mark, texts in (("✓", self.passed), ("–", self.skipped), ("told:", self.told)):
             parts += [f"<div>{mark} {html.escape(text)}</div>" for text in texts]
-        return f'<div style="font-family:sans-serif">{"".join(parts)}</div>'
+        return f'<div style="font-family:system-ui,sans-serif">{"".join(parts)}</div>'
 
 
 def _lines(finding: Finding) -> list[str]:

@@ -83,7 +83,7 @@ def _part(name: str, counts: Tensor, sizes: Tensor) -> Html:
     rows, columns = counts.shape
     visible, pairs = int(counts.sum()), int(sizes.sum())
     # What is hidden, or visible, but for one pair is not taken for empty, or full.
-    share = (counts.double() / sizes * 63).round().clamp(0, 63)
+    share = (counts.double() / sizes * 63).floor()
     places = torch.where(counts == 0, 1, share.long() + 2).to(torch.uint8)
     pixels = min(LARGEST_CELL, SIDE // max(rows, columns))
     places = enlarged(places, pixels)

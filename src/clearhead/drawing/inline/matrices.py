@@ -82,7 +82,7 @@ def seen_html(seen: "Seen[Any]") -> str:
         where = element("code", label(name) if name else "(the model)")
         rows.append(
             [
-                joined_lines(where, line(sizes, small=True)),
+                element("span", where, line(sizes, small=True)),
                 _strip(maps, name),
                 _range(maps.entropy),
                 _range(maps.distance),
@@ -95,11 +95,6 @@ def seen_html(seen: "Seen[Any]") -> str:
         notes.append(f"{len(seen.layers) - MOST_LAYERS} more layers are not drawn.")
     scroll = element("div", table(heading, rows), style="overflow-x:auto")
     return frame(title(words), scroll, line(" ".join(filter(None, notes)), small=True))
-
-
-def joined_lines(first: Html, second: Html) -> Html:
-    """Two lines in one cell."""
-    return element("span", first, second)
 
 
 def _shown(seen: "Seen[Any]", name: str, calls: Sequence[Any]) -> "AttentionMatrix | Summary":
