@@ -211,6 +211,18 @@ def test_trace_of_a_text_prints_the_numbers_of_its_tutorial() -> None:
     assert "  1 is        0.5313   1.3607   0.7891   1.3110" in found
 
 
+def test_trace_writes_a_page(tmp_path: Path) -> None:
+    file = tmp_path / "steps.html"
+    found = lines("trace", "--html", str(file))
+    assert found[-1] == f"The page to step through is {file}"
+    assert found[:-2] == lines("trace")
+    page = file.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "<title>trace of SelfAttention</title>" in page
+    nowhere = str(tmp_path / "nowhere" / "steps.html")
+    assert "[file.unwritable]" in invoke("trace", "--html", nowhere).stderr
+
+
 def test_trace_options() -> None:
     causal = lines("trace", "--causal", "--query", "0")
     assert "  0 Your     1.0000  0.0000  0.0000  0.0000  0.0000  0.0000" in causal

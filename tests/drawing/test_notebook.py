@@ -138,7 +138,7 @@ def test_what_cannot_be_asked_is_told(wrong: dict[str, Any], text: str) -> None:
 
 def test_what_is_not_done_says_how_far_it_is() -> None:
     class Slow(Tiles):
-        def tile(self, *_: object) -> Any:
+        def tile(self, *_: Any, **__: Any) -> Any:
             return Pending(0.25)
 
     tiles = Slow([matrix()])

@@ -2,15 +2,23 @@
 
 import re
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
+from torch import Tensor
 
 import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing import steps
+from clearhead.drawing.payload import Payload
 from clearhead.drawing.steps import steps_payload
 from clearhead.errors import SelectionError, TooLargeError
+
+
+def arrays_of(payload: Payload) -> dict[str, Tensor]:
+    assert all(isinstance(array, Tensor) for array in payload.arrays.values())
+    return cast(dict[str, Tensor], payload.arrays)
 
 
 def layer_trace() -> ch.Trace:
@@ -25,7 +33,7 @@ def test_every_number_is_there_once() -> None:
     assert list(named) == list(trace)
     assert named["capped_scores"] == "scaled_scores"
     assert set(payload.arrays) == {name for name, same in named.items() if same is None}
-    for name, array in payload.arrays.items():
+    for name, array in arrays_of(payload).items():
         assert array.ndim == 4
         assert torch.equal(array.reshape(trace[name].shape), trace[name].detach())
     assert payload.data["samples"], payload.data["heads"] == ([0, 1, 2], [0, 1, 2, 3])
@@ -36,18 +44,18 @@ def test_one_sample_and_head_are_those_that_were_asked_for() -> None:
     payload = steps_payload(trace, sample=2, head=3)
     assert payload.data["samples"] == [2]
     assert payload.data["heads"] == [3]
-    assert torch.equal(payload.arrays["weights"][0, 0], trace["weights"][2, 3].detach())
+    assert torch.equal(arrays_of(payload)["weights"][0, 0], trace["weights"][2, 3].detach())
     # Two query heads share a key head.
-    assert torch.equal(payload.arrays["key"][0, 0], trace["key"][2, 1].detach())
-    assert torch.equal(payload.arrays["x"][0, 0], trace["x"][2])
+    assert torch.equal(arrays_of(payload)["key"][0, 0], trace["key"][2, 1].detach())
+    assert torch.equal(arrays_of(payload)["x"][0, 0], trace["x"][2])
 
 
 def test_without_batch_and_heads_there_is_one_of_each() -> None:
     payload = steps_payload(ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS))
     assert (payload.data["samples"], payload.data["heads"]) == ([0], [0])
-    assert payload.arrays["weights"].shape == (1, 1, 6, 6)
+    assert arrays_of(payload)["weights"].shape == (1, 1, 6, 6)
     heads = ch.trace(ch.attend, *torch.randn(3, 2, 5, 4))
-    assert steps_payload(heads).arrays["weights"].shape == (1, 2, 5, 5)
+    assert arrays_of(steps_payload(heads))["weights"].shape == (1, 2, 5, 5)
 
 
 def test_sinks_and_what_is_no_number() -> None:
