@@ -154,8 +154,9 @@ def test_without_tiles_there_is_a_page() -> None:
 
 
 def test_every_answer_has_the_headers(server: Server) -> None:
-    refused = {"headers": {"Host": "evil.example"}}
-    for options in ({}, {"route": TILE}, {"route": "x"}, {"path": "/"}, {"method": "PUT"}, refused):
+    refused: dict[str, Any] = {"headers": {"Host": "evil.example"}}
+    every: list[dict[str, Any]] = [{}, {"route": TILE}, {"route": "x"}, {"path": "/"}]
+    for options in [*every, {"method": "PUT"}, refused]:
         headers = ask(server, **options).headers
         assert headers["Cache-Control"] == "no-store"
         assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
@@ -405,9 +406,9 @@ def test_more_at_once_than_it_answers(server: Server, monkeypatch: pytest.Monkey
     waiting = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
     while len(server._http._open) < 3:
         time.sleep(0.001)
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as another:
-        with suppress(ConnectionResetError):
-            assert another.recv(1) == b""
+    another = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    with another, suppress(ConnectionResetError):
+        assert another.recv(1) == b""
     for each in waiting:
         each.close()
     while server._http._open:

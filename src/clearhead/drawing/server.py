@@ -22,11 +22,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
+from clearhead.drawing.heads import Layer, Progress, Run, heads_payload
 from clearhead.drawing.page import page, policy
 from clearhead.drawing.payload import Payload
+from clearhead.drawing.texts import read_text
 from clearhead.drawing.tile_store import Pending, Tiles
 from clearhead.drawing.tiles import Tile
-from clearhead.errors import ArgumentError, ClearheadError
+from clearhead.errors import ArgumentError, ClearheadError, SelectionError
+from clearhead.matrix import AttentionMatrix
+from clearhead.seen import Seen, Tokens
 
 HOST = "127.0.0.1"
 
@@ -187,6 +191,59 @@ def tile_bytes(tile: Tile) -> bytes:
         ends += [cells.start, cells.start + len(cells) * cells.step, len(cells)]
     values = tile.values.masked_fill(tile.hidden, -1.0).cpu().contiguous()
     return struct.pack("<6I", *ends) + ctypes.string_at(values.data_ptr(), values.nbytes)
+
+
+def serve_seen(
+    seen: Seen[Any],
+    title: str,
+    *,
+    tokens: Tokens | None = None,
+    port: int = 0,
+    progress: Progress = lambda doing, done: None,
+) -> Server:
+    """Serve what a watch has seen.
+
+    Args:
+        seen: of a watch, or of a file.
+        title: what the page is called.
+        tokens: those that were read; None for those in the file, if it has some.
+        port: where to listen; 0 is any that is free.
+        progress: told what is being done, and which share of it is done.
+
+    Raises:
+        ArgumentError: codes `serve.port` and, if nothing attended, `page.empty`.
+        ArgumentTypeError, ShapeError: for tokens that do not fit.
+
+    Example:
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+        >>> with ch.watch(layer) as seen:
+        ...     output = layer(torch.randn(1, 3, 8))
+        >>> with serve_seen(seen, "a run", tokens=["to", "be", "."]) as server:
+        ...     server.address.startswith("http://127.0.0.1:")
+        True
+    """
+    layers = []
+    for name in seen:
+        calls = seen.calls(name)
+        with suppress(SelectionError):  # for calls that are not the rows of one matrix
+            calls = (seen[name],)
+        several = len(calls) > 1
+        layers += [
+            Layer(f"{name} ({number})" if several else name, each)
+            for number, each in enumerate(calls, 1)
+        ]
+    given = seen.tokens if tokens is None else tokens
+    source = seen.source_tokens
+    run = Run(
+        "",
+        layers,
+        None if given is None else read_text("tokens", given),
+        None if source is None else read_text("source_tokens", source),
+    )
+    payload = heads_payload([run], title, progress=progress)
+    matrices = [each.seen if isinstance(each.seen, AttentionMatrix) else None for each in layers]
+    tiles = Tiles(matrices) if any(each is not None for each in matrices) else None
+    return Server(payload, tiles, port=port)
 
 
 class _Listener(ThreadingHTTPServer):
