@@ -4,7 +4,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { useSignal, type ReadonlySignal, type Signal } from "@preact/signals";
 import type { Tile } from "../source";
 import { hiddenPixel, ramp } from "./colour";
-import { placeOf, scale } from "./scale";
+import { placeOf, scale, type Scale } from "./scale";
 import { theme } from "./theme";
 
 export interface Point {
@@ -386,10 +386,14 @@ function colour({ tile, image }: Picture) {
 }
 
 /** The colours of values, by the chosen scale and theme. */
-export function paintValues(pixels: Uint32Array, values: ArrayLike<number>, top: number) {
+export function paintValues(
+  pixels: Uint32Array,
+  values: ArrayLike<number>,
+  top: number,
+  kind: Scale | "root" = scale.peek(),
+) {
   const colours = ramp(theme.peek());
   const hidden = hiddenPixel(theme.peek());
-  const kind = scale.peek();
   for (let at = 0; at < values.length; at++) {
     const value = values[at]!;
     pixels[at] = value < 0 ? hidden : colours[Math.round(255 * placeOf(value, top, kind))]!;

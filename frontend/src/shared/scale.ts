@@ -8,9 +8,10 @@ export const DECADES = 4;
 
 export const scale = signal<Scale>("linear");
 
-export function placeOf(value: number, top: number, kind: Scale): number {
+export function placeOf(value: number, top: number, kind: Scale | "root"): number {
   if (!(value > 0) || !(top > 0)) return 0;
   const share = Math.min(1, value / top);
+  if (kind === "root") return Math.sqrt(share);
   return kind === "linear" ? share : Math.max(0, 1 + Math.log10(share) / DECADES);
 }
 

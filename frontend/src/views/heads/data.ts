@@ -70,8 +70,10 @@ export function table(about: Steps, top: number): Float32Array {
 /** How far a restored number may be from the true one: half a step of the root. */
 export function halfStep(value: number, about: Steps, top: number): number {
   const { levels, power } = about;
-  const root = top > 0 ? (Math.max(0, value) / top) ** (1 / power) : 0;
-  return top * (Math.min(1, root + 0.5 / levels) ** power - root ** power);
+  if (!(top > 0)) return 0;
+  const root = Math.min(1, (Math.max(0, value) / top) ** (1 / power));
+  const [less, more] = [Math.max(0, root - 0.5 / levels), Math.min(1, root + 0.5 / levels)];
+  return top * Math.max(root ** power - less ** power, more ** power - root ** power);
 }
 
 /** One head: what is known of its weights. Queries and keys count from 0. */

@@ -10,7 +10,7 @@ import type { ViewProps } from "../registry";
 import type { HeadsData } from "./data";
 import { save, toPng, toSvg } from "./figure";
 import { layerName, Overview, score, type Chosen } from "./overview";
-import { matches, NOTHING, Panel, tokenOf } from "./panel";
+import { HeadText, isFew, matches, NOTHING, Panel, tokenOf } from "./panel";
 
 const KEYS: [string, string][] = [
   ["arrows", "Go from head to head, cell to cell, or token to token, wherever the focus is"],
@@ -143,6 +143,8 @@ export function Heads({ head, source }: ViewProps) {
 
   const shared = { viewport, hover, pinned, search };
   const both = second.value;
+  // A longer text is beside the map, where there is only one.
+  const beside = !both && !isFew(layer);
   return (
     <div onKeyDown={onKeyDown}>
       <Shell
@@ -165,7 +167,10 @@ export function Heads({ head, source }: ViewProps) {
         }
       >
         <main class={`ch-heads${both ? " ch-two" : ""}`}>
-          <Overview data={data} source={source} chosen={chosen} other={both ? (focused.value ? first.value : both) : null} />
+          <div class="ch-left">
+            <Overview data={data} source={source} chosen={chosen} other={both ? (focused.value ? first.value : both) : null} />
+            {beside && <HeadText data={data} source={source} chosen={first.value} shared={shared} />}
+          </div>
           <div class="ch-right">
             {layer.key.text !== null && (
               <form
@@ -203,7 +208,7 @@ export function Heads({ head, source }: ViewProps) {
                   onFocusIn={() => (focused.value = place as 0 | 1)}
                   onPointerDown={() => (focused.value = place as 0 | 1)}
                 >
-                  <Panel data={data} source={source} chosen={each} shared={shared} drawn={drawn[place]!} />
+                  <Panel data={data} source={source} chosen={each} shared={shared} drawn={drawn[place]!} withText={!beside} />
                 </div>
               ))}
             </div>

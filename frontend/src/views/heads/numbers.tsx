@@ -83,8 +83,8 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
           {key !== null && all && (
             <dl class="ch-facts">
               <div>
-                <dt>received in all</dt>
-                <dd>{number(all.received[key]!)} queries’ worth</dd>
+                <dt>received</dt>
+                <dd title="1 is the whole attention of one query">{number(all.received[key]!)} queries</dd>
               </div>
             </dl>
           )}

@@ -3,7 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { useComputed, useSignal, type Signal } from "@preact/signals";
 import type { Source } from "../../source";
 import { paintValues } from "../../shared/map";
-import { number, scale } from "../../shared/scale";
+import { number } from "../../shared/scale";
 import { theme } from "../../shared/theme";
 import { ROLES, table, type HeadsData, type Role, type Row } from "./data";
 
@@ -133,7 +133,7 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
       </div>
       <p class="ch-remark">
         {shown.value.length === every.length ? `${every.length} heads` : `${shown.value.length} of ${every.length} heads`}
-        {runs ? `, ${data.runs.length} runs` : ""}. Each map has its own largest value.
+        {runs ? `, ${data.runs.length} runs` : ""}. Each map up to its own largest value, by the square root.
       </p>
     </section>
   );
@@ -184,8 +184,7 @@ interface SmallProps {
 function Small({ data, source, layer, head, row, named, chosen, other, reachable, choose }: SmallProps) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const about = data.layers[layer]!.small;
-  // Read here, so that another scale or theme draws anew.
-  const colours = `${scale.value} ${theme.value}`;
+  const colours = theme.value;
   useEffect(() => {
     if (!about) return;
     let gone = false;
@@ -202,6 +201,7 @@ function Small({ data, source, layer, head, row, named, chosen, other, reachable
         new Uint32Array(pixels.data.buffer),
         Float32Array.from(own as Uint8Array, (code) => values[code]!),
         about.top[head]!,
+        "root",
       );
       context.putImageData(pixels, 0, 0);
     });

@@ -29,6 +29,7 @@ interface PanelProps {
   shared: Shared;
   /** Filled with what an export needs. */
   drawn: Signal<Tile | null>;
+  withText: boolean;
 }
 
 /** A token of the layer's texts; positions where there are none. */
@@ -39,45 +40,85 @@ export function tokenOf(data: HeadsData, layer: LayerData, kind: "query" | "key"
   return (at) => (tokens ? (tokens[at + first] ?? "") : `#${at + offset}`);
 }
 
-export function Panel({ data, source, chosen, shared, drawn }: PanelProps) {
-  const layer = data.layers[chosen.layer]!;
-  const { viewport, hover, pinned, search } = shared;
+/** A head's map when it is there, and what went wrong. */
+function useHeadMap(source: Source, data: HeadsData, { layer, head }: Chosen): [HeadMap | null, string] {
   const [map, setMap] = useState<HeadMap | null>(null);
   const [failed, setFailed] = useState("");
+  const about = data.layers[layer]!;
   useEffect(() => {
     let gone = false;
-    headMap(source, chosen.layer, layer, chosen.head).then(
+    headMap(source, layer, about, head).then(
       (found) => !gone && setMap(found),
-      (error: unknown) => !gone && setFailed(String(error)),
+      (error: unknown) => !gone && setFailed(error instanceof Error ? error.message : String(error)),
     );
     return () => {
       gone = true;
     };
-  }, [chosen.layer, chosen.head, source]);
+  }, [layer, head, source]);
+  return [map && map.layer === about && map.head === head ? map : null, failed];
+}
 
-  const queryToken = useMemo(() => tokenOf(data, layer, "query"), [layer]);
-  const keyToken = useMemo(() => tokenOf(data, layer, "key"), [layer]);
-  const self = layer.query.text !== null && layer.query.text === layer.key.text;
-  const active = useComputed<Point>(() => {
+/** A text of so few tokens stands above the map, with arcs between them. */
+export function isFew(layer: LayerData): boolean {
+  return layer.queries <= 80 && layer.keys <= 80;
+}
+
+/** What is pointed at, or else pinned, as far as the layer has it. */
+function useActive(layer: LayerData, { hover, pinned }: Shared) {
+  return useComputed<Point>(() => {
     const here = hover.value.query !== null || hover.value.key !== null ? hover.value : pinned.value;
     return inside(here, layer);
   });
-  const found = useComputed(() => ({
-    queries: search.value ? matches(layer.queries, queryToken, search.value) : [],
-    keys: search.value ? matches(layer.keys, keyToken, search.value) : [],
+}
+
+function useFound(data: HeadsData, layer: LayerData, { search }: Shared) {
+  return useComputed(() => ({
+    queries: search.value ? matches(layer.queries, tokenOf(data, layer, "query"), search.value) : [],
+    keys: search.value ? matches(layer.keys, tokenOf(data, layer, "key"), search.value) : [],
   }));
+}
 
-  const pin = (point: Point) => {
-    const again = point.query === pinned.value.query && point.key === pinned.value.key;
-    batch(() => {
-      pinned.value = again ? NOTHING : point;
-      hover.value = NOTHING;
-      if (!again) viewport.value = including(viewport.value, point, layer.queries, layer.keys);
-    });
-  };
+/** Pins a point, or lets go of it. */
+function pin(point: Point, layer: LayerData, { pinned, hover, viewport }: Shared) {
+  const again = point.query === pinned.value.query && point.key === pinned.value.key;
+  batch(() => {
+    pinned.value = again ? NOTHING : point;
+    hover.value = NOTHING;
+    if (!again) viewport.value = including(viewport.value, point, layer.queries, layer.keys);
+  });
+}
 
-  const sides = useMemo(() => sidesOf(data, layer, self), [layer]);
-  const ready = map && map.layer === layer && map.head === chosen.head ? map : null;
+type TextProps = Pick<PanelProps, "data" | "source" | "chosen" | "shared">;
+
+/** The text that a head reads, or both texts. */
+export function HeadText({ data, source, chosen, shared }: TextProps) {
+  const layer = data.layers[chosen.layer]!;
+  const [map] = useHeadMap(source, data, chosen);
+  const active = useActive(layer, shared);
+  const found = useFound(data, layer, shared);
+  const sides = useMemo(() => sidesOf(data, layer), [layer]);
+  if (sides.length === 0) return null;
+  return (
+    <Texts
+      sides={sides}
+      map={map}
+      active={active}
+      found={found}
+      onHover={(point) => (shared.hover.value = point)}
+      onPin={(point) => pin(point, layer, shared)}
+    />
+  );
+}
+
+export function Panel({ data, source, chosen, shared, drawn, withText }: PanelProps) {
+  const layer = data.layers[chosen.layer]!;
+  const { viewport, hover, pinned } = shared;
+  const [ready, failed] = useHeadMap(source, data, chosen);
+  const queryToken = useMemo(() => tokenOf(data, layer, "query"), [layer]);
+  const keyToken = useMemo(() => tokenOf(data, layer, "key"), [layer]);
+  const self = layer.query.text !== null && layer.query.text === layer.key.text;
+  const active = useActive(layer, shared);
+  const found = useFound(data, layer, shared);
   const row = layer.rows[chosen.head]!;
   const roles = ROLES.filter((role) => row[role] !== undefined && row[role] !== null);
   const title = `Layer ${layerName(data, chosen.layer)}, head ${chosen.head}`;
@@ -95,6 +136,7 @@ export function Panel({ data, source, chosen, shared, drawn }: PanelProps) {
         </span>
       </div>
       {failed && <p role="alert">{failed}</p>}
+      {withText && isFew(layer) && <HeadText data={data} source={source} chosen={chosen} shared={shared} />}
       <div class="ch-panel-body">
         <div class="ch-map-side">
           <HeatMap
@@ -110,7 +152,7 @@ export function Panel({ data, source, chosen, shared, drawn }: PanelProps) {
             hover={hover}
             pinned={pinned}
             marks={found}
-            onPin={pin}
+            onPin={(point) => pin(point, layer, shared)}
             drawn={drawn}
             version={`${chosen.layer}/${chosen.head}`}
             words={(point, tile) => words(point, tile, ready, layer, queryToken, keyToken)}
@@ -132,12 +174,20 @@ export function Panel({ data, source, chosen, shared, drawn }: PanelProps) {
           <p class="ch-remark">{detail(drawn.value, layer, ready)}</p>
         </div>
         {ready && (
-          <Numbers place={chosen.layer} map={ready} source={source} active={active} queryToken={queryToken} keyToken={keyToken} onPin={(point) => pin(self && point.key !== null ? { query: toQuery(point.key, layer), key: point.key } : point)} />
+          <Numbers
+            place={chosen.layer}
+            map={ready}
+            source={source}
+            active={active}
+            queryToken={queryToken}
+            keyToken={keyToken}
+            onPin={({ query, key }) =>
+              pin({ query: self && key !== null ? toQuery(key, layer) : query, key }, layer, shared)
+            }
+          />
         )}
       </div>
-      {sides.length > 0 && (
-        <Texts sides={sides} map={ready} active={active} found={found} onHover={(point) => (hover.value = point)} onPin={pin} />
-      )}
+      {withText && !isFew(layer) && <HeadText data={data} source={source} chosen={chosen} shared={shared} />}
       <dl class="ch-facts ch-head-facts">
         {row.entropy !== null && (
           <div>
@@ -185,7 +235,8 @@ export function matches(count: number, token: (at: number) => string, wanted: st
   return found;
 }
 
-function sidesOf(data: HeadsData, layer: LayerData, self: boolean): Side[] {
+function sidesOf(data: HeadsData, layer: LayerData): Side[] {
+  const self = layer.query.text !== null && layer.query.text === layer.key.text;
   const base = {
     firstQuery: layer.query.first,
     firstKey: layer.key.first,
@@ -253,7 +304,7 @@ function detail(tile: Tile | null, layer: LayerData, map: HeadMap | null): strin
   }
   if (map?.codes) {
     const worst = map.error(layer.weights!.top[map.head]!);
-    return `${cell}. Weights are kept to ${percent(worst)} at most, small ones far closer.`;
+    return `${cell}. Weights are rounded, by ${percent(worst)} at most, and small ones by far less.`;
   }
   return queries > 1 || keys > 1 ? `${cell}; the finest that is known is ${queries} × ${keys}.` : `${cell}.`;
 }

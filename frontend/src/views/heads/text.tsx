@@ -247,8 +247,8 @@ function Arcs({ root, links, active, quiet, size, sides }: ArcsProps) {
           key={at}
           d={each.path}
           class={each.incoming ? "ch-incoming" : ""}
-          stroke-width={0.8 + 4 * each.weight}
-          stroke-opacity={(quiet ? 0.2 : 0.35) + 0.6 * each.weight}
+          stroke-width={0.7 + 2.3 * each.weight}
+          stroke-opacity={(quiet ? 0.1 : 0.35) + (quiet ? 0.45 : 0.6) * each.weight}
         />
       ))}
     </svg>
