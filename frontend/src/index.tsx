@@ -1,5 +1,6 @@
 // The one module: a page runs it as it is, a server's page and a widget import `mount`.
 import "./style.css";
+import "./views/heads/heads.css";
 import { mount } from "./mount";
 import { pageSource } from "./source";
 import { headsTile } from "./views/heads/tiles";

@@ -13,19 +13,28 @@ export interface TileRequest {
   cells: [number, number];
 }
 
-/** The answer. It may cover more than was asked for, in larger cells, where no more is known. */
+/** The answer. Its bounds may go beyond those that were asked for, to where cells begin and end, and
+ * be fractions where those are; its cells may be fewer, where no more is known. */
 export interface Tile {
   rows: [number, number];
   columns: [number, number];
   cells: [number, number];
   /** Row by row: which share of its attention a query of the row gives to the keys of the column,
-   * on average. In a cell of one query and one key that is the weight itself. */
+   * on average. In a cell of one query and one key that is the weight itself. -1 is hidden by the
+   * mask, NaN is no number. */
   values: Float32Array;
-  /** Largest distance between a value and the true one; 0 where they were computed for this tile. */
-  error: number;
+  /** The largest value that cells of this size have anywhere in the head, where the colours end. */
+  top: number;
+  /** Queries and keys of the finest rectangles whose sums are known: 1 and 1 is every weight. */
+  grain: [number, number];
+  /** So many of the strongest links of each query are drawn where they are; what the rectangle has
+   * beyond them is spread evenly in it. */
+  links: number;
 }
 
 export interface Source {
+  /** Whether `tile` answers for any rectangle with what was computed for it. */
+  readonly exact: boolean;
   head(): Promise<Head>;
   array(name: string): Promise<Numbers>;
   /** null where the source has nothing of this head. */
@@ -37,6 +46,7 @@ export type Tiler = (source: Source, request: TileRequest) => Promise<Tile | nul
 
 /** A source whose arrays are read once, when they are first asked for. */
 export class BytesSource implements Source {
+  readonly exact: boolean = false;
   private known: Promise<Head> | null = null;
   private arrays = new Map<string, Promise<Numbers>>();
   private readonly read: Reader;
