@@ -3,6 +3,7 @@ import "./style.css";
 import "./views/heads/heads.css";
 import { mount } from "./mount";
 import { pageSource } from "./source";
+import { ServerSource } from "./sources/server";
 import { headsTile } from "./views/heads/tiles";
 
 export { mount } from "./mount";
@@ -12,5 +13,9 @@ export { headsTile };
 const payload = document.getElementById("clearhead-payload");
 const place = document.getElementById("clearhead-page");
 if (payload !== null && place !== null) {
-  void mount(place, pageSource((payload.textContent ?? "").trim(), headsTile));
+  const served = payload.dataset.source === "server";
+  const source = served
+    ? new ServerSource(headsTile)
+    : pageSource((payload.textContent ?? "").trim(), headsTile);
+  void mount(place, source);
 }

@@ -1,5 +1,6 @@
 // Where a view gets its data from. A view never knows whether that is the page itself, a server or
 // a notebook's kernel.
+import type { ReadonlySignal } from "@preact/signals";
 import { readArray, readHead, type Head, type Numbers, type Reader } from "./payload";
 
 /** A part of a head's map that a view wants to draw. */
@@ -11,6 +12,8 @@ export interface TileRequest {
   columns: [number, number];
   /** Into how many cells: rows, columns. */
   cells: [number, number];
+  /** Tells that nobody waits for it any more. */
+  abort?: AbortSignal;
 }
 
 /** The answer. Its bounds may go beyond those that were asked for, to where cells begin and end, and
@@ -30,6 +33,18 @@ export interface Tile {
   /** So many of the strongest links of each query are drawn where they are; what the rectangle has
    * beyond them is spread evenly in it. */
   links: number;
+  /** Whether the values were worked out from query and key, and not read from a page. */
+  exact?: boolean;
+  /** Which share of the work is done for a finer map, while one is being worked out. */
+  pending?: number;
+}
+
+/** What a token looks at, or is looked at by: places and weights, the largest first. */
+export interface TokenNumbers {
+  links: [number, number | null][];
+  /** The sum of its weights: of a key, what it receives. */
+  total: number | null;
+  entropy: number | null;
 }
 
 export interface Source {
@@ -39,6 +54,10 @@ export interface Source {
   array(name: string): Promise<Numbers>;
   /** null where the source has nothing of this head. */
   tile(request: TileRequest): Promise<Tile | null>;
+  /** Goes up when tiles are finer than they were. */
+  readonly changed?: ReadonlySignal<number>;
+  /** Exact numbers of a token in a head; null where there is no query and key. */
+  token?(layer: number, head: number, place: number, side: "query" | "key", abort: AbortSignal): Promise<TokenNumbers | null>;
 }
 
 /** Makes tiles from a payload's own arrays; each kind of payload that has maps brings one. */

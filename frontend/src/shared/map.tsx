@@ -26,7 +26,7 @@ export interface MapProps {
   name: string;
   rowLabel: (query: number) => string;
   columnLabel: (key: number) => string;
-  tile: (rows: [number, number], columns: [number, number], cells: [number, number]) => Promise<Tile | null>;
+  tile: (rows: [number, number], columns: [number, number], cells: [number, number], abort: AbortSignal) => Promise<Tile | null>;
   viewport: Signal<Viewport>;
   hover: Signal<Point>;
   pinned: ReadonlySignal<Point>;
@@ -91,7 +91,16 @@ export function HeatMap(props: MapProps) {
     return () => watch.disconnect();
   }, []);
 
-  const state = useMemo(() => ({ asking: false, wanted: false, picture: null as Picture | null, painted: "" }), []);
+  const state = useMemo(
+    () => ({
+      asking: false,
+      wanted: false,
+      abort: new AbortController(),
+      picture: null as Picture | null,
+      painted: "",
+    }),
+    [],
+  );
 
   const paint = () => {
     const place = canvas.current;
@@ -154,6 +163,7 @@ export function HeatMap(props: MapProps) {
         [view.row, view.row + view.rows],
         [view.column, view.column + view.columns],
         [place.height, place.width],
+        state.abort.signal,
       ).catch(() => null);
       if (version !== latest.current.version) {
         state.wanted = true;
@@ -189,6 +199,9 @@ export function HeatMap(props: MapProps) {
       ...[hover, pinned, theme, scale].map((each) => each.subscribe(soon)),
     ];
     return () => {
+      // What was asked for before is of no use any more.
+      state.abort.abort();
+      state.abort = new AbortController();
       cancelAnimationFrame(waiting);
       for (const stop of stops) stop();
     };

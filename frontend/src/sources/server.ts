@@ -2,7 +2,7 @@
 // view. While the server goes over a long head, and where it has no query and key, the tiles of the
 // payload do.
 import { signal } from "@preact/signals";
-import { BytesSource, type Tile, type TileRequest, type Tiler } from "../source";
+import { BytesSource, type Tile, type TileRequest, type Tiler, type TokenNumbers } from "../source";
 import type { HeadsData } from "../views/heads/data";
 
 const AT_ONCE = 3;
@@ -10,13 +10,8 @@ const MOST_CELLS = 1024;
 /** Milliseconds until a head that is being gone over is asked for again. */
 const PATIENCE = 500;
 const BEFORE_VALUES = 24;
-
-/** What a token looks at, or is looked at by: place and weight, the largest first. */
-export interface TokenNumbers {
-  links: [number, number | null][];
-  total: number | null;
-  entropy: number | null;
-}
+/** Tiles of up to MOST_CELLS × MOST_CELLS × 4 bytes. */
+const KEPT = 12;
 
 export class ServerSource extends BytesSource {
   override readonly exact: boolean = true;
@@ -25,7 +20,7 @@ export class ServerSource extends BytesSource {
   private readonly fallback: Tiler;
   private running = 0;
   private readonly waiting: (() => void)[] = [];
-  private readonly latest = new Map<string, AbortController>();
+  private readonly kept = new Map<string, Tile>();
   private readonly awaited = new Set<string>();
   private readonly tops = new Map<string, number>();
 
@@ -38,7 +33,7 @@ export class ServerSource extends BytesSource {
     this.fallback = fallback;
   }
 
-  override async tile(request: TileRequest, viewer = ""): Promise<Tile | null> {
+  override async tile(request: TileRequest): Promise<Tile | null> {
     const { layers } = (await this.head()).data as HeadsData;
     const layer = layers[request.layer];
     if (!layer) return null;
@@ -47,32 +42,33 @@ export class ServerSource extends BytesSource {
     const columns = within(request.columns, layer.keys);
     if (!rows || !columns) return coarse;
     const name = `${request.layer},${request.head}`;
-    if (coarse && enough(coarse, layer.queries, layer.keys)) return coarse;
-    // Whoever looks on has no use for what was to be seen before.
-    const who = `${viewer}/${name}`;
-    this.latest.get(who)?.abort();
-    const control = new AbortController();
-    this.latest.set(who, control);
+    if (coarse && enough(coarse)) return coarse;
     const cells = request.cells.map((count) => Math.max(1, Math.min(MOST_CELLS, Math.round(count))));
     const query = `layer=${request.layer}&head=${request.head}&rows=${rows}&columns=${columns}&cells=${cells}`;
+    const known = this.kept.get(query);
+    if (known) return known;
     try {
-      const answer = await this.ask(`tile?${query}`, control.signal);
+      const answer = await this.ask(`tile?${query}`, request.abort);
       if (answer.status === 200) {
-        const single = layer.max.top[request.head] ?? 0;
-        return this.read(await answer.arrayBuffer(), name, single);
+        const tile = this.decode(await answer.arrayBuffer(), name, layer.max.top[request.head] ?? 0);
+        if (this.kept.size >= KEPT) this.kept.delete(this.kept.keys().next().value!);
+        this.kept.set(query, tile);
+        return tile;
       }
-      if (answer.status === 202) this.awaitLevel(name, query);
+      if (answer.status === 202) {
+        const { done } = (await answer.json()) as { done: number };
+        this.await(name, query);
+        return coarse && { ...coarse, pending: done };
+      }
     } catch {
-      // Overtaken, or the server has stopped: the page goes on with what it has.
-    } finally {
-      if (this.latest.get(who) === control) this.latest.delete(who);
+      // Given up, or the server has stopped: the page goes on with what it has.
     }
     return coarse;
   }
 
-  /** The exact numbers of a token; null where the server has no query and key. */
-  async token(layer: number, head: number, token: number, side: "query" | "key"): Promise<TokenNumbers | null> {
-    const answer = await this.ask(`token?layer=${layer}&head=${head}&token=${token}&side=${side}`);
+  async token(layer: number, head: number, place: number, side: "query" | "key", abort: AbortSignal) {
+    const route = `token?layer=${layer}&head=${head}&token=${place}&side=${side}`;
+    const answer = await this.ask(route, abort);
     return answer.status === 200 ? ((await answer.json()) as TokenNumbers) : null;
   }
 
@@ -88,7 +84,8 @@ export class ServerSource extends BytesSource {
     }
   }
 
-  private awaitLevel(name: string, query: string) {
+  /** Ask again until the head has been gone over. */
+  private await(name: string, query: string) {
     if (this.awaited.has(name)) return;
     this.awaited.add(name);
     const again = async () => {
@@ -96,17 +93,15 @@ export class ServerSource extends BytesSource {
         (answer) => answer.status,
         () => 0,
       );
-      if (status === 202) {
-        setTimeout(again, PATIENCE);
-        return;
-      }
-      this.awaited.delete(name);
-      if (status === 200) this.changed.value++;
+      if (status === 202) setTimeout(again, PATIENCE);
+      else this.awaited.delete(name);
+      // Also tells how far it is.
+      if (status !== 0) this.changed.value++;
     };
     setTimeout(again, PATIENCE);
   }
 
-  private read(bytes: ArrayBuffer, name: string, single: number): Tile {
+  private decode(bytes: ArrayBuffer, name: string, single: number): Tile {
     const head = new Uint32Array(bytes, 0, 6);
     const [row, lastRow, rows, column, lastColumn, columns] = head as unknown as [
       number, number, number, number, number, number,
@@ -126,16 +121,16 @@ export class ServerSource extends BytesSource {
       top,
       grain: [1, 1],
       links: 0,
+      exact: true,
     };
   }
 }
 
-/** Whether a tile of the payload is as good as one of the server: its cells are sums of known ones,
- * and those are not all the weights, which the payload has rounded. */
-function enough(tile: Tile, queries: number, keys: number): boolean {
-  const known = Math.max(tile.grain[0], tile.grain[1]) > 1 && tile.links === 0;
-  const [high, wide] = [tile.rows[1] - tile.rows[0], tile.columns[1] - tile.columns[0]];
-  return known && high / tile.cells[0] >= tile.grain[0] && wide / tile.cells[1] >= tile.grain[1] && high <= 2 * queries && wide <= 2 * keys;
+/** Whether a tile of the payload is as fine as was asked for. Where the payload has all weights it is
+ * not: they are rounded. */
+function enough({ rows, columns, cells, grain, links }: Tile): boolean {
+  if (links || Math.max(...grain) === 1) return false;
+  return (rows[1] - rows[0]) / cells[0] > grain[0] && (columns[1] - columns[0]) / cells[1] > grain[1];
 }
 
 /** Whole tokens around a range, as far as there are any. */

@@ -28,6 +28,9 @@ CHUNK = 1 << 20
 """How many weights of a tile there are at a time."""
 
 MOST_QUERIES = 256
+"""Queries of a chunk, unless its keys are so few that it would be small."""
+
+SMALL = 1 << 16
 
 
 class Tile(NamedTuple):
@@ -328,7 +331,8 @@ def _ends(cells: range) -> tuple[int, int]:
 
 def _slices(rows: range, width: int) -> Iterator[slice]:
     """Neighbouring queries, as many as make a chunk: of whole rows, or of one row each."""
-    most = max(1, min(MOST_QUERIES, CHUNK // max(1, width)))
+    width = max(1, width)
+    most = max(1, min(max(MOST_QUERIES, SMALL // width), CHUNK // width))
     size = most // rows.step * rows.step or most
     for first in range(rows.start, rows.stop, max(size, rows.step)):
         end = min(first + max(size, rows.step), rows.stop)

@@ -1,7 +1,7 @@
 // What is known of a token: its numbers, where it looks and who looks at it.
 import { useEffect, useState } from "preact/hooks";
 import type { ReadonlySignal } from "@preact/signals";
-import type { Source } from "../../source";
+import type { Source, TokenNumbers } from "../../source";
 import { label, short } from "../../shared/labels";
 import type { Point } from "../../shared/map";
 import { number, percent } from "../../shared/scale";
@@ -41,6 +41,8 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
     };
   }, [map]);
   const { query, key } = active.value;
+  const looksAt = useExact(source, place, map.head, query, "query");
+  const seenBy = useExact(source, place, map.head, key, "key");
   const idle = query === null && key === null;
   return (
     <div class="ch-numbers">
@@ -51,9 +53,9 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
           {query !== null && (
             <Links
               title={`${tokenName(queryToken, query)} looks at`}
-              links={map.looksAt(query, SHOWN)}
+              links={looksAt ? exactLinks(looksAt, (at, weight) => ({ query, key: at, weight })) : map.looksAt(query, SHOWN)}
               token={(link) => tokenName(keyToken, link.key)}
-              empty={map.codes || map.linkKeys.length ? "nothing" : "not kept to the single token"}
+              empty={looksAt || map.codes || map.linkKeys.length ? "nothing" : "not kept to the single token"}
             />
           )}
           {query !== null && all && (
@@ -75,9 +77,9 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
           {key !== null && (
             <Links
               title={`${tokenName(keyToken, key)} is looked at by`}
-              links={map.seenBy(key, SHOWN)}
+              links={seenBy ? exactLinks(seenBy, (at, weight) => ({ query: at, key, weight })) : map.seenBy(key, SHOWN)}
               token={(link) => tokenName(queryToken, link.query)}
-              empty={map.codes ? "nobody" : "nobody’s strongest links"}
+              empty={seenBy || map.codes ? "nobody" : "nobody’s strongest links"}
             />
           )}
           {key !== null && all && (
@@ -92,6 +94,26 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
       )}
     </div>
   );
+}
+
+/** The numbers of a token from query and key, where the source has them; null until they are there. */
+function useExact(source: Source, layer: number, head: number, at: number | null, side: "query" | "key") {
+  const [known, setKnown] = useState<{ of: string; numbers: TokenNumbers | null } | null>(null);
+  const of = `${layer}/${head}/${at}`;
+  useEffect(() => {
+    if (at === null || !source.token) return;
+    const control = new AbortController();
+    source.token(layer, head, at, side, control.signal).then(
+      (numbers) => !control.signal.aborted && setKnown({ of, numbers }),
+      () => undefined, // given up; the page's own numbers stay
+    );
+    return () => control.abort();
+  }, [source, of]);
+  return known?.of === of ? known.numbers : null;
+}
+
+function exactLinks({ links }: TokenNumbers, link: (at: number, weight: number) => Link): Link[] {
+  return links.slice(0, SHOWN).map(([at, weight]) => link(at, weight ?? NaN));
 }
 
 /** A token's number, and how it is written. */

@@ -145,8 +145,8 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
             name={`Map of ${title.toLowerCase()}: queries down, keys across`}
             rowLabel={(at) => short(label(queryToken(at)), 8)}
             columnLabel={(at) => short(label(keyToken(at)), 8)}
-            tile={(rows, columns, cells) =>
-              source.tile({ layer: chosen.layer, head: chosen.head, rows, columns, cells })
+            tile={(rows, columns, cells, abort) =>
+              source.tile({ layer: chosen.layer, head: chosen.head, rows, columns, cells, abort })
             }
             viewport={viewport}
             hover={hover}
@@ -154,7 +154,7 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
             marks={found}
             onPin={(point) => pin(point, layer, shared)}
             drawn={drawn}
-            version={`${chosen.layer}/${chosen.head}`}
+            version={`${chosen.layer}/${chosen.head}/${source.changed?.value ?? 0}`}
             words={(point, tile) => words(point, tile, ready, layer, queryToken, keyToken)}
           />
           <div class="ch-under">
@@ -267,9 +267,11 @@ function words(
   if (query === null || key === null) {
     return query === null ? `key ${name(keyToken, key!)}` : `query ${name(queryToken, query)}`;
   }
-  const weight = map.weight(query, key);
+  const exact = tile?.exact ? single(tile, query, key) : undefined;
+  const weight = exact ?? map.weight(query, key);
   if (weight !== null) {
-    const value = weight < 0 ? "hidden by the mask" : `${percent(weight)}${error(map.error(weight))}`;
+    const doubt = exact === undefined ? error(map.error(weight)) : "";
+    const value = weight < 0 ? "hidden by the mask" : `${percent(weight)}${doubt}`;
     return `${name(queryToken, query)} → ${name(keyToken, key)}: ${value}`;
   }
   if (!tile) return "";
@@ -284,7 +286,7 @@ function words(
     const to = Math.min(most, Math.max(from + 1, Math.round(first + size * (at + 1)))) - 1;
     return to > from ? `${from.toLocaleString("en")}–${to.toLocaleString("en")}` : from.toLocaleString("en");
   };
-  const about = tile.links || tall < tile.grain[0] - 1 ? "about " : "";
+  const about = !tile.exact && (tile.links || tall < tile.grain[0] - 1) ? "about " : "";
   return `${range(tile.rows[0], tall, row, layer.queries)} → ${range(tile.columns[0], wide, column, layer.keys)}: ${value < 0 ? "hidden by the mask" : about + percent(value)}`;
 }
 
@@ -299,6 +301,10 @@ function detail(tile: Tile | null, layer: LayerData, map: HeadMap | null): strin
   const wide = cellSize(tile.columns, tile.cells[1]);
   const cell = `One cell = ${tall} × ${wide} ${tall === "1" && wide === "1" ? "token" : "tokens"}`;
   const [queries, keys] = tile.grain;
+  if (tile.exact) return `${cell}, worked out from query and key.`;
+  if (tile.pending !== undefined) {
+    return `${cell}. A finer map is being worked out: ${Math.floor(tile.pending * 100)} %.`;
+  }
   if (tile.links) {
     return `${cell}. The ${tile.links} strongest links of each query are where they are; the rest is known for ${queries} × ${keys} tokens, and spread evenly there.`;
   }
@@ -307,6 +313,13 @@ function detail(tile: Tile | null, layer: LayerData, map: HeadMap | null): strin
     return `${cell}. Weights are rounded, by ${percent(worst)} at most, and small ones by far less.`;
   }
   return queries > 1 || keys > 1 ? `${cell}; the finest that is known is ${queries} × ${keys}.` : `${cell}.`;
+}
+
+/** The value of a pair, in a tile of single tokens. */
+function single({ rows, columns, cells, values }: Tile, query: number, key: number): number | undefined {
+  if (rows[1] - rows[0] !== cells[0] || columns[1] - columns[0] !== cells[1]) return undefined;
+  if (query < rows[0] || query >= rows[1] || key < columns[0] || key >= columns[1]) return undefined;
+  return values[(query - rows[0]) * cells[1] + key - columns[0]];
 }
 
 function cellSize([from, to]: [number, number], cells: number): string {
