@@ -1,5 +1,6 @@
 // Where a view gets its data from. A view never knows whether that is the page itself, a server or
 // a notebook's kernel.
+import type { ReadonlySignal } from "@preact/signals";
 import { readArray, readHead, type Head, type Numbers, type Reader } from "./payload";
 
 /** A part of a head's map that a view wants to draw. */
@@ -11,25 +12,52 @@ export interface TileRequest {
   columns: [number, number];
   /** Into how many cells: rows, columns. */
   cells: [number, number];
+  /** Tells that nobody waits for it any more. */
+  abort?: AbortSignal;
 }
 
-/** The answer. It may cover more than was asked for, in larger cells, where no more is known. */
+/** The answer. Its bounds may go beyond those that were asked for, to where cells begin and end, and
+ * be fractions where those are; its cells may be fewer, where no more is known. */
 export interface Tile {
   rows: [number, number];
   columns: [number, number];
   cells: [number, number];
   /** Row by row: which share of its attention a query of the row gives to the keys of the column,
-   * on average. In a cell of one query and one key that is the weight itself. */
+   * on average. In a cell of one query and one key that is the weight itself. -1 is hidden by the
+   * mask, NaN is no number. */
   values: Float32Array;
-  /** Largest distance between a value and the true one; 0 where they were computed for this tile. */
-  error: number;
+  /** The largest value that cells of this size have anywhere in the head, where the colours end. */
+  top: number;
+  /** Queries and keys of the finest rectangles whose sums are known: 1 and 1 is every weight. */
+  grain: [number, number];
+  /** So many of the strongest links of each query are drawn where they are; what the rectangle has
+   * beyond them is spread evenly in it. */
+  links: number;
+  /** Whether the values were worked out from query and key, and not read from a page. */
+  exact?: boolean;
+  /** Which share of the work is done for a finer map, while one is being worked out. */
+  pending?: number;
+}
+
+/** What a token looks at, or is looked at by: places and weights, the largest first. */
+export interface TokenNumbers {
+  links: [number, number | null][];
+  /** The sum of its weights: of a key, what it receives. */
+  total: number | null;
+  entropy: number | null;
 }
 
 export interface Source {
+  /** Whether `tile` answers for any rectangle with what was computed for it. */
+  readonly exact: boolean;
   head(): Promise<Head>;
   array(name: string): Promise<Numbers>;
   /** null where the source has nothing of this head. */
   tile(request: TileRequest): Promise<Tile | null>;
+  /** Goes up when tiles are finer than they were. */
+  readonly changed?: ReadonlySignal<number>;
+  /** Exact numbers of a token in a head; null where there is no query and key. */
+  token?(layer: number, head: number, place: number, side: "query" | "key", abort: AbortSignal): Promise<TokenNumbers | null>;
 }
 
 /** Makes tiles from a payload's own arrays; each kind of payload that has maps brings one. */
@@ -37,6 +65,7 @@ export type Tiler = (source: Source, request: TileRequest) => Promise<Tile | nul
 
 /** A source whose arrays are read once, when they are first asked for. */
 export class BytesSource implements Source {
+  readonly exact: boolean = false;
   private known: Promise<Head> | null = null;
   private arrays = new Map<string, Promise<Numbers>>();
   private readonly read: Reader;

@@ -1,10 +1,13 @@
-"""The command line: `clearhead show`, `trace`, `check` and `kernels`.
+"""The command line: `clearhead show`, `trace`, `check`, `serve` and `kernels`.
 
 PyTorch, transformers and matplotlib take seconds to import, so each command imports what it needs.
 """
 
+import json
 import os
+import signal
 import sys
+import threading
 from ast import literal_eval
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clearhead.integrations.huggingface import TextModel
+    from clearhead.seen import Seen
 
 
 class Commands(TyperGroup):
@@ -119,6 +123,10 @@ def show(
     file: Annotated[
         Path | None, typer.Option(help='Read the text from here; "-" is the standard input.')
     ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Keep what was seen in this file, for clearhead serve.", metavar="FILE"),
+    ] = None,
 ) -> None:
     """Show what a trained model attends to in a text.
 
@@ -138,7 +146,7 @@ def show(
     from clearhead.drawing.long import LONG
 
     if reader.count(sentence) > LONG:
-        _show_long(console, reader, sentence, layer, head, png)
+        _show_long(console, reader, sentence, layer, head, png, save)
         return
     with _busy("reading"):
         reading = reader.read(sentence)
@@ -157,6 +165,8 @@ def show(
         screens.head(layer, head)
         more = ""
     console.print()
+    if save is not None:
+        _save(console, reading.seen, reading.tokens, save)
     if png is None:
         console.print(f"[bold]Next:[/] add {more}--png head.png for a picture.", highlight=False)
         return
@@ -321,6 +331,86 @@ def _pair(text: str | None) -> tuple[int | None, int | None] | None:
 
 
 @app.command()
+def serve(
+    run: Annotated[Path, typer.Argument(help="A file of Seen.save or of clearhead show --save.")],
+    port: Annotated[
+        int, typer.Option(help="Where to listen; 0 takes one that is free.", min=0, max=65535)
+    ] = 0,
+    browser: Annotated[
+        bool | None,
+        typer.Option(
+            "--browser/--no-browser", help="Open it in a browser; the default on a terminal."
+        ),
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            help="A list of strings as JSON, one for each token, where the run has none.",
+            metavar="FILE",
+        ),
+    ] = None,
+) -> None:
+    """Serve what was seen as a page, live: zooming computes exact weights from query and key.
+
+    It listens on this machine only, and answers nobody who does not have the whole address, which
+    is printed. Ctrl-C stops it.
+    """
+    import clearhead as ch
+
+    with _busy("reading"):
+        seen = ch.load(run)
+        listed = None if tokens is None else _tokens(tokens)
+        from clearhead.drawing.server import serve_seen
+    with _steps() as progress:
+        server = serve_seen(seen, run.name, tokens=listed, port=port, progress=progress)
+    with server, _until_stopped() as wait:
+        console = Console()
+        console.print(Text(f"{printable(run.name)} is at"))
+        console.print(Text(server.address), soft_wrap=True)
+        console.print(Text("Whoever has this address can see it, from this machine. Ctrl-C stops."))
+        sys.stdout.flush()
+        if browser or (browser is None and console.is_terminal):
+            import webbrowser
+
+            webbrowser.open(server.address)
+        wait()
+    print("Stopped.")
+
+
+@contextmanager
+def _until_stopped() -> "Iterator[Callable[[], object]]":
+    """What waits for Ctrl-C or the signal to end, of which neither is an error meanwhile."""
+    stop = threading.Event()
+    known = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop.wait
+    finally:
+        for number, handler in known.items():
+            signal.signal(number, handler)
+
+
+def _tokens(file: Path) -> list[str]:
+    try:
+        listed = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or f"it is no JSON: {error}"
+        raise ArgumentError("serve.tokens", f"{file} could not be read: {reason}.") from error
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        raise ArgumentError(
+            "serve.tokens", f"{file} must hold a list of strings, one for each token, as JSON."
+        )
+    return listed
+
+
+def _save(console: "Console", seen: "Seen[Any]", tokens: tuple[str, ...], file: Path) -> None:
+    saved = printable(str(seen.save(file, tokens=tokens)))
+    console.print(Text(f"What was seen is in {saved}: clearhead serve {saved}"), soft_wrap=True)
+
+
+@app.command()
 def kernels() -> None:
     """Show what can run attention on this machine, and why the rest cannot."""
     from clearhead.drawing.machine import print_machine
@@ -357,6 +447,7 @@ def _show_long(
     layer: int | None,
     head: int | None,
     png: Path | None,
+    save: Path | None,
 ) -> None:
     """What a text of many tokens is shown as: numbers, maps and tokens that stand out."""
     from clearhead.drawing.long import PICTURE_CELLS, TERMINAL_CELLS, LongScreens
@@ -371,6 +462,8 @@ def _show_long(
         layer = screens.model()
     shown = screens.layer(layer, head)
     console.print()
+    if save is not None:
+        _save(console, reading.seen, reading.tokens, save)
     if png is None:
         more = "" if only else f"--layer {layer}, or --layer {layer} --head {shown}, or "
         console.print(f"[bold]Next:[/] add {more}--png map.png for a picture.", highlight=False)

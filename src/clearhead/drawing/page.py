@@ -28,15 +28,19 @@ PAGE = """<!doctype html>
 </head>
 <body>
 <div id="clearhead-page"><noscript>This page draws itself with JavaScript.</noscript></div>
-<script id="clearhead-payload" type="application/octet-stream;base64">{payload}</script>
+<script id="clearhead-payload" type="application/octet-stream;base64"{source}>{payload}</script>
 <script type="module">{script}</script>
 </body>
 </html>
 """
 
 
-def page(payload: Payload) -> str:
+def page(payload: Payload, *, served: bool = False) -> str:
     """The payload as a page of HTML, which opens without a network.
+
+    Args:
+        payload: what it draws.
+        served: whether it asks its server for the payload instead of holding it.
 
     Example:
         >>> from clearhead.drawing.payload import Payload
@@ -44,17 +48,29 @@ def page(payload: Payload) -> str:
         >>> html[:15], "<title>&lt;script&gt;</title>" in html
         ('<!doctype html>', True)
     """
-    script, style = asset("page.js"), asset("page.css")
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
     return PAGE.format(
-        policy=policy,
+        policy=policy(served=served),
         title=escape(label(payload.title)) if payload.title else "clearhead",
-        style=style,
-        script=script,
-        payload=b64encode(payload.to_bytes()).decode("ascii"),
+        style=asset("page.css"),
+        script=asset("page.js"),
+        source=' data-source="server"' if served else "",
+        payload="" if served else b64encode(payload.to_bytes()).decode("ascii"),
+    )
+
+
+@cache
+def policy(*, served: bool = False) -> str:
+    """What the page may do: run its own script, and ask its server if it has one.
+
+    Example:
+        >>> policy(served=True).startswith("default-src 'none'; connect-src 'self'; script-src 'sha256-")
+        True
+    """
+    connect = "connect-src 'self'; " if served else ""
+    return (
+        f"default-src 'none'; {connect}script-src {_hash(asset('page.js'))}; "
+        f"style-src {_hash(asset('page.css'))}; img-src data: blob:; base-uri 'none'; "
+        "form-action 'none'"
     )
 
 

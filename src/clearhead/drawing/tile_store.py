@@ -1,17 +1,17 @@
 """Tiles for many people at once: each is worked out once, and a bounded number of bytes is kept.
 
-What a head's tiles start from, its logsumexp and its whole map in large cells, takes a pass over
-all of its weights. Of a long text that is seconds, so a thread does it, and whoever asks meanwhile
-is told how far it is.
+The whole map of a head takes a pass over all of its weights. Of a long text that is seconds, so a
+thread does it, and whoever asks meanwhile is told how far it is.
 """
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from clearhead.drawing.tiles import (
     Level,
@@ -24,6 +24,7 @@ from clearhead.drawing.tiles import (
 )
 from clearhead.errors import ArgumentError, SelectionError
 from clearhead.matrix import AttentionMatrix
+from clearhead.problem import Problem
 from clearhead.routes.keeping import of_heads
 from clearhead.shapes import whole
 
@@ -31,11 +32,12 @@ MOST_CELLS = 1024
 """Rows and columns of a tile at most."""
 
 TILE_BYTES, LEVEL_BYTES = 64 << 20, 512 << 20
-"""What is kept of tiles, and of levels: at 50 000 tokens that is some 25 heads."""
+"""What is kept of tiles, and of whole maps: at 50 000 tokens those are some 25 heads."""
+
+MOST_WANTED = 4
+"""Heads whose maps are waited for; who has looked at more of them does not wait for the first."""
 
 LINKS = 12
-
-Made = TypeVar("Made")
 
 
 class Pending(NamedTuple):
@@ -66,11 +68,13 @@ class TokenNumbers(NamedTuple):
 class Tiles:
     """Exact tiles of the heads of some layers, at any length. May be asked by several threads.
 
+    The logsumexp of each matrix is worked out at once, unless a summary has found it already.
+
     Args:
-        matrices: of each layer.
+        matrices: of each layer; None for one whose query and key are not known.
         sample: which sample of the batch.
         tile_bytes: how much is kept of tiles.
-        level_bytes: how much is kept of what they start from; one head is kept in any case.
+        level_bytes: how much is kept of whole maps; one is kept in any case.
 
     Example:
         >>> query = key = torch.randn(1, 2, 7, 4)
@@ -82,13 +86,13 @@ class Tiles:
 
     def __init__(
         self,
-        matrices: Sequence[AttentionMatrix],
+        matrices: Sequence[AttentionMatrix | None],
         *,
         sample: int = 0,
         tile_bytes: int = TILE_BYTES,
         level_bytes: int = LEVEL_BYTES,
     ) -> None:
-        self._problems = [matrix.problem for matrix in matrices]
+        self._layers = [None if each is None else (each.problem, _total(each)) for each in matrices]
         self._sample = sample
         self._changed = threading.Condition()
         self._computing = threading.Lock()
@@ -108,8 +112,8 @@ class Tiles:
         rows: tuple[int, int],
         columns: tuple[int, int],
         cells: tuple[int, int],
-    ) -> Tile | Pending:
-        """A part of a head's map, in at most so many cells.
+    ) -> Tile | Pending | None:
+        """A part of a head's map, in at most so many cells; None where nothing is known of it.
 
         Worked out from query and key where that takes a fraction of a second. A larger part has
         larger cells than it might, and begins and ends where those do.
@@ -125,7 +129,10 @@ class Tiles:
             SelectionError: code `tile.head`, for a layer or a head that is not there.
             ArgumentError: codes `tile.range` and `tile.cells`.
         """
-        problem = self._problem(layer, head)
+        known = self._layer(layer, head)
+        if known is None:
+            return None
+        problem, total = known
         _check_range("rows", rows, problem.query_len)
         _check_range("columns", columns, problem.kv_len)
         for name, count in zip(("rows", "columns"), cells, strict=True):
@@ -135,51 +142,42 @@ class Tiles:
                     "tile.cells",
                     f"a tile has 1 to {MOST_CELLS} {name} of cells; got {count!r}.",
                 )
+        if is_exact(problem, rows[1] - rows[0], columns[1] - columns[0]):
+            high, wide = cells_of(*rows, cells[0]), cells_of(*columns, cells[1])
+            return self._once(
+                (layer, head, high, wide),
+                lambda: exact_tile(
+                    problem, total[self._sample, head], self._sample, head, high, wide
+                ),
+            )
         level = self._level(layer, head)
         if isinstance(level, Pending):
             return level
-        exact = is_exact(problem, rows[1] - rows[0], columns[1] - columns[0])
-        if exact:
-            high, wide = cells_of(*rows, cells[0]), cells_of(*columns, cells[1])
-        else:
-            high, wide = (
-                cells_of(first // step * step, min(size, -(-stop // step) * step), most, step)
-                for (first, stop), step, most, size in zip(
-                    (rows, columns),
-                    level.step,
-                    cells,
-                    (problem.query_len, problem.kv_len),
-                    strict=True,
-                )
-            )
+        high = _cells_of_level(rows, cells[0], level.step[0], problem.query_len)
+        wide = _cells_of_level(columns, cells[1], level.step[1], problem.kv_len)
+        return tile_of_level(level, self._sample, high, wide)
 
-        def make() -> Tile:
-            if not exact:
-                return tile_of_level(level, self._sample, high, wide)
-            return exact_tile(problem, level.total[self._sample], self._sample, head, high, wide)
-
-        return self._once(self._tiles, ("tile", layer, head, high, wide), make)
-
-    def token(self, layer: int, head: int, place: int, *, as_key: bool) -> TokenNumbers | Pending:
+    def token(self, layer: int, head: int, place: int, *, as_key: bool) -> TokenNumbers | None:
         """The numbers of a token: as a query, what it looks at; as a key, who looks at it.
+
+        None where nothing is known of the layer.
 
         Raises:
             SelectionError: codes `tile.head` and `tile.token`, for what is not there.
         """
-        problem = self._problem(layer, head)
+        known = self._layer(layer, head)
+        if known is None:
+            return None
+        problem, total = known
         size = problem.kv_len if as_key else problem.query_len
         if not 0 <= place < size:
             axis = "keys" if as_key else "queries"
             raise SelectionError("tile.token", f"there are {size} {axis}; got number {place}.")
-        level = self._level(layer, head)
-        if isinstance(level, Pending):
-            return level
         rows, columns = range(place, place + 1), range(problem.kv_len)
         if as_key:
             rows, columns = range(problem.query_len), rows
-        total = level.total[self._sample]
         with self._computing:
-            tile = exact_tile(problem, total, self._sample, head, rows, columns)
+            tile = exact_tile(problem, total[self._sample, head], self._sample, head, rows, columns)
         weights = tile.values.flatten().double()
         best = weights.topk(min(LINKS, len(weights)))
         links = zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -197,46 +195,41 @@ class Tiles:
         if worker is not None:
             worker.join()
 
-    def _problem(self, layer: int, head: int) -> Any:
-        count = len(self._problems)
+    def _layer(self, layer: int, head: int) -> tuple[Problem, Tensor] | None:
+        count = len(self._layers)
         if not 0 <= layer < count:
             raise SelectionError("tile.head", f"there are {count} layers; got number {layer}.")
-        problem = self._problems[layer]
-        if not 0 <= head < problem.num_heads:
+        known = self._layers[layer]
+        if known is not None and not 0 <= head < known[0].num_heads:
             raise SelectionError(
-                "tile.head",
-                f"layer {layer} has {problem.num_heads} heads; got number {head}.",
+                "tile.head", f"layer {layer} has {known[0].num_heads} heads; got number {head}."
             )
-        return problem
+        return known
 
     def _level(self, layer: int, head: int) -> Level | Pending:
-        """What the tiles of a head start from, or how far it is."""
-        place, problem = (layer, head), self._problems[layer]
+        """The whole map of a head, or how far it is."""
+        place = layer, head
         with self._changed:
             level = self._levels.get(place)
             if level is not None:
                 return level
-        if is_exact(problem, problem.batch * problem.query_len, problem.kv_len):
-            return self._once(self._levels, place, lambda: self._make_level(place, None))
-        with self._changed:
             if place in self._failed:
                 raise self._failed[place]
             # Who asks last is served first.
             if place in self._wanted:
                 self._wanted.remove(place)
             if place not in self._done:
-                self._wanted.append(place)
+                self._wanted = [*self._wanted, place][-MOST_WANTED:]
                 self._changed.notify_all()
             if self._worker is None and not self._closed:
                 self._worker = threading.Thread(target=self._work, name="clearhead levels")
                 self._worker.start()
             return Pending(self._done.get(place, 0.0))
 
-    def _make_level(
-        self, place: tuple[int, int], progress: Callable[[float], None] | None
-    ) -> Level:
-        layer, head = place
-        return make_level(of_heads(self._problems[layer], [head], f"layer {layer}"), progress)
+    def _one_head(self, layer: int, head: int) -> Problem:
+        known = self._layers[layer]
+        assert known is not None
+        return of_heads(known[0], [head], f"layer {layer}")
 
     def _work(self) -> None:
         while True:
@@ -255,7 +248,7 @@ class Tiles:
                     pass
 
             try:
-                level = self._make_level(place, progress)
+                level = make_level(self._one_head(*place), progress)
             except _ClosedError:
                 return
             except Exception as error:
@@ -268,10 +261,10 @@ class Tiles:
                 self._levels.put(place, level)
                 del self._done[place]
 
-    def _once(self, kept: "_Kept", key: Any, make: Callable[[], Made]) -> Made:
+    def _once(self, key: Any, make: Callable[[], Tile]) -> Tile:
         """What is kept, or what is made now; who asks for what is being made waits for it."""
         with self._changed:
-            found = kept.get(key)
+            found = self._tiles.get(key)
             if found is not None:
                 return found
             future = self._running.get(key)
@@ -289,7 +282,7 @@ class Tiles:
             future.set_exception(error)
             raise
         with self._changed:
-            kept.put(key, made)
+            self._tiles.put(key, made)
             del self._running[key]
         future.set_result(made)
         return made
@@ -319,6 +312,19 @@ class _Kept:
         self.nbytes += item.nbytes
         while self.nbytes > self.most and len(self._items) > 1:
             self.nbytes -= self._items.popitem(last=False)[1].nbytes
+
+
+def _total(matrix: AttentionMatrix) -> Tensor:
+    """(batch, num_heads, query_len), nats."""
+    problem = matrix.problem
+    with torch.no_grad():
+        return matrix.logsumexp.reshape(problem.batch, problem.num_heads, problem.query_len)
+
+
+def _cells_of_level(asked: tuple[int, int], most: int, step: int, size: int) -> range:
+    """The cells of a tile that are made of whole cells of a level, and cover what was asked for."""
+    first, stop = asked
+    return cells_of(first // step * step, min(size, -(-stop // step) * step), most, step)
 
 
 def _check_range(name: str, given: tuple[int, int], size: int) -> None:

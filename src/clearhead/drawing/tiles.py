@@ -1,8 +1,7 @@
 """Parts of a head's map, worked out exactly from query and key, as one zooms.
 
 Given the logsumexp of its queries, a rectangle of weights costs its own dot products and nothing
-else. A rectangle too large for that is read from a level: sums over equal squares of the whole map,
-made in the same pass that finds the logsumexp.
+else. A rectangle too large for that is read from a level: sums over equal squares of the whole map.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead.problem import Problem
-from clearhead.statistics import Chunk, LogSumExp, Statistic
+from clearhead.statistics import Chunk, Statistic
 from clearhead.sweep import HIDDEN, part_of_runs, sweep
 
 EXACT_PAIRS = 40_000_000
@@ -29,6 +28,9 @@ CHUNK = 1 << 20
 """How many weights of a tile there are at a time."""
 
 MOST_QUERIES = 256
+"""Queries of a chunk, unless its keys are so few that it would be small."""
+
+SMALL = 1 << 16
 
 
 class Tile(NamedTuple):
@@ -66,26 +68,22 @@ class Tile(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What is known of a head once its weights have passed by.
+    """The whole map of a head in cells of equal size.
 
     Attributes:
-        total: (batch, query_len): the logsumexp of each query, nats.
-        sums: (batch, rows, columns), float32: weights summed over cells; None for a map so small
-            that every tile of it is exact.
-        hidden: (batch or 1, rows, columns), bool: cells of the level in which nothing is visible.
+        sums: (batch, rows, columns), float32: weights summed over cells.
+        hidden: (batch or 1, rows, columns), bool: cells in which nothing is visible.
         step: queries and keys of a cell.
     """
 
-    total: Tensor
-    sums: Tensor | None
-    hidden: Tensor | None
+    sums: Tensor
+    hidden: Tensor
     step: tuple[int, int]
 
     @property
     def nbytes(self) -> int:
         """What it takes in memory, in bytes."""
-        held = [self.total, self.sums, self.hidden]
-        return sum(each.nbytes for each in held if each is not None)
+        return self.sums.nbytes + self.hidden.nbytes
 
 
 def cells_of(first: int, stop: int, most: int, unit: int = 1) -> range:
@@ -117,8 +115,19 @@ def is_exact(problem: Problem, rows: int, columns: int) -> bool:
     return rows * columns * max(1.0, problem.query.shape[3] / 64) <= EXACT_PAIRS
 
 
+def level_step(problem: Problem) -> tuple[int, int]:
+    """How many queries and how many keys make a cell of a level.
+
+    Example:
+        >>> from clearhead.problem import pose
+        >>> level_step(pose(torch.zeros(50_000, 2), torch.zeros(9, 2), torch.zeros(9, 2)))
+        (25, 1)
+    """
+    return max(1, -(-problem.query_len // LEVEL_CELLS)), max(1, -(-problem.kv_len // LEVEL_CELLS))
+
+
 def make_level(problem: Problem, progress: Callable[[float], None] | None = None) -> Level:
-    """One pass over the weights of a single head: its logsumexp, and its map in LEVEL_CELLS.
+    """The map of a single head in at most LEVEL_CELLS, by one pass over its weights.
 
     Args:
         problem: of one query head.
@@ -126,26 +135,21 @@ def make_level(problem: Problem, progress: Callable[[float], None] | None = None
 
     Example:
         >>> from clearhead.problem import pose
-        >>> make_level(pose(torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4, 2))).total
-        tensor([[1.3863, 1.3863, 1.3863]])
+        >>> make_level(pose(torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4, 2))).sums[0, 0]
+        tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
-    query_len, kv_len = problem.query_len, problem.kv_len
-    total = LogSumExp(problem)
-    if is_exact(problem, query_len, kv_len):
-        sweep(problem, [total], progress)
-        return Level(total.result[:, 0], None, None, (1, 1))
-    step = -(-query_len // LEVEL_CELLS), -(-kv_len // LEVEL_CELLS)
+    step = level_step(problem)
     stepped = Stepped(problem, step)
-    sweep(problem, [total, stepped], progress)
-    sums = stepped.sums
+    sweep(problem, [stepped], progress)
+    sums = stepped.sums.float()
     if stepped.seen is not None:
         hidden = stepped.seen == 0
     elif problem.mask is not None:
-        empty = problem.mask.blocks(query_len, kv_len, step).empty
+        empty = problem.mask.blocks(problem.query_len, problem.kv_len, step).empty
         hidden = (empty[:, 0] if empty.ndim == 4 else empty[None]).to(sums.device)
     else:
         hidden = torch.zeros(1, *sums.shape[1:], dtype=torch.bool, device=sums.device)
-    return Level(total.result[:, 0], sums.float(), hidden, step)
+    return Level(sums, hidden, step)
 
 
 class Stepped(Statistic):
@@ -192,13 +196,11 @@ def tile_of_level(level: Level, sample: int, rows: range, columns: range) -> Til
         columns: the same for the keys.
 
     Example:
-        >>> level = Level(torch.zeros(1, 8), torch.ones(1, 2, 2), torch.eye(2).bool()[None], (4, 4))
+        >>> level = Level(torch.ones(1, 2, 2), torch.eye(2).bool()[None], (4, 4))
         >>> tile_of_level(level, 0, range(0, 8, 4), range(0, 8, 4)).values
         tensor([[0.2500, 0.2500],
                 [0.2500, 0.2500]])
     """
-    assert level.sums is not None
-    assert level.hidden is not None
     high, wide = level.step
     part = (
         slice(rows.start // high, -(-rows.stop // high)),
@@ -329,7 +331,8 @@ def _ends(cells: range) -> tuple[int, int]:
 
 def _slices(rows: range, width: int) -> Iterator[slice]:
     """Neighbouring queries, as many as make a chunk: of whole rows, or of one row each."""
-    most = max(1, min(MOST_QUERIES, CHUNK // max(1, width)))
+    width = max(1, width)
+    most = max(1, min(max(MOST_QUERIES, SMALL // width), CHUNK // width))
     size = most // rows.step * rows.step or most
     for first in range(rows.start, rows.stop, max(size, rows.step)):
         end = min(first + max(size, rows.step), rows.stop)
