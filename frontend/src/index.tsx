@@ -9,7 +9,7 @@ import { headsTile } from "./views/heads/tiles";
 export { mount } from "./mount";
 export { BytesSource } from "./source";
 export { headsTile };
-export { default, WidgetSource } from "./widget";
+export { default, widgetSource } from "./widget";
 
 const payload = document.getElementById("clearhead-payload");
 const place = document.getElementById("clearhead-page");

@@ -1,7 +1,8 @@
 // The page in a cell of a notebook (drawing/notebook.py): the payload is a value of the widget, and
-// tiles are asked for by messages.
+// what a server would be asked for is asked of the kernel, by messages.
 import { mount } from "./mount";
-import { BytesSource, type Tile, type TileRequest } from "./source";
+import { BytesSource, type Source } from "./source";
+import { ServerSource, type Get } from "./sources/server";
 import { headsTile } from "./views/heads/tiles";
 
 /** What anywidget hands to a widget (https://anywidget.dev/en/afm). */
@@ -13,83 +14,64 @@ export interface Model {
   off(event: "msg:custom", told: Told): void;
 }
 
-type Told = (content: Answer, buffers: DataView[]) => void;
+type Told = (content: { kind?: string; id?: number; status?: number }, buffers: DataView[]) => void;
 
-interface Answer {
-  kind?: string;
-  id?: number;
-  done?: number;
-  error?: string;
-}
+/** Milliseconds after which a kernel that says nothing is taken for one that is busy, or gone: a
+ * notebook may be looked at without one. */
+const PATIENCE = 3000;
 
-/** Milliseconds until a tile is asked for again that is being worked out. */
-const PATIENCE = 200;
+/** A source for a widget, and what ends it. */
+export function widgetSource(model: Model): [Source, () => void] {
+  const { buffer, byteOffset } = model.get("payload");
+  const read = (start: number, bytes: number) =>
+    new Uint8Array(buffer as ArrayBuffer, byteOffset + start, bytes);
+  if (!model.get("exact")) return [new BytesSource(read, headsTile), () => {}];
 
-export class WidgetSource extends BytesSource {
-  private readonly model: Model;
-  private readonly waiting = new Map<number, (answer: Answer, buffers: DataView[]) => void>();
-  private readonly told: Told;
-  private last = 0;
-  private closed = false;
-
-  constructor(model: Model) {
-    const { buffer, byteOffset } = model.get("payload");
-    super((start, bytes) => new Uint8Array(buffer as ArrayBuffer, byteOffset + start, bytes), headsTile);
-    this.model = model;
-    this.told = (content, buffers) => {
-      const answer = content.kind === "tile" ? this.waiting.get(content.id!) : undefined;
-      if (answer === undefined) return;
-      this.waiting.delete(content.id!);
-      answer(content, buffers);
-    };
-    model.on("msg:custom", this.told);
-  }
-
-  /** Exact where the kernel has query and key; else what the payload holds. */
-  override async tile(request: TileRequest): Promise<Tile | null> {
-    const own = await super.tile(request);
-    if (!this.model.get("exact")) return own;
-    for (;;) {
-      const [answer, buffers] = await this.ask(request);
-      if (this.closed || answer.error !== undefined) return own;
-      if (answer.done === undefined) return readTile(buffers[0]!, own);
-      await new Promise((wait) => setTimeout(wait, PATIENCE));
+  const waiting = new Map<number, (answer: Response) => void>();
+  let last = 0;
+  let silent = false;
+  const told: Told = (content, buffers) => {
+    if (content.kind !== "answer") return;
+    // A status without content has none, not an empty one.
+    const body = content.status === 204 ? null : (buffers[0] as BodyInit);
+    waiting.get(content.id!)?.(new Response(body, { status: content.status! }));
+    waiting.delete(content.id!);
+    if (silent) {
+      silent = false;
+      source.changed.value++;
     }
-  }
-
-  close() {
-    this.closed = true;
-    this.model.off("msg:custom", this.told);
-    for (const answer of this.waiting.values()) answer({}, []);
-    this.waiting.clear();
-  }
-
-  private ask(request: TileRequest): Promise<[Answer, DataView[]]> {
-    const id = ++this.last;
-    return new Promise((found) => {
-      this.waiting.set(id, (answer, buffers) => found([answer, buffers]));
-      this.model.send({ kind: "tile", id, ...request });
+  };
+  const ask: Get = (route, abort) => {
+    const id = ++last;
+    const answer = new Promise<Response>((found) => waiting.set(id, found));
+    model.send({ kind: "ask", id, route });
+    return new Promise((found, failed) => {
+      const give = () => {
+        waiting.delete(id);
+        failed(new Error("The kernel has not answered."));
+      };
+      const patience = setTimeout(() => {
+        silent = true;
+        give();
+      }, silent ? 0 : PATIENCE);
+      abort?.addEventListener("abort", give);
+      void answer.then((response) => {
+        clearTimeout(patience);
+        found(response);
+      });
     });
-  }
-}
-
-/** A tile as Python sends it: where it begins and ends, and its values. */
-function readTile(bytes: DataView, own: Tile | null): Tile {
-  const [top, bottom, rows, left, right, columns] = Array.from({ length: 6 }, (_, at) =>
-    bytes.getUint32(4 * at, true),
-  ) as [number, number, number, number, number, number];
-  // A buffer of a message may begin anywhere; numbers begin at multiples of four.
-  const from = bytes.byteOffset + 24;
-  const values = new Float32Array(bytes.buffer.slice(from, from + 4 * rows * columns) as ArrayBuffer);
-  return { ...own!, rows: [top, bottom], columns: [left, right], cells: [rows, columns], values };
+  };
+  const source = new ServerSource(headsTile, ask, read);
+  model.on("msg:custom", told);
+  return [source, () => model.off("msg:custom", told)];
 }
 
 async function render({ model, el }: { model: Model; el: HTMLElement }): Promise<() => void> {
-  const source = new WidgetSource(model);
+  const [source, close] = widgetSource(model);
   const clear = await mount(el, source);
   return () => {
     clear();
-    source.close();
+    close();
   };
 }
 

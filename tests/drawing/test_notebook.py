@@ -1,5 +1,6 @@
 """The widget, on the side of Python: what it holds, and what it answers."""
 
+import json
 import re
 import struct
 import sys
@@ -12,9 +13,8 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing import notebook
-from clearhead.drawing.notebook import answer, view
+from clearhead.drawing.notebook import view
 from clearhead.drawing.steps import steps_payload
-from clearhead.drawing.tile_store import Pending, Tiles
 from clearhead.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 
 QUERIES, KEYS = 5, 7
@@ -24,9 +24,11 @@ def matrix() -> ch.AttentionMatrix:
     return ch.AttentionMatrix(torch.randn(2, 3, QUERIES, 4), torch.randn(2, 3, KEYS, 4))
 
 
-def asked(**others: Any) -> dict[str, Any]:
-    whole = {"layer": 0, "head": 1, "rows": [0, QUERIES], "columns": [0, KEYS], "cells": [5, 7]}
-    return {**whole, **others}
+def asked(route: str, number: int = 1) -> dict[str, Any]:
+    return {"kind": "ask", "id": number, "route": route}
+
+
+WHOLE = f"tile?layer=0&head=1&rows=0,{QUERIES}&columns=0,{KEYS}&cells={QUERIES},{KEYS}"
 
 
 def read(tile: bytes) -> tuple[tuple[int, ...], Tensor]:
@@ -67,9 +69,10 @@ def test_a_tile_is_exact(sent: list[tuple[Any, Any]]) -> None:
     weights = matrix()
     widget = view(weights, sample=1)
     assert widget.exact
-    widget._receive(widget, {"kind": "tile", "id": 41, **asked(rows=[1, 4], cells=[3, 7])}, [])
+    route = "tile?layer=0&head=1&rows=1,4&columns=0,7&cells=3,7"
+    widget._receive(widget, asked(route, 41), [])
     ((content, (tile,)),) = sent
-    assert content == {"kind": "tile", "id": 41}
+    assert content == {"kind": "answer", "id": 41, "status": 200}
     ends, values = read(tile)
     assert ends == (1, 4, 3, 0, 7, 7)
     # The kernel of the whole row and that of a tile add up in another order.
@@ -83,8 +86,8 @@ def test_layers_that_attended_are_counted_alike(sent: list[tuple[Any, Any]]) -> 
     with ch.watch(model) as seen:
         model(torch.randn(1, QUERIES, 8))
     widget = view(seen)
-    cells = {"columns": [0, QUERIES], "cells": [QUERIES, QUERIES]}
-    widget._receive(widget, {"kind": "tile", "id": 1, **asked(layer=1, **cells)}, [])
+    route = "tile?layer=1&head=1&rows=0,5&columns=0,5&cells=5,5"
+    widget._receive(widget, asked(route), [])
     _, values = read(sent[0][1][0])
     torch.testing.assert_close(values, seen[1][0, 1], rtol=1e-6, atol=1e-7)
     widget.close()
@@ -96,18 +99,18 @@ def test_calls_that_do_not_belong_together_are_layers_of_their_own() -> None:
         for _ in range(2):
             layer(torch.randn(1, 3, 8))
     names = [each.name for each in notebook._layers(seen)]
-    assert names == [" call 0", " call 1"]
+    assert names == [", call 0", ", call 1"]
 
 
 def test_summaries_have_no_tiles(sent: list[tuple[Any, Any]]) -> None:
     widget = view(matrix().summary())
     assert not widget.exact
-    widget._receive(widget, {"kind": "tile", "id": 1, **asked()}, [])
+    widget._receive(widget, asked(WHOLE), [])
     assert sent == []
     widget.close()
 
 
-@pytest.mark.parametrize("content", [None, "tile", {}, {"kind": "other"}])
+@pytest.mark.parametrize("content", [None, "ask", {}, {"kind": "other"}, {"kind": "ask", "id": 1}])
 def test_other_messages_are_not_answered(sent: list[tuple[Any, Any]], content: Any) -> None:
     widget = view(matrix())
     widget._receive(widget, content, [])
@@ -116,34 +119,38 @@ def test_other_messages_are_not_answered(sent: list[tuple[Any, Any]], content: A
 
 
 @pytest.mark.parametrize(
-    ("wrong", "text"),
+    ("route", "status", "text"),
     [
-        ({"head": 3}, "[tile.head] layer 0 has 3 heads; got number 3."),
-        ({"rows": [0, 99]}, "[tile.range] rows must be"),
-        ({"rows": 3}, "rows, columns and cells must be pairs."),
-        ({"rows": [0, 1, 2]}, "rows, columns and cells must be pairs."),
-        ({"layer": "x"}, "not supported between"),
+        (WHOLE.replace("head=1", "head=3"), 400, "[tile.head] layer 0 has 3 heads; got number 3."),
+        (WHOLE.replace("rows=0,5", "rows=0,99"), 400, "[tile.range] rows must be"),
+        (WHOLE.replace("rows=0,5", "rows=0"), 400, "[serve.query] rows must be 2 whole numbers"),
+        ("tile", 400, "[serve.query] the query must have the fields"),
+        ("payload", 404, "There is nothing here."),
+        ("../../etc/passwd", 404, "There is nothing here."),
+        ("tile?" + "x" * 2000, 400, "A query has up to 1024 characters; got 2000."),
     ],
 )
-def test_what_cannot_be_asked_is_told(wrong: dict[str, Any], text: str) -> None:
-    tiles = Tiles([matrix()])
-    told, buffers = answer(tiles, asked(**wrong))
-    assert text in told["error"]
-    assert buffers == []
-    incomplete = asked()
-    del incomplete["cells"]
-    assert answer(tiles, incomplete) == ({"error": "cells is missing."}, [])
-    tiles.close()
+def test_what_cannot_be_asked_is_told(
+    sent: list[tuple[Any, Any]], route: str, status: int, text: str
+) -> None:
+    widget = view(matrix())
+    widget._receive(widget, asked(route), [])
+    ((content, (told,)),) = sent
+    assert content["status"] == status
+    assert text in told.decode()
+    widget.close()
 
 
-def test_what_is_not_done_says_how_far_it_is() -> None:
-    class Slow(Tiles):
-        def tile(self, *_: Any, **__: Any) -> Any:
-            return Pending(0.25)
-
-    tiles = Slow([matrix()])
-    assert answer(tiles, asked()) == ({"done": 0.25}, [])
-    tiles.close()
+def test_the_numbers_of_a_token(sent: list[tuple[Any, Any]]) -> None:
+    weights = matrix()
+    widget = view(weights)
+    widget._receive(widget, asked("token?layer=0&head=2&token=3&side=query"), [])
+    ((content, (told,)),) = sent
+    assert content["status"] == 200
+    links = json.loads(told)["links"]
+    best = weights[0, 2, 3].topk(2)
+    assert [place for place, _ in links[:2]] == best.indices.tolist()
+    widget.close()
 
 
 @pytest.mark.parametrize("thing", [ch.causal(), torch.eye(2), None])

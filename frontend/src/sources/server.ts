@@ -2,6 +2,7 @@
 // view. While the server goes over a long head, and where it has no query and key, the tiles of the
 // payload do.
 import { signal } from "@preact/signals";
+import type { Reader } from "../payload";
 import { BytesSource, type Tile, type TileRequest, type Tiler, type TokenNumbers } from "../source";
 import type { HeadsData } from "../views/heads/data";
 
@@ -13,24 +14,25 @@ const BEFORE_VALUES = 24;
 /** Tiles of up to MOST_CELLS × MOST_CELLS × 4 bytes. */
 const KEPT = 12;
 
+/** Asks for a route, with its query; the answer is that of HTTP, whatever carries it. */
+export type Get = (route: string, abort?: AbortSignal) => Promise<Response>;
+
 export class ServerSource extends BytesSource {
   override readonly exact: boolean = true;
   /** Goes up when there is more to ask for than before. */
   readonly changed = signal(0);
   private readonly fallback: Tiler;
+  private readonly get: Get;
   private running = 0;
   private readonly waiting: (() => void)[] = [];
   private readonly kept = new Map<string, Tile>();
   private readonly awaited = new Set<string>();
   private readonly tops = new Map<string, number>();
 
-  constructor(fallback: Tiler) {
-    let whole: Promise<Uint8Array> | null = null;
-    super(async (start, bytes) => {
-      whole ??= fetchBytes("payload");
-      return (await whole).subarray(start, start + bytes);
-    }, fallback);
+  constructor(fallback: Tiler, get: Get = overNetwork, read: Reader = fetchedOnce()) {
+    super(read, fallback);
     this.fallback = fallback;
+    this.get = get;
   }
 
   override async tile(request: TileRequest): Promise<Tile | null> {
@@ -77,7 +79,7 @@ export class ServerSource extends BytesSource {
     if (this.running >= AT_ONCE) await new Promise<void>((go) => this.waiting.push(go));
     this.running++;
     try {
-      return await get(route, abort);
+      return await this.get(route, abort);
     } finally {
       this.running--;
       this.waiting.shift()?.();
@@ -140,13 +142,21 @@ function within([from, to]: [number, number], length: number): [number, number] 
   return first < last ? [first, last] : null;
 }
 
-async function get(route: string, abort?: AbortSignal): Promise<Response> {
+async function overNetwork(route: string, abort?: AbortSignal): Promise<Response> {
   // Beside the page: the address holds the token.
   return fetch(route, { cache: "no-store", credentials: "omit", referrerPolicy: "no-referrer", signal: abort ?? null });
 }
 
+function fetchedOnce(): Reader {
+  let whole: Promise<Uint8Array> | null = null;
+  return async (start, bytes) => {
+    whole ??= fetchBytes("payload");
+    return (await whole).subarray(start, start + bytes);
+  };
+}
+
 async function fetchBytes(route: string): Promise<Uint8Array> {
-  const answer = await get(route);
+  const answer = await overNetwork(route);
   if (!answer.ok) throw new Error(`The server answered ${answer.status}: ${await answer.text()}`);
   return new Uint8Array(await answer.arrayBuffer());
 }

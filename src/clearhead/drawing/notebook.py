@@ -1,13 +1,10 @@
 """The page in a cell of a notebook: `view`.
 
-The widget holds the payload of the page, as bytes, and answers for tiles of what is looked at: the
-page asks {"kind": "tile", "id", "layer", "head", "rows", "columns", "cells"}, as a message of its
-own, and gets {"kind": "tile", "id"} back, with the tile as the one buffer, with "done", which share
-of the work is done before there is one, or with "error".
+The widget holds the payload of the page, as bytes, and answers what the page would ask a server for:
+{"kind": "ask", "id", "route": "tile?layer=0&…"}, as a message of its own, gets back {"kind":
+"answer", "id", "status"}, with the content as the one buffer.
 """
 
-import ctypes
-import struct
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -17,17 +14,15 @@ from torch import Tensor
 from clearhead.drawing.heads import Layer, Run, heads_payload
 from clearhead.drawing.page import asset
 from clearhead.drawing.payload import Payload
+from clearhead.drawing.server import answer, routes_to
 from clearhead.drawing.steps import steps_payload
 from clearhead.drawing.texts import read_text
-from clearhead.drawing.tile_store import Pending, Tiles
-from clearhead.drawing.tiles import Tile
-from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, missing_extra
+from clearhead.drawing.tile_store import Tiles
+from clearhead.errors import ArgumentError, ArgumentTypeError, missing_extra
 from clearhead.matrix import AttentionMatrix
 from clearhead.seen import Seen
 from clearhead.summary import Summary
 from clearhead.tracing import Trace
-
-ASKED = {"layer", "head", "rows", "columns", "cells"}
 
 
 def view(
@@ -85,9 +80,9 @@ def view(
     )
     run = Run("", layers, text, source, sample)
     payload = heads_payload([run], repr(thing).splitlines()[0])
-    matrices = [layer.seen for layer in layers if isinstance(layer.seen, AttentionMatrix)]
-    # Layers are counted alike on both sides.
-    return made(payload, Tiles(matrices, sample=sample) if len(matrices) == len(layers) else None)
+    matrices = [each.seen if isinstance(each.seen, AttentionMatrix) else None for each in layers]
+    known = any(each is not None for each in matrices)
+    return made(payload, Tiles(matrices, sample=sample) if known else None)
 
 
 def _layers(thing: object) -> list[Layer]:
@@ -104,7 +99,7 @@ def _layers(thing: object) -> list[Layer]:
         whole = thing._modules[name].whole()
         calls = thing.calls(name) if whole is None else (whole,)
         for number, call in enumerate(calls):
-            found.append(Layer(name if len(calls) == 1 else f"{name} call {number}", call))
+            found.append(Layer(name if len(calls) == 1 else f"{name}, call {number}", call))
     return found
 
 
@@ -145,57 +140,9 @@ def _widget() -> Any:
         def _receive(self, _: object, content: object, buffers: object) -> None:
             if self._tiles is None or not isinstance(content, Mapping):
                 return
-            if content.get("kind") == "tile":
-                told, tile = answer(self._tiles, content)
-                self.send({"kind": "tile", "id": content.get("id"), **told}, tile)
+            if content.get("kind") == "ask" and isinstance(content.get("route"), str):
+                route, _, query = content["route"].partition("?")
+                status, _, told = answer(routes_to(self._tiles), route, query)
+                self.send({"kind": "answer", "id": content.get("id"), "status": status}, [told])
 
     return Page
-
-
-def answer(tiles: Tiles, asked: Mapping[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-    """What is sent back for a tile that was asked for: what to say, and buffers.
-
-    Example:
-        >>> tiles = Tiles([AttentionMatrix(torch.eye(3), torch.eye(3))])
-        >>> whole = {"layer": 0, "head": 0, "rows": [0, 3], "columns": [0, 3], "cells": [3, 3]}
-        >>> told, (tile,) = answer(tiles, whole)
-        >>> told, len(tile)
-        ({}, 60)
-        >>> answer(tiles, {**whole, "head": 7})[0]
-        {'error': '[tile.head] layer 0 has 1 heads; got number 7.'}
-        >>> tiles.close()
-    """
-    try:
-        given = {name: asked[name] for name in ASKED}
-        pairs = [given[name] for name in ("rows", "columns", "cells")]
-        if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
-            return {"error": "rows, columns and cells must be pairs."}, []
-        rows, columns, cells = (tuple(pair) for pair in pairs)
-        found = tiles.tile(given["layer"], given["head"], rows, columns, cells)
-    except (ClearheadError, TypeError) as error:
-        return {"error": str(error)}, []
-    except KeyError as error:
-        return {"error": f"{error.args[0]} is missing."}, []
-    if isinstance(found, Pending):
-        return {"done": found.done}, []
-    return {}, [tile_bytes(found)]
-
-
-def tile_bytes(tile: Tile) -> bytes:
-    """A tile as it is sent, little-endian.
-
-        uint32 × 6: first query, one past the last, rows; the same for keys and columns
-        float32 × rows × columns: the values; −1 where everything is hidden
-
-    The last row and column may reach beyond the last token, so that all are of one size.
-
-    Example:
-        >>> tile = Tile(torch.ones(1, 2), torch.eye(2).bool()[:1], range(0, 3, 4), range(2))
-        >>> struct.unpack("<6I2f", tile_bytes(tile))
-        (0, 4, 1, 0, 2, 2, -1.0, 1.0)
-    """
-    ends: list[int] = []
-    for cells in (tile.rows, tile.columns):
-        ends += [cells.start, cells.start + len(cells) * cells.step, len(cells)]
-    values = tile.values.masked_fill(tile.hidden, -1.0).cpu().contiguous()
-    return struct.pack("<6I", *ends) + ctypes.string_at(values.data_ptr(), values.nbytes)

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
@@ -62,6 +63,7 @@ TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 HTML, BYTES = "text/html; charset=utf-8", "application/octet-stream"
 
 Answer = tuple[int, str, bytes]
+Routes = dict[str, Callable[[dict[str, str]], Answer]]
 
 NOTHING: Answer = 204, TEXT, b""
 """For a layer whose query and key are not known."""
@@ -92,9 +94,9 @@ class Server:
         self._token = secrets.token_urlsafe(24)
         self._payload = payload.to_bytes()
         self._page = page(payload, served=True).encode("utf-8")
-        routes = {"": self._send_page, "payload": self._send_payload}
+        routes: Routes = {"": self._send_page, "payload": self._send_payload}
         if tiles is not None:
-            routes |= {"tile": self._send_tile, "token": self._send_token}
+            routes |= routes_to(tiles)
         try:
             self._http = _Listener((HOST, port), self._token, routes)
         except (OSError, OverflowError) as error:
@@ -140,36 +142,67 @@ class Server:
         _only(query)
         return 200, BYTES, self._payload
 
-    def _send_tile(self, query: dict[str, str]) -> Answer:
-        assert self._tiles is not None
-        (layer,), (head,), rows, columns, cells = _only(
-            query, layer=1, head=1, rows=2, columns=2, cells=2
-        )
-        tile = self._tiles.tile(layer, head, _pair(rows), _pair(columns), _pair(cells))
-        if tile is None:
-            return NOTHING
-        if isinstance(tile, Pending):
-            # Accepted, not done: whoever asks again gets the tile, or how far it is.
-            return _json(202, {"done": tile.done})
-        return 200, BYTES, tile_bytes(tile)
 
-    def _send_token(self, query: dict[str, str]) -> Answer:
-        assert self._tiles is not None
-        side = query.pop("side", "query")
-        if side not in ("query", "key"):
-            raise ArgumentError("serve.query", f"side must be query or key; got {side!r:.80}.")
-        (layer,), (head,), (place,) = _only(query, layer=1, head=1, token=1)
-        found = self._tiles.token(layer, head, place, as_key=side == "key")
-        if found is None:
-            return NOTHING
-        return _json(
-            200,
-            {
-                "links": [[place, _number(weight)] for place, weight in found.links],
-                "total": _number(found.total),
-                "entropy": None if found.entropy is None else _number(found.entropy),
-            },
-        )
+def routes_to(tiles: Tiles) -> Routes:
+    """What there is to ask of tiles: `tile` and `token`.
+
+    Example:
+        >>> tiles = Tiles([AttentionMatrix(torch.eye(3), torch.eye(3))])
+        >>> answer(routes_to(tiles), "token", "layer=0&head=0&token=9")[:2]
+        (400, 'text/plain; charset=utf-8')
+        >>> tiles.close()
+    """
+    return {"tile": partial(_tile, tiles), "token": partial(_token, tiles)}
+
+
+def answer(routes: Routes, route: str, query: str) -> Answer:
+    """What is told to whoever asks for a route, with the part behind the question mark."""
+    if len(query) > MOST_QUERY:
+        return _refusal(400, f"A query has up to {MOST_QUERY} characters; got {len(query)}.")
+    send = routes.get(route)
+    if send is None:
+        return _refusal(404, "There is nothing here.")
+    try:
+        return send(_fields(query))
+    except ClearheadError as error:
+        return _refusal(400, str(error))
+    except MemoryError:
+        return _refusal(503, "There is not enough memory for this now.")
+    except Exception as error:
+        # The page says that something went wrong; what, is for the terminal.
+        print(f"clearhead: {type(error).__name__}: {error}", file=sys.stderr)
+        return _refusal(500, "Something went wrong; the terminal says what.")
+
+
+def _tile(tiles: Tiles, query: dict[str, str]) -> Answer:
+    (layer,), (head,), rows, columns, cells = _only(
+        query, layer=1, head=1, rows=2, columns=2, cells=2
+    )
+    tile = tiles.tile(layer, head, _pair(rows), _pair(columns), _pair(cells))
+    if tile is None:
+        return NOTHING
+    if isinstance(tile, Pending):
+        # Accepted, not done: whoever asks again gets the tile, or how far it is.
+        return _json(202, {"done": tile.done})
+    return 200, BYTES, tile_bytes(tile)
+
+
+def _token(tiles: Tiles, query: dict[str, str]) -> Answer:
+    side = query.pop("side", "query")
+    if side not in ("query", "key"):
+        raise ArgumentError("serve.query", f"side must be query or key; got {side!r:.80}.")
+    (layer,), (head,), (place,) = _only(query, layer=1, head=1, token=1)
+    found = tiles.token(layer, head, place, as_key=side == "key")
+    if found is None:
+        return NOTHING
+    return _json(
+        200,
+        {
+            "links": [[place, _number(weight)] for place, weight in found.links],
+            "total": _number(found.total),
+            "entropy": None if found.entropy is None else _number(found.entropy),
+        },
+    )
 
 
 def tile_bytes(tile: Tile) -> bytes:
@@ -255,9 +288,7 @@ class _Listener(ThreadingHTTPServer):
     allow_reuse_address = sys.platform != "win32"  # there it would share the port
     request_queue_size = MOST_AT_ONCE
 
-    def __init__(
-        self, place: tuple[str, int], token: str, routes: dict[str, Callable[..., Answer]]
-    ) -> None:
+    def __init__(self, place: tuple[str, int], token: str, routes: Routes) -> None:
         self.token, self.routes = token, routes
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -310,21 +341,7 @@ class _Handler(BaseHTTPRequestHandler):
             return _refusal(403, "No page of another site may ask.")
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
             return _refusal(400, "A request has no body.")
-        if len(query) > MOST_QUERY:
-            return _refusal(400, f"A query has up to {MOST_QUERY} characters; got {len(query)}.")
-        send = self.server.routes.get(route)
-        if send is None or not slash:
-            return _refusal(404, "There is nothing here.")
-        try:
-            return send(_fields(query))
-        except ClearheadError as error:
-            return _refusal(400, str(error))
-        except MemoryError:
-            return _refusal(503, "There is not enough memory for this now.")
-        except Exception as error:
-            # The page says that something went wrong; what, is for the terminal.
-            print(f"clearhead: {type(error).__name__}: {error}", file=sys.stderr)
-            return _refusal(500, "Something went wrong; the terminal says what.")
+        return answer(self.server.routes if slash else {}, route, query)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refusals of http.server itself: what is no HTTP, too long, or not GET."""

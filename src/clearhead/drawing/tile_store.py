@@ -220,7 +220,6 @@ class Tiles:
                 self._wanted.remove(place)
             if place not in self._done:
                 self._wanted = [*self._wanted, place][-MOST_WANTED:]
-                self._changed.notify_all()
             if self._worker is None and not self._closed:
                 self._worker = threading.Thread(target=self._work, name="clearhead levels")
                 self._worker.start()
@@ -234,8 +233,10 @@ class Tiles:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._wanted)
-                if self._closed:
+                if self._closed or not self._wanted:
+                    # Whoever asks next begins another: a thread that waits would keep the
+                    # interpreter of a notebook from ending.
+                    self._worker = None
                     return
                 place = self._wanted.pop()
                 self._done[place] = 0.0
