@@ -31,12 +31,12 @@ def journey() -> ch.Trace:
 def drawn(opens: Opens, payload: Payload, **options: Any) -> Page:
     """The page, once there is something to see."""
     page = opens(payload, **options)
-    page.locator(".ch-told").wait_for()
+    page.locator(".ch-st-told").wait_for()
     return page
 
 
 def told(page: Page) -> str:
-    return page.locator(".ch-told").inner_text()
+    return page.locator(".ch-st-told").inner_text()
 
 
 def point_at(page: Page, stage: str, row: int, column: int) -> str:
@@ -131,7 +131,7 @@ def test_softmax_is_told_step_by_step(opens: Opens) -> None:
             f"{_text(exps[column])} / {_text(exps.sum())} = {_text(trace['weights'][row, column])}"
         )
         assert line in text
-        rows = page.locator(".ch-shares tbody tr").all_inner_texts()
+        rows = page.locator(".ch-st-shares tbody tr").all_inner_texts()
         words = [each.replace("\n", " ").split() for each in rows]
         for key, found in enumerate(words):
             hidden = key > row
@@ -151,21 +151,21 @@ def _text(number: Tensor) -> str:
 def test_hidden_pairs_look_hidden(opens: Opens) -> None:
     page = drawn(opens, steps_payload(journey()))
     for stage, count in (("scores", 0), ("masked_scores", 15), ("weights", 15)):
-        assert page.locator(f"section[data-stage={stage}] td.ch-hidden").count() == count
+        assert page.locator(f"section[data-stage={stage}] td.ch-st-hidden").count() == count
 
 
 def test_where_a_number_comes_from_is_marked(opens: Opens) -> None:
     page = drawn(opens, steps_payload(journey()))
     point_at(page, "scores", 4, 2)
     for stage, row in (("query", 4), ("key", 2)):
-        mark = page.locator(f"section[data-stage={stage}] .ch-origin").bounding_box()
+        mark = page.locator(f"section[data-stage={stage}] .ch-st-origin").bounding_box()
         line = page.locator(f"section[data-stage={stage}] tbody tr").nth(row).bounding_box()
         assert mark is not None
         assert line is not None
         assert abs(mark["y"] - line["y"]) < 1
         assert abs(mark["height"] - line["height"]) < 1
     cell = page.locator("section[data-stage=scores] tbody tr").nth(4).locator("td").nth(2)
-    assert page.locator(".ch-picked").bounding_box() == cell.bounding_box()
+    assert page.locator(".ch-st-picked").bounding_box() == cell.bounding_box()
 
 
 def test_keys_step_through_stages_queries_and_numbers(opens: Opens) -> None:
@@ -186,7 +186,7 @@ def test_keys_step_through_stages_queries_and_numbers(opens: Opens) -> None:
     page.keyboard.press("Home")
     page.keyboard.press("ArrowLeft")
     assert told(page).startswith("masked_scores 0 Your → 0 Your")
-    current = page.locator(".ch-rail [aria-current=step]")
+    current = page.locator(".ch-st-rail [aria-current=step]")
     assert current.inner_text() == "masked_scores"
     for _ in range(20):
         page.keyboard.press("ArrowLeft")
@@ -274,7 +274,7 @@ def test_weights_that_are_renormalised_say_so(opens: Opens) -> None:
     exp, total, kept, weight = map(value, found.groups())
     assert weight == shown(float(trace["weights"][2, 1]))
     assert abs(exp / total / kept - weight) <= 1e-4
-    assert page.locator("section[data-stage=weights] td.ch-hidden").count() == 15
+    assert page.locator("section[data-stage=weights] td.ch-st-hidden").count() == 15
 
 
 def test_a_long_trace_shows_what_is_around_the_query(opens: Opens) -> None:

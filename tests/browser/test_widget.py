@@ -105,7 +105,7 @@ def test_it_is_the_page(
     widget: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
     page = widget(steps_payload(trace()))
-    page.locator(".ch-told").wait_for()
+    page.locator(".ch-st-told").wait_for()
     assert page.get_by_role("heading", name="trace of SelfAttention").is_visible()
     assert page.locator("section[data-stage=weights] tbody td").count() == 36
     # Headings and landmarks of a notebook are its own.
@@ -114,19 +114,19 @@ def test_it_is_the_page(
 
 def test_it_leaves_the_keys_of_the_notebook_alone(widget: Callable[..., Page]) -> None:
     page = widget(steps_payload(trace()))
-    told = page.locator(".ch-told")
+    told = page.locator(".ch-st-told")
     told.wait_for()
     before = told.inner_text()
     page.keyboard.press("ArrowRight")
     assert told.inner_text() == before
-    page.locator(".ch-strip").focus()
+    page.locator(".ch-st-strip").focus()
     page.keyboard.press("ArrowRight")
     assert told.inner_text() != before
 
 
 def test_it_takes_itself_away(widget: Callable[..., Page]) -> None:
     page = widget(steps_payload(trace()))
-    page.locator(".ch-told").wait_for()
+    page.locator(".ch-st-told").wait_for()
     page.evaluate("clear()")
     assert page.locator("#cell").inner_html() == ""
 

@@ -102,7 +102,7 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
   return (
     <main class="ch-steps" ref={root}>
       <Controls data={data} state={state} />
-      <nav class="ch-rail" aria-label="Stages">
+      <nav class="ch-st-rail" aria-label="Stages">
         <button type="button" class="ch-button" onClick={() => go(state.stage.value - 1)} disabled={state.stage.value === 0} aria-keyshortcuts="ArrowLeft" aria-label="The stage before">
           ‹
         </button>
@@ -111,7 +111,7 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
             <li key={stage.name}>
               <button
                 type="button"
-                class={`ch-chip${stage.sameAs === null ? "" : " ch-chip-same"}`}
+                class={`ch-st-chip${stage.sameAs === null ? "" : " ch-st-chip-same"}`}
                 aria-current={at === state.stage.value ? "step" : undefined}
                 title={stage.sameAs === null ? stage.formula : `the same as ${stage.sameAs}: ${stage.formula}`}
                 onClick={() => go(at)}
@@ -125,7 +125,7 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
           ›
         </button>
       </nav>
-      <div class="ch-strip" ref={strip} tabIndex={0} role="region" aria-label="Stages with their numbers">
+      <div class="ch-st-strip" ref={strip} tabIndex={0} role="region" aria-label="Stages with their numbers">
         {stages.value.map((stage, at) => (
           <Panel
             key={stage.name}
@@ -139,11 +139,11 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
           />
         ))}
       </div>
-      <p class="ch-legend">
-        <span class="ch-swatch ch-above" /> above 0 <span class="ch-swatch ch-below" /> below 0, the
-        stronger the farther from it <span class="ch-swatch" style={{ background: scale(theme.value) }} /> weights
+      <p class="ch-st-legend">
+        <span class="ch-st-swatch ch-st-above" /> above 0 <span class="ch-st-swatch ch-st-below" /> below 0, the
+        stronger the farther from it <span class="ch-st-swatch" style={{ background: scale(theme.value) }} /> weights
         from 0 to 1{state.keys > TOKENS && ", by their root"}{" "}
-        <span class="ch-swatch ch-hidden" /> hidden by the mask
+        <span class="ch-st-swatch ch-st-hidden" /> hidden by the mask
       </p>
       <Told told={told.value} data={data} />
     </main>
@@ -163,8 +163,8 @@ function scale(theme: Theme): string {
 function Controls({ data, state }: { data: TraceData; state: State }) {
   const query = data.tokens[state.query.value]!;
   return (
-    <div class="ch-controls">
-      <label class="ch-control">
+    <div class="ch-st-controls">
+      <label class="ch-st-control">
         <span>Query</span>
         <input
           type="range"
@@ -179,7 +179,7 @@ function Controls({ data, state }: { data: TraceData; state: State }) {
         </output>
       </label>
       {state.keys > TOKENS && (
-        <label class="ch-control">
+        <label class="ch-st-control">
           <span>Keys</span>
           <input
             type="range"
@@ -210,7 +210,7 @@ interface ChoiceProps {
 function Choice({ name, all, value, onChoice }: ChoiceProps) {
   if (all.length < 2) return null;
   return (
-    <label class="ch-control">
+    <label class="ch-st-control">
       <span>{name}</span>
       <select class="ch-button" value={value} onChange={(event) => onChoice(Number(event.currentTarget.value))}>
         {all.map((each, at) => (
@@ -225,15 +225,15 @@ function Choice({ name, all, value, onChoice }: ChoiceProps) {
 
 function Told({ told, data }: { told: Arithmetic; data: TraceData }) {
   return (
-    <section class="ch-told" aria-live="polite" aria-label="How this number comes about" tabIndex={0}>
+    <section class="ch-st-told" aria-live="polite" aria-label="How this number comes about" tabIndex={0}>
       <h2>
-        <span class="ch-told-stage">{told.stage}</span> <Token label={told.row} /> {told.arrow}{" "}
+        <span class="ch-st-told-stage">{told.stage}</span> <Token label={told.row} /> {told.arrow}{" "}
         {told.ofKey ? <Token label={told.column} /> : told.column} = <output>{told.value}</output>
       </h2>
-      <div class="ch-told-parts">
+      <div class="ch-st-told-parts">
         <div>
           {told.lines.map((line, at) => (
-            <p key={at} class={line.sum ? "ch-sum" : undefined}>
+            <p key={at} class={line.sum ? "ch-st-sum" : undefined}>
               {line.text}
             </p>
           ))}
@@ -247,7 +247,7 @@ function Told({ told, data }: { told: Arithmetic; data: TraceData }) {
 /** What softmax makes of every key. */
 function Shares({ told, data }: { told: Arithmetic; data: TraceData }) {
   return (
-    <table class="ch-shares">
+    <table class="ch-st-shares">
       <thead>
         <tr>
           {["key", "score", "exp", "weight"].map((name) => (
@@ -260,14 +260,14 @@ function Shares({ told, data }: { told: Arithmetic; data: TraceData }) {
       </thead>
       <tbody>
         {told.keys.map((each) => (
-          <tr key={each.key} class={each.picked ? "ch-this" : undefined}>
+          <tr key={each.key} class={each.picked ? "ch-st-this" : undefined}>
             <th scope="row">
               <Token label={data.source_tokens[each.key]!} />
             </th>
             {each.cells.map((cell, place) => (
               <td key={place}>{cell}</td>
             ))}
-            <td class="ch-bar">
+            <td class="ch-st-bar">
               <span style={{ width: `${100 * each.share}%` }} />
             </td>
           </tr>

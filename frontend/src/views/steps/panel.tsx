@@ -39,17 +39,17 @@ interface Window {
 }
 
 export function Panel({ stage, data, state, masked, marks, current, onCurrent }: PanelProps) {
-  const id = `ch-stage-${stage.name}`;
+  const id = `ch-st-stage-${stage.name}`;
   const name = (
     <h2 id={id}>
-      <button type="button" class="ch-stage-name" aria-current={current ? "step" : undefined} onClick={onCurrent}>
+      <button type="button" class="ch-st-stage-name" aria-current={current ? "step" : undefined} onClick={onCurrent}>
         {stage.name}
       </button>
     </h2>
   );
   if (stage.sameAs !== null) {
     return (
-      <section class="ch-stage ch-same" data-stage={stage.name} aria-labelledby={id}>
+      <section class="ch-st-stage ch-st-same" data-stage={stage.name} aria-labelledby={id}>
         {name}
         <p>
           the same as <b>{stage.sameAs}</b>
@@ -70,11 +70,11 @@ export function Panel({ stage, data, state, masked, marks, current, onCurrent }:
     state.pick(stage, at.row, at.column);
   };
   return (
-    <section class="ch-stage" data-stage={stage.name} aria-labelledby={id}>
+    <section class="ch-st-stage" data-stage={stage.name} aria-labelledby={id}>
       {name}
-      <p class="ch-formula">{stage.formula}</p>
+      <p class="ch-st-formula">{stage.formula}</p>
       {/* The pointer only finds what the keys find as well. */}
-      <div class="ch-numbers" onPointerOver={over} onPointerLeave={() => (state.hovered.value = null)} onClick={click}>
+      <div class="ch-st-numbers" onPointerOver={over} onPointerLeave={() => (state.hovered.value = null)} onClick={click}>
         <Table stage={stage} data={data} masked={masked} {...view} theme={theme.value} />
         <Highlights stage={stage} state={state} marks={marks} view={view} />
       </div>
@@ -124,7 +124,7 @@ const Table = memo(({ stage, data, masked, row, rows, column, columns, theme }: 
           <td></td>
           {across.map((c) => (
             <th key={c} scope="col">
-              {stage.columnAxis === "key" ? <Token label={data.source_tokens[c]!} /> : <span class="ch-token">{c}</span>}
+              {stage.columnAxis === "key" ? <Token label={data.source_tokens[c]!} /> : <span class="ch-st-token">{c}</span>}
             </th>
           ))}
         </tr>
@@ -139,7 +139,7 @@ const Table = memo(({ stage, data, masked, row, rows, column, columns, theme }: 
               const value = stage.at(r, c);
               const hidden = MASKED.has(stage.name) && isHidden(stage, masked, data, r, c);
               return (
-                <td key={c} class={hidden ? "ch-hidden" : undefined} style={hidden ? undefined : paint(stage, value, theme)}>
+                <td key={c} class={hidden ? "ch-st-hidden" : undefined} style={hidden ? undefined : paint(stage, value, theme)}>
                   {number(value)}
                 </td>
               );
@@ -154,10 +154,10 @@ const Table = memo(({ stage, data, masked, row, rows, column, columns, theme }: 
 /** A place and a word; the word may run from right to left. */
 export function Token({ label }: { label: string }) {
   const at = label.indexOf(" ");
-  if (at < 0) return <span class="ch-token">{label}</span>;
+  if (at < 0) return <span class="ch-st-token">{label}</span>;
   return (
-    <span class="ch-token" title={label}>
-      <span class="ch-place">{label.slice(0, at)}</span> <bdi>{label.slice(at + 1)}</bdi>
+    <span class="ch-st-token" title={label}>
+      <span class="ch-st-place">{label.slice(0, at)}</span> <bdi>{label.slice(at + 1)}</bdi>
     </span>
   );
 }
@@ -226,12 +226,12 @@ function Highlights({ stage, state, marks, view }: HighlightsProps) {
   };
   const query = state.query.value;
   if (stage.rowAxis === "query" && query >= view.row && query < view.row + view.rows) {
-    boxes.push(<div key="query" class="ch-query" style={{ top: `${HIGH * (1 + query - view.row)}px` }} />);
+    boxes.push(<div key="query" class="ch-st-query" style={{ top: `${HIGH * (1 + query - view.row)}px` }} />);
   }
   for (const each of origins) {
-    if (each.stage === stage.name) box(each.row, each.column, "ch-origin");
+    if (each.stage === stage.name) box(each.row, each.column, "ch-st-origin");
   }
-  if (cell.stage === stage.name) box(cell.row, cell.column, "ch-picked");
+  if (cell.stage === stage.name) box(cell.row, cell.column, "ch-st-picked");
   return <div aria-hidden="true">{boxes}</div>;
 }
 
@@ -246,7 +246,7 @@ function Extent({ stage, state, view }: { stage: Stage; state: State; view: Wind
   const paged = stage.columnAxis === "width" && view.columns < stage.columns;
   const turn = (by: number) => state.setNumber(view.column + by, stage);
   return (
-    <div class="ch-extent">
+    <div class="ch-st-extent">
       <span>{parts.join(", ")}</span>
       {paged && (
         <span>
