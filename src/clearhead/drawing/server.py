@@ -72,8 +72,7 @@ class Server:
 
     Args:
         payload: what the page draws.
-        tiles: where exact tiles come from; they are closed with the server. None for a payload
-            without query and key, whose page zooms no further than it is.
+        tiles: where exact tiles come from; they are closed with the server.
         port: where to listen; 0 is any that is free.
 
     Raises:
@@ -81,20 +80,23 @@ class Server:
 
     Example:
         >>> from urllib.request import urlopen
-        >>> with Server(Payload("heads", "a page"), None) as server:
+        >>> with Server(Payload("heads", "a page"), Tiles([])) as server:
         ...     with urlopen(server.address + "payload") as answer:
         ...         answer.read(9)
         b'clearhead'
     """
 
-    def __init__(self, payload: Payload, tiles: Tiles | None, *, port: int = 0) -> None:
+    def __init__(self, payload: Payload, tiles: Tiles, *, port: int = 0) -> None:
         self._tiles = tiles
         self._token = secrets.token_urlsafe(24)
         self._payload = payload.to_bytes()
         self._page = page(payload, served=True).encode("utf-8")
-        routes = {"": self._send_page, "payload": self._send_payload}
-        if tiles is not None:
-            routes |= {"tile": self._send_tile, "token": self._send_token}
+        routes = {
+            "": self._send_page,
+            "payload": self._send_payload,
+            "tile": self._send_tile,
+            "token": self._send_token,
+        }
         try:
             self._http = _Listener((HOST, port), self._token, routes)
         except (OSError, OverflowError) as error:
@@ -122,8 +124,7 @@ class Server:
         self._http.shutdown()
         self._thread.join()
         self._http.break_off()
-        if self._tiles is not None:
-            self._tiles.close()
+        self._tiles.close()
         self._http.server_close()
 
     def __enter__(self) -> "Server":
@@ -141,7 +142,6 @@ class Server:
         return 200, BYTES, self._payload
 
     def _send_tile(self, query: dict[str, str]) -> Answer:
-        assert self._tiles is not None
         (layer,), (head,), rows, columns, cells = _only(
             query, layer=1, head=1, rows=2, columns=2, cells=2
         )
@@ -154,7 +154,6 @@ class Server:
         return 200, BYTES, tile_bytes(tile)
 
     def _send_token(self, query: dict[str, str]) -> Answer:
-        assert self._tiles is not None
         side = query.pop("side", "query")
         if side not in ("query", "key"):
             raise ArgumentError("serve.query", f"side must be query or key; got {side!r:.80}.")
@@ -242,8 +241,7 @@ def serve_seen(
     )
     payload = heads_payload([run], title, progress=progress)
     matrices = [each.seen if isinstance(each.seen, AttentionMatrix) else None for each in layers]
-    tiles = Tiles(matrices) if any(each is not None for each in matrices) else None
-    return Server(payload, tiles, port=port)
+    return Server(payload, Tiles(matrices), port=port)
 
 
 class _Listener(ThreadingHTTPServer):
