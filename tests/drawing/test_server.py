@@ -147,12 +147,6 @@ def test_what_takes_long_is_accepted(server: Server, monkeypatch: pytest.MonkeyP
     assert (found.status, json.loads(found.content)) == (202, {"done": 0.25})
 
 
-def test_without_tiles_there_is_a_page() -> None:
-    with Server(PAYLOAD, None) as server:
-        assert ask(server).status == 200
-        assert ask(server, TILE).status == 404
-
-
 def test_every_answer_has_the_headers(server: Server) -> None:
     refused: dict[str, Any] = {"headers": {"Host": "evil.example"}}
     every: list[dict[str, Any]] = [{}, {"route": TILE}, {"route": "x"}, {"path": "/"}]
@@ -202,7 +196,7 @@ def test_a_token_of_another_alphabet(server: Server) -> None:
 
 
 def test_every_server_has_a_token_of_its_own(server: Server) -> None:
-    with Server(PAYLOAD, None) as other:
+    with Server(PAYLOAD, Tiles([])) as other:
         assert path_of(other) != path_of(server)
         assert ask(other, path=path_of(server)).status == 403
 
@@ -432,19 +426,19 @@ def test_nothing_is_left(
     assert set(threading.enumerate()) <= before
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port))
-    with Server(PAYLOAD, None, port=server.port) as again:
+    with Server(PAYLOAD, Tiles([]), port=server.port) as again:
         assert again.port == server.port
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_port_that_is_taken(server: Server) -> None:
     with pytest.raises(ArgumentError) as raised:
-        Server(PAYLOAD, None, port=server.port)
+        Server(PAYLOAD, Tiles([]), port=server.port)
     assert str(raised.value) == (
         f"[serve.port] port {server.port} of 127.0.0.1 cannot be listened on: {os.strerror(98)}."
     )
     with pytest.raises(ArgumentError, match=r"serve\.port"):
-        Server(PAYLOAD, None, port=1 << 20)
+        Server(PAYLOAD, Tiles([]), port=1 << 20)
 
 
 def test_the_address_is_in_no_log(server: Server, capfd: pytest.CaptureFixture[str]) -> None:

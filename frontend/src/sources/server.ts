@@ -26,6 +26,8 @@ export class ServerSource extends BytesSource {
   private running = 0;
   private readonly waiting: (() => void)[] = [];
   private readonly kept = new Map<string, Tile>();
+  /** Layers whose query and key the server does not have. */
+  private readonly lacking = new Set<number>();
   private readonly awaited = new Set<string>();
   private readonly tops = new Map<string, number>();
 
@@ -42,7 +44,7 @@ export class ServerSource extends BytesSource {
     const coarse = await this.fallback(this, request);
     const rows = within(request.rows, layer.queries);
     const columns = within(request.columns, layer.keys);
-    if (!rows || !columns) return coarse;
+    if (!rows || !columns || this.lacking.has(request.layer)) return coarse;
     const name = `${request.layer},${request.head}`;
     if (coarse && enough(coarse)) return coarse;
     const cells = request.cells.map((count) => Math.max(1, Math.min(MOST_CELLS, Math.round(count))));
@@ -57,6 +59,7 @@ export class ServerSource extends BytesSource {
         this.kept.set(query, tile);
         return tile;
       }
+      if (answer.status === 204) this.lacking.add(request.layer);
       if (answer.status === 202) {
         const { done } = (await answer.json()) as { done: number };
         this.await(name, query);
@@ -69,8 +72,10 @@ export class ServerSource extends BytesSource {
   }
 
   async token(layer: number, head: number, place: number, side: "query" | "key", abort: AbortSignal) {
+    if (this.lacking.has(layer)) return null;
     const route = `token?layer=${layer}&head=${head}&token=${place}&side=${side}`;
     const answer = await this.ask(route, abort);
+    if (answer.status === 204) this.lacking.add(layer);
     return answer.status === 200 ? ((await answer.json()) as TokenNumbers) : null;
   }
 

@@ -74,8 +74,7 @@ class Server:
 
     Args:
         payload: what the page draws.
-        tiles: where exact tiles come from; they are closed with the server. None for a payload
-            without query and key, whose page zooms no further than it is.
+        tiles: where exact tiles come from; they are closed with the server.
         port: where to listen; 0 is any that is free.
 
     Raises:
@@ -83,20 +82,29 @@ class Server:
 
     Example:
         >>> from urllib.request import urlopen
-        >>> with Server(Payload("heads", "a page"), None) as server:
+        >>> with Server(Payload("heads", "a page"), Tiles([])) as server:
         ...     with urlopen(server.address + "payload") as answer:
         ...         answer.read(9)
         b'clearhead'
     """
 
-    def __init__(self, payload: Payload, tiles: Tiles | None, *, port: int = 0) -> None:
+    def __init__(self, payload: Payload, tiles: Tiles, *, port: int = 0) -> None:
         self._tiles = tiles
         self._token = secrets.token_urlsafe(24)
         self._payload = payload.to_bytes()
         self._page = page(payload, served=True).encode("utf-8")
+<<<<<<< HEAD
         routes: Routes = {"": self._send_page, "payload": self._send_payload}
         if tiles is not None:
             routes |= routes_to(tiles)
+=======
+        routes = {
+            "": self._send_page,
+            "payload": self._send_payload,
+            "tile": self._send_tile,
+            "token": self._send_token,
+        }
+>>>>>>> 91d2e797058ebffa8d7f7abb181d2c8eea5fa759
         try:
             self._http = _Listener((HOST, port), self._token, routes)
         except (OSError, OverflowError) as error:
@@ -124,8 +132,7 @@ class Server:
         self._http.shutdown()
         self._thread.join()
         self._http.break_off()
-        if self._tiles is not None:
-            self._tiles.close()
+        self._tiles.close()
         self._http.server_close()
 
     def __enter__(self) -> "Server":
@@ -142,6 +149,7 @@ class Server:
         _only(query)
         return 200, BYTES, self._payload
 
+<<<<<<< HEAD
 
 def routes_to(tiles: Tiles) -> Routes:
     """What there is to ask of tiles: `tile` and `token`.
@@ -203,6 +211,36 @@ def _token(tiles: Tiles, query: dict[str, str]) -> Answer:
             "entropy": None if found.entropy is None else _number(found.entropy),
         },
     )
+=======
+    def _send_tile(self, query: dict[str, str]) -> Answer:
+        (layer,), (head,), rows, columns, cells = _only(
+            query, layer=1, head=1, rows=2, columns=2, cells=2
+        )
+        tile = self._tiles.tile(layer, head, _pair(rows), _pair(columns), _pair(cells))
+        if tile is None:
+            return NOTHING
+        if isinstance(tile, Pending):
+            # Accepted, not done: whoever asks again gets the tile, or how far it is.
+            return _json(202, {"done": tile.done})
+        return 200, BYTES, tile_bytes(tile)
+
+    def _send_token(self, query: dict[str, str]) -> Answer:
+        side = query.pop("side", "query")
+        if side not in ("query", "key"):
+            raise ArgumentError("serve.query", f"side must be query or key; got {side!r:.80}.")
+        (layer,), (head,), (place,) = _only(query, layer=1, head=1, token=1)
+        found = self._tiles.token(layer, head, place, as_key=side == "key")
+        if found is None:
+            return NOTHING
+        return _json(
+            200,
+            {
+                "links": [[place, _number(weight)] for place, weight in found.links],
+                "total": _number(found.total),
+                "entropy": None if found.entropy is None else _number(found.entropy),
+            },
+        )
+>>>>>>> 91d2e797058ebffa8d7f7abb181d2c8eea5fa759
 
 
 def tile_bytes(tile: Tile) -> bytes:
@@ -275,8 +313,7 @@ def serve_seen(
     )
     payload = heads_payload([run], title, progress=progress)
     matrices = [each.seen if isinstance(each.seen, AttentionMatrix) else None for each in layers]
-    tiles = Tiles(matrices) if any(each is not None for each in matrices) else None
-    return Server(payload, tiles, port=port)
+    return Server(payload, Tiles(matrices), port=port)
 
 
 class _Listener(ThreadingHTTPServer):
