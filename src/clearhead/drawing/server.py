@@ -93,18 +93,7 @@ class Server:
         self._token = secrets.token_urlsafe(24)
         self._payload = payload.to_bytes()
         self._page = page(payload, served=True).encode("utf-8")
-<<<<<<< HEAD
-        routes: Routes = {"": self._send_page, "payload": self._send_payload}
-        if tiles is not None:
-            routes |= routes_to(tiles)
-=======
-        routes = {
-            "": self._send_page,
-            "payload": self._send_payload,
-            "tile": self._send_tile,
-            "token": self._send_token,
-        }
->>>>>>> 91d2e797058ebffa8d7f7abb181d2c8eea5fa759
+        routes = {"": self._send_page, "payload": self._send_payload, **routes_to(tiles)}
         try:
             self._http = _Listener((HOST, port), self._token, routes)
         except (OSError, OverflowError) as error:
@@ -149,7 +138,6 @@ class Server:
         _only(query)
         return 200, BYTES, self._payload
 
-<<<<<<< HEAD
 
 def routes_to(tiles: Tiles) -> Routes:
     """What there is to ask of tiles: `tile` and `token`.
@@ -211,36 +199,6 @@ def _token(tiles: Tiles, query: dict[str, str]) -> Answer:
             "entropy": None if found.entropy is None else _number(found.entropy),
         },
     )
-=======
-    def _send_tile(self, query: dict[str, str]) -> Answer:
-        (layer,), (head,), rows, columns, cells = _only(
-            query, layer=1, head=1, rows=2, columns=2, cells=2
-        )
-        tile = self._tiles.tile(layer, head, _pair(rows), _pair(columns), _pair(cells))
-        if tile is None:
-            return NOTHING
-        if isinstance(tile, Pending):
-            # Accepted, not done: whoever asks again gets the tile, or how far it is.
-            return _json(202, {"done": tile.done})
-        return 200, BYTES, tile_bytes(tile)
-
-    def _send_token(self, query: dict[str, str]) -> Answer:
-        side = query.pop("side", "query")
-        if side not in ("query", "key"):
-            raise ArgumentError("serve.query", f"side must be query or key; got {side!r:.80}.")
-        (layer,), (head,), (place,) = _only(query, layer=1, head=1, token=1)
-        found = self._tiles.token(layer, head, place, as_key=side == "key")
-        if found is None:
-            return NOTHING
-        return _json(
-            200,
-            {
-                "links": [[place, _number(weight)] for place, weight in found.links],
-                "total": _number(found.total),
-                "entropy": None if found.entropy is None else _number(found.entropy),
-            },
-        )
->>>>>>> 91d2e797058ebffa8d7f7abb181d2c8eea5fa759
 
 
 def tile_bytes(tile: Tile) -> bytes:
