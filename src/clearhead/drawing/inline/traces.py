@@ -25,7 +25,7 @@ def trace_html(trace: Trace) -> str:
         >>> x = torch.eye(2)
         >>> drawn = trace_html(ch.trace(ch.attend, x, x, x))
         >>> drawn.count("<table"), "the same as scaled_scores" in drawn
-        (6, True)
+        (7, True)
     """
     stages = [_stage(trace, step) for step in trace.steps.values()]
     notes = [trace._verdict()]
