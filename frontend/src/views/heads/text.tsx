@@ -162,7 +162,7 @@ function Tokens({ side, map, active, found, onHover, onPin, onScroll }: TokensPr
   return (
     <div class="ch-text">
       <div class="ch-text-title">
-        <h3>{side.title}</h3>
+        <span class="ch-caption">{side.title}</span>
         {tokens.length > WINDOW && (
           <span class="ch-pages">
             <button type="button" class="ch-button" disabled={start === 0} onClick={() => setStart(Math.max(0, start - WINDOW))} aria-label="Earlier tokens">
