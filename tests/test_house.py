@@ -20,6 +20,7 @@ FLOORS = {
     "shapes": 0,
     "arguments": 1,
     "words": 0,
+    "showing": 0,
     "masks": 1,
     "biases": 1,
     "problem": 2,
