@@ -21,6 +21,7 @@ FLOORS = {
     "arguments": 1,
     "showing": 0,
     "words": 0,
+    "showing": 0,
     "masks": 1,
     "biases": 1,
     "problem": 2,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from clearhead.errors import ArgumentError, ClearheadError, missing_extra
-from clearhead.words import printable
+from clearhead.words import bytes_in_words, printable
 
 try:
     import typer
@@ -30,10 +30,12 @@ except ModuleNotFoundError as error:
     raise missing_extra(error.name, "cli", "the command line") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from clearhead.integrations.huggingface import TextModel
+    from clearhead.matrix import AttentionMatrix
     from clearhead.seen import Seen
+    from clearhead.summary import Summary
 
 
 class Commands(TyperGroup):
@@ -123,6 +125,10 @@ def show(
     file: Annotated[
         Path | None, typer.Option(help='Read the text from here; "-" is the standard input.')
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page to look around in, which opens offline.", metavar="FILE"),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option(help="Keep what was seen in this file, for clearhead serve.", metavar="FILE"),
@@ -142,11 +148,15 @@ def show(
         from clearhead.drawing.static import check_place
 
         png = check_place(png)
+    for written in filter(None, (html, save)):
+        from clearhead.files import check_writable
+
+        check_writable(written)
     reader = _load(model)
     from clearhead.drawing.long import LONG
 
     if reader.count(sentence) > LONG:
-        _show_long(console, reader, sentence, layer, head, png, save)
+        _show_long(console, reader, sentence, layer, head, png, html, save)
         return
     with _busy("reading"):
         reading = reader.read(sentence)
@@ -157,18 +167,25 @@ def show(
     screens.title(reader.name, encoder_only=reader.encoder_only)
     if layer is None:
         layer, head = screens.model()
-        more = f"--layer {layer}, or --layer {layer} --head 0, or "
+        more = f"--layer {layer}, --layer {layer} --head 0, "
     elif head is None:
         head = screens.layer(layer)
-        more = f"--head {head}, or "
+        more = f"--head {head}, "
     else:
         screens.head(layer, head)
         more = ""
     console.print()
+    if html is not None:
+        shown = list(zip(reading.layers, reading.matrices, strict=True))
+        with _busy("writing the page"):
+            _write_page(console, html, reader, shown, reading.tokens, sentence)
     if save is not None:
         _save(console, reading.seen, reading.tokens, save)
     if png is None:
-        console.print(f"[bold]Next:[/] add {more}--png head.png for a picture.", highlight=False)
+        if html is None:
+            console.print(
+                f"[bold]Next:[/] add {more}--png head.png, or --html page.html.", highlight=False
+            )
         return
     with _busy("drawing"):
         from clearhead.drawing.static import save_png
@@ -447,14 +464,27 @@ def _show_long(
     layer: int | None,
     head: int | None,
     png: Path | None,
+    html: Path | None,
     save: Path | None,
 ) -> None:
     """What a text of many tokens is shown as: numbers, maps and tokens that stand out."""
-    from clearhead.drawing.long import PICTURE_CELLS, TERMINAL_CELLS, LongScreens
+    from clearhead.drawing.long import PICTURE_CELLS, TERMINAL_CELLS, LongScreens, coarser
 
     with _steps() as progress:
         pool = TERMINAL_CELLS if png is None else PICTURE_CELLS
-        reading = reader.read_long(text, layer=layer, head=head, pool=pool, progress=progress)
+        links = None
+        if html is not None:
+            from clearhead.drawing.heads import LINKS, MAPS
+
+            pool, links = MAPS[0], LINKS
+        reading = reader.read_long(
+            text, layer=layer, head=head, pool=pool, top_k=links, progress=progress
+        )
+    if html is not None:
+        shown = [(reading.layers[number], each) for number, each in reading.summaries.items()]
+        with _busy("writing the page"):
+            _write_page(console, html, reader, shown, reading.tokens, text)
+        reading = coarser(reading, TERMINAL_CELLS if png is None else PICTURE_CELLS)
     screens = LongScreens(console, reading)
     screens.title(reader.name, encoder_only=reader.encoder_only)
     only = head is not None
@@ -465,8 +495,11 @@ def _show_long(
     if save is not None:
         _save(console, reading.seen, reading.tokens, save)
     if png is None:
-        more = "" if only else f"--layer {layer}, or --layer {layer} --head {shown}, or "
-        console.print(f"[bold]Next:[/] add {more}--png map.png for a picture.", highlight=False)
+        if html is None:
+            more = "" if only else f"--layer {layer}, --layer {layer} --head {shown}, "
+            console.print(
+                f"[bold]Next:[/] add {more}--png map.png, or --html page.html.", highlight=False
+            )
         return
     from clearhead.drawing.static import save_png
 
@@ -475,6 +508,31 @@ def _show_long(
         Text(f"The map of layer {layer}, head {shown} is in {printable(str(file))}"),
         soft_wrap=True,
     )
+
+
+def _write_page(
+    console: Console,
+    html: Path,
+    reader: "TextModel",
+    layers: "Sequence[tuple[str, AttentionMatrix | Summary]]",
+    tokens: "Sequence[str]",
+    text: str,
+) -> None:
+    """Write the page, and say where it is."""
+    from clearhead.drawing.heads import write_heads
+    from clearhead.drawing.page import MOST_OF_TITLE
+
+    words = " ".join(text.split())
+    counted = "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
+    file = write_heads(
+        html,
+        layers,
+        tokens=tokens,
+        title=words if len(words) <= MOST_OF_TITLE else f"{words[: MOST_OF_TITLE - 2]} …",
+        note=f"{reader.name} · {counted} · {len(tokens):,} tokens",
+    )
+    size = bytes_in_words(file.stat().st_size)
+    console.print(Text(f"The page is in {printable(str(file))}, {size}"), soft_wrap=True)
 
 
 @contextmanager

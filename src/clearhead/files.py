@@ -14,6 +14,7 @@ whoever cannot says so.
 """
 
 import dataclasses
+import errno
 import json
 import os
 import reprlib
@@ -140,6 +141,30 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
     finally:
         if os.path.exists(name):
             os.unlink(name)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Refuse a place that cannot be written to, before something is worked out for it.
+
+    Raises:
+        FileError: code `file.unwritable`.
+
+    Example:
+        >>> check_writable("nowhere/page.html")
+        Traceback (most recent call last):
+        ...
+        clearhead.errors.FileError: [file.unwritable] nowhere/page.html could not be written: No such file or directory
+    """
+    target = Path(path).expanduser()
+    reason = 0
+    if not target.parent.is_dir():
+        reason = errno.ENOENT
+    elif target.is_dir():
+        reason = errno.EISDIR
+    elif not os.access(target.parent, os.W_OK):
+        reason = errno.EACCES
+    if reason:
+        raise _unwritable(target, OSError(reason, os.strerror(reason)))
 
 
 def read(path: str | os.PathLike[str]) -> Any:

@@ -8,6 +8,7 @@ import math
 import os
 import reprlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -545,6 +546,36 @@ class AttentionMatrix:
                     [0.2689, 0.7311]])
         """
         return self[...]
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
+        source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
+        title: str | None = None,
+        sample: int = 0,
+    ) -> Path:
+        """Write the heads as a page, one file that opens offline; returns its path.
+
+        Arguments and errors are those of `Seen.to_html`.
+
+        Example:
+            >>> import tempfile, torch, clearhead as ch
+            >>> weights = ch.AttentionMatrix(torch.eye(2), torch.eye(2))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     file = weights.to_html(f"{folder}/weights.html", tokens=["to", " be"])
+            ...     file.read_text()[:15]
+            '<!doctype html>'
+        """
+        return drawing("heads").write_heads(
+            path,
+            [("", self)],
+            tokens=tokens,
+            source_tokens=source_tokens,
+            title=title,
+            sample=sample,
+        )
 
     def __repr__(self) -> str:
         problem = self.problem

@@ -145,6 +145,60 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             rows += rows_of(name, numbers)
         return Table(rows)
 
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
+        source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
+        other: "Seen[Any] | None" = None,
+        title: str | None = None,
+        sample: int = 0,
+    ) -> Path:
+        """Write everything that was seen as a page, one file that opens offline; returns its path.
+
+        Up to 1024 tokens every head is there to the single token. Of a longer text a head is a map,
+        its strongest links and its numbers; one layer at a time is best then: watch with `layers`.
+
+        Args:
+            path: where to.
+            tokens: what was read, strings or ids: (len,), or (batch, len) of ids. None takes those
+                of the file, if it was saved with some.
+            source_tokens: of attention from one text to another, the one that is looked at.
+            other: what was seen in another run on the same tokens, to compare with.
+            title: what the page is called; the beginning of the text, if nothing is said.
+            sample: which one of a batch.
+
+        Raises:
+            ArgumentTypeError: codes `page.tokens`, `page.other` and `page.sample-type`.
+            ArgumentError: codes `page.empty`, if nothing attended, and `page.sample`.
+            ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
+            FileError: code `file.unwritable`, if the place cannot be written to.
+
+        Example:
+            >>> import tempfile, torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+            >>> with ch.watch(layer) as seen:
+            ...     output = layer(torch.randn(1, 3, 8))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     file = seen.to_html(f"{folder}/heads.html", tokens=["to", " be", " or"])
+            ...     file.read_text()[:15]
+            '<!doctype html>'
+        """
+        if other is not None and not isinstance(other, Seen):
+            raise ArgumentTypeError(
+                "page.other", f"other must be what a watch has seen; got {type(other).__name__}."
+            )
+        return drawing("heads").write_heads(
+            path,
+            self._layers(),
+            tokens=self.tokens if tokens is None else tokens,
+            source_tokens=self.source_tokens if source_tokens is None else source_tokens,
+            other=None if other is None else other._layers(),
+            title=title,
+            sample=sample,
+        )
+
     def save(
         self,
         path: str | os.PathLike[str],
@@ -213,6 +267,18 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
 
     def _repr_html_(self) -> str:
         return drawing("inline.matrices").seen_html(self)
+
+    def _layers(self) -> list[tuple[str, Kept]]:
+        """What each module attended to, under its path; call by call, where that is not one."""
+        found: list[tuple[str, Kept]] = []
+        for name, module in self._modules.items():
+            whole = module.whole()
+            calls = module.all() if whole is None else (whole,)
+            found += [
+                (name if len(calls) == 1 else f"{name}, call {number}", call)
+                for number, call in enumerate(calls)
+            ]
+        return found
 
     def _add(self, name: str, problem: Problem, tokens: Tensor | None) -> None:
         if self._keep == "matrix":

@@ -11,21 +11,26 @@ few numbers for each token. In `data`:
 """
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from clearhead.drawing.page import write_page
 from clearhead.drawing.payload import Deflated, Payload, deflated
 from clearhead.drawing.rounding import BYTE, WORD, Rounded, rounded
-from clearhead.drawing.texts import Place, Text, places
+from clearhead.drawing.texts import Place, Text, places, read_text
 from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.files import check_writable
 from clearhead.head_roles import roles
 from clearhead.matrix import AttentionMatrix
 from clearhead.rectangles import masked_scores
 from clearhead.routes.keeping import real_queries
+from clearhead.shapes import whole
 from clearhead.statistics import bins
 from clearhead.summary import Summary
 from clearhead.table import ROLES, rows_of
@@ -47,6 +52,9 @@ LINKS = 8
 
 STEPS = (BYTE, 180, 127, 107, 90, 76, 64, 54, 45)
 """To how many steps weights are rounded: the most that there is room for."""
+
+TITLE_TOKENS = 16
+"""So many tokens of a text are the title of its page."""
 
 EVERY = 7
 """Of every so many queries one is looked at, to tell how well weights deflate."""
@@ -108,7 +116,7 @@ def heads_payload(
         >>> import torch, clearhead as ch
         >>> matrix = ch.AttentionMatrix(torch.eye(3), torch.eye(3), mask=ch.causal())
         >>> payload = heads_payload([Run("", [Layer("", matrix)])], "three tokens")
-        >>> payload.kind, payload.arrays["0/0/weights"].shape
+        >>> payload.kind, tuple(payload.arrays["0/0/weights"].shape)
         ('heads', (3, 3))
     """
     packing = _Packing()
@@ -135,6 +143,73 @@ def heads_payload(
         "layers": packing.layers,
     }
     return Payload("heads", title, data, packing.arrays)
+
+
+def write_heads(
+    path: str | os.PathLike[str],
+    layers: Sequence[tuple[str, Attended]],
+    *,
+    tokens: Any = None,
+    source_tokens: Any = None,
+    other: Sequence[tuple[str, Attended]] | None = None,
+    title: str | None = None,
+    note: str | None = None,
+    sample: int = 0,
+    progress: Progress = lambda doing, done: None,
+) -> Path:
+    """Write a page of heads, whole or not at all; returns its path.
+
+    Args:
+        path: where to.
+        layers: the path of each layer, and what it attended to.
+        tokens, source_tokens: strings or ids of the text, and of the one that cross-attention
+            looks at.
+        other: the layers of another run on the same tokens, to compare with.
+        title: what the page is called; the beginning of the text, if nothing is said.
+        note: a line under it; how many layers, heads and tokens there are, if nothing is said.
+        sample: which one of a batch.
+        progress: told what is being done, and which share of it is done.
+
+    Raises:
+        FileError: code `file.unwritable`, if the place cannot be written to.
+        ClearheadError: as `heads_payload` and `read_text` do.
+
+    Example:
+        >>> import tempfile, torch, clearhead as ch
+        >>> matrix = ch.AttentionMatrix(torch.eye(3), torch.eye(3), mask=ch.causal())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = write_heads(f"{folder}/a.html", [("", matrix)], tokens=["a", "b", "c"])
+        ...     file.read_text()[:15]
+        '<!doctype html>'
+    """
+    # Before anything is computed.
+    check_writable(path)
+    if whole(sample) is None:
+        raise ArgumentTypeError(
+            "page.sample-type", f"sample must be a whole number; got {type(sample).__name__}."
+        )
+    text = None if tokens is None else read_text("tokens", tokens, sample)
+    source = None if source_tokens is None else read_text("source_tokens", source_tokens, sample)
+    given = [layers] if other is None else [layers, other]
+    runs = [
+        Run("" if other is None else name, [Layer(*each) for each in every], text, source, sample)
+        for name, every in zip("AB", given, strict=False)
+    ]
+    if title is None:
+        title = "Attention" if text is None else _beginning(text.tokens)
+    if note is None:
+        size = 0 if not layers else _lengths(layers[0][1])[1]
+        counted = "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
+        note = f"{counted} · {size:,} {'tokens' if text is not None else 'keys'}"
+    return write_page(path, heads_payload(runs, title, note, progress))
+
+
+def _beginning(tokens: Sequence[str]) -> str:
+    """The first words of a text, from its tokens."""
+    few = tokens[:TITLE_TOKENS]
+    spaced = any(token.startswith(" ") for token in few)
+    text = ("" if spaced else " ").join(few).strip()
+    return text + (" …" if len(tokens) > TITLE_TOKENS else "")
 
 
 @dataclass

@@ -94,13 +94,7 @@ def _layers(thing: object) -> list[Layer]:
             "view takes what a watch has seen, an AttentionMatrix, a Summary or a Trace; got "
             f"{type(thing).__name__}. A mask or a report draws itself at the end of a cell.",
         )
-    found = []
-    for name in thing.layers:
-        whole = thing._modules[name].whole()
-        calls = thing.calls(name) if whole is None else (whole,)
-        for number, call in enumerate(calls):
-            found.append(Layer(name if len(calls) == 1 else f"{name}, call {number}", call))
-    return found
+    return [Layer(*each) for each in thing._layers()]
 
 
 @cache

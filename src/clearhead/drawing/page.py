@@ -16,6 +16,8 @@ from clearhead.drawing.labels import label
 from clearhead.drawing.payload import Payload
 from clearhead.files import replacing
 
+MOST_OF_TITLE = 140
+
 PAGE = """<!doctype html>
 <html lang="en">
 <head>

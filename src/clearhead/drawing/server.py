@@ -29,7 +29,7 @@ from clearhead.drawing.payload import Payload
 from clearhead.drawing.texts import read_text
 from clearhead.drawing.tile_store import Pending, Tiles
 from clearhead.drawing.tiles import Tile
-from clearhead.errors import ArgumentError, ClearheadError, SelectionError
+from clearhead.errors import ArgumentError, ClearheadError
 from clearhead.matrix import AttentionMatrix
 from clearhead.seen import Seen, Tokens
 
@@ -251,16 +251,7 @@ def serve_seen(
         ...     server.address.startswith("http://127.0.0.1:")
         True
     """
-    layers = []
-    for name in seen:
-        calls = seen.calls(name)
-        with suppress(SelectionError):  # for calls that are not the rows of one matrix
-            calls = (seen[name],)
-        several = len(calls) > 1
-        layers += [
-            Layer(f"{name} ({number})" if several else name, each)
-            for number, each in enumerate(calls, 1)
-        ]
+    layers = [Layer(*each) for each in seen._layers()]
     given = seen.tokens if tokens is None else tokens
     source = seen.source_tokens
     run = Run(

@@ -155,6 +155,7 @@ class TextModel:
         layer: int | None = None,
         head: int | None = None,
         pool: int = 64,
+        top_k: int | None = None,
         progress: Callable[[str, float], None] = lambda doing, done: None,
     ) -> LongReading:
         """Run the model on a text of any length, in O(tokens) memory beside the model's own.
@@ -163,7 +164,8 @@ class TextModel:
             text: the text.
             layer: only this layer, counted from 0; None is all of them.
             head: only this head of the layer.
-            pool: rows and columns of the map of each head.
+            pool: rows and columns of the map of each head, for one layer; 64 for all of them.
+            top_k: how many of the largest weights of each query, for one layer; 8 for all of them.
             progress: told what is being done, and which share of it is done.
 
         Raises:
@@ -194,7 +196,9 @@ class TextModel:
             matrix = seen.calls(path)[paths[:layer].count(path)]
             size = min(pool, len(ids))
             summary = matrix.summary(
-                pool=(size, size), progress=lambda done: progress(f"layer {layer}", done)
+                pool=(size, size),
+                top_k=None if top_k is None else min(top_k, len(ids)),
+                progress=lambda done: progress(f"layer {layer}", done),
             )
             summaries = {layer: replace(summary, roles=roles(matrix, tokens))}
         for number, summary in summaries.items():

@@ -119,6 +119,7 @@ export function Heads({ head, source }: ViewProps) {
 
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if ((event.target as Element).closest("dialog")) return; // its own keys close it
     const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
     if (event.key === "Escape") {
       pinned.value = NOTHING;
@@ -223,12 +224,12 @@ export function Heads({ head, source }: ViewProps) {
 function interesting(data: HeadsData): Chosen {
   let best: Chosen = { layer: 0, head: 0 };
   let most = -1;
-  for (const [layer, { rows }] of data.layers.entries()) {
+  for (const [layer, { rows, run }] of data.layers.entries()) {
+    if (run > 0) break;
     for (const [head, row] of rows.entries()) {
       const points = ["induction", "duplicate", "previous"].includes(row.role) ? 1 : 0;
       if (points + score(row) > most) [best, most] = [{ layer, head }, points + score(row)];
     }
-    if (data.layers[layer]!.run > 0) break;
   }
   return best;
 }

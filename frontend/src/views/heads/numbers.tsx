@@ -184,7 +184,7 @@ function MostReceived({ all, map, keyToken, onPin }: MostProps) {
               <bdi>{short(label(keyToken(key)), 14)}</bdi>
             </button>
             <span class="ch-bar" aria-hidden="true">
-              <span style={{ width: `${Math.max(1, 100 * part)}%` }} />
+              <span style={{ width: `${Math.max(1, (100 * part) / found[0]![1])}%` }} />
             </span>
             <span class="ch-bar-words">{percent(part)}</span>
           </li>

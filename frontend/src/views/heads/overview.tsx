@@ -71,7 +71,7 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
       <div class="ch-controls">
         <label>
           Order
-          <select value={order.value} onChange={(event) => (order.value = event.currentTarget.value as Order)}>
+          <select aria-label="Order" value={order.value} onChange={(event) => (order.value = event.currentTarget.value as Order)}>
             <option value="model">as in the model</option>
             <option value="role">by role</option>
             <option value="entropy">by entropy</option>
@@ -81,7 +81,7 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
         {there.length > 0 && (
           <label>
             Role
-            <select value={only.value} onChange={(event) => (only.value = event.currentTarget.value as Role | "")}>
+            <select aria-label="Role" value={only.value} onChange={(event) => (only.value = event.currentTarget.value as Role | "")}>
               <option value="">all</option>
               {there.map((role) => (
                 <option key={role} value={role}>

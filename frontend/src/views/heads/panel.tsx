@@ -291,7 +291,7 @@ function words(
 }
 
 function error(by: number): string {
-  return by < 5e-7 ? "" : ` ± ${percent(by)}`;
+  return !(by >= 5e-7) ? "" : ` ± ${percent(by)}`;
 }
 
 /** How fine the map is, and how far it can be trusted. */

@@ -31,11 +31,14 @@ interface TextsProps {
   found: ReadonlySignal<{ queries: number[]; keys: number[] }>;
   onHover: (point: Point) => void;
   onPin: (point: Point) => void;
+  /** Where tokens are on the screen has changed. */
+  onScroll?: () => void;
 }
 
 export function Texts({ sides, map, active, found, onHover, onPin }: TextsProps) {
   const root = useRef<HTMLDivElement>(null);
   const [size, setSize] = useState(0);
+  const [scrolled, setScrolled] = useState(0);
   useLayoutEffect(() => {
     const watch = new ResizeObserver(([entry]) => setSize(entry!.contentRect.width));
     watch.observe(root.current!);
@@ -57,16 +60,16 @@ export function Texts({ sides, map, active, found, onHover, onPin }: TextsProps)
   return (
     <div class={`ch-texts${few ? " ch-few" : ""}`} ref={root}>
       {sides.map((side) => (
-        <Tokens key={side.title} side={side} map={map} active={active} found={found} onHover={onHover} onPin={onPin} />
+        <Tokens key={side.title} side={side} map={map} active={active} found={found} onHover={onHover} onPin={onPin} onScroll={() => setScrolled(scrolled + 1)} />
       ))}
-      <Arcs root={root} links={drawn} active={active.value} quiet={idle} size={size} sides={sides} />
+      <Arcs root={root} links={drawn} active={active.value} quiet={idle} placed={`${size} ${scrolled}`} sides={sides} />
     </div>
   );
 }
 
 type TokensProps = Omit<TextsProps, "sides"> & { side: Side };
 
-function Tokens({ side, map, active, found, onHover, onPin }: TokensProps) {
+function Tokens({ side, map, active, found, onHover, onPin, onScroll }: TokensProps) {
   const list = useRef<HTMLDivElement>(null);
   const [start, setStart] = useState(0);
   const { tokens } = side;
@@ -121,6 +124,18 @@ function Tokens({ side, map, active, found, onHover, onPin }: TokensProps) {
     }
   };
   useSignalEffect(colour);
+  // A token that is pointed at elsewhere comes into view; only the list is scrolled for it.
+  useSignalEffect(() => {
+    const own = ownOf(active.value);
+    const box = list.current;
+    if (own === null || !box || box.matches(":hover") || box.scrollHeight <= box.clientHeight) return;
+    const span = box.querySelector<HTMLElement>(`[data-at="${own}"]`);
+    if (!span) return;
+    const [top, seen] = [span.offsetTop, box.scrollTop];
+    if (top < seen || top + span.offsetHeight > seen + box.clientHeight) {
+      box.scrollTop = top - box.clientHeight / 2;
+    }
+  });
   useEffect(colour, [map, start]);
 
   const atOf = (event: Event): number | null => {
@@ -142,11 +157,12 @@ function Tokens({ side, map, active, found, onHover, onPin }: TokensProps) {
     event.stopPropagation();
   };
   const sample = tokens.slice(start, stop);
+  const spaced = tokens.some((token) => token.startsWith(" "));
   const rightToLeft = sample.filter((token) => RIGHT_TO_LEFT.test(token)).length > sample.length / 3;
   return (
     <div class="ch-text">
       <div class="ch-text-title">
-        <h3>{side.title}</h3>
+        <span class="ch-caption">{side.title}</span>
         {tokens.length > WINDOW && (
           <span class="ch-pages">
             <button type="button" class="ch-button" disabled={start === 0} onClick={() => setStart(Math.max(0, start - WINDOW))} aria-label="Earlier tokens">
@@ -175,13 +191,14 @@ function Tokens({ side, map, active, found, onHover, onPin }: TokensProps) {
         }}
         onPointerLeave={() => onHover({ query: null, key: null })}
         onBlur={() => onHover({ query: null, key: null })}
+        onScroll={onScroll}
         onClick={(event) => {
           const at = atOf(event);
           if (at !== null) onPin(pointOf(at));
         }}
       >
         {sample.map((token, place) => (
-          <Token key={start + place} at={start + place} token={token} />
+          <Token key={start + place} at={start + place} token={token} spaced={spaced} />
         ))}
       </div>
     </div>
@@ -190,13 +207,16 @@ function Tokens({ side, map, active, found, onHover, onPin }: TokensProps) {
 
 const RIGHT_TO_LEFT = /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}]/u;
 
-function Token({ at, token }: { at: number; token: string }) {
+/** A token; where tokens bring their own spaces, a single one before it is just that. */
+function Token({ at, token, spaced }: { at: number; token: string; spaced: boolean }) {
+  const gap = spaced && /^ \S/.test(token);
   return (
     <>
+      {gap || !spaced ? " " : <wbr />}
       <bdi class="ch-token" role="option" aria-selected="false" data-at={at} title={`token ${at}`}>
-        {label(token)}
+        {label(gap ? token.slice(1) : token)}
       </bdi>
-      {token.endsWith("\n") ? <br /> : " "}
+      {token.endsWith("\n") && <br />}
     </>
   );
 }
@@ -206,7 +226,8 @@ interface ArcsProps {
   links: Link[];
   active: Point;
   quiet: boolean;
-  size: number;
+  /** Changes when tokens are elsewhere on the screen. */
+  placed: string;
   sides: Side[];
 }
 
@@ -216,7 +237,7 @@ interface Arc {
   incoming: boolean;
 }
 
-function Arcs({ root, links, active, quiet, size, sides }: ArcsProps) {
+function Arcs({ root, links, active, quiet, placed, sides }: ArcsProps) {
   const [arcs, setArcs] = useState<Arc[]>([]);
   useLayoutEffect(() => {
     const place = root.current;
@@ -239,7 +260,7 @@ function Arcs({ root, links, active, quiet, size, sides }: ArcsProps) {
         return [{ path: arc(from, to), weight: link.weight, incoming }];
       }),
     );
-  }, [links, size, quiet]);
+  }, [links, placed, quiet]);
   return (
     <svg class={`ch-arcs${quiet ? " ch-quiet" : ""}`} aria-hidden="true">
       {arcs.map((each, at) => (
