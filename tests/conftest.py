@@ -1,5 +1,6 @@
 """The same ground under every test: no network, a fixed seed, poisoned uninitialised memory."""
 
+import sys
 from collections.abc import Iterator
 
 import hypothesis
@@ -44,3 +45,11 @@ def poisoned_memory() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(SEED)
+
+
+@pytest.fixture(autouse=True)
+def figures_are_closed() -> Iterator[None]:
+    """pyplot keeps every figure until it is closed, and warns of more than twenty."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")

@@ -270,7 +270,7 @@ def test_causal_keeps_the_matrices() -> None:
 def test_kernels() -> None:
     found = lines("kernels")
     assert found[0].startswith(f"clearhead {version('clearhead')}, torch ")
-    assert any(line.split() == ["softcap", "no", "yes", "yes"] for line in found)
+    assert any(line.split() == ["softcap", "no", "no", "yes", "yes"] for line in found)
 
 
 def test_version_and_help() -> None:

@@ -28,11 +28,12 @@ def test_a_plan_in_words() -> None:
         "  value  [batch=2, num_kv_heads=3, kv_len=7, value_head_dim=4] float32 cpu",
         "  mask=causal(), scale=0.353553",
     ]
-    assert lines[5] == (
+    assert lines[5] == "not flex: it is compiled for CUDA; the tensors are on cpu"
+    assert lines[6] == (
         "not blockwise: it comes after fused; it would run 1 block of up to 5 queries × 7 keys; "
         "the largest part takes 1.7 kB"
     )
-    assert lines[6] == (
+    assert lines[7] == (
         "not eager: it comes after fused; it would run the stages one by one; "
         "the scores alone take 1.7 kB"
     )
@@ -53,7 +54,8 @@ def test_auto_says_why_not_fused(options: dict[str, Any], reason: str) -> None:
     plan = ch.plan(*tensors(), **options)
     assert plan.kernel == "blockwise"
     assert plan.reasons["fused"] == (reason,)
-    assert f"\nnot fused: {reason}\nnot eager: it comes after blockwise; " in str(plan)
+    assert f"\nnot fused: {reason}\nnot flex: it is compiled for CUDA; " in str(plan)
+    assert "\nnot eager: it comes after blockwise; " in str(plan)
 
 
 def test_an_empty_axis_is_not_fused() -> None:
@@ -160,7 +162,9 @@ def test_a_kernel_by_name_never_falls_back() -> None:
 
 @pytest.mark.parametrize("name", ["flash", "", None, 3, np.ones(3)])
 def test_no_such_kernel(name: Any) -> None:
-    expected = re.escape('kernel must be "auto" or one of "fused", "blockwise", "eager"; got ')
+    expected = re.escape(
+        'kernel must be "auto" or one of "fused", "flex", "blockwise", "eager"; got '
+    )
     with pytest.raises(ArgumentError, match=expected):
         ch.attend(*tensors(), kernel=name)
 

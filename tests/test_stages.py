@@ -312,3 +312,18 @@ def test_autocast_does_not_reach_the_sums(dtype: torch.dtype) -> None:
         actual = stages.compute(query, key, value, scale=0.25, visible=visible)
     for name, stage in actual._asdict().items():
         assert torch.equal(stage, getattr(expected, name)), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("widths", [(3, 3), (3, 5), (0, 0), (stages.IN_A_ROW, stages.IN_A_ROW)])
+def test_both_finite(dtype: torch.dtype, widths: tuple[int, int]) -> None:
+    """Also where the dot product overflows, and where nought meets what is not finite."""
+    left, right = (torch.zeros(2, 7, width, dtype=dtype).transpose(0, 1) for width in widths)
+    assert stages.both_finite(left, right)
+    assert stages.both_finite(left.fill_(torch.finfo(dtype).max), right.fill_(2.0))
+    for tensor in (left, right):
+        for bad in (torch.nan, torch.inf, -torch.inf):
+            other = tensor.clone()
+            other[-1:, -1:, -1:] = bad
+            pair = (other, right) if tensor is left else (left, other)
+            assert stages.both_finite(*pair) == (tensor.numel() == 0)

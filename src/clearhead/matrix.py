@@ -9,6 +9,7 @@ import os
 import reprlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from clearhead.errors import (
 from clearhead.kernels import blockwise, eager, fused
 from clearhead.masks.base import Mask
 from clearhead.planning import choose
+from clearhead.plotting import figures
 from clearhead.problem import Problem, pose
 from clearhead.rectangles import masked_scores, pairs, weights_from
 from clearhead.selecting import Index, as_indices, complete, read_index, read_pairs, take
@@ -530,6 +532,71 @@ class AttentionMatrix:
             top_k=None if largest is None else self._restored(largest),
             mass=None if mass is None or members is None else self._of_sets(mass, members[1]),
             pooled=None if pooled is None else self._restore(pooled.result),
+        )
+
+    def plot(
+        self,
+        kind: str = "map",
+        *,
+        head: int | Sequence[int] | None = None,
+        sample: int = 0,
+        tokens: Sequence[str] | None = None,
+        source_tokens: Sequence[str] | None = None,
+        log: bool = False,
+        cells: int | None = None,
+        ax: Any = None,
+    ) -> Any:
+        """Draw it with matplotlib; `figure.savefig` of the axes writes PNG, SVG and PDF.
+
+        Args:
+            kind: "map" is the weights, rows attend to columns, hidden pairs white. A number for
+                each query: "entropy" (nats), "distance" (tokens), "max", "first" and "previous"
+                (shares of 1), as `Summary` has them. "received" is what each key gets of all
+                queries, the mean over query heads.
+            head: one head; or several, or None for all, side by side, and averaged for "received".
+            sample: which row of the batch.
+            tokens: a word for each query, and for each key where there are as many.
+            source_tokens: a word for each key.
+            log: a logarithmic scale.
+            cells: how many cells a side a figure has at most, 256 for one head and 64 for each of
+                several by default. More tokens are pooled, as by `pool`, and the axis says how many
+                a cell is; the weight of a cell is then the mean over its queries of their sum over
+                its keys.
+            ax: axes to draw in, an array of them for the maps of several heads; None is a new
+                figure of pyplot's.
+
+        Returns:
+            The axes; for the maps of several heads an array of axes, one for each.
+
+        Raises:
+            MissingExtraError: if matplotlib is not installed.
+            ArgumentError: codes `plot.kind`, `plot.option`, `plot.cells` and `plot.empty`.
+            ArgumentTypeError: codes `plot.axes`, `plot.tokens` and `log.type`.
+            ShapeError: codes `plot.axes` and `plot.tokens`.
+            SelectionError: code `plot.part`, for no such head or sample.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query = key = torch.randn(1, 4, 5_000, 8)
+            >>> weights = ch.AttentionMatrix(query, key, mask=ch.causal())
+            >>> axes = weights.plot(head=3)
+            >>> print(axes.get_title(), axes.get_xlabel(), sep="\\n")
+            head 3
+            attended to (key)
+            one cell = 20 × 20 tokens
+            >>> weights.plot("received", head=0).get_ylabel()
+            'the 24 keys of 5000 that receive most'
+        """
+        return figures().of_attention(
+            self,
+            kind,
+            head=head,
+            sample=sample,
+            tokens=tokens,
+            source_tokens=source_tokens,
+            log=log,
+            cells=cells,
+            ax=ax,
         )
 
     def dense(self) -> Tensor:

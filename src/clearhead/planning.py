@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clearhead.biases import Bias
 from clearhead.errors import ArgumentError, UnsupportedError
-from clearhead.kernels import blockwise, eager, fused
+from clearhead.kernels import blockwise, eager, flex, fused
 from clearhead.masks.base import Mask
 from clearhead.problem import Problem, pose
 
@@ -31,7 +31,7 @@ class Kernel(Protocol):
     def attend(problem: Problem) -> Tensor: ...
 
 
-KERNELS: tuple[Kernel, ...] = (fused, blockwise, eager)
+KERNELS: tuple[Kernel, ...] = (fused, flex, blockwise, eager)
 """In the order in which "auto" tries them: it takes the first that can, and does not yield."""
 
 
@@ -173,6 +173,7 @@ def plan(
           key    [batch=1, num_kv_heads=2, kv_len=5, head_dim=8] float32 cpu
           value  [batch=1, num_kv_heads=2, kv_len=5, value_head_dim=8] float32 cpu
           mask=causal(), scale=0.353553
+        not flex: it is compiled for CUDA; the tensors are on cpu
         not blockwise: it comes after fused; it would run 1 block of up to 5 queries × 5 keys; ...
         not eager: it comes after fused; it would run the stages one by one; ...
     """

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 
 from clearhead.biases import Bias, as_bias
@@ -92,6 +93,16 @@ class Problem(NamedTuple):
         given = (self.query, self.key, self.value, self.sinks, numbers)
         return any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in given)
 
+    @property
+    def readable(self) -> bool:
+        """Whether the numbers of its tensors can be read: not under torch.compile or torch.func,
+        nor on the meta device."""
+        if torch.compiler.is_compiling():
+            return False
+        numbers = None if self.bias is None else self.bias.numbers
+        given = (self.query, self.key, self.value, self.sinks, numbers)
+        return all(tensor is None or _is_plain(tensor) for tensor in given)
+
     def restore(self, tensor: Tensor) -> Tensor:
         """Give a result as many dimensions as the user's query had."""
         return tensor if self.dims == 4 else tensor.reshape(tensor.shape[4 - self.dims :])
@@ -134,6 +145,14 @@ class Problem(NamedTuple):
         options += ["sinks"] if self.sinks is not None else []
         options += [f"dropout={self.dropout:g}"] if self.dropout is not None else []
         return "\n".join([*lines, ", ".join(options)])
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return (
+        type(tensor) in (Tensor, torch.nn.Parameter)
+        and not tensor.is_meta
+        and not is_functorch_wrapped_tensor(tensor)
+    )
 
 
 def pose(

@@ -12,6 +12,7 @@ from clearhead import files
 from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, SelectionError
 from clearhead.head_roles import roles
 from clearhead.matrix import AttentionMatrix
+from clearhead.plotting import figures
 from clearhead.problem import Problem
 from clearhead.routes.keeping import Matrices, Summaries, real_queries, summarised
 from clearhead.shapes import whole
@@ -144,6 +145,69 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             ]
             rows += rows_of(name, numbers)
         return Table(rows)
+
+    def plot(
+        self,
+        kind: str = "map",
+        *,
+        layers: Sequence[str | int] | None = None,
+        heads: Sequence[int] | None = None,
+        sample: int | None = None,
+        tokens: Sequence[str] | None = None,
+        log: bool = False,
+        cells: int | None = None,
+        ax: Any = None,
+    ) -> Any:
+        """Draw all layers with matplotlib; `seen[layer].plot()` draws one of them, and larger.
+
+        Args:
+            kind: "map" is a small map for each head of each layer. "entropy" (nats), "distance"
+                (tokens), "max", "first" and "previous" (shares of 1) are one picture of layers ×
+                heads, with the mean over all queries that are no padding. "received" is what each
+                key gets in each layer, the mean over heads.
+            layers: only these, by path or number.
+            heads: only these.
+            sample: which row of the batch. None is the first; for means over queries, all of them.
+            tokens: a word for each key, for "received".
+            log: a logarithmic scale.
+            cells: how many cells a side a map has at most, 64 by default, or a strip, 256.
+            ax: axes to draw in, an array of them for maps; None is a new figure of pyplot's.
+
+        Returns:
+            The axes; for maps an array of axes, layers × heads, None where a layer has no such head.
+
+        Raises:
+            MissingExtraError: if matplotlib is not installed.
+            ArgumentError: codes `plot.kind`, `plot.option`, `plot.layers`, `plot.cells` and
+                `plot.empty`.
+            ArgumentTypeError: codes `plot.axes`, `plot.layers`, `plot.tokens` and `log.type`.
+            ShapeError: codes `plot.axes`, `plot.tokens`, and `plot.lengths` for what keys received
+                where layers have different keys.
+            SelectionError: codes `plot.part`, for no such head or sample; `watch.layer`; and
+                `watch.several`, for maps of a module that attended several times.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in range(3)))
+            >>> with ch.watch(model) as seen:
+            ...     output = model(torch.randn(1, 5, 8))
+            >>> seen.plot().shape
+            (3, 2)
+            >>> axes = seen.plot("entropy")
+            >>> [label.get_text() for label in axes.get_yticklabels()]
+            ['layer 0', 'layer 1', 'layer 2']
+        """
+        return figures().of_seen(
+            self,
+            kind,
+            layers=layers,
+            heads=heads,
+            sample=sample,
+            tokens=tokens,
+            log=log,
+            cells=cells,
+            ax=ax,
+        )
 
     def to_html(
         self,

@@ -34,6 +34,9 @@ NAMES = (
     "context",
 )
 
+IN_A_ROW = 1 << 14
+"""How many numbers are looked at by a dot product, for which they may have to be copied."""
+
 
 class Stages(NamedTuple):
     """Every stage between the query, key and value and the context, in order."""
@@ -219,6 +222,25 @@ def all_finite(tensor: Tensor) -> bool:
     if math.isfinite(tensor.sum().item()):
         return True
     return all(math.isfinite(end.item()) for end in torch.aminmax(tensor))
+
+
+def both_finite(left: Tensor, right: Tensor) -> bool:
+    """Whether every entry of two tensors is finite.
+
+    Their dot product tells in one go, where they are small enough to be laid out in a row for it.
+
+    Example:
+        >>> both_finite(torch.tensor([1.0, 0.0]), torch.tensor([0.0, torch.inf]))
+        False
+    """
+    numbers = left.numel()
+    if (
+        numbers == right.numel()
+        and numbers <= IN_A_ROW
+        and math.isfinite(torch.dot(left.reshape(-1), right.reshape(-1)).item())
+    ):
+        return True
+    return all_finite(left) and all_finite(right)
 
 
 def tainted(tensor: Float[Tensor, "*batch len dim"]) -> Bool[Tensor, "*batch len"]:

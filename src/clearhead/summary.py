@@ -1,6 +1,7 @@
 """What is kept of a matrix of attention weights when the matrix itself is not: a few numbers for
 each query and each key."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from clearhead.arguments import is_number
 from clearhead.errors import ArgumentError
+from clearhead.plotting import figures
 from clearhead.showing import drawing
 
 NEAR = 8
@@ -177,6 +179,49 @@ class Summary:
     def kv_len(self) -> int:
         """How many keys there were."""
         return self.received.shape[-1]
+
+    def plot(
+        self,
+        kind: str = "map",
+        *,
+        head: int | Sequence[int] | None = None,
+        sample: int = 0,
+        tokens: Sequence[str] | None = None,
+        source_tokens: Sequence[str] | None = None,
+        log: bool = False,
+        ax: Any = None,
+    ) -> Any:
+        """Draw it with matplotlib, as `AttentionMatrix.plot` does.
+
+        Args:
+            kind: as there; "map" is what `pooled` holds.
+            head, sample, tokens, source_tokens, log, ax: as there.
+
+        Returns:
+            The axes; for the maps of several heads an array of axes, one for each.
+
+        Raises:
+            ArgumentError: code `plot.kind`, also for the map of a summary that holds none; and what
+                `AttentionMatrix.plot` raises.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query = key = torch.zeros(3, 2)
+            >>> summary = ch.AttentionMatrix(query, key, mask=ch.causal()).summary()
+            >>> axes = summary.plot("entropy", tokens=["to", "be", "or"])
+            >>> axes.get_ylabel(), axes.lines[0].get_ydata().round(2).tolist()
+            ('entropy (nats)', [0.0, 0.69, 1.1])
+        """
+        return figures().of_attention(
+            self,
+            kind,
+            head=head,
+            sample=sample,
+            tokens=tokens,
+            source_tokens=source_tokens,
+            log=log,
+            ax=ax,
+        )
 
     def __repr__(self) -> str:
         names = ("batch", "num_heads", "query_len")[3 - self.entropy.ndim :]

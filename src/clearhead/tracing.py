@@ -29,6 +29,7 @@ from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
 from clearhead.masks.given import as_mask, both
 from clearhead.planning import choose
+from clearhead.plotting import figures
 from clearhead.problem import Problem, pose
 from clearhead.showing import drawing
 from clearhead.stages import Stages
@@ -283,6 +284,46 @@ class Trace(Mapping[str, Tensor]):
             sink=sink,
         )
         return "\n".join(lines)
+
+    def plot(
+        self,
+        stages: Sequence[str] | None = None,
+        *,
+        sample: int = 0,
+        head: int = 0,
+        log: bool = False,
+        ax: Any = None,
+    ) -> Any:
+        """Draw the stages from left to right with matplotlib, small ones with their numbers.
+
+        Weights are on a scale from 0, all else on one with 0 in the middle; what is hidden is white.
+
+        Args:
+            stages: only these, in this order; None is all that are not a mere repetition.
+            sample: which row of the batch.
+            head: which query head.
+            log: a logarithmic scale for the weights.
+            ax: an array of axes to draw in, one for each stage; None is a new figure of pyplot's.
+
+        Returns:
+            An array of axes, one for each stage.
+
+        Raises:
+            MissingExtraError: if matplotlib is not installed.
+            SelectionError: code `trace.part`, if there is no such sample or head; code
+                `trace.stage`, if there is no such stage.
+            ArgumentError: codes `plot.stages`, for no stage, and `plot.empty`, for one of no numbers.
+            ArgumentTypeError: codes `plot.axes`, `plot.stages` and `log.type`.
+            ShapeError: code `plot.axes`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> x = torch.eye(2)
+            >>> axes = ch.trace(ch.attend, x, x, x).plot()
+            >>> [each.get_title().split("\\n")[0] for each in axes]
+            ['query', 'key', 'value', 'scores', 'scaled_scores', 'weights', 'context']
+        """
+        return figures().of_trace(self, stages, sample=sample, head=head, log=log, ax=ax)
 
     def _verdict(self) -> str:
         return f"largest distance to the context of kernel {self.kernel!r}: {self.difference:.1e}"

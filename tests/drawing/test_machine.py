@@ -25,10 +25,10 @@ def test_every_kernel_is_explained() -> None:
 
 def test_what_a_kernel_refuses_it_gives_a_reason_for() -> None:
     lines = {line[:18].strip(): line[18:].split() for line in printed().splitlines()}
-    assert lines["on cpu"] == ["fused", "blockwise", "eager"]
-    assert lines["float32"] == ["yes", "yes", "yes"]
-    assert lines["softcap"] == ["no", "yes", "yes"]
-    assert lines["trained bias"] == ["no", "yes", "yes"]
+    assert lines["on cpu"] == ["fused", "flex", "blockwise", "eager"]
+    assert lines["float32"] == ["yes", "no", "yes", "yes"]
+    assert lines["softcap"] == ["no", "no", "yes", "yes"]
+    assert lines["trained bias"] == ["no", "no", "yes", "yes"]
     assert "not fused: softcap: PyTorch's fused attention has none" in printed()
 
 

@@ -19,7 +19,8 @@ from clearhead.errors import ArgumentTypeError, ClearheadError, UnsupportedError
 from clearhead.layers import QueryKeyNorm, RelativeBias, Rotary, Scale, Sinks, Softcap
 from clearhead.layers.converting.convert import family_of
 from clearhead.layers.converting.places import Row
-from clearhead.layers.converting.separate import BERT, PROJ, T5
+from clearhead.layers.converting.separate import BERT, DISTILBERT, PROJ, T5
+from clearhead.layers.converting.stacked import NEOX, PHI
 from tests.integrations.models import SIZES, VOCABULARY
 
 BATCH, TOKENS, SOURCE_TOKENS = 2, 7, 11
@@ -78,6 +79,9 @@ PICTURES: dict[str, Any] = {
     "patch_size": 4,
 }
 LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3}
+PARTLY = {
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 2 / 3}
+}
 OWN: dict[str, dict[str, Any]] = {
     "gemma2": LAYERS | {"attn_logit_softcapping": 1.5, "query_pre_attn_scalar": 5},
     "gemma3_text": LAYERS | {"attn_logit_softcapping": 1.5, "query_pre_attn_scalar": 5},
@@ -89,6 +93,11 @@ OWN: dict[str, dict[str, Any]] = {
     "mixtral": {"sliding_window": 3},
     "ministral": {"sliding_window": 3},
     "starcoder2": {"sliding_window": 3},
+    "distilbert": {"dim": 24, "hidden_dim": 31, "n_heads": 4, "n_layers": 2},
+    "gpt_neox": PARTLY | {"attention_bias": True},
+    "phi": PARTLY,
+    "phi3": PARTLY | {"sliding_window": 3, "pad_token_id": 0},
+    "stablelm": PARTLY,
     "opt": {"ffn_dim": 31, "word_embed_proj_dim": 24, "dropout": 0.0},
     "qwen2": LAYERS | {"use_sliding_window": True},
     "qwen3": LAYERS | {"use_sliding_window": True},
@@ -100,9 +109,9 @@ EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 13,
     "shared_expert_intermediate_size": 13,
 }
-SEES = ("clip_vision_model", "siglip_vision_model", "vit")
-READS_TWICE = ("bart", "blenderbot", "m2m_100", "marian", "mbart", "pegasus", "whisper")
-MODEL_TYPES = sorted({*PROJ, *BERT, *T5, "gpt2"})
+SEES = ("clip_vision_model", "deit", "siglip_vision_model", "vit")
+READS_TWICE = ("bart", "blenderbot", "m2m_100", "marian", "mbart", "pegasus", "plbart", "whisper")
+MODEL_TYPES = sorted({*PROJ, *BERT, *DISTILBERT, *PHI, *NEOX, *T5, "gpt2"})
 
 
 def model_of(kind: str, **sizes: Any) -> Any:
@@ -223,7 +232,7 @@ def test_models_of_transformers(kind: str) -> None:
     assert found
     for call in found:
         layer = goes_there_and_back(call.module, **beside(call, model))
-        single = kind not in (*BERT, *T5, *READS_TWICE, "gpt2")
+        single = kind not in (*BERT, *DISTILBERT, *T5, *READS_TWICE, "gpt2")
         close(layer(call.x, call.context), call.output, single=single)
 
 
@@ -712,6 +721,31 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
         lambda: model_of("mpnet").encoder.layer[0].attention.attn,
         ["model type 'mpnet': what its forward does is not known; known with these names: mt5, t5"],
     ),
+    "a model that clips": (
+        lambda: attention_of("olmo", clip_qkv=2.0),
+        ["clip_qkv=2.0: our layer does not clip queries, keys and values"],
+    ),
+    "one layer for all three, of another width": (
+        lambda: changed(attention_of("phi3", pad_token_id=0), qkv_proj=nn.Linear(24, 47)),
+        [
+            "qkv_proj gives width 47, which must be (num_heads + 2 × num_key_value_heads) × "
+            "head_dim; the module says 4, 2 and 6"
+        ],
+    ),
+    "one layer for the three of each head, of another width": (
+        lambda: changed(attention_of("gpt_neox", **PARTLY), query_key_value=nn.Linear(24, 70)),
+        [
+            "query_key_value gives width 70, which must be 3 × num_heads × head_dim; the module "
+            "says num_heads=4"
+        ],
+    ),
+    "norms that take the mean away": (
+        lambda: attention_of("cohere", use_qk_norm=True),
+        [
+            "q_norm.weight (4, 6) must be one number for each of the 6 of a head",
+            "k_norm.weight (2, 6) must be one number for each of the 6 of a head",
+        ],
+    ),
     "heads of other sizes": (
         lambda: Wrapper([CausalAttention(13, 5, bias=True), CausalAttention(13, 7, bias=True)]),
         ["heads must have matrices of the same shapes as each other"],
@@ -1046,7 +1080,10 @@ def test_what_is_left_over() -> None:
 FAMILIES = """
   - torch.nn.MultiheadAttention
   - GPT-2, nanoGPT: c_attn, c_proj
-  - Llama, Mistral, Qwen, Gemma, BART, Whisper, CLIP: q_proj, k_proj, v_proj
+  - Llama, Mistral, Qwen, Gemma, Phi, BART, Whisper, CLIP: q_proj, k_proj, v_proj
+  - Phi-3: qkv_proj
+  - GPT-NeoX, Pythia: query_key_value, dense
+  - DistilBERT: q_lin, k_lin, v_lin
   - BERT, RoBERTa: query, key, value, and the projection of the output as output=
   - the tutorials: W_query, W_key, W_value, or a list of heads
   - T5: q, k, v, o

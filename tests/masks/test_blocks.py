@@ -25,6 +25,17 @@ def counted(dense: Tensor, query_block: int, kv_block: int) -> Tensor:
     return kinds
 
 
+def shares(dense: Tensor, query_block: int, kv_block: int) -> Tensor:
+    """Which share of its pairs each block shows, from the tensor of the mask."""
+    starts = [range(0, dense.shape[2], query_block), range(0, dense.shape[3], kv_block)]
+    found = torch.zeros(*dense.shape[:2], len(starts[0]), len(starts[1]))
+    for row, query in enumerate(starts[0]):
+        for column, key in enumerate(starts[1]):
+            part = dense[:, :, query : query + query_block, key : key + kv_block].flatten(2)
+            found[:, :, row, column] = part.sum(-1) / part.shape[-1]
+    return found
+
+
 def assert_agrees(expression: Expression, block: int | tuple[int, int]) -> None:
     mask, sizes, expected = expression
     query_block, kv_block = block if isinstance(block, tuple) else (block, block)
@@ -33,6 +44,9 @@ def assert_agrees(expression: Expression, block: int | tuple[int, int]) -> None:
     leading = () if mask.batch is None and mask.heads is None else mask.leading
     assert found.kinds.shape == (*leading, *kinds.shape[2:])
     assert torch.equal(found.kinds.expand(kinds.shape), kinds)
+    share = shares(expected, query_block, kv_block)
+    assert found.share.shape == found.kinds.shape
+    assert torch.equal(found.share.expand(share.shape), share)
     assert torch.equal(found.empty, found.kinds == 0)
     assert torch.equal(found.partial, found.kinds == 1)
     assert torch.equal(found.full, found.kinds == 2)

@@ -4,7 +4,8 @@ summary    the numbers of a head, and its strongest links
 labels     a token as a label that fits
 colours    a share of one as a colour
 terminal   coloured text                    needs rich, extra `cli`
-static     a picture                        needs matplotlib, extra `plot`
+static     a picture in a file              needs matplotlib, extra `plot`
+figures    figures for papers               needs matplotlib, extra `plot`
 payload    what a page draws, as bytes
 page       a payload as a page of HTML
 steps      a trace as a payload

@@ -3,40 +3,23 @@
 import math
 import os
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 from torch import Tensor
 
-from clearhead.drawing.labels import clusters, label
-from clearhead.errors import ArgumentError, ShapeError, missing_extra
+from clearhead.drawing.figures import head_map, scales
+from clearhead.drawing.figures.cells import Cells, masked
+from clearhead.drawing.figures.lettering import entitle
+from clearhead.drawing.figures.paper import figure_of
+from clearhead.errors import ArgumentError, ShapeError
 
-try:
-    from matplotlib import font_manager
-    from matplotlib.axes import Axes
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.colors import PowerNorm
-    from matplotlib.figure import Figure
-except ModuleNotFoundError as error:
-    if error.name != "matplotlib":
-        raise
-    raise missing_extra("matplotlib", "plot", "drawing a picture") from error
+# Behind the figures, which say what to install where matplotlib is not there.
+# isort: split
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
 
-FONT = "DejaVu Sans"
-# Tried in this order for what DejaVu has no glyphs for, where they are installed.
-OTHER_FONTS = (
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "WenQuanYi Zen Hei",
-    "Droid Sans Fallback",
-    "Hiragino Sans",
-    "PingFang SC",
-    "Microsoft YaHei",
-    "Arial Unicode MS",
-    "Noto Sans",
-)
-LABEL_LETTERS = 16
-MOST_LABELS = 64
 DOTS_PER_INCH = 150
 
 
@@ -80,21 +63,16 @@ def head_picture(
             f"weights must have shape (query_len, kv_len) = ({len(tokens)}, {len(columns)}), a row "
             f"and a column per word; got {tuple(weights.shape)}.",
         )
-    if axes is None:
-        axes = _empty_axes(len(columns), len(tokens))
-    shares = weights.detach().float().cpu()
-    if visible is not None:
-        # What is no number stays white.
-        shares = shares.masked_fill(~visible.cpu(), math.nan)
-    image = axes.imshow(shares.numpy(), cmap="viridis", vmin=0.0)
-    _write_labels(axes, "x", columns)
-    _write_labels(axes, "y", tokens)
-    axes.set_title(title, parse_math=False)
-    axes.set_xlabel("attended to (key)")
-    axes.set_ylabel("attends (query)")
-    bar = _figure(axes).colorbar(image, ax=axes, shrink=0.8)
-    bar.set_label("attention weight (share of 1)")
-    return axes
+    hidden = None if visible is None else ~visible
+    cells = Cells(masked(weights.float()[None], hidden), [0], len(tokens), len(columns))
+    return head_map.draw(
+        cells,
+        title=title,
+        tokens=tokens,
+        source_tokens=columns,
+        log=False,
+        ax=_empty_axes(*head_map.size(len(tokens), len(columns), True)) if axes is None else axes,
+    )
 
 
 def pooled_picture(shares: Tensor, tokens: int, *, title: str) -> Axes:
@@ -113,19 +91,19 @@ def pooled_picture(shares: Tensor, tokens: int, *, title: str) -> Axes:
         >>> print(axes.get_xlabel())
         attended to (key), token; one cell is up to 2000 × 2000
     """
-    axes = _empty_axes(MOST_LABELS // 2, MOST_LABELS // 2)
+    axes = _empty_axes(12.2, 11.2)
     # A share of one is rare here, so brightness grows with the root.
     image = axes.imshow(
         shares.detach().float().cpu().numpy(),
-        cmap="viridis",
+        cmap=scales.WEIGHTS,
         norm=PowerNorm(0.5, vmin=0.0),
         extent=(0, tokens, tokens, 0),
     )
     high, broad = (math.ceil(tokens / count) for count in shares.shape)
-    axes.set_title(title, parse_math=False)
+    entitle(axes, title)
     axes.set_xlabel(f"attended to (key), token; one cell is up to {high} × {broad}")
     axes.set_ylabel("attends (query), token")
-    colours = _figure(axes).colorbar(image, ax=axes, shrink=0.8)
+    colours = figure_of(axes).colorbar(image, ax=axes, shrink=0.8)
     colours.set_label("share of a row's attention")
     return axes
 
@@ -156,7 +134,7 @@ def save_png(axes: Axes, path: str | os.PathLike[str]) -> Path:
     file = check_place(path)
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
-        _figure(axes).savefig(part, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+        figure_of(axes).savefig(part, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
         os.replace(part, file)
     except OSError as error:
         raise ArgumentError(
@@ -187,54 +165,8 @@ def check_place(path: str | os.PathLike[str]) -> Path:
     return file
 
 
-def _figure(axes: Axes) -> Figure:
-    figure = axes.figure.figure  # a figure inside another has that one here, any other itself
-    assert isinstance(figure, Figure)
-    return figure
-
-
-def _empty_axes(columns: int, rows: int) -> Axes:
-    width, height = (min(max(0.3 * count, 2.4), 14.0) for count in (columns, rows))
-    figure = Figure(figsize=(width + 2.6, height + 1.6), layout="constrained")
+def _empty_axes(width: float, height: float) -> Axes:
+    """Axes of a figure that pyplot knows nothing of: it is written to a file, and gone."""
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure.subplots()
-
-
-def _write_labels(axes: Axes, axis: str, tokens: Sequence[str]) -> None:
-    every = -(-len(tokens) // MOST_LABELS)
-    places = list(range(0, len(tokens), every))
-    names = [_drawable(_short(label(tokens[place]))) for place in places]
-    if every > 1:
-        names = [f"{place} {name}" for place, name in zip(places, names, strict=True)]
-    font = {"fontfamily": _families(), "fontsize": 9, "parse_math": False}
-    if axis == "x":
-        axes.set_xticks(places, names, rotation=90, **font)
-    else:
-        axes.set_yticks(places, names, **font)
-
-
-def _short(text: str) -> str:
-    letters = clusters(text)
-    return text if len(letters) <= LABEL_LETTERS else "".join(letters[: LABEL_LETTERS - 1]) + "…"
-
-
-def _drawable(text: str) -> str:
-    """The text with the characters that no font at hand has spelled out."""
-    return "".join(char if _has_glyph(char) else _spelled(char) for char in text)
-
-
-def _spelled(char: str) -> str:
-    code = ord(char)
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-@cache
-def _families() -> list[str]:
-    installed = {entry.name for entry in font_manager.fontManager.ttflist}
-    return [FONT, *(name for name in OTHER_FONTS if name in installed)]
-
-
-@cache
-def _has_glyph(char: str) -> bool:
-    fonts = [font_manager.get_font(font_manager.findfont(name)) for name in _families()]
-    return any(font.get_char_index(ord(char)) for font in fonts)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from clearhead import stages
 from clearhead.biases import Alibi, Bias, DenseBias, Relative
@@ -123,12 +122,7 @@ class Work:
 def refusals(problem: Problem) -> list[str]:
     """Why this kernel cannot run the problem, a line each; empty if it can."""
     reasons = []
-    given = [
-        t
-        for t in (problem.query, problem.key, problem.value, problem.sinks, _tensor_of(problem))
-        if t is not None
-    ]
-    if torch.compiler.is_compiling() or any(not _is_plain(tensor) for tensor in given):
+    if not problem.readable:
         reasons.append(
             "tensors that cannot be read: blocks are found by reading the mask, which "
             "torch.compile, torch.func and the meta device do not allow"
@@ -224,15 +218,6 @@ def _logsumexp(problem: Problem) -> Tensor:
     with torch.no_grad():
         shows = _shows(work, query, key, key[..., :1])[..., 0]
     return total.masked_fill(shows, torch.nan)
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    """Whether the numbers of a tensor can be read."""
-    return (
-        type(tensor) in (Tensor, torch.nn.Parameter)
-        and not tensor.is_meta
-        and not is_functorch_wrapped_tensor(tensor)
-    )
 
 
 def _tensor_of(problem: Problem) -> Tensor | None:

@@ -210,6 +210,8 @@ class MultiHeadAttention(nn.Module):
         if nested is not None:
             return self._pose_packed(nested, mask)
         self._check_call(x, context, mask, valid, cache)
+        if cache is None:
+            return self._pose(x, context, mask, valid, cache)
         with taken_back(cache):
             return self._pose(x, context, mask, valid, cache)
 

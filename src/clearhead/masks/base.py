@@ -5,9 +5,9 @@ most O(tokens) numbers and is asked for the part that somebody needs.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, Mask
 from clearhead.masks.blocks import BlockMap, block_map
 from clearhead.masks.drawing import draw_dense
 from clearhead.masks.spans import Spans, complement, intersection, union
+from clearhead.plotting import figures
 from clearhead.shapes import check_length, whole
 from clearhead.showing import drawing
 
@@ -225,6 +226,64 @@ class Mask(ABC):
             )
         self.check(*self.leading, query_len, kv_len, self.device or torch.device("cpu"))
         return block_map(self, query_len, kv_len, (sizes[0], sizes[1]))
+
+    def plot(
+        self,
+        query_len: int,
+        kv_len: int,
+        *,
+        sample: int = 0,
+        head: int = 0,
+        tokens: Sequence[str] | None = None,
+        source_tokens: Sequence[str] | None = None,
+        cells: int | None = None,
+        ax: Any = None,
+    ) -> Any:
+        """Draw the mask with matplotlib: a row per query, visible pairs dark, hidden ones white.
+
+        A long mask is drawn by `blocks`, by the share of their pairs that is visible.
+
+        Args:
+            query_len: number of queries, in tokens.
+            kv_len: number of keys, in tokens.
+            sample: which row of the batch, of a mask that differs between them.
+            head: which head, likewise.
+            tokens: a word for each query, and for each key where there are as many.
+            source_tokens: a word for each key.
+            cells: how many cells a side the figure has at most; None is 256.
+            ax: axes to draw in; None is a new figure of pyplot's.
+
+        Returns:
+            The axes.
+
+        Raises:
+            MissingExtraError: if matplotlib is not installed.
+            ArgumentError: codes `length.negative`, `plot.cells` and `plot.empty`.
+            ArgumentTypeError: codes `length.type`, `plot.axes` and `plot.tokens`.
+            ShapeError: code `plot.tokens`.
+            SelectionError: code `plot.part`, for no such head or sample.
+            MaskError: if the mask was made for other lengths.
+
+        Example:
+            >>> import clearhead as ch
+            >>> axes = ch.causal().plot(3, 3)
+            >>> axes.images[0].get_array().tolist()
+            [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]
+            >>> print(ch.causal().plot(100_000, 100_000).get_xlabel())
+            key
+            one cell = 391 × 391 tokens
+        """
+        return figures().of_mask(
+            self,
+            query_len,
+            kv_len,
+            sample=sample,
+            head=head,
+            tokens=tokens,
+            source_tokens=source_tokens,
+            cells=cells,
+            ax=ax,
+        )
 
     def __and__(self, other: "Mask") -> "Mask":
         return And(self, _a_mask(other))

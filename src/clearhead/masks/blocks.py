@@ -30,16 +30,20 @@ class BlockMap:
     """Which blocks of a mask are empty (0), partial (1) or full (2).
 
     `kinds` is uint8 of shape (query_blocks, kv_blocks), with (batch, num_heads or 1) in front for a
-    mask that differs between samples or heads. `block` is the size of a block in tokens.
+    mask that differs between samples or heads; `share`, float32 likewise, is how many of the pairs of
+    a block are visible, from 0 to 1. `block` is the size of a block in tokens.
 
     Example:
         >>> import clearhead as ch
         >>> blocks = ch.sliding_window(left=1, right=0).blocks(8, 8, 2)
         >>> blocks.kinds.tolist()
         [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+        >>> blocks.share[1].tolist()
+        [0.25, 0.75, 0.0, 0.0]
     """
 
     kinds: Tensor
+    share: Tensor
     block: tuple[int, int]
     query_len: int
     kv_len: int
@@ -77,12 +81,17 @@ def block_map(mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int])
     counts = block_counts(mask, query_len, kv_len, block)
     rows = _sizes(query_len, block[0], counts.device)
     columns = _sizes(kv_len, block[1], counts.device)
-    kinds = torch.where(counts == rows[:, None] * columns, FULL, PARTIAL)
+    pairs = rows[:, None] * columns
+    kinds = torch.where(counts == pairs, FULL, PARTIAL)
     kinds = kinds.masked_fill(counts == 0, EMPTY).to(torch.uint8)
-    kinds = kinds.expand(*mask.leading, *kinds.shape[-2:])
+    each = [
+        tensor.expand(*mask.leading, *counts.shape[-2:])
+        for tensor in (kinds, (counts / pairs).float())
+    ]
     if mask.batch is None and mask.heads is None:
-        kinds = kinds[0, 0]
-    return BlockMap(kinds.contiguous(), block, query_len, kv_len)
+        each = [tensor[0, 0] for tensor in each]
+    kinds, share = (tensor.contiguous() for tensor in each)
+    return BlockMap(kinds, share, block, query_len, kv_len)
 
 
 def block_counts(mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int]) -> Tensor:

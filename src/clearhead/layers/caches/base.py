@@ -101,7 +101,7 @@ class Cache(ABC):
         if self._layout is None:
             self._layout = layout
             self._start(layout)
-        self._finite = self._finite and _is_finite(key) and _is_finite(value)
+        self._finite = self._finite and _are_finite(key, value)
         kept = self._add(key, value, valid)
         self._seen += key.shape[2]
         return kept
@@ -414,9 +414,9 @@ class Cache(ABC):
         return layout
 
 
-def _is_finite(tensor: Tensor) -> bool:
+def _are_finite(key: Tensor, value: Tensor) -> bool:
     """Whether every entry is; not on a device that would have to stop for it, or while tracing."""
-    return tensor.is_cpu and not torch.compiler.is_compiling() and stages.all_finite(tensor)
+    return key.is_cpu and not torch.compiler.is_compiling() and stages.both_finite(key, value)
 
 
 def is_in_order(valid: Tensor) -> bool:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from clearhead.errors import ArgumentTypeError, UnsupportedError
-from clearhead.layers.converting import packed, packed_torch, separate, tutorials
+from clearhead.layers.converting import packed, packed_torch, separate, stacked, tutorials
 from clearhead.layers.converting.fitting import build, misfits, refuse, write
 from clearhead.layers.converting.places import Row
 from clearhead.layers.converting.probing import probe
@@ -35,9 +35,20 @@ FAMILIES = (
     Family("torch.nn.MultiheadAttention", packed_torch.recognises, packed_torch.read),
     Family("GPT-2, nanoGPT: c_attn, c_proj", packed.recognises, packed.read),
     Family(
-        "Llama, Mistral, Qwen, Gemma, BART, Whisper, CLIP: q_proj, k_proj, v_proj",
+        "Llama, Mistral, Qwen, Gemma, Phi, BART, Whisper, CLIP: q_proj, k_proj, v_proj",
         separate.recogniser(separate.LLAMA),
         separate.read_proj,
+    ),
+    Family("Phi-3: qkv_proj", stacked.recogniser("qkv_proj", "o_proj"), stacked.read_phi),
+    Family(
+        "GPT-NeoX, Pythia: query_key_value, dense",
+        stacked.recogniser("query_key_value", "dense"),
+        stacked.read_neox,
+    ),
+    Family(
+        "DistilBERT: q_lin, k_lin, v_lin",
+        separate.recogniser(separate.DISTILBERTS),
+        separate.read_distilbert,
     ),
     Family(
         "BERT, RoBERTa: query, key, value, and the projection of the output as output=",

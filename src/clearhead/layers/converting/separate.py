@@ -1,4 +1,5 @@
-"""Layers with a matrix each for query, key and value: Llama and its kin, BART, BERT, T5, diffusion.
+"""Layers with a matrix each for query, key and value: Llama and its kin, BART, BERT, DistilBERT, T5,
+diffusion.
 
 What their forwards do beside it is known of the model types that are listed here; each was compared
 with the layer that is made of it. Of a class without a model type a copy is run.
@@ -22,8 +23,11 @@ from clearhead.layers.rotary import Layout
 PROJ: dict[str, Layout | None] = {
     "arcee": "half",
     "bart": None,
+    "biogpt": None,
     "blenderbot": None,
     "clip_vision_model": None,
+    "cohere": "interleaved",
+    "deit": None,
     "gemma": "half",
     "gemma2": "half",
     "gemma3_text": "half",
@@ -37,13 +41,18 @@ PROJ: dict[str, Layout | None] = {
     "ministral": "half",
     "mistral": "half",
     "mixtral": "half",
+    "olmo": "half",
     "opt": None,
     "pegasus": None,
+    "phi": "half",
+    "phimoe": "half",
+    "plbart": None,
     "qwen2": "half",
     "qwen2_moe": "half",
     "qwen3": "half",
     "qwen3_moe": "half",
     "siglip_vision_model": None,
+    "stablelm": "half",
     "starcoder2": "half",
     "vit": None,
     "whisper": None,
@@ -51,6 +60,7 @@ PROJ: dict[str, Layout | None] = {
 # Others hold the bound in their configuration and do nothing with it.
 WITH_SOFTCAP = ("gemma2",)
 BERT = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
+DISTILBERT = ("distilbert",)
 T5 = ("mt5", "t5")
 
 # What the attention of diffusion models may do beside, and what it is when it does not.
@@ -78,8 +88,9 @@ class Names(NamedTuple):
     output: tuple[str, ...]
 
 
-LLAMA = Names("q_proj", "k_proj", "v_proj", ("o_proj", "out_proj"))
+LLAMA = Names("q_proj", "k_proj", "v_proj", ("o_proj", "out_proj", "dense"))
 BERTS = Names("query", "key", "value", ())
+DISTILBERTS = Names("q_lin", "k_lin", "v_lin", ("out_lin",))
 T5S = Names("q", "k", "v", ("o",))
 DIFFUSION = Names("to_q", "to_k", "to_v", ("to_out.0", "to_out"))
 
@@ -100,12 +111,18 @@ def recognises_bert(module: nn.Module) -> bool:
 
 
 def read_proj(reading: Reading) -> None:
-    """Llama, Mistral, Qwen, Gemma, gpt-oss; BART, Whisper, OPT, CLIP, ViT."""
+    """Llama, Mistral, Qwen, Gemma, Phi, OLMo, gpt-oss; BART, Whisper, OPT, CLIP, ViT."""
     reading.check_model_type(PROJ)
-    if not _project(reading, LLAMA):
-        return
+    clip = getattr(reading.config, "clip_qkv", None)
+    if reading.model_type in PROJ and clip is not None:
+        reading.reasons.append(f"clip_qkv={clip}: our layer does not clip queries, keys and values")
+    if _project(reading, LLAMA):
+        read_what_projections_share(reading, PROJ.get(reading.model_type or ""))
+
+
+def read_what_projections_share(reading: Reading, layout: Layout | None) -> None:
+    """What models of transformers with projections of whatever form do beside them."""
     _add_norm(reading, "q_norm", "k_norm")
-    layout = PROJ.get(reading.model_type or "")
     if layout is not None:
         add_rotary(reading, layout)
     reading.read_scale()
@@ -124,6 +141,16 @@ def read_bert(reading: Reading) -> None:
     """BERT and its kin; the projection of the output stands elsewhere."""
     reading.check_model_type(BERT)
     if not _project(reading, BERTS):
+        return
+    reading.read_scale()
+    hide_by_configuration(reading)
+    reading.drop("dropout")
+
+
+def read_distilbert(reading: Reading) -> None:
+    """DistilBERT, which has BERT's attention under other names."""
+    reading.check_model_type(DISTILBERT)
+    if not _project(reading, DISTILBERTS):
         return
     reading.read_scale()
     hide_by_configuration(reading)

@@ -1,0 +1,197 @@
+"""The weights of some heads as cells of a map: exact where they are few, pooled where they are not."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clearhead.errors import ArgumentError
+from clearhead.matrix import AttentionMatrix, matrix_of
+from clearhead.problem import Problem
+from clearhead.routes.keeping import of_heads
+from clearhead.shapes import whole
+from clearhead.statistics import bins
+
+PORTION = 1 << 21
+"""How many pairs of a mask are looked at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """The maps of some heads of one sample.
+
+    Attributes:
+        shares: (heads, rows, columns): the weights, or, pooled, which share of its attention a
+            query of the row's tokens gives to the column's tokens, on average; masked where
+            everything is hidden.
+        heads: which heads they are.
+        query_len: how many queries the rows are.
+        kv_len: how many keys the columns are.
+
+    Example:
+        >>> weights = AttentionMatrix(torch.zeros(6, 2), torch.zeros(6, 2))
+        >>> cells = of_weights(weights, 0, [0], 2)
+        >>> cells.pooled, cells.detail(), cells.shares.tolist()
+        (True, 'one cell = 3 × 3 tokens', [[[0.5, 0.5], [0.5, 0.5]]])
+    """
+
+    shares: np.ma.MaskedArray
+    heads: list[int]
+    query_len: int
+    kv_len: int
+
+    @property
+    def pooled(self) -> bool:
+        """Whether a cell is more than a pair of tokens."""
+        return self.shares.shape[1:] != (self.query_len, self.kv_len)
+
+    @property
+    def hides(self) -> bool:
+        """Whether something is hidden."""
+        return bool(np.ma.getmaskarray(self.shares).any())
+
+    def detail(self) -> str:
+        """How many tokens a cell is, in words; "" for one."""
+        if not self.pooled:
+            return ""
+        rows, columns = self.shares.shape[1:]
+        even = self.query_len % rows == 0 and self.kv_len % columns == 0
+        tall, wide = round(self.query_len / rows), round(self.kv_len / columns)
+        return f"one cell {'=' if even else '≈'} {tall:,} × {wide:,} tokens".replace(",", " ")
+
+    def unit(self) -> str:
+        """What the numbers are, for a colour bar."""
+        unit = (
+            "share of a query's attention, mean" if self.pooled else "attention weight (share of 1)"
+        )
+        return f"{unit}; {self.blank()}" if self.hides else unit
+
+    def blank(self) -> str:
+        """What a white cell means."""
+        nothing = bool(np.isnan(self.shares.compressed()).any())
+        return "white: hidden or no number" if nothing else "white: hidden"
+
+
+def check_cells(cells: object) -> int | None:
+    """How many cells a side a map may have at most.
+
+    Raises:
+        ArgumentError: code `plot.cells`.
+    """
+    count = whole(cells)
+    if cells is not None and (count is None or count < 1):
+        raise ArgumentError(
+            "plot.cells", f"cells must be a whole number, 1 or more, or None; got {cells!r}."
+        )
+    return count
+
+
+def side(tokens: int, most: int) -> int:
+    """How many cells so many tokens are: the most that are of one size, save the last ones.
+
+    Example:
+        >>> side(100, 256), side(5000, 256), side(100_000, 256)
+        (100, 250, 256)
+    """
+    return math.ceil(tokens / math.ceil(tokens / most))
+
+
+def of_weights(matrix: AttentionMatrix, sample: int, heads: list[int], most: int) -> Cells:
+    """Some heads of a sample as maps of at most so many cells a side."""
+    problem = matrix.problem
+    query_len, kv_len = problem.query_len, problem.kv_len
+    rows, columns = side(query_len, most), side(kv_len, most)
+    with torch.no_grad():
+        if (rows, columns) == (query_len, kv_len):
+            # The leading axes that the user's query did not have are not there to be indexed.
+            leading = [[sample], heads][4 - problem.dims :]
+            shares = matrix[(*leading, slice(None), slice(None))]
+            shares = shares.reshape(len(heads), rows, columns)
+        else:
+            part, place = _part(problem, sample, heads)
+            pooled = matrix_of(part).pool(rows, columns)[place]
+            sizes = bins(query_len, rows, pooled.device).bincount(minlength=rows)
+            shares = pooled / sizes[:, None]
+        hidden = _hidden(problem, sample, heads, rows, columns)
+    return Cells(masked(shares, hidden), heads, query_len, kv_len)
+
+
+def of_pooled(pooled: Tensor, sample: int, heads: list[int], query_len: int, kv_len: int) -> Cells:
+    """Some heads of a sample of a map that a summary kept; what is hidden is not known of it."""
+    maps = pooled.reshape((1,) * (4 - pooled.ndim) + pooled.shape)[sample, heads]
+    rows = maps.shape[1]
+    sizes = bins(query_len, rows, maps.device).bincount(minlength=rows)
+    return Cells(masked(maps / sizes[:, None], None), heads, query_len, kv_len)
+
+
+def masked(numbers: Tensor, hidden: Tensor | None) -> np.ma.MaskedArray:
+    """Numbers as an array for a figure, some of them hidden."""
+    array = numbers.detach().cpu().numpy()
+    mask = False if hidden is None else hidden.cpu().expand(array.shape).numpy()
+    return np.ma.MaskedArray(array, mask=mask)
+
+
+def _part(problem: Problem, sample: int, heads: list[int]) -> tuple[Problem, int]:
+    """The problem of these heads, of this sample if it can be told apart, and its place in there."""
+    if heads != list(range(problem.num_heads)):
+        problem = of_heads(problem, heads, "")
+    tied = problem.bias is not None or (problem.mask is not None and problem.mask.batch is not None)
+    if tied or problem.batch == 1:
+        return problem._replace(dims=4), sample
+    one = slice(sample, sample + 1)
+    key = problem.key[one]
+    return problem._replace(query=problem.query[one], key=key, value=key, dims=4), 0
+
+
+def _hidden(
+    problem: Problem, sample: int, heads: list[int], rows: int, columns: int
+) -> Tensor | None:
+    """The cells of which everything is hidden, (heads or 1, rows, columns); None for none."""
+    bias = problem.bias if problem.bias is not None and problem.bias.may_hide else None
+    mask = problem.mask
+    if mask is None and bias is None:
+        return None
+    device = problem.device
+    row_of = bins(problem.query_len, rows, device)
+    column_of = bins(problem.kv_len, columns, device)
+    if mask is not None and bias is None:
+        spans = mask.spans(problem.query_len, problem.kv_len, device, {})
+        if spans is not None:
+            each = sample if len(spans.start) > 1 else 0
+            return ~_entered(spans.start[each], spans.stop[each], row_of, column_of)[None]
+    seen: Tensor | None = None
+    leading = (
+        (problem.batch, problem.num_heads) if mask is None or bias is not None else mask.leading
+    )
+    portion = max(1, PORTION // max(1, math.prod(leading) * problem.kv_len))
+    for start in range(0, problem.query_len, portion):
+        queries = slice(start, min(start + portion, problem.query_len))
+        visible = problem.visible(queries)
+        if bias is not None:
+            added = problem.bias_block(queries)
+            assert added is not None
+            shown = added != -torch.inf
+            visible = shown if visible is None else visible & shown
+        assert visible is not None
+        visible = visible[sample if len(visible) > 1 else 0]
+        visible = visible[heads] if len(visible) > 1 else visible
+        visible = visible.expand(-1, queries.stop - start, problem.kv_len).float()
+        if seen is None:
+            seen = visible.new_zeros(len(visible), rows, columns)
+        counts = visible.new_zeros(*visible.shape[:2], columns).index_add_(2, column_of, visible)
+        seen.index_add_(1, row_of[queries], counts)
+    return None if seen is None else seen == 0
+
+
+def _entered(start: Tensor, stop: Tensor, row_of: Tensor, column_of: Tensor) -> Tensor:
+    """The cells, bool, that some run of keys, [start, stop) for each query, enters."""
+    rows, columns = int(row_of[-1]) + 1, int(column_of[-1]) + 1
+    query, piece = (stop > start).nonzero(as_tuple=True)
+    steps = torch.zeros(rows * (columns + 1), dtype=torch.int64, device=start.device)
+    line = row_of[query] * (columns + 1)
+    ones = torch.ones_like(line)
+    steps.index_add_(0, line + column_of[start[query, piece]], ones)
+    steps.index_add_(0, line + column_of[stop[query, piece] - 1] + 1, -ones)
+    return steps.view(rows, columns + 1).cumsum(dim=1)[:, :columns] > 0

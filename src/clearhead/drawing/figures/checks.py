@@ -1,0 +1,97 @@
+"""What a user may ask of a figure, and what is refused."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
+from clearhead.shapes import whole
+
+
+def check_kind(kind: object, kinds: Collection[str]) -> str:
+    """Refuse a kind of figure that there is not.
+
+    Raises:
+        ArgumentError: code `plot.kind`.
+    """
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ArgumentError("plot.kind", f"kind must be one of {', '.join(kinds)}; got {kind!r}.")
+    return kind
+
+
+def check_options(kind: str, options: Mapping[str, Any], used: Collection[str]) -> None:
+    """Refuse what a kind of figure has no use for.
+
+    Raises:
+        ArgumentError: code `plot.option`.
+    """
+    for name, value in options.items():
+        if value is not None and name not in used:
+            raise ArgumentError(
+                "plot.option", f"{name} has no meaning for kind={kind!r} here; leave it out."
+            )
+
+
+def check_place(name: str, place: object, count: int) -> int:
+    """A head or a sample by its number, those from the end included.
+
+    Raises:
+        SelectionError: code `plot.part`.
+    """
+    number = whole(place)
+    if number is None or not -count <= number < count:
+        raise SelectionError(
+            "plot.part",
+            f"{name} must be a whole number from 0 to {count - 1}; got {place!r}.",
+        )
+    return number % count
+
+
+def check_places(name: str, places: object, count: int) -> list[int]:
+    """Several heads by their numbers; None is all of them.
+
+    Raises:
+        SelectionError: code `plot.part`.
+    """
+    if places is None:
+        return list(range(count))
+    if not isinstance(places, Sequence) or isinstance(places, str) or not places:
+        raise SelectionError(
+            "plot.part",
+            f"{name} must be a whole number, or one or more of them, from 0 to {count - 1}; "
+            f"got {places!r}.",
+        )
+    return [check_place(name, place, count) for place in places]
+
+
+def check_words(
+    tokens: object, source_tokens: object, query_len: int, kv_len: int
+) -> tuple[list[str] | None, list[str] | None]:
+    """A word for each query and for each key; words of queries are those of as many keys as well.
+
+    Raises:
+        ArgumentTypeError: code `plot.tokens`, for what are no strings.
+        ShapeError: code `plot.tokens`, for more or fewer of them.
+    """
+    words = _words("tokens", tokens, query_len, "query")
+    if source_tokens is None and query_len == kv_len:
+        return words, words
+    return words, _words("source_tokens", source_tokens, kv_len, "key")
+
+
+def _words(name: str, words: object, count: int, of: str) -> list[str] | None:
+    if words is None:
+        return None
+    if isinstance(words, str) or not isinstance(words, Sequence):
+        raise ArgumentTypeError(
+            "plot.tokens", f"{name} must be a list of strings; got {type(words).__name__}."
+        )
+    odd = next((word for word in words if not isinstance(word, str)), None)
+    if odd is not None:
+        raise ArgumentTypeError(
+            "plot.tokens", f"{name} must be strings; got {type(odd).__name__} among them."
+        )
+    if len(words) != count:
+        raise ShapeError(
+            "plot.tokens", f"{name} must hold a word for each {of}, {count}; got {len(words)}."
+        )
+    return list(words)

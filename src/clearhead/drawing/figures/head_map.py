@@ -1,0 +1,75 @@
+"""One head as a map: rows attend to columns."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.image import AxesImage
+
+from clearhead.drawing.figures import scales
+from clearhead.drawing.figures.cells import Cells
+from clearhead.drawing.figures.lettering import MOST_LABELS, entitle, name_axis, tick
+from clearhead.drawing.figures.paper import one
+
+MOST_CELLS = 256
+PER_TOKEN = 0.25
+LEAST, PLAIN, MOST = 2.2, 4.2, 8.4
+"""Inches: of a token with its text; of a side at least, without such texts, and at most."""
+
+STRETCHED = 3
+"""Sides that differ more than this are drawn as long as each other."""
+
+
+def draw(
+    cells: Cells,
+    *,
+    title: str,
+    tokens: Sequence[str] | None,
+    source_tokens: Sequence[str] | None,
+    log: bool,
+    ax: object,
+) -> Axes:
+    """One head with labels on both axes and a colour bar."""
+    lettered = tokens is not None or source_tokens is not None
+    axes = one(ax, *size(cells.query_len, cells.kv_len, lettered))
+    scale, extend = scales.upwards([cells.shares[0]], log=log)
+    image = show(axes, cells, 0, scale)
+    centre = 0.5 if cells.pooled else 0.0
+    tick(axes, "x", cells.kv_len, source_tokens, centre=centre)
+    tick(axes, "y", cells.query_len, tokens, centre=centre)
+    entitle(axes, title)
+    name_axis(axes, "x", "\n".join(filter(None, ["attended to (key)", cells.detail()])))
+    name_axis(axes, "y", "attends (query)")
+    scales.add_bar(image, [axes], cells.unit(), extend)
+    return axes
+
+
+def show(axes: Axes, cells: Cells, place: int, scale: Normalize) -> AxesImage:
+    """One of the maps as an image, on axes that count tokens."""
+    # A pair of tokens is a cell around its numbers; a cell of many begins at its first.
+    edges = (0, cells.kv_len, cells.query_len, 0) if cells.pooled else None
+    return axes.imshow(
+        cells.shares[place],
+        cmap=scales.WEIGHTS,
+        norm=scale,
+        extent=edges,
+        aspect=aspect(cells.query_len, cells.kv_len),
+    )
+
+
+def aspect(rows: int, columns: int) -> Literal["equal", "auto"]:
+    """Whether a cell is a square, or the picture is."""
+    return "equal" if 1 / STRETCHED <= rows / columns <= STRETCHED else "auto"
+
+
+def size(query_len: int, kv_len: int, lettered: bool) -> tuple[float, float]:
+    """Width and height of a figure, in inches, that has room for a text per token, or none."""
+    counts = (kv_len, query_len)
+    if lettered:
+        # Where not every token has a label, the figure need not be large.
+        most = MOST if max(counts) <= MOST_LABELS else PLAIN
+        sides = [min(max(PER_TOKEN * each, LEAST), most) for each in counts]
+        return sides[0] + 2.2, sides[1] + 1.6
+    sides = [PLAIN * max(0.5, each / max(counts)) for each in counts]
+    return sides[0] + 1.8, sides[1] + 1.2

@@ -1,0 +1,213 @@
+"""Tokens as text in a figure: in fonts that have their letters, and as many as there is room for."""
+
+import itertools
+import re
+import textwrap
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import matplotlib
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.font_manager import FontProperties
+from matplotlib.ticker import MaxNLocator
+
+from clearhead.drawing.figures.paper import inches
+from clearhead.drawing.labels import clusters, label
+
+FALLBACK = "DejaVu Sans"
+# Tried in this order for what DejaVu has no glyphs for, where they are installed.
+OTHER_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "WenQuanYi Zen Hei",
+    "Droid Sans Fallback",
+    "Hiragino Sans",
+    "PingFang SC",
+    "Microsoft YaHei",
+    "Arial Unicode MS",
+    "Noto Sans",
+)
+LETTERS, PATH = 16, 24
+"""So many letters of a token, and of a path, are written."""
+
+MOST_LABELS = 64
+SPARSE_LABELS = 20
+"""So many labels where not every token can have one."""
+
+SIZE = "small"
+LINE = 1.05
+"""How far lines of text are apart, in sizes of the font."""
+
+LETTER = 0.56
+"""How wide a letter is on average, in sizes of the font."""
+
+POINTS_PER_INCH = 72
+
+
+def name(token: str) -> str:
+    """A token as it is written beside an axis.
+
+    Example:
+        >>> name("$x$"), name("\\n"), name("a" * 40)
+        ('$x$', '⏎', 'aaaaaaaaaaaaaaa…')
+    """
+    letters = clusters(label(token))
+    cut = letters if len(letters) <= LETTERS else [*letters[: LETTERS - 1], "…"]
+    return drawable("".join(cut))
+
+
+def drawable(text: str) -> str:
+    """The text with the characters that no font at hand has spelled out; lines stay lines.
+
+    Example:
+        >>> drawable("a\\U00012000")
+        'a\\\\U00012000'
+    """
+    fonts = families()
+    return "".join(
+        char if char == "\n" or _has_glyph(char, fonts) else _spelled(char) for char in text
+    )
+
+
+def families() -> tuple[str, ...]:
+    """The fonts to look for a letter in: those of the user's settings, and then those that have more."""
+    settings: dict[Any, Any] = dict(matplotlib.rcParams)
+    wanted: list[str] = []
+    for family in settings["font.family"]:
+        wanted += settings.get(f"font.{family}", [family])
+    installed = _installed()
+    own = [family for family in wanted if family in installed][:1]
+    return tuple(dict.fromkeys([*own, FALLBACK, *(f for f in OTHER_FONTS if f in installed)]))
+
+
+def tick(
+    axes: Axes,
+    axis: str,
+    count: int,
+    words: Sequence[str] | None,
+    *,
+    centre: float = 0.0,
+    most: int = MOST_LABELS,
+) -> None:
+    """Write the tokens along an axis, with their places where not all of them have room.
+
+    Args:
+        axes: where.
+        axis: "x" or "y".
+        count: how many tokens the axis is long.
+        words: their texts; None for their places only.
+        centre: where on its stretch of the axis a token's middle is.
+        most: no more labels than this.
+    """
+    if words is None:
+        side = axes.xaxis if axis == "x" else axes.yaxis
+        side.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
+        return
+    room = int(inches(axes)[axis == "y"] * POINTS_PER_INCH / (_points(SIZE) * LINE))
+    every = 1 if count <= min(most, room) else even_step(count, max(1, min(SPARSE_LABELS, room)))
+    places = range(0, count, every)
+    names = [name(words[place]) for place in places]
+    if every > 1:
+        names = [f"{place} {text}" for place, text in zip(places, names, strict=True)]
+    style = {"fontfamily": list(families()), "fontsize": SIZE, "parse_math": False}
+    middles = [place + centre for place in places]
+    if axis == "x":
+        axes.set_xticks(middles, names, rotation=90, **style)
+    else:
+        axes.set_yticks(middles, names, **style)
+
+
+def even_step(count: int, most: int) -> int:
+    """A round number of steps with which no more than `most` places of `count` are named.
+
+    Example:
+        >>> even_step(150, 20), even_step(5000, 20), even_step(7, 20)
+        (10, 500, 1)
+    """
+    steps = (step * 10**power for power in itertools.count() for step in (1, 2, 5))
+    return next(step for step in steps if step * most >= count)
+
+
+def wrapped(text: str, length: float, size: str | float) -> str:
+    """The text in lines that are no longer than so many inches, where its words allow it; what is in
+    brackets stays together.
+
+    Example:
+        >>> wrapped("attention weight (share of 1); white: hidden", 2.5, 10)
+        'attention weight (share of 1)\\nwhite: hidden'
+    """
+    letters = max(8, int(length * POINTS_PER_INCH / (_points(size) * LETTER)))
+    lines: list[str] = []
+    for line in text.split("\n"):
+        parts = [line] if len(line) <= letters else line.split("; ")
+        for part in parts:
+            together = re.sub(r"\([^)]*\)", lambda found: found[0].replace(" ", "\u00a0"), part)
+            lines += textwrap.wrap(together, letters) or [""]
+    return "\n".join(lines).replace("\u00a0", " ")
+
+
+def entitle(axes: Axes, text: str, *, size: str | None = None) -> None:
+    """Write a title as it is, without reading formulas in it."""
+    chosen = size or matplotlib.rcParams["axes.titlesize"]
+    axes.set_title(
+        wrapped(drawable(text), inches(axes)[0], chosen),
+        parse_math=False,
+        fontfamily=list(families()),
+        fontsize=chosen,
+    )
+
+
+def name_axis(axes: Axes, axis: str, text: str) -> None:
+    """Write what an axis is, in as many lines as it takes."""
+    lines = wrapped(text, inches(axes)[axis == "y"] * 1.1, matplotlib.rcParams["axes.labelsize"])
+    (axes.set_xlabel if axis == "x" else axes.set_ylabel)(lines)
+
+
+def short_paths(paths: Sequence[str]) -> list[str]:
+    """The paths of modules without what all of them have in common at either end.
+
+    Example:
+        >>> short_paths(["layer.0.self", "layer.1.self"]), short_paths(["self_attn", ""])
+        (['layer 0', 'layer 1'], ['self_attn', 'the model'])
+        >>> short_paths(["encoder.layers.0.self_attn", "decoder.layers.0.self_attn"])
+        ['encoder', 'decoder']
+    """
+    parts = [path.split(".") for path in paths]
+    if len(parts) > 1:
+        while min(map(len, parts)) > 1 and len({part[0] for part in parts}) == 1:
+            parts = [part[1:] for part in parts]
+        while min(map(len, parts)) > 1 and len({part[-1] for part in parts}) == 1:
+            parts = [part[:-1] for part in parts]
+        while min(map(len, parts)) > 1 and len({part[1] for part in parts}) == 1:
+            parts = [[part[0], *part[2:]] for part in parts]
+    return [_path(".".join(part)) for part in parts]
+
+
+def _path(text: str) -> str:
+    """A path that fits beside an axis; its end says more than its beginning."""
+    if not text or text.isdigit():
+        return f"layer {text}" if text else "the model"
+    letters = clusters(label(text))
+    return drawable("".join(letters if len(letters) <= PATH else ["…", *letters[1 - PATH :]]))
+
+
+def _points(size: str | float) -> float:
+    return FontProperties(size=size).get_size_in_points()
+
+
+def _spelled(char: str) -> str:
+    code = ord(char)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+@cache
+def _installed() -> frozenset[str]:
+    return frozenset(entry.name for entry in font_manager.fontManager.ttflist)
+
+
+@cache
+def _has_glyph(char: str, families: tuple[str, ...]) -> bool:
+    fonts = [font_manager.get_font(font_manager.findfont(family)) for family in families]
+    return any(font.get_char_index(ord(char)) for font in fonts)

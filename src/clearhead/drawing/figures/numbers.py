@@ -1,0 +1,183 @@
+"""A number for each query or for each head: a line, a strip per head, layers × heads."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from clearhead.drawing.figures import scales
+from clearhead.drawing.figures.cells import masked, side
+from clearhead.drawing.figures.lettering import LINE, entitle, families, name_axis, tick
+from clearhead.drawing.figures.paper import inches, one
+from clearhead.statistics import bins
+
+MOST_CELLS = 256
+PER_TOKEN, LEAST, MOST = 0.25, 3.2, 10.0
+WRITTEN = 0.36
+"""A number is written into a cell of so many inches or more."""
+
+
+class Quantity(NamedTuple):
+    """Something that there is a number of for each query.
+
+    Attributes:
+        name: what it is called on an axis.
+        unit: what it is counted in.
+    """
+
+    name: str
+    unit: str
+
+    def label(self) -> str:
+        """Name and unit, for an axis.
+
+        Example:
+            >>> Quantity("entropy", "nats").label()
+            'entropy (nats)'
+        """
+        return f"{self.name} ({self.unit})"
+
+
+QUANTITIES = {
+    "entropy": Quantity("entropy", "nats"),
+    "distance": Quantity("distance", "tokens"),
+    "max": Quantity("largest weight", "share of 1"),
+    "first": Quantity("weight on the first key", "share of 1"),
+    "previous": Quantity("weight on the token before", "share of 1"),
+}
+
+
+def line(
+    numbers: Tensor,
+    quantity: Quantity,
+    *,
+    title: str,
+    tokens: Sequence[str] | None,
+    log: bool,
+    most: int,
+    ax: object,
+) -> Axes:
+    """The number of each query of one head, (query_len,), as a line; NaN leaves it open."""
+    count = len(numbers)
+    means, detail = binned(numbers[None], most)
+    axes = one(ax, min(max(PER_TOKEN * count, LEAST), MOST) + 1.0, 3.2)
+    width = count / means.shape[1]
+    middles = (np.arange(means.shape[1]) + 0.5) * width - 0.5
+    few = count <= 2 * LEAST / PER_TOKEN
+    axes.plot(middles, masked(means[0], means[0].isnan()), marker="o" if few else "", markersize=4)
+    axes.set_xlim(-0.5, count - 0.5)
+    if log:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    tick(axes, "x", count, tokens)
+    name_axis(axes, "x", "\n".join(filter(None, ["query", detail])))
+    name_axis(axes, "y", quantity.label())
+    entitle(axes, title)
+    return axes
+
+
+def strips(
+    numbers: Tensor,
+    heads: Sequence[int],
+    quantity: Quantity,
+    *,
+    title: str,
+    tokens: Sequence[str] | None,
+    log: bool,
+    most: int,
+    ax: object,
+) -> Axes:
+    """The numbers of the queries of some heads, (heads, query_len), a strip each; NaN is white."""
+    count = numbers.shape[1]
+    means, detail = binned(numbers, most)
+    wide = min(max(PER_TOKEN * count, LEAST), MOST)
+    axes = one(ax, wide + 1.8, 0.25 * len(heads) + 1.6)
+    values = masked(means, means.isnan())
+    scale, extend = scales.upwards([values], log=log)
+    edges = (-0.5, count - 0.5, len(heads) - 0.5, -0.5)
+    image = axes.imshow(values, cmap=scales.NUMBERS, norm=scale, aspect="auto", extent=edges)
+    tick(axes, "x", count, tokens)
+    number(axes, "y", [str(head) for head in heads])
+    name_axis(axes, "x", "\n".join(filter(None, ["query", detail])))
+    name_axis(axes, "y", "head")
+    entitle(axes, title)
+    blank = "; white: padding" if bool(means.isnan().any()) else ""
+    scales.add_bar(image, [axes], quantity.label() + blank, extend)
+    return axes
+
+
+def by_layer(
+    layers: Sequence[Tensor],
+    names: Sequence[str],
+    heads: Sequence[int],
+    quantity: Quantity,
+    *,
+    log: bool,
+    ax: object,
+) -> Axes:
+    """A number for each head of each layer; layers may have fewer heads than others."""
+    values = torch.full((len(layers), len(heads)), torch.nan, dtype=torch.float64)
+    for row, each in enumerate(layers):
+        values[row, : len(each)] = each
+    array = masked(values, values.isnan())
+    axes = one(
+        ax, min(0.42 * len(heads) + 2.4, 14.0), min(max(0.32 * len(layers) + 1.2, 2.4), 14.0)
+    )
+    scale, extend = scales.upwards([array], log=log)
+    image = axes.imshow(array, cmap=scales.NUMBERS, norm=scale, aspect="auto")
+    number(axes, "x", [str(head) for head in heads])
+    number(axes, "y", names)
+    name_axis(axes, "x", "head")
+    blank = "; white: no such head" if bool(values.isnan().any()) else ""
+    scales.add_bar(image, [axes], f"mean {quantity.label()}" + blank, extend)
+    wide, high = inches(axes)
+    if wide / len(heads) >= WRITTEN and high / len(layers) >= WRITTEN / 2:
+        texts = [["" if np.isnan(v) else _brief(v) for v in line] for line in values.tolist()]
+        scales.write_numbers(axes, image, texts, "x-small")
+    return axes
+
+
+def _brief(value: float) -> str:
+    """A number in three letters or so.
+
+    Example:
+        >>> _brief(0.123), _brief(4.56), _brief(123.4)
+        ('0.12', '4.6', '123')
+    """
+    return (
+        f"{value:.2f}" if abs(value) < 1 else f"{value:.1f}" if abs(value) < 10 else f"{value:.0f}"
+    )
+
+
+def binned(numbers: Tensor, most: int) -> tuple[Tensor, str]:
+    """Means over neighbouring queries, as many as there is room for, and how many those are.
+
+    What is NaN does not count, unless there is nothing else.
+    """
+    numbers = numbers.detach().cpu().double()
+    count = numbers.shape[1]
+    columns = side(count, most)
+    if columns == count:
+        return numbers, ""
+    known = ~numbers.isnan()
+    place = bins(count, columns, numbers.device)
+    sums = numbers.new_zeros(len(numbers), columns).index_add_(
+        1, place, numbers.nan_to_num(nan=0.0)
+    )
+    counts = numbers.new_zeros(len(numbers), columns).index_add_(1, place, known.double())
+    sign = "=" if count % columns == 0 else "≈"
+    return sums / counts, f"one point {sign} the mean of {round(count / columns)} queries"
+
+
+def number(axes: Axes, axis: str, names: Sequence[str]) -> None:
+    """Write the names of rows or columns, as many as there is room for."""
+    room = inches(axes)[axis == "y"] * 72 / (10 * LINE)
+    every = max(1, -(-len(names) // max(1, int(room))))
+    places = list(range(0, len(names), every))
+    style = {"fontsize": "small", "parse_math": False, "fontfamily": list(families())}
+    set_ticks = axes.set_xticks if axis == "x" else axes.set_yticks
+    set_ticks(places, [names[place] for place in places], **style)

@@ -1,0 +1,87 @@
+"""Axes to draw on: those that the user gave, or those of a new figure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
+
+from clearhead.errors import ArgumentTypeError, ShapeError
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of so many inches.
+
+    It is one of pyplot's, as everywhere in Python: a notebook shows it, `plt.show()` opens it,
+    `plt.savefig()` writes it, and it is there until it is closed.
+    """
+    from matplotlib import pyplot
+
+    return pyplot.figure(figsize=(width, height), layout="constrained")
+
+
+def one(ax: object, width: float, height: float) -> Axes:
+    """The axes given, or those of a new figure.
+
+    Raises:
+        ArgumentTypeError: code `plot.axes`, for what is no axes.
+    """
+    if ax is None:
+        return new_figure(width, height).subplots()
+    return _an_axes(ax, "one of them")
+
+
+def given(ax: object, count: int, of: str) -> list[Axes]:
+    """The axes given, in order, of whatever shape their array is.
+
+    Raises:
+        ArgumentTypeError: code `plot.axes`, for something in it that is no axes.
+        ShapeError: code `plot.axes`, for more or fewer of them.
+    """
+    if isinstance(ax, np.ndarray):
+        flat: Sequence[Any] = ax.ravel().tolist()
+    else:
+        flat = ax if isinstance(ax, list | tuple) else [ax]
+    found = [_an_axes(each, f"{count} of them, {of}") for each in flat]
+    if len(found) != count:
+        raise ShapeError("plot.axes", f"ax must hold {count} axes, {of}; got {len(found)}.")
+    return found
+
+
+def array(axes: Sequence[Axes]) -> np.ndarray:
+    """Axes as an array of one dimension."""
+    found = np.empty(len(axes), dtype=object)
+    found[:] = axes
+    return found
+
+
+def figure_of(axes: Axes) -> Figure:
+    """The whole figure that axes are in."""
+    figure = axes.figure.figure  # a figure inside another has that one here, any other itself
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def inches(axes: Axes) -> tuple[float, float]:
+    """How wide and how high axes are now."""
+    box = axes.get_window_extent()
+    dots = figure_of(axes).dpi
+    return box.width / dots, box.height / dots
+
+
+def across(figure: Figure, row: SubplotSpec, widths: Sequence[float]) -> list[Axes]:
+    """A row of a figure as axes of different widths."""
+    inner = row.subgridspec(1, len(widths), width_ratios=widths)
+    return [figure.add_subplot(inner[0, place]) for place in range(len(widths))]
+
+
+def _an_axes(ax: object, expected: str) -> Axes:
+    if not isinstance(ax, Axes):
+        raise ArgumentTypeError(
+            "plot.axes",
+            f"ax must be matplotlib axes, {expected}, or None for a new figure; got "
+            f"{type(ax).__name__}.",
+        )
+    return ax

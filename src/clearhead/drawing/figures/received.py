@@ -1,0 +1,83 @@
+"""What each token receives from all queries together."""
+
+from collections.abc import Sequence
+
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from clearhead.drawing.figures import numbers, scales
+from clearhead.drawing.figures.cells import masked
+from clearhead.drawing.figures.lettering import (
+    MOST_LABELS,
+    entitle,
+    families,
+    name,
+    name_axis,
+    tick,
+)
+from clearhead.drawing.figures.paper import one
+
+MOST_BARS = 24
+UNIT = "attention received (sum of weights)"
+
+
+def bars(
+    received: Tensor, *, title: str, tokens: Sequence[str] | None, log: bool, ax: object
+) -> Axes:
+    """What each key gets, (kv_len,), as bars in order; of many keys, those that get most."""
+    count = len(received)
+    values = received.detach().cpu().double()
+    if count <= MOST_LABELS:
+        axes = one(ax, min(max(0.22 * count, 3.2), 12.0) + 0.8, 3.4)
+        axes.bar(range(count), values.tolist())
+        axes.set_xlim(-0.7, count - 0.3)
+        tick(axes, "x", count, tokens)
+        name_axis(axes, "x", "attended to (key)")
+        name_axis(axes, "y", UNIT)
+        if log:
+            axes.set_yscale("log")
+    else:
+        # What is no number is among the largest for `topk`, and would hide them.
+        most, places = values.nan_to_num(nan=0.0).topk(MOST_BARS)
+        axes = one(ax, 5.0, 0.2 * MOST_BARS + 1.0)
+        axes.barh(range(MOST_BARS), most.tolist())
+        top: list[int] = places.tolist()
+        names = [str(each) if tokens is None else f"{each} {name(tokens[each])}" for each in top]
+        style = {"fontsize": "small", "parse_math": False, "fontfamily": list(families())}
+        axes.set_yticks(range(MOST_BARS), names, **style)
+        axes.set_ylim(MOST_BARS - 0.3, -0.7)
+        name_axis(axes, "y", f"the {MOST_BARS} keys of {count} that receive most")
+        name_axis(axes, "x", UNIT)
+        if log:
+            axes.set_xscale("log")
+    entitle(axes, title)
+    return axes
+
+
+def by_layer(
+    layers: Sequence[Tensor],
+    names: Sequence[str],
+    *,
+    tokens: Sequence[str] | None,
+    log: bool,
+    most: int,
+    ax: object,
+) -> Axes:
+    """What each key gets in each layer, (kv_len,) each, a strip per layer."""
+    values = torch.stack([each.detach().cpu().double() for each in layers])
+    count = values.shape[1]
+    means, detail = numbers.binned(values, most)
+    wide = min(max(numbers.PER_TOKEN * count, numbers.LEAST), numbers.MOST)
+    axes = one(ax, wide + 2.4, 0.25 * len(layers) + 1.6)
+    array = masked(means, means.isnan())
+    scale, extend = scales.upwards([array], log=log)
+    edges = (-0.5, count - 0.5, len(layers) - 0.5, -0.5)
+    image = axes.imshow(array, cmap=scales.NUMBERS, norm=scale, aspect="auto", extent=edges)
+    tick(axes, "x", count, tokens)
+    numbers.number(axes, "y", names)
+    name_axis(
+        axes, "x", "\n".join(filter(None, ["attended to (key)", detail.replace("queries", "keys")]))
+    )
+    scales.add_bar(image, [axes], UNIT, extend)
+    return axes

@@ -1,0 +1,84 @@
+"""Numbers as colours, on scales whose lightness grows evenly and which the colour-blind read."""
+
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.image import AxesImage
+
+from clearhead.drawing.colours import ink
+from clearhead.drawing.figures.lettering import wrapped
+from clearhead.drawing.figures.paper import figure_of, inches
+
+WEIGHTS = "viridis"
+NUMBERS = "cividis"
+SIGNED = "PuOr_r"
+SHARES = "Blues"
+DECADES = 4
+"""How far below its largest number a logarithmic scale goes."""
+
+
+def upwards(values: Sequence[np.ndarray], *, log: bool) -> tuple[Normalize, str]:
+    """A scale from 0 to the largest number, or a logarithmic one, and the ends at which numbers lie
+    beyond it, as a colour bar has them.
+
+    What is below a logarithmic scale, 0 above all, has the colour of its lower end: it is small,
+    and not hidden.
+
+    Example:
+        >>> import numpy as np
+        >>> upwards([np.array([0.0, 0.5])], log=False)[0].vmax
+        0.5
+        >>> scale, extend = upwards([np.array([0.0, 0.5, 1.0])], log=True)
+        >>> scale.vmin, scale.vmax, extend, float(scale(0.0))
+        (0.5, 1.0, 'min', 0.0)
+    """
+    known = np.concatenate([np.ma.compressed(np.ma.masked_invalid(each)) for each in values])
+    top = float(known.max(initial=0.0)) or 1.0
+    if not log:
+        return Normalize(0.0, top), "neither"
+    above = known[known > 0]
+    bottom = max(float(above.min(initial=top)), top * 10.0**-DECADES)
+    if bottom == top:
+        bottom = top / 10
+    return LogNorm(bottom, top, clip=True), "min" if bool((known < bottom).any()) else "neither"
+
+
+def around_zero(values: np.ndarray) -> Normalize:
+    """A scale on which 0 is in the middle.
+
+    Example:
+        >>> import numpy as np
+        >>> scale = around_zero(np.array([-1.0, 3.0]))
+        >>> scale.vmin, scale.vmax
+        (-3.0, 3.0)
+    """
+    known = np.abs(np.ma.compressed(np.ma.masked_invalid(values)))
+    most = float(known.max(initial=0.0)) or 1.0
+    return Normalize(-most, most)
+
+
+def add_bar(image: AxesImage, axes: Sequence[Axes], label: str, extend: str) -> Colorbar:
+    """A colour bar beside the axes, with a unit."""
+    figure = figure_of(axes[0])
+    if len(axes) == 1:
+        bar = figure.colorbar(image, ax=axes[0], shrink=0.8, extend=extend)
+    else:
+        bar = figure.colorbar(image, ax=list(axes), shrink=0.6, aspect=30, extend=extend)
+    high = inches(axes[0])[1] if len(axes) == 1 else figure.get_size_inches()[1]
+    bar.set_label(wrapped(label, 0.8 * high, matplotlib.rcParams["axes.labelsize"]))
+    return bar
+
+
+def write_numbers(axes: Axes, image: AxesImage, texts: Sequence[Sequence[str]], size: str) -> None:
+    """Write a text into every cell of an image, in black or white, whichever is read better."""
+    papers = image.to_rgba(np.asarray(image.get_array()), bytes=True)
+    hidden = np.ma.getmaskarray(np.ma.masked_invalid(np.ma.asarray(image.get_array())))
+    for row, line in enumerate(texts):
+        for column, text in enumerate(line):
+            paper = (255, 255, 255) if hidden[row, column] else papers[row, column, :3].tolist()
+            colour = [channel / 255 for channel in ink((paper[0], paper[1], paper[2]))]
+            axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=size)

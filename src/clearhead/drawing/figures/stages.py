@@ -1,0 +1,206 @@
+"""The stages of a trace, from left to right."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from torch import Tensor
+
+from clearhead.arguments import check_switch
+from clearhead.drawing.figures import scales
+from clearhead.drawing.figures.lettering import LETTERS, entitle, tick
+from clearhead.drawing.figures.paper import across, array, given, inches, new_figure
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
+from clearhead.tracing import Step, Trace
+
+SHARES = ("weights", "dropped_weights")
+WRITTEN_ROWS, WRITTEN_COLUMNS = 12, 8
+CELL, LOW = 0.42, 0.3
+"""Inches of a cell with a number in it, wide and high."""
+
+LEAST, PANEL = 1.5, 2.2
+"""Inches of a stage: of the narrowest, and of one without numbers."""
+
+MARGIN, BAR, ABOVE, BELOW = 0.35, 0.9, 0.7, 0.4
+"""Inches between stages, for a colour bar, a title, and the name of an axis."""
+
+LETTER = 0.08
+"""Inches of a letter of a token."""
+
+ACROSS = 12.0
+"""Inches; then a new row begins."""
+
+WRITTEN = 0.33
+"""A number is written into a cell of so many inches or more."""
+HATCH = "#C0C0C0"
+TOKENS_OF = {
+    "query_len": "queries",
+    "tokens": "queries",
+    "kv_len": "keys",
+    "source_tokens": "keys",
+}
+
+
+def of_trace(
+    trace: Trace,
+    stages: Sequence[str] | None = None,
+    *,
+    sample: int = 0,
+    head: int = 0,
+    log: bool = False,
+    ax: object = None,
+) -> np.ndarray:
+    """What `Trace.plot` draws: an array of axes, one for each stage."""
+    check_switch("log", log)
+    steps = _chosen(trace, stages)
+    parts = [trace._part(step, sample, head)[0] for step in steps]
+    if min(part.numel() for part in parts) == 0:
+        raise ArgumentError("plot.empty", "there is nothing to draw: a stage holds no numbers.")
+    hidden = (trace._part(trace.steps["masked_scores"], sample, head)[0] == -np.inf).cpu().numpy()
+    if ax is None:
+        axes, named = _laid_out(trace, steps, parts)
+    else:
+        axes, named = given(ax, len(steps), "one for each stage"), set(range(len(steps)))
+    for place, (each, step, part) in enumerate(zip(axes, steps, parts, strict=True)):
+        _draw(each, step, part, hidden, log=log, planned=ax is None)
+        _label(each, trace, step, rows=place in named)
+    return array(axes)
+
+
+def _chosen(trace: Trace, stages: Sequence[str] | None) -> list[Step]:
+    """The stages asked for; without a wish those that are not merely repeated."""
+    if stages is None:
+        return [step for step in trace.steps.values() if step.same_as is None]
+    if isinstance(stages, str) or not isinstance(stages, Sequence):
+        raise ArgumentTypeError(
+            "plot.stages", f"stages must be a list of names, or None; got {stages!r}."
+        )
+    if not stages:
+        raise ArgumentError(
+            "plot.stages", "stages must name one stage or more, or be None; got none."
+        )
+    for each in stages:
+        if each not in trace.steps:
+            raise SelectionError(
+                "trace.stage", f"there is no stage {each!r}; there are {', '.join(trace.steps)}."
+            )
+    return [trace.steps[each] for each in stages]
+
+
+def _laid_out(
+    trace: Trace, steps: Sequence[Step], parts: Sequence[Tensor]
+) -> tuple[list[Axes], set[int]]:
+    """Axes as wide as their stages have columns, in as many rows as it takes, and which of them
+    name their tokens on the left: the first of a row, and those of other tokens than their
+    neighbour on the left."""
+    words = {kind: _words(trace, kind) for kind in TOKENS_OF}
+    lengths = {kind: 2 if texts is None else max(map(len, texts)) for kind, texts in words.items()}
+    rows: list[list[int]] = []
+    widths: list[float] = []
+    named: set[int] = set()
+    taken = 0.0
+    for place, (step, part) in enumerate(zip(steps, parts, strict=True)):
+        kind = step.axes[-2]
+        left = LETTER * min(lengths[kind], LETTERS)
+        wide = _size(part)[0] + MARGIN
+        fresh = not rows or taken + wide > ACROSS
+        before = None if fresh else steps[place - 1].axes[-2]
+        if before is None or words[kind] != words[before]:
+            named.add(place)
+            wide += left
+        if fresh:
+            rows.append([])
+            taken = 0.0
+        rows[-1].append(place)
+        widths.append(wide)
+        taken += wide
+    below = BELOW + LETTER * min(max(lengths.values()), LETTERS)
+    highs = [max(_size(parts[place])[1] for place in row) + ABOVE + below for row in rows]
+    width = max(sum(widths[place] for place in row) for row in rows)
+    figure = new_figure(width, sum(highs))
+    spec = figure.add_gridspec(len(rows), 1, height_ratios=highs)
+    axes: list[Axes] = []
+    for number, row in enumerate(rows):
+        ratios = [widths[place] for place in row]
+        spare = width - sum(ratios)
+        # What is left of a row stays empty, so that cells are about equally large in all rows.
+        made = across(figure, spec[number, 0], [*ratios, spare] if spare > MARGIN else ratios)
+        axes += made[: len(row)]
+        for rest in made[len(row) :]:
+            rest.set_axis_off()
+    return axes, named
+
+
+def _size(part: Tensor) -> tuple[float, float]:
+    """Width and height of a stage, in inches."""
+    rows, columns = part.shape
+    if _has_room_for_numbers(part):
+        return max(CELL * columns, LEAST), LOW * max(rows, 4)
+    return PANEL + BAR, PANEL
+
+
+def _has_room_for_numbers(part: Tensor) -> bool:
+    return part.shape[0] <= WRITTEN_ROWS and part.shape[1] <= WRITTEN_COLUMNS
+
+
+def _draw(
+    axes: Axes, step: Step, part: Tensor, hidden: np.ndarray, *, log: bool, planned: bool
+) -> None:
+    """A stage as an image, with its numbers where there is room for them."""
+    numbers = part.detach().cpu().double().numpy()
+    is_shares = step.name in SHARES
+    blank = hidden if is_shares else numbers == -np.inf
+    values = np.ma.MaskedArray(numbers, mask=blank)
+    scale: Normalize
+    if is_shares:
+        scale, extend = scales.upwards([values], log=log)
+    else:
+        scale, extend = scales.around_zero(values), "neither"
+    colours = scales.WEIGHTS if is_shares else scales.SIGNED
+    image = axes.imshow(values, cmap=colours, norm=scale, aspect="auto")
+    # White is the middle of a scale around 0, so that what is hidden is hatched.
+    axes.patch.set(hatch="////", edgecolor=HATCH)
+    wide, high = inches(axes)
+    entitle(axes, f"{step.name}\n{step.formula}", size="small")
+    fits = planned or min(wide / part.shape[1], 2 * high / part.shape[0]) >= WRITTEN
+    if _has_room_for_numbers(part) and fits:
+        texts = [
+            ["" if gone else _written(value) for value, gone in zip(row, line, strict=True)]
+            for row, line in zip(numbers.tolist(), blank.tolist(), strict=True)
+        ]
+        scales.write_numbers(axes, image, texts, "x-small")
+        return
+    words = ["share of 1"] * is_shares + ["hatched: hidden"] * bool(blank.any())
+    scales.add_bar(image, [axes], "; ".join(words), extend)
+
+
+def _written(value: float) -> str:
+    """A number to two places.
+
+    Example:
+        >>> _written(-0.001), _written(-1.0)
+        ('0.00', '−1.00')
+    """
+    text = f"{value:.2f}"
+    return text.removeprefix("-") if text == "-0.00" else text.replace("-", "−")
+
+
+def _label(axes: Axes, trace: Trace, step: Step, *, rows: bool) -> None:
+    """Tokens, or the name of what the axis counts."""
+    sizes = step.tensor.shape[-2:]
+    if rows:
+        tick(axes, "y", sizes[0], _words(trace, step.axes[-2]))
+    else:
+        axes.set_yticks([])
+    kind = step.axes[-1]
+    tick(axes, "x", sizes[1], _words(trace, kind))
+    if kind not in TOKENS_OF:
+        axes.set_xlabel(kind, fontsize="small")
+
+
+def _words(trace: Trace, kind: str) -> list[str] | None:
+    """The tokens along an axis of this name, which a trace has with their places in front."""
+    labels = {"queries": trace.tokens, "keys": trace.source_tokens}.get(TOKENS_OF.get(kind, ""), [])
+    words = [label.partition(" ")[2] for label in labels]
+    return words if any(words) else None

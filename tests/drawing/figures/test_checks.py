@@ -1,0 +1,155 @@
+"""What a figure is not drawn of, and what is said then."""
+
+import re
+
+import pytest
+import torch
+
+import clearhead as ch
+from tests.drawing.figures.drawn import matrix
+
+
+def seen() -> ch.Seen[ch.AttentionMatrix]:
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    with ch.watch(layer) as found:
+        layer(torch.randn(1, 5, 8))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["maps", "", None, 3, ["map"]])
+def test_a_kind_that_there_is_not(kind: object) -> None:
+    words = "kind must be one of map, entropy, distance, max, first, previous, received; got "
+    for thing in (matrix(), matrix().summary(), seen()):
+        with pytest.raises(ch.ArgumentError, match=re.escape(f"{words}{kind!r}.")) as refusal:
+            thing.plot(kind)  # type: ignore[arg-type]
+        assert refusal.value.code == "plot.kind"
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        ("entropy", {"source_tokens": ["a"] * 7}),
+        ("received", {"cells": 3}),
+        ("map", {"tokens": ["a"] * 7}),
+        ("map", {"source_tokens": ["a"] * 7}),
+    ],
+)
+def test_options_that_a_kind_has_no_use_for(kind: str, option: dict[str, object]) -> None:
+    with pytest.raises(ch.ArgumentError, match="leave") as refusal:
+        matrix().plot(kind, **option)  # type: ignore[arg-type]
+    assert refusal.value.code == "plot.option"
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [("map", {"tokens": ["a"] * 5}), ("entropy", {"tokens": ["a"] * 5}), ("entropy", {"cells": 3})],
+)
+def test_options_of_a_watch(kind: str, option: dict[str, object]) -> None:
+    name = next(iter(option))
+    words = f"{name} has no meaning for kind={kind!r} here; leave it out"
+    with pytest.raises(ch.ArgumentError, match=words) as refusal:
+        seen().plot(kind, **option)  # type: ignore[arg-type]
+    assert refusal.value.code == "plot.option"
+
+
+def test_the_cells_of_a_summary_are_there_already() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    with ch.watch(layer, keep="summary") as found:
+        layer(torch.randn(1, 5, 8))
+    with pytest.raises(ch.ArgumentError, match="has the cells that it was made with") as refusal:
+        found.plot(cells=3)
+    assert refusal.value.code == "plot.option"
+
+
+@pytest.mark.parametrize("head", [6, -7, 1.0, True, "0", [], [0, 6], [True]])
+def test_heads_that_are_not_there(head: object) -> None:
+    for kind in ("map", "entropy", "received"):
+        with pytest.raises(ch.SelectionError, match=r"head must be a whole number.* 0 to 5") as no:
+            matrix().plot(kind, head=head)  # type: ignore[arg-type]
+        assert no.value.code == "plot.part"
+
+
+@pytest.mark.parametrize("sample", [2, -3, "first", 0.0])
+def test_samples_that_are_not_there(sample: object) -> None:
+    words = f"sample must be a whole number from 0 to 1; got {sample!r}"
+    with pytest.raises(ch.SelectionError, match=re.escape(words)) as refusal:
+        matrix().plot(sample=sample)  # type: ignore[arg-type]
+    assert refusal.value.code == "plot.part"
+
+
+def test_heads_and_samples_of_a_watch() -> None:
+    for kind in ("map", "entropy", "received"):
+        with pytest.raises(ch.SelectionError, match="heads must be a whole number from 0 to 1"):
+            seen().plot(kind, heads=[2])
+        with pytest.raises(ch.SelectionError, match="sample must be a whole number from 0 to 0"):
+            seen().plot(kind, sample=1)
+
+
+def test_heads_that_only_some_layers_have() -> None:
+    model = torch.nn.Sequential(
+        ch.MultiHeadAttention(8, num_heads=4), ch.MultiHeadAttention(8, num_heads=2)
+    )
+    with ch.watch(model) as found:
+        model(torch.randn(1, 5, 8))
+    for kind in ("map", "entropy"):
+        with pytest.raises(ch.SelectionError, match="from 0 to 1; got 3"):
+            found.plot(kind, heads=[3])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "error", "words"),
+    [
+        (["a"] * 6, ch.ShapeError, "tokens must hold a word for each query, 7; got 6"),
+        ("abcdefg", ch.ArgumentTypeError, "tokens must be a list of strings; got str"),
+        (range(7), ch.ArgumentTypeError, "tokens must be strings; got int among them"),
+        (torch.arange(7), ch.ArgumentTypeError, "tokens must be a list of strings; got Tensor"),
+    ],
+)
+def test_tokens(tokens: object, error: type[ch.ClearheadError], words: str) -> None:
+    with pytest.raises(error, match=words) as refusal:
+        matrix().plot(head=0, tokens=tokens)  # type: ignore[arg-type]
+    assert refusal.value.code == "plot.tokens"
+
+
+def test_tokens_of_keys() -> None:
+    weights = matrix(query_len=3, kv_len=5)
+    with pytest.raises(
+        ch.ShapeError, match="source_tokens must hold a word for each key, 5; got 3"
+    ):
+        weights.plot(head=0, source_tokens=["a"] * 3)
+
+
+@pytest.mark.parametrize("kind", ["map", "entropy", "received"])
+def test_nothing_to_draw(kind: str) -> None:
+    for sizes in ({"query_len": 0}, {"kv_len": 0}):
+        query = torch.zeros(1, 2, sizes.get("query_len", 3), 4)
+        key = torch.zeros(1, 2, sizes.get("kv_len", 3), 4)
+        with pytest.raises(ch.ArgumentError, match="there is nothing to draw: batch=1") as no:
+            ch.AttentionMatrix(query, key).plot(kind)
+        assert no.value.code == "plot.empty"
+
+
+def test_log_is_a_switch() -> None:
+    for thing in (matrix(), seen()):
+        with pytest.raises(
+            ch.ArgumentTypeError, match="log must be True or False; got 'yes'"
+        ) as no:
+            thing.plot(log="yes")  # type: ignore[arg-type]
+        assert no.value.code == "log.type"
+
+
+@pytest.mark.parametrize("layers", ["one", 0, 3.0])
+def test_layers_are_a_list(layers: object) -> None:
+    words = f"layers must be a list of paths or numbers; got {layers!r}"
+    with pytest.raises(ch.ArgumentTypeError, match=re.escape(words)) as refusal:
+        seen().plot(layers=layers)  # type: ignore[arg-type]
+    assert refusal.value.code == "plot.layers"
+
+
+def test_layers_that_are_not_there() -> None:
+    with pytest.raises(ch.ArgumentError, match="layers must be one or more; there is none") as no:
+        seen().plot(layers=[])
+    assert no.value.code == "plot.layers"
+    with pytest.raises(ch.SelectionError, match="1 modules attended; there is no 7") as no:
+        seen().plot("entropy", layers=[7])
+    assert no.value.code == "watch.layer"

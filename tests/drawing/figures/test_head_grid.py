@@ -1,0 +1,104 @@
+"""Grids of heads: every map is its head's matrix, all on one scale."""
+
+import pytest
+import torch
+from torch import nn
+
+import clearhead as ch
+from tests.drawing.figures.drawn import bar_label, matrix, numbers
+
+
+class Model(nn.Module):
+    """Layers of different numbers of heads, the last of which attends twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+        self.two = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2)
+        self.three = ch.MultiHeadAttention(8, num_heads=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.three(self.three(self.two(self.one(x))))
+
+
+def seen() -> ch.Seen[ch.AttentionMatrix]:
+    model = Model()
+    with ch.watch(model) as found:
+        model(5 * torch.randn(2, 7, 8))
+    return found
+
+
+def test_a_map_for_each_head() -> None:
+    weights = matrix(mask=ch.causal())
+    axes = weights.plot(sample=1)
+    assert axes.shape == (6,)
+    for head, each in enumerate(axes):
+        drawn = numbers(each)
+        assert drawn.nan_to_num(0.0).equal(weights[1, head].double())
+        assert each.get_title() == f"head {head}"
+        assert each.images[0].norm.vmax == float(weights[1].max())
+    assert bar_label(axes[0]) == "attention weight (share of 1) white: hidden"
+
+
+def test_some_heads() -> None:
+    weights = matrix()
+    axes = weights.plot(head=[4, -6])
+    assert [each.get_title() for each in axes] == ["head 4", "head 0"]
+    assert numbers(axes[1]).equal(weights[0, 0].double())
+
+
+def test_many_tokens_are_pooled_into_small_maps() -> None:
+    weights = matrix(batch=1, heads=2, kv_heads=2, query_len=130, kv_len=130)
+    axes = weights.plot()
+    pooled = weights.pool(44, 44)
+    sizes = (torch.arange(130) * 44 // 130).bincount()
+    for head, each in enumerate(axes):
+        assert numbers(each).equal((pooled[0, head] / sizes[:, None]).double())
+    figure = axes[0].figure
+    assert figure.get_supxlabel() == "attended to (key); one cell ≈ 3 × 3 tokens"
+
+
+def test_layers_and_heads() -> None:
+    found = seen()
+    axes = found.plot(layers=["one", 1], sample=1)
+    assert axes.shape == (2, 4)
+    assert [[each is None for each in row] for row in axes] == [
+        [False, False, True, True],
+        [False, False, False, False],
+    ]
+    for row, name in enumerate(["one", "two"]):
+        for head in range(found[name].shape[1]):
+            drawn = numbers(axes[row, head]).nan_to_num(0.0)
+            assert drawn.equal(found[name][1, head].double())
+        assert axes[row, 0].get_ylabel() == name
+    some = found.plot(layers=[1], heads=[3, 1])
+    assert some.shape == (1, 2)
+    assert numbers(some[0, 0]).equal(found["two"][0, 3].double())
+
+
+def test_a_module_that_attended_several_times_says_so() -> None:
+    with pytest.raises(ch.SelectionError, match=r"'three' attended 2 times") as refusal:
+        seen().plot()
+    assert refusal.value.code == "watch.several"
+
+
+def test_given_axes_are_for_each_head_of_each_layer() -> None:
+    from matplotlib.figure import Figure
+
+    found = seen()
+    axes = Figure().subplots(2, 3)
+    drawn = found.plot(layers=[0, 1], ax=axes)
+    assert drawn[1, 3] is axes[1, 2]
+    with pytest.raises(ch.ShapeError, match="6 axes, one for each head of each layer; got 4"):
+        found.plot(layers=[0, 1], ax=Figure().subplots(2, 2))
+
+
+def test_summaries_have_the_maps_that_the_watch_kept() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    with ch.watch(layer, keep="summary") as found:
+        layer(torch.randn(1, 70, 8))
+    axes = found.plot()
+    pooled = found[0].pooled
+    assert pooled is not None
+    queries = (torch.arange(70) * 64 // 70).bincount()
+    assert numbers(axes[0, 1]).equal((pooled[0, 1] / queries[:, None]).double())

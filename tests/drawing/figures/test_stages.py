@@ -1,0 +1,116 @@
+"""The stages of a trace: every panel is its stage."""
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+import clearhead as ch
+from clearhead import ladder
+from tests.drawing.figures.drawn import bar_label, blank, numbers, same, words
+
+SIX = ["The", "cat", "sat", "on", "the", "mat"]
+
+
+def traced(tokens: int = 6) -> ch.Trace:
+    layer = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2, mask=ch.causal())
+    words = SIX if tokens == 6 else None
+    return ch.trace(layer, torch.randn(2, tokens, 8), tokens=words)
+
+
+def part(trace: ch.Trace, name: str, sample: int, head: int) -> torch.Tensor:
+    """The stage of one sample and head; two query heads share a key."""
+    tensor = trace[name].detach().double()[sample]
+    return tensor if tensor.ndim == 2 else tensor[head // 2 if name in ("key", "value") else head]
+
+
+@pytest.mark.parametrize("tokens", [6, 23])
+def test_every_panel_is_its_stage(tokens: int) -> None:
+    trace = traced(tokens)
+    axes = trace.plot(sample=1, head=3)
+    names = [name for name, step in trace.steps.items() if step.same_as is None]
+    assert [each.get_title().split("\n")[0] for each in axes] == names
+    hidden = ~torch.ones(tokens, tokens).tril().bool()
+    for name, each in zip(names, axes, strict=True):
+        expected = part(trace, name, 1, 3)
+        if name in ("masked_scores", "weights"):
+            assert blank(each).equal(hidden)
+            expected = expected.masked_fill(hidden, torch.nan)
+            assert each.patch.get_hatch()
+        same(numbers(each), expected)
+        low, high = each.images[0].get_clim()
+        assert low == (0.0 if name == "weights" else -high)
+
+
+def test_small_stages_have_their_numbers() -> None:
+    trace = traced()
+    (axes,) = trace.plot(["weights"])
+    weights = trace["weights"][0, 0].detach()
+    written = [text.get_text() for text in axes.texts]
+    assert written == [
+        f"{float(weights[row, key]):.2f}" if key <= row else ""
+        for row in range(6)
+        for key in range(6)
+    ]
+    assert words(axes, "x") == words(axes, "y") == SIX
+    (long,) = traced(23).plot(["weights"])
+    assert not long.texts
+    assert bar_label(long) == "share of 1 hatched: hidden"
+
+
+def test_stages_in_the_order_asked_for() -> None:
+    trace = traced()
+    axes = trace.plot(["weights", "dropped_weights", "query"])
+    titles = [each.get_title().split("\n")[0] for each in axes]
+    assert titles == ["weights", "dropped_weights", "query"]
+    assert words(axes[0], "y") == SIX
+    assert words(axes[1], "y") == []  # those of its neighbour
+
+
+def test_queries_and_keys_of_their_own() -> None:
+    rung = ladder.CrossAttention(3, head_dim=2, value_head_dim=2)
+    trace = ch.trace(
+        rung, torch.randn(2, 3), torch.randn(5, 3), tokens=["a", "b"], source_tokens=list("vwxyz")
+    )
+    axes = dict(
+        zip(["query", "key", "weights"], trace.plot(["query", "key", "weights"]), strict=True)
+    )
+    assert words(axes["query"], "y") == words(axes["weights"], "y") == ["a", "b"]
+    assert words(axes["key"], "y") == words(axes["weights"], "x") == list("vwxyz")
+
+
+def test_in_given_axes() -> None:
+    figure = Figure(figsize=(12, 3))
+    axes = figure.subplots(1, 2)
+    assert traced().plot(["scores", "weights"], ax=axes).tolist() == axes.tolist()
+    with pytest.raises(ch.ShapeError, match="2 axes, one for each stage; got 1") as refusal:
+        traced().plot(["scores", "weights"], ax=axes[0])
+    assert refusal.value.code == "plot.axes"
+
+
+def test_a_logarithmic_scale_is_for_the_weights() -> None:
+    scores, weights = traced().plot(["scores", "weights"], log=True)
+    assert type(weights.images[0].norm).__name__ == "LogNorm"
+    assert type(scores.images[0].norm).__name__ == "Normalize"
+
+
+def test_what_is_refused() -> None:
+    trace = traced()
+    with pytest.raises(ch.SelectionError, match="there is no stage 'weight'; there are x") as no:
+        trace.plot(["weight"])
+    assert no.value.code == "trace.stage"
+    with pytest.raises(ch.SelectionError, match="there are 4 along num_heads; got 7") as no:
+        trace.plot(head=7)
+    assert no.value.code == "trace.part"
+    with pytest.raises(ch.ArgumentTypeError, match="stages must be a list of names, or None") as no:
+        trace.plot("weights")
+    assert no.value.code == "plot.stages"
+    with pytest.raises(ch.ArgumentError, match="must name one stage or more") as no:
+        trace.plot([])
+    assert no.value.code == "plot.stages"
+    with pytest.raises(ch.ArgumentTypeError, match="log must be True or False; got 1") as no:
+        trace.plot(log=1)  # type: ignore[arg-type]
+    assert no.value.code == "log.type"
+    empty = ch.trace(ch.attend, torch.zeros(0, 2), torch.zeros(3, 2), torch.zeros(3, 2))
+    with pytest.raises(ch.ArgumentError, match="a stage holds no numbers") as no:
+        empty.plot()
+    assert no.value.code == "plot.empty"
