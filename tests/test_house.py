@@ -19,7 +19,6 @@ FLOORS = {
     "errors": 0,
     "shapes": 0,
     "arguments": 1,
-    "showing": 0,
     "words": 0,
     "showing": 0,
     "masks": 1,
