@@ -352,6 +352,11 @@ def _places(run: Run, layer: Layer, texts: tuple[int | None, int | None]) -> tup
             "page.type",
             f"a page shows an AttentionMatrix or a Summary; got {type(layer.seen).__name__}.",
         )
+    samples = _samples(layer.seen)
+    if not 0 <= run.sample < samples:
+        raise ArgumentError(
+            "page.sample", f"sample must be a number from 0 to below {samples}; got {run.sample}."
+        )
     query_len, kv_len = _lengths(layer.seen)
     found = places(
         layer.name,
@@ -364,6 +369,12 @@ def _places(run: Run, layer: Layer, texts: tuple[int | None, int | None]) -> tup
         each._replace(text=None if each.text is None else texts[each.text]) for each in found
     )
     return first, second
+
+
+def _samples(seen: Attended) -> int:
+    if isinstance(seen, Summary):
+        return len(seen.entropy) if seen.entropy.ndim == 3 else 1
+    return seen.problem.batch
 
 
 def _lengths(seen: Attended) -> tuple[int, int]:
@@ -440,11 +451,6 @@ def _summary(layer: Layer, sample: int, text: Text | None, progress: Progress) -
 def _of_sample(summary: Summary, sample: int) -> Summary:
     """One sample of a summary, with axes of batch and heads, whatever it had."""
     missing = 3 - summary.entropy.ndim
-    batch = 1 if missing else len(summary.entropy)
-    if not 0 <= sample < batch:
-        raise ArgumentError(
-            "page.sample", f"sample must be a number from 0 to below {batch}; got {sample}."
-        )
 
     def one(tensor: Any) -> Any:
         if tensor is None:
