@@ -130,7 +130,7 @@ class Report:
                 # Red on white or on black is hard to read; white on red is not.
                 f"<p><b style='background:#b00020;color:#fff;padding:1px 6px;border-radius:4px'>"
                 f"✗ {html.escape(each.code)}</b> {html.escape(each.sentence)}</p>"
-                f"<div style='overflow-x:auto'><table>{cells}</table></div>"
+                f"<div style='overflow-x:auto' tabindex='0'><table>{cells}</table></div>"
             )
         for mark, texts in (("✓", self.passed), ("–", self.skipped), ("told:", self.told)):
             parts += [f"<div>{mark} {html.escape(text)}</div>" for text in texts]

@@ -54,6 +54,11 @@ def title(*children: "str | Html") -> Html:
     return element("div", *children, style="margin:2px 0;font-weight:600")
 
 
+def scrolling(*children: "str | Html", style: str = "") -> Html:
+    """What may be wider than its cell; the keyboard moves it as well."""
+    return element("div", *children, style=f"{style}overflow-x:auto;max-width:100%", tabindex=0)
+
+
 def table(heading: Iterable["str | Html"], rows: Iterable[Iterable["str | Html"]]) -> Html:
     """A table; the first cell of a row is its heading."""
     cell = (

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead.drawing.inline.maps import PAIRS, Maps, maps_of
-from clearhead.drawing.inline.markup import Html, element, frame, line, table, title
+from clearhead.drawing.inline.markup import Html, element, frame, line, scrolling, table, title
 from clearhead.drawing.inline.pictures import enlarged, picture, shade, side_by_side
 from clearhead.drawing.labels import label
 from clearhead.matrix import AttentionMatrix
@@ -93,8 +93,11 @@ def seen_html(seen: "Seen[Any]") -> str:
     notes = [_legend(drawn) or _unseen(shown[0]), *_which(shown[0], drawn)]
     if len(seen.layers) > MOST_LAYERS:
         notes.append(f"{len(seen.layers) - MOST_LAYERS} more layers are not drawn.")
-    scroll = element("div", table(heading, rows), style="overflow-x:auto")
-    return frame(title(words), scroll, line(" ".join(filter(None, notes)), small=True))
+    return frame(
+        title(words),
+        scrolling(table(heading, rows)),
+        line(" ".join(filter(None, notes)), small=True),
+    )
 
 
 def _shown(seen: "Seen[Any]", name: str, calls: Sequence[Any]) -> "AttentionMatrix | Summary":

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from clearhead.drawing.inline.markup import Html, element, frame, line, title
+from clearhead.drawing.inline.markup import Html, element, frame, line, scrolling, title
 from clearhead.telling import MOST_COLUMNS, MOST_ROWS, number, table
 from clearhead.tracing import Step, Trace
 
@@ -57,8 +57,9 @@ def _stage(trace: Trace, step: Step) -> Html:
         few = rows <= MOST_ROWS and columns <= MOST_COLUMNS
         numbers = _table(trace, step, part) if few else line(table(part, [], "")[0], small=True)
         parts = [line(step.formula, small=True), numbers]
-    style = "display:inline-block;vertical-align:top;margin:6px 24px 6px 0;max-width:100%"
-    return element("div", heading, *parts, style=f"{style};overflow-x:auto")
+    style = "display:inline-block;vertical-align:top;margin:6px 0;padding-right:24px;"
+    style += "box-sizing:border-box;"
+    return scrolling(heading, *parts, style=style)
 
 
 def _table(trace: Trace, step: Step, part: Tensor) -> Html:
