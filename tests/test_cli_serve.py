@@ -71,8 +71,7 @@ def test_it_serves_until_it_is_stopped(number: int, run: Path) -> None:
     finally:
         process.kill()
     assert complaints == ""
-    assert rest == "Stopped.
-"
+    assert rest == "Stopped.\n"
     assert process.returncode == 0
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(address)
