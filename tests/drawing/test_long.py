@@ -29,7 +29,7 @@ def reading() -> LongReading:
     before = alike.clone()
     before[1] += 20 * torch.eye(60).roll(-1, dims=1)
     summaries = {0: summary(alike), 1: summary(before)}
-    return LongReading(TOKENS, ("a.0", "a.1"), (2, 2), summaries)
+    return LongReading(TOKENS, ("a.0", "a.1"), (2, 2), summaries, Seen("", "summary"))
 
 
 @pytest.fixture
