@@ -11,6 +11,7 @@ from torch import Tensor
 from clearhead import AttentionMatrix, Summary, causal, roles
 from clearhead.drawing.long import LongScreens
 from clearhead.integrations.huggingface import LongReading
+from clearhead.seen import Seen
 
 TOKENS = tuple(f"w{place}" if place % 5 else "\x1b[it]" for place in range(60))
 
