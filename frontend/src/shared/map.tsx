@@ -301,7 +301,7 @@ export function HeatMap(props: MapProps) {
       hover.value = next;
       viewport.value = including(view, next, rows, columns);
     } else if (event.key === "+" || event.key === "=" || event.key === "-") {
-      const { query, key } = cursor.current;
+      const { query, key } = cursor.current.query === null ? pinned.peek() : cursor.current;
       viewport.value = moved(view, rows, columns, {
         zoom: event.key === "-" ? 1 / 1.5 : 1.5,
         row: query === null ? 0.5 : share(query - view.row, view.rows),

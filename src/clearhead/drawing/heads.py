@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead import stages
 from clearhead.drawing.page import write_page
 from clearhead.drawing.payload import Deflated, Payload, deflated
 from clearhead.drawing.rounding import BYTE, WORD, Rounded, rounded
@@ -352,6 +353,11 @@ def _places(run: Run, layer: Layer, texts: tuple[int | None, int | None]) -> tup
             "page.type",
             f"a page shows an AttentionMatrix or a Summary; got {type(layer.seen).__name__}.",
         )
+    samples = _samples(layer.seen)
+    if not 0 <= run.sample < samples:
+        raise ArgumentError(
+            "page.sample", f"sample must be a number from 0 to below {samples}; got {run.sample}."
+        )
     query_len, kv_len = _lengths(layer.seen)
     found = places(
         layer.name,
@@ -364,6 +370,12 @@ def _places(run: Run, layer: Layer, texts: tuple[int | None, int | None]) -> tup
         each._replace(text=None if each.text is None else texts[each.text]) for each in found
     )
     return first, second
+
+
+def _samples(seen: Attended) -> int:
+    if isinstance(seen, Summary):
+        return len(seen.entropy) if seen.entropy.ndim == 3 else 1
+    return seen.problem.batch
 
 
 def _lengths(seen: Attended) -> tuple[int, int]:
@@ -408,12 +420,9 @@ def _weights(matrix: AttentionMatrix, sample: int, every: int = 1) -> tuple[Tens
         heads = torch.arange(problem.num_heads, device=matrix.device)
         columns = torch.arange(problem.kv_len, device=matrix.device)
         chosen = torch.tensor([sample], device=matrix.device)
-        hidden = masked_scores(problem, chosen, heads, rows, columns)[0] == -torch.inf
-        index = (sample, slice(None), rows)[4 - matrix.ndim :]
-        if matrix.ndim == 2:
-            index = (rows,)
-        weights = matrix[index]
-    return weights.reshape(hidden.shape), hidden
+        scores = masked_scores(problem, chosen, heads, rows, columns)
+        weights = stages.weights(scores, problem.sinks)
+    return weights[0], scores[0] == -torch.inf
 
 
 def _summary(layer: Layer, sample: int, text: Text | None, progress: Progress) -> Summary:
@@ -440,11 +449,6 @@ def _summary(layer: Layer, sample: int, text: Text | None, progress: Progress) -
 def _of_sample(summary: Summary, sample: int) -> Summary:
     """One sample of a summary, with axes of batch and heads, whatever it had."""
     missing = 3 - summary.entropy.ndim
-    batch = 1 if missing else len(summary.entropy)
-    if not 0 <= sample < batch:
-        raise ArgumentError(
-            "page.sample", f"sample must be a number from 0 to below {batch}; got {sample}."
-        )
 
     def one(tensor: Any) -> Any:
         if tensor is None:

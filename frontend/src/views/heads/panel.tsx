@@ -274,13 +274,15 @@ function words(
     const value = weight < 0 ? "hidden by the mask" : `${percent(weight)}${doubt}`;
     return `${name(queryToken, query)} → ${name(keyToken, key)}: ${value}`;
   }
-  if (!tile) return "";
+  const pair = `${name(queryToken, query)} → ${name(keyToken, key)}`;
+  if (!tile) return pair;
   const tall = (tile.rows[1] - tile.rows[0]) / tile.cells[0];
   const wide = (tile.columns[1] - tile.columns[0]) / tile.cells[1];
   const row = Math.floor((query - tile.rows[0]) / tall);
   const column = Math.floor((key - tile.columns[0]) / wide);
-  const value = tile.values[row * tile.cells[1] + column];
-  if (value === undefined) return "";
+  const within = row >= 0 && row < tile.cells[0] && column >= 0 && column < tile.cells[1];
+  if (!within) return pair;
+  const value = tile.values[row * tile.cells[1] + column]!;
   const range = (first: number, size: number, at: number, most: number) => {
     const from = Math.max(0, Math.round(first + size * at));
     const to = Math.min(most, Math.max(from + 1, Math.round(first + size * (at + 1)))) - 1;
