@@ -241,3 +241,33 @@ def test_other_content_is_refused(content: dict[str, Any], text: str, tmp_path: 
         ch.load(path)
     assert raised.value.code == "file.content"
     assert text in str(raised.value)
+
+
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_a_page_has_every_call_of_every_module(
+    keep: Keep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clearhead.drawing import heads
+
+    written = []
+    monkeypatch.setattr(heads, "write_page", lambda path, payload: written.append(payload) or path)
+    found = seen(keep)
+    path = found.to_html(tmp_path / "a.html", tokens=TOKENS, other=found, title="two", sample=1)
+    assert path == tmp_path / "a.html"
+    layers = written[0].data["layers"]
+    names = ["one", "two, call 0", "two, call 1"]
+    assert [(each["run"], each["name"]) for each in layers] == [
+        (run, name) for run in range(2) for name in names
+    ]
+    entropy = [each.entropy if keep == "summary" else each.entropy() for each in found.calls("two")]
+    rows = layers[2]["rows"]
+    true = entropy[1][1].double().mean(dim=-1).tolist()
+    assert [row["entropy"] for row in rows] == pytest.approx(true, rel=1e-6)
+    assert written[0].data["texts"] == [tuple(f"#{each}" for each in TOKENS[1].tolist())]
+
+
+def test_a_page_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ch.ArgumentTypeError) as caught:
+        seen("matrix").to_html(tmp_path / "a.html", other=3)  # pyright: ignore[reportArgumentType]
+    assert str(caught.value) == "[page.other] other must be what a watch has seen; got int."
+    assert list(tmp_path.iterdir()) == []

@@ -11,4 +11,6 @@ page       a payload as a page of HTML
 steps      a trace as a payload
 inline     things as they draw themselves at the end of a notebook's cell
 notebook   the page as a widget             needs anywidget, extra `notebook`
+heads      heads as a payload of a page     with `texts` and `rounding`
+assets/    the page's script and style, bundled from frontend/
 """

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead import stages
 from clearhead.drawing.page import write_page
 from clearhead.drawing.payload import Deflated, Payload, deflated
 from clearhead.drawing.rounding import BYTE, WORD, Rounded, rounded
@@ -419,12 +420,9 @@ def _weights(matrix: AttentionMatrix, sample: int, every: int = 1) -> tuple[Tens
         heads = torch.arange(problem.num_heads, device=matrix.device)
         columns = torch.arange(problem.kv_len, device=matrix.device)
         chosen = torch.tensor([sample], device=matrix.device)
-        hidden = masked_scores(problem, chosen, heads, rows, columns)[0] == -torch.inf
-        index = (sample, slice(None), rows)[4 - matrix.ndim :]
-        if matrix.ndim == 2:
-            index = (rows,)
-        weights = matrix[index]
-    return weights.reshape(hidden.shape), hidden
+        scores = masked_scores(problem, chosen, heads, rows, columns)
+        weights = stages.weights(scores, problem.sinks)
+    return weights[0], scores[0] == -torch.inf
 
 
 def _summary(layer: Layer, sample: int, text: Text | None, progress: Progress) -> Summary:
