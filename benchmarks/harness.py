@@ -40,6 +40,7 @@ Sides = dict[str, Side]
 # What a bound may be about. "Ours" is the first side, "theirs" the second.
 UNITS = {
     "x": "our time, as a multiple of theirs",
+    "ms": "milliseconds that a call of ours takes",
     "us": "microseconds that a call of ours takes longer",
     "MB": "megabytes that ours takes at its peak, the inputs not counted",
     "x memory": "our peak memory, as a multiple of theirs",
@@ -52,7 +53,7 @@ class ResultsDifferError(AssertionError):
 
 @dataclass(frozen=True)
 class Target:
-    """One bound of a case: `<= 1.02x`, `<= 20us`, `<= 60MB`, `<= 0.5x memory`."""
+    """One bound of a case: `<= 1.02x`, `<= 300ms`, `<= 20us`, `<= 60MB`, `<= 0.5x memory`."""
 
     text: str
     bound: float
@@ -70,6 +71,8 @@ class Target:
         """The figure that the bound is about; None where it could not be measured."""
         if self.unit == "x":
             return times.ratio
+        if self.unit == "ms":
+            return times.medians[0] * 1e3
         if self.unit == "us":
             return (times.medians[0] - times.medians[1]) * 1e6
         ours, *others = memory.values()

@@ -46,7 +46,7 @@ def test_show() -> None:
     assert "Layer 5, head 11" in found
     assert any("reaches farthest: it → animal 0.65" in line for line in found)
     assert (
-        found[-1] == "Next: add --layer 5, or --layer 5 --head 0, or --png head.png for a picture."
+        found[-1] == "Next: add --layer 5, --layer 5 --head 0, --png head.png, or --html page.html."
     )
     assert max(map(len, found)) <= 80
 
@@ -55,7 +55,7 @@ def test_show_a_layer() -> None:
     found = lines("show", SENTENCE, "--layer", "5")
     assert "Layer 5   encoder.layer.5.attention.self" in found
     assert any(line.endswith("it → animal 0.65") for line in found)
-    assert found[-1] == "Next: add --head 11, or --png head.png for a picture."
+    assert found[-1] == "Next: add --head 11, --png head.png, or --html page.html."
 
 
 def test_show_a_head_with_a_picture(tmp_path: Path) -> None:
@@ -119,6 +119,34 @@ def test_show_a_layer_of_a_long_text(llama: str, book: str, tmp_path: Path) -> N
     assert rows[int(head)] in alone
     assert alone[-1] == f"The map of layer 1, head {head} is in {file}"
     assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_show_writes_a_page(gpt2: str, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    found = lines("show", tiny_models.TEXT, "--model", gpt2, "--html", str(file))
+    assert found[-1].startswith(f"The page is in {file}, ")
+    assert found[-1].endswith(" kB")
+    assert file.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("layer", [[], ["--layer", "1"]])
+def test_show_writes_a_page_of_a_long_text(
+    llama: str, book: str, layer: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "page.html"
+    shown = lines("show", "--file", book, "--model", llama, *layer)
+    found = lines("show", "--file", book, "--model", llama, *layer, "--html", str(file))
+    # The map in the terminal is as coarse as without a page.
+    said = [line for line in found if not line.startswith("The page is in ")]
+    assert said[: len(shown) - 1] == shown[:-1]
+    assert file.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_a_page_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "page.html"
+    result = invoke("show", "it", "--model", str(tmp_path), "--html", str(file))
+    message = f"[file.unwritable] {file} could not be written: No such file or directory"
+    assert (result.exit_code, result.stderr) == (1, f"clearhead: {message}\n")
 
 
 @pytest.mark.parametrize(
@@ -209,6 +237,18 @@ def test_trace_of_a_text_prints_the_numbers_of_its_tutorial() -> None:
     options = ["--seed", "123", "--d-qk", "2", "--d-v", "4"]
     found = lines("trace", "--text", "Life is short, eat dessert first", *options)
     assert "  1 is        0.5313   1.3607   0.7891   1.3110" in found
+
+
+def test_trace_writes_a_page(tmp_path: Path) -> None:
+    file = tmp_path / "steps.html"
+    found = lines("trace", "--html", str(file))
+    assert found[-1] == f"The page to step through is {file}"
+    assert found[:-2] == lines("trace")
+    page = file.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "<title>trace" in page
+    nowhere = str(tmp_path / "nowhere" / "steps.html")
+    assert "[file.unwritable]" in invoke("trace", "--html", nowhere).stderr
 
 
 def test_trace_options() -> None:

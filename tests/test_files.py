@@ -4,19 +4,23 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 import clearhead as ch
 from clearhead import AttentionMatrix, files
-from tests.memory import held_bytes
+from tests.memory import LargestTensor, held_bytes
 from tests.test_matrix import PROBLEMS
 
 
@@ -178,13 +182,16 @@ def test_a_file_of_others(tmp_path: Path) -> None:
     assert "was not written by clearhead" in refused(path, "file.foreign")
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", True, None])
 def test_another_version(version: object, tmp_path: Path) -> None:
     path = rewritten(
         files.write(tmp_path / "a.clearhead", matrix()), lambda head: head.update(version=version)
     )
     text = refused(path, "file.version")
-    assert f"must be of version 1, which this clearhead reads; it is of version {version!r}" in text
+    assert (
+        f"must be of version 1 or 2, which this clearhead reads; it is of version {version!r}"
+        in text
+    )
 
 
 def change(**fields: Any) -> Callable[[dict[str, Any]], None]:
@@ -242,7 +249,206 @@ def test_keys_beyond_the_matrix(tmp_path: Path) -> None:
     assert summary.top_k is not None
     summary.top_k.keys[0, 0, 0, 0] = 7
     path = files.write(tmp_path / "a.clearhead", summary)
-    assert "top_k.keys must be below kv_len=7" in refused(path, "file.content")
+    assert "top_k.keys must be from -1 on and below kv_len=7" in refused(path, "file.content")
+
+
+@pytest.mark.parametrize(
+    ("mask", "text"),
+    [
+        (
+            {"is": "causal", "offset": 3},
+            "offset of a causal must be PerRow or None; the file gives int",
+        ),
+        ({"is": "full", "x": 1}, "a full has the fields none; the file gives x."),
+        (
+            {"is": "sliding_window", "offset": None, "left": True, "right": 0},
+            "left of a sliding_window must be int or None; the file gives bool.",
+        ),
+        (
+            {"is": "padded_to", "lengths": None, "side": "up", "longest": 3},
+            "lengths of a padded_to must be PerRow; the file gives NoneType.",
+        ),
+        ({"is": "dense", "tensor": {"tensor": "0", "shape": [2, 4, 5, 3]}}, "a matrix of the file"),
+        ({"is": "not", "mask": {"is": "and", "left": 1, "right": 2}}, "left of a and must be Mask"),
+        (
+            {
+                "is": "causal",
+                "offset": {"is": "per_row", "value": 10**30, "name": "offset", "follows": False},
+            },
+            "a matrix of the file cannot be: ",
+        ),
+    ],
+)
+def test_a_mask_of_other_fields(mask: dict[str, Any], text: str, tmp_path: Path) -> None:
+    path = rewritten(files.write(tmp_path / "a.clearhead", matrix()), change(mask=mask))
+    assert text in refused(path, "file.content")
+
+
+def test_a_side_that_is_none(tmp_path: Path) -> None:
+    def turn(head: dict[str, Any]) -> None:
+        head["content"]["mask"]["side"] = "up"
+
+    path = files.write(tmp_path / "a.clearhead", matrix(mask=ch.padding([3, 7])))
+    assert "side of a padded_to must be 'right' or 'left'; the file gives str." in refused(
+        rewritten(path, turn), "file.content"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "text"),
+    [
+        ("entropy", torch.int64, "entropy must be of a floating dtype; it is of torch.int64."),
+        ("real", torch.float32, "real must be of torch.bool; it is of torch.float32."),
+    ],
+)
+def test_a_summary_of_other_numbers(
+    name: str, dtype: torch.dtype, text: str, tmp_path: Path
+) -> None:
+    summary = replace(matrix().summary(), real=torch.ones(2, 5, dtype=torch.bool))
+    summary = replace(summary, **{name: getattr(summary, name).to(dtype)})
+    assert text in refused(files.write(tmp_path / "a.clearhead", summary), "file.content")
+
+
+def test_a_header_nested_too_deeply(tmp_path: Path) -> None:
+    for depth in (900, 20_000):  # JSON that can be read, and JSON that cannot
+        nested = '{"list":[' * depth + "1" + "]}" * depth
+        path = tmp_path / "a.clearhead"
+        header = f'{{"version":1,"content":{nested}}}'
+        save_file({"a": torch.zeros(1)}, path, metadata={files.KEY: header})
+        refused(path, "file.content")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "it is no file" in refused(tmp_path / "pipe", "file.unreadable")
+    assert "it is no file" in refused(tmp_path, "file.unreadable")
+
+
+def test_a_file_cut_at_every_boundary(tmp_path: Path) -> None:
+    """Behind the length of the header, in it, behind it, and before and behind each tensor."""
+    path = files.write(tmp_path / "a.clearhead", matrix(mask=ch.padding([3, 7])))
+    whole = path.read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")
+    offsets = [
+        start + place
+        for name, each in json.loads(whole[8:start]).items()
+        if name != "__metadata__"
+        for place in each["data_offsets"]
+    ]
+    assert max(offsets) == len(whole)
+    cuts = {near for end in (0, 8, start, *offsets) for near in (end - 1, end, end + 1)}
+    for cut in sorted(each for each in cuts if 0 <= each < len(whole)):
+        path.write_bytes(whole[:cut])
+        refused(path, "file.unreadable")
+    path.write_bytes(whole + b"more")
+    refused(path, "file.unreadable")
+
+
+def test_sizes_that_are_only_claimed_take_no_memory(tmp_path: Path) -> None:
+    path = files.write(tmp_path / "a.clearhead", matrix())
+    whole = path.read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")
+    known = json.loads(whole[8:start])
+    with LargestTensor() as seen:
+        for length in (1 << 30, 1 << 62, (1 << 64) - 1):
+            path.write_bytes(length.to_bytes(8, "little") + whole[8:])
+            refused(path, "file.unreadable")
+        for size in (1 << 40, 1 << 62, 10**30):
+            for claim in ({"shape": [size]}, {"data_offsets": [0, size]}):
+                head = json.dumps(known | {"0": known["0"] | claim}).encode()
+                path.write_bytes(len(head).to_bytes(8, "little") + head + whole[start:])
+                refused(path, "file.unreadable")
+        files.write(path, matrix())
+        claimed = {"tensor": "0", "shape": [2, 4, 1 << 40, 3]}
+        refused(rewritten(path, change(query=claimed)), "file.content")
+    assert seen.largest <= 8 * len(whole)
+
+
+FOREIGN: list[Any] = [
+    None, True, -1, 0, 1, 7, 10**18, 10**400, 0.5, float("nan"), float("inf"), "", "matrix", "0",
+    [], {}, {"list": []}, {"list": 3}, {"map": [1]}, {"map": [[1]]}, {"map": [["a", 1]]},
+    {"is": "full"}, {"is": []}, {"is": "causal", "offset": None}, {"tensor": [], "shape": []},
+    {"tensor": "0", "shape": {}}, {"tensor": "1", "shape": [1, 1, 1, 1]},
+]  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to everything that a header is made of."""
+    if path:
+        yield path
+    if not isinstance(value, dict | list):
+        return
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from places(each, (*path, key))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A file of each kind, with most kinds of masks."""
+    masks = [
+        ch.causal() & ch.padding([3, 5]),
+        ch.sliding_window(left=2),
+        ch.documents([0, 0, 1, 1, 1]) | ~ch.prefix(2),
+        ch.dense(torch.rand(2, 2, 5, 5) < 0.5),
+        ch.padding(torch.rand(5) < 0.7),
+    ]
+    layers = [ch.MultiHeadAttention(8, num_heads=2, num_kv_heads=1, mask=mask) for mask in masks]
+    model, folder = torch.nn.Sequential(*layers), tmp_path_factory.mktemp("runs")
+    found = {}
+    for keep in ("matrix", "summary"):
+        with ch.watch(model, keep=keep) as seen:
+            model(torch.randn(2, 5, 8))
+        found[keep] = seen.save(folder / keep, tokens=list("abcde"))
+    return found
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    keep=st.sampled_from(["matrix", "summary"]),
+    edits=st.lists(
+        st.tuples(st.integers(0, 9999), st.sampled_from([*FOREIGN, ...])), min_size=1, max_size=3
+    ),
+    tensors=st.dictionaries(
+        st.integers(0, 30),
+        st.sampled_from(["double", "long", "bool", "half", "flatten", "neg"]),
+        max_size=2,
+    ),
+)
+def test_whatever_a_file_says_the_error_is_of_the_tree(
+    runs: dict[str, Path], keep: str, edits: list[tuple[int, Any]], tensors: dict[int, str]
+) -> None:
+    """`...` takes a part away. What is still a file is fit to be looked at."""
+    path = runs[keep]
+    with safe_open(path, framework="pt") as file:
+        numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    head = header(path)
+    for place, value in edits:
+        known = list(places(head))
+        if not known:
+            break
+        *way, last = known[place % len(known)]
+        inside = head
+        for step in way:
+            inside = inside[step]
+        if value is ...:
+            del inside[last]
+        else:
+            inside[last] = deepcopy(value)
+    for place, change in tensors.items():
+        name = sorted(numbers)[place % len(numbers)]
+        if not (change == "neg" and numbers[name].dtype == torch.bool):
+            numbers[name] = getattr(numbers[name], change)()
+    changed = path.with_suffix(".changed")
+    save_file(numbers, changed, metadata={files.KEY: json.dumps(head)})
+    try:
+        seen = ch.load(changed)
+    except ch.FileError:
+        return
+    assert repr(seen)
+    for layer in seen:
+        for call in seen.calls(layer):
+            if isinstance(call, AttentionMatrix):
+                call.summary()
 
 
 def test_a_header_that_is_no_json(tmp_path: Path) -> None:

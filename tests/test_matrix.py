@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -778,3 +779,9 @@ def test_refused_statistics(
     weights = AttentionMatrix(*inputs())
     with pytest.raises(error, match=f"^{re.escape(text)}$"):
         ask(weights)
+
+
+def test_a_page_of_a_matrix(tmp_path: Path) -> None:
+    matrix = ch.AttentionMatrix(torch.zeros(2, 3, 4), torch.zeros(2, 5, 4))
+    path = matrix.to_html(tmp_path / "a.html", source_tokens=["a", "b", "c", "d", "e"], title="<b>")
+    assert "<title>&lt;b&gt;</title>" in path.read_text(encoding="utf-8")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -146,6 +147,76 @@ def test_a_growing_sequence_comes_back_as_one(tmp_path: Path) -> None:
     assert path.stat().st_size < 2 * 2 * 300 * 4 * 4 + 600 * 201
 
 
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_tokens_come_back(keep: Keep, tmp_path: Path) -> None:
+    found = seen(keep)
+    assert found.tokens is None
+    assert found.source_tokens is None
+    words = ["to", " be", "\n", "\udc80", "<script>", "\u202e", "\x00"]
+    path = found.save(tmp_path / "run.clearhead", tokens=words)
+    again = ch.load(path)
+    assert again.tokens == tuple(words)
+    assert again.source_tokens is None
+    assert repr(again) == repr(found)
+    both = ch.load(again.save(path, source_tokens=torch.tensor([3, 1])))
+    assert (both.tokens, both.source_tokens) == (tuple(words), (3, 1))
+
+
+def test_only_a_file_with_tokens_is_of_a_later_version(tmp_path: Path) -> None:
+    """Whoever reads the first version reads what it can hold."""
+    for tokens, version in ((None, 1), (["a"], 2)):
+        path = seen("matrix").save(tmp_path / "run.clearhead", tokens=tokens)
+        with safe_open(path, framework="pt") as file:
+            head = json.loads(file.metadata()[files.KEY])
+        assert head["version"] == version
+        assert ("tokens" in json.dumps(head)) == (version == 2)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "got"),
+    [
+        ("to be", "str"),
+        (3, "int"),
+        (["a", 1], "list"),
+        ([1.5], "list"),
+        ([True], "list"),
+        (torch.zeros(2, 3, dtype=torch.int64), "shape (2, 3)"),
+        (torch.zeros(2), "shape (2,)"),
+    ],
+)
+def test_tokens_that_are_none(tokens: Any, got: str, tmp_path: Path) -> None:
+    for name in ("tokens", "source_tokens"):
+        with pytest.raises(ch.ClearheadError) as raised:
+            seen("matrix").save(tmp_path / "run.clearhead", **{name: tokens})
+        assert str(raised.value) == (
+            f"[save.tokens] {name} must be strings, or ids as whole numbers, one for each token; "
+            f"got {got}."
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_with_other_tokens_or_without_roles(tmp_path: Path) -> None:
+    path = seen("summary").save(tmp_path / "run.clearhead", tokens=["a"])
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        head = json.loads(file.metadata()[files.KEY])
+    text = json.dumps(head)
+    for old, new, words in (
+        ('{"list": ["a"]}', '{"list": ["a", 1.5]}', "tokens must be strings, or ids"),
+        ('{"list": ["a"]}', '{"is": "full"}', "tokens must be strings, or ids"),
+    ):
+        changed = text.replace(old, new)
+        assert changed != text
+        save_file(tensors, path, metadata={files.KEY: changed})
+        with pytest.raises(ch.FileError, match=words):
+            ch.load(path)
+    call = head["content"]["map"][0][1]["map"][2][1]["map"][0][1]["list"][0]
+    call["roles"] = None
+    save_file(tensors, path, metadata={files.KEY: json.dumps(head)})
+    with pytest.raises(ch.FileError, match=r"has a summary of '.*' without roles"):
+        ch.load(path)
+
+
 @pytest.mark.parametrize(
     ("content", "text"),
     [
@@ -164,9 +235,39 @@ def test_other_content_is_refused(content: dict[str, Any], text: str, tmp_path: 
         pairs = [[k, {"list": v} if isinstance(v, list) else v] for k, v in whole.items()]
         content = {"map": [["seen", {"map": pairs}]]}
     path = tmp_path / "run.clearhead"
-    header = json.dumps({"version": files.VERSION, "content": content})
+    header = json.dumps({"version": 1, "content": content})
     save_file({"0": torch.zeros(1)}, path, metadata={files.KEY: header})
     with pytest.raises(ch.FileError) as raised:
         ch.load(path)
     assert raised.value.code == "file.content"
     assert text in str(raised.value)
+
+
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_a_page_has_every_call_of_every_module(
+    keep: Keep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clearhead.drawing import heads
+
+    written = []
+    monkeypatch.setattr(heads, "write_page", lambda path, payload: written.append(payload) or path)
+    found = seen(keep)
+    path = found.to_html(tmp_path / "a.html", tokens=TOKENS, other=found, title="two", sample=1)
+    assert path == tmp_path / "a.html"
+    layers = written[0].data["layers"]
+    names = ["one", "two, call 0", "two, call 1"]
+    assert [(each["run"], each["name"]) for each in layers] == [
+        (run, name) for run in range(2) for name in names
+    ]
+    entropy = [each.entropy if keep == "summary" else each.entropy() for each in found.calls("two")]
+    rows = layers[2]["rows"]
+    true = entropy[1][1].double().mean(dim=-1).tolist()
+    assert [row["entropy"] for row in rows] == pytest.approx(true, rel=1e-6)
+    assert written[0].data["texts"] == [tuple(f"#{each}" for each in TOKENS[1].tolist())]
+
+
+def test_a_page_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ch.ArgumentTypeError) as caught:
+        seen("matrix").to_html(tmp_path / "a.html", other=3)  # pyright: ignore[reportArgumentType]
+    assert str(caught.value) == "[page.other] other must be what a watch has seen; got int."
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from clearhead import layers, testing
 from clearhead.biases import Bias, alibi, relative
 from clearhead.conformance import Contract, Finding, Report, check
+from clearhead.drawing.notebook import view
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -101,5 +102,6 @@ __all__ = [
     "sliding_window",
     "testing",
     "trace",
+    "view",
     "watch",
 ]

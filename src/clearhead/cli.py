@@ -1,11 +1,13 @@
-"""The command line: `clearhead show`, `trace`, `check` and `kernels`.
+"""The command line: `clearhead show`, `trace`, `check`, `serve` and `kernels`.
 
 PyTorch, transformers and matplotlib take seconds to import, so each command imports what it needs.
 """
 
 import json
 import os
+import signal
 import sys
+import threading
 from ast import literal_eval
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from clearhead.errors import ArgumentError, ClearheadError, missing_extra
-from clearhead.words import printable
+from clearhead.words import bytes_in_words, printable
 
 try:
     import typer
@@ -28,9 +30,12 @@ except ModuleNotFoundError as error:
     raise missing_extra(error.name, "cli", "the command line") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from clearhead.integrations.huggingface import TextModel
+    from clearhead.matrix import AttentionMatrix
+    from clearhead.seen import Seen
+    from clearhead.summary import Summary
 
 
 class Commands(TyperGroup):
@@ -120,6 +125,14 @@ def show(
     file: Annotated[
         Path | None, typer.Option(help='Read the text from here; "-" is the standard input.')
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page to look around in, which opens offline.", metavar="FILE"),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Keep what was seen in this file, for clearhead serve.", metavar="FILE"),
+    ] = None,
 ) -> None:
     """Show what a trained model attends to in a text.
 
@@ -135,11 +148,15 @@ def show(
         from clearhead.drawing.static import check_place
 
         png = check_place(png)
+    for written in filter(None, (html, save)):
+        from clearhead.files import check_writable
+
+        check_writable(written)
     reader = _load(model)
     from clearhead.drawing.long import LONG
 
     if reader.count(sentence) > LONG:
-        _show_long(console, reader, sentence, layer, head, png)
+        _show_long(console, reader, sentence, layer, head, png, html, save)
         return
     with _busy("reading"):
         reading = reader.read(sentence)
@@ -150,16 +167,25 @@ def show(
     screens.title(reader.name, encoder_only=reader.encoder_only)
     if layer is None:
         layer, head = screens.model()
-        more = f"--layer {layer}, or --layer {layer} --head 0, or "
+        more = f"--layer {layer}, --layer {layer} --head 0, "
     elif head is None:
         head = screens.layer(layer)
-        more = f"--head {head}, or "
+        more = f"--head {head}, "
     else:
         screens.head(layer, head)
         more = ""
     console.print()
+    if html is not None:
+        shown = list(zip(reading.layers, reading.matrices, strict=True))
+        with _busy("writing the page"):
+            _write_page(console, html, reader, shown, reading.tokens, sentence)
+    if save is not None:
+        _save(console, reading.seen, reading.tokens, save)
     if png is None:
-        console.print(f"[bold]Next:[/] add {more}--png head.png for a picture.", highlight=False)
+        if html is None:
+            console.print(
+                f"[bold]Next:[/] add {more}--png head.png, or --html page.html.", highlight=False
+            )
         return
     with _busy("drawing"):
         from clearhead.drawing.static import save_png
@@ -189,6 +215,10 @@ def trace(
     query: Annotated[
         int, typer.Option(help="The token whose arithmetic is written out, from 0.")
     ] = 1,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page to step through into this file as well.", metavar="FILE"),
+    ] = None,
 ) -> None:
     """Trace self-attention of a sentence: every stage, with its numbers.
 
@@ -218,7 +248,11 @@ def trace(
     steps = ch.trace(rung, embeddings, tokens=tokens)
     from clearhead.drawing.terminal import Traced
 
-    Console().print(Traced(steps, query), soft_wrap=True)
+    console = Console()
+    console.print(Traced(steps, query), soft_wrap=True)
+    if html is not None:
+        file = steps.to_html(html)
+        console.print(Text(f"\nThe page to step through is {printable(str(file))}"), soft_wrap=True)
 
 
 @app.command()
@@ -349,6 +383,86 @@ def _pair(text: str | None) -> tuple[int | None, int | None] | None:
 
 
 @app.command()
+def serve(
+    run: Annotated[Path, typer.Argument(help="A file of Seen.save or of clearhead show --save.")],
+    port: Annotated[
+        int, typer.Option(help="Where to listen; 0 takes one that is free.", min=0, max=65535)
+    ] = 0,
+    browser: Annotated[
+        bool | None,
+        typer.Option(
+            "--browser/--no-browser", help="Open it in a browser; the default on a terminal."
+        ),
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            help="A list of strings as JSON, one for each token, where the run has none.",
+            metavar="FILE",
+        ),
+    ] = None,
+) -> None:
+    """Serve what was seen as a page, live: zooming computes exact weights from query and key.
+
+    It listens on this machine only, and answers nobody who does not have the whole address, which
+    is printed. Ctrl-C stops it.
+    """
+    import clearhead as ch
+
+    with _busy("reading"):
+        seen = ch.load(run)
+        listed = None if tokens is None else _tokens(tokens)
+        from clearhead.drawing.server import serve_seen
+    with _steps() as progress:
+        server = serve_seen(seen, run.name, tokens=listed, port=port, progress=progress)
+    with server, _until_stopped() as wait:
+        console = Console()
+        console.print(Text(f"{printable(run.name)} is at"))
+        console.print(Text(server.address), soft_wrap=True)
+        console.print(Text("Whoever has this address can see it, from this machine. Ctrl-C stops."))
+        sys.stdout.flush()
+        if browser or (browser is None and console.is_terminal):
+            import webbrowser
+
+            webbrowser.open(server.address)
+        wait()
+    print("Stopped.")
+
+
+@contextmanager
+def _until_stopped() -> "Iterator[Callable[[], object]]":
+    """What waits for Ctrl-C or the signal to end, of which neither is an error meanwhile."""
+    stop = threading.Event()
+    known = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop.wait
+    finally:
+        for number, handler in known.items():
+            signal.signal(number, handler)
+
+
+def _tokens(file: Path) -> list[str]:
+    try:
+        listed = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or f"it is no JSON: {error}"
+        raise ArgumentError("serve.tokens", f"{file} could not be read: {reason}.") from error
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        raise ArgumentError(
+            "serve.tokens", f"{file} must hold a list of strings, one for each token, as JSON."
+        )
+    return listed
+
+
+def _save(console: "Console", seen: "Seen[Any]", tokens: tuple[str, ...], file: Path) -> None:
+    saved = printable(str(seen.save(file, tokens=tokens)))
+    console.print(Text(f"What was seen is in {saved}: clearhead serve {saved}"), soft_wrap=True)
+
+
+@app.command()
 def kernels() -> None:
     """Show what can run attention on this machine, and why the rest cannot."""
     from clearhead.drawing.machine import print_machine
@@ -385,13 +499,27 @@ def _show_long(
     layer: int | None,
     head: int | None,
     png: Path | None,
+    html: Path | None,
+    save: Path | None,
 ) -> None:
     """What a text of many tokens is shown as: numbers, maps and tokens that stand out."""
-    from clearhead.drawing.long import PICTURE_CELLS, TERMINAL_CELLS, LongScreens
+    from clearhead.drawing.long import PICTURE_CELLS, TERMINAL_CELLS, LongScreens, coarser
 
     with _steps() as progress:
         pool = TERMINAL_CELLS if png is None else PICTURE_CELLS
-        reading = reader.read_long(text, layer=layer, head=head, pool=pool, progress=progress)
+        links = None
+        if html is not None:
+            from clearhead.drawing.heads import LINKS, MAPS
+
+            pool, links = MAPS[0], LINKS
+        reading = reader.read_long(
+            text, layer=layer, head=head, pool=pool, top_k=links, progress=progress
+        )
+    if html is not None:
+        shown = [(reading.layers[number], each) for number, each in reading.summaries.items()]
+        with _busy("writing the page"):
+            _write_page(console, html, reader, shown, reading.tokens, text)
+        reading = coarser(reading, TERMINAL_CELLS if png is None else PICTURE_CELLS)
     screens = LongScreens(console, reading)
     screens.title(reader.name, encoder_only=reader.encoder_only)
     only = head is not None
@@ -399,9 +527,14 @@ def _show_long(
         layer = screens.model()
     shown = screens.layer(layer, head)
     console.print()
+    if save is not None:
+        _save(console, reading.seen, reading.tokens, save)
     if png is None:
-        more = "" if only else f"--layer {layer}, or --layer {layer} --head {shown}, or "
-        console.print(f"[bold]Next:[/] add {more}--png map.png for a picture.", highlight=False)
+        if html is None:
+            more = "" if only else f"--layer {layer}, --layer {layer} --head {shown}, "
+            console.print(
+                f"[bold]Next:[/] add {more}--png map.png, or --html page.html.", highlight=False
+            )
         return
     from clearhead.drawing.static import save_png
 
@@ -410,6 +543,31 @@ def _show_long(
         Text(f"The map of layer {layer}, head {shown} is in {printable(str(file))}"),
         soft_wrap=True,
     )
+
+
+def _write_page(
+    console: Console,
+    html: Path,
+    reader: "TextModel",
+    layers: "Sequence[tuple[str, AttentionMatrix | Summary]]",
+    tokens: "Sequence[str]",
+    text: str,
+) -> None:
+    """Write the page, and say where it is."""
+    from clearhead.drawing.heads import write_heads
+    from clearhead.drawing.page import MOST_OF_TITLE
+
+    words = " ".join(text.split())
+    counted = "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
+    file = write_heads(
+        html,
+        layers,
+        tokens=tokens,
+        title=words if len(words) <= MOST_OF_TITLE else f"{words[: MOST_OF_TITLE - 2]} …",
+        note=f"{reader.name} · {counted} · {len(tokens):,} tokens",
+    )
+    size = bytes_in_words(file.stat().st_size)
+    console.print(Text(f"The page is in {printable(str(file))}, {size}"), soft_wrap=True)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import math
 import os
 import reprlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from clearhead.problem import Problem, pose
 from clearhead.rectangles import masked_scores, pairs, weights_from
 from clearhead.selecting import Index, as_indices, complete, read_index, read_pairs, take
 from clearhead.shapes import check_length, check_tensor, whole
+from clearhead.showing import drawing
 from clearhead.statistics import (
     Context,
     Distance,
@@ -612,12 +614,45 @@ class AttentionMatrix:
         """
         return self[...]
 
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
+        source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
+        title: str | None = None,
+        sample: int = 0,
+    ) -> Path:
+        """Write the heads as a page, one file that opens offline; returns its path.
+
+        Arguments and errors are those of `Seen.to_html`.
+
+        Example:
+            >>> import tempfile, torch, clearhead as ch
+            >>> weights = ch.AttentionMatrix(torch.eye(2), torch.eye(2))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     file = weights.to_html(f"{folder}/weights.html", tokens=["to", " be"])
+            ...     file.read_text()[:15]
+            '<!doctype html>'
+        """
+        return drawing("heads").write_heads(
+            path,
+            [("", self)],
+            tokens=tokens,
+            source_tokens=source_tokens,
+            title=title,
+            sample=sample,
+        )
+
     def __repr__(self) -> str:
         problem = self.problem
         names = ("batch", "num_heads", "query_len", "kv_len")[4 - problem.dims :]
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))
         mask = "" if problem.mask is None else f" mask={problem.mask.describe()}"
         return f"AttentionMatrix [{sizes}]{mask}"
+
+    def _repr_html_(self) -> str:
+        return drawing("inline.matrices").matrix_html(self)
 
     def _with_value(self, value: Tensor, fewer: str) -> Problem:
         """The problem with a value, for all samples and heads alike if it has two dimensions.

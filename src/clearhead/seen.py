@@ -9,16 +9,23 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from torch import Tensor
 
 from clearhead import files
-from clearhead.errors import ArgumentError, FileError, SelectionError
+from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, SelectionError
 from clearhead.head_roles import roles
 from clearhead.matrix import AttentionMatrix
 from clearhead.plotting import figures
 from clearhead.problem import Problem
 from clearhead.routes.keeping import Matrices, Summaries, real_queries, summarised
+from clearhead.shapes import whole
+from clearhead.showing import drawing
 from clearhead.summary import Summary
 from clearhead.table import Table, rows_of
 
 Keep = Literal["matrix", "summary"]
+Tokens = Sequence[str] | Sequence[int] | Tensor
+
+TEXTS = frozenset({"tokens", "source_tokens"})
+"""What a file may say beside what was seen."""
+
 Kept = TypeVar("Kept", AttentionMatrix, Summary)
 Default = TypeVar("Default")
 
@@ -51,6 +58,17 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         self._model_name = model_name
         self._keep = keep
         self._modules: dict[str, Any] = {}
+        self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(TEXTS)
+
+    @property
+    def tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
+        """The tokens that were read, if `save` was told of them; None otherwise."""
+        return self._texts["tokens"]
+
+    @property
+    def source_tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
+        """Those of the text that was looked at from another, likewise."""
+        return self._texts["source_tokens"]
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -191,19 +209,103 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             ax=ax,
         )
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
+        source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
+        other: "Seen[Any] | None" = None,
+        title: str | None = None,
+        sample: int = 0,
+    ) -> Path:
+        """Write everything that was seen as a page, one file that opens offline; returns its path.
+
+        Up to 1024 tokens every head is there to the single token. Of a longer text a head is a map,
+        its strongest links and its numbers; one layer at a time is best then: watch with `layers`.
+
+        Args:
+            path: where to.
+            tokens: what was read, strings or ids: (len,), or (batch, len) of ids. None takes those
+                of the file, if it was saved with some.
+            source_tokens: of attention from one text to another, the one that is looked at.
+            other: what was seen in another run on the same tokens, to compare with.
+            title: what the page is called; the beginning of the text, if nothing is said.
+            sample: which one of a batch.
+
+        Raises:
+            ArgumentTypeError: codes `page.tokens`, `page.other` and `page.sample-type`.
+            ArgumentError: codes `page.empty`, if nothing attended, and `page.sample`.
+            ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
+            FileError: code `file.unwritable`, if the place cannot be written to.
+
+        Example:
+            >>> import tempfile, torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+            >>> with ch.watch(layer) as seen:
+            ...     output = layer(torch.randn(1, 3, 8))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     file = seen.to_html(f"{folder}/heads.html", tokens=["to", " be", " or"])
+            ...     file.read_text()[:15]
+            '<!doctype html>'
+        """
+        if other is not None and not isinstance(other, Seen):
+            raise ArgumentTypeError(
+                "page.other", f"other must be what a watch has seen; got {type(other).__name__}."
+            )
+        return drawing("heads").write_heads(
+            path,
+            self._layers(),
+            tokens=self.tokens if tokens is None else tokens,
+            source_tokens=self.source_tokens if source_tokens is None else source_tokens,
+            other=None if other is None else other._layers(),
+            title=title,
+            sample=sample,
+        )
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        tokens: Tokens | None = None,
+        source_tokens: Tokens | None = None,
+    ) -> Path:
         """Write everything that was seen to a file, which `load` reads; returns its path.
 
         It is a file of safetensors, and there is nothing in it to run. It is whole or not there.
 
+        Args:
+            path: the file.
+            tokens: what was read, as strings or ids, one for each token, so that who looks at the
+                file sees them. None leaves those that `load` found.
+            source_tokens: in cross-attention the tokens of the text that is looked at.
+
         Raises:
             MissingExtraError: if safetensors is not installed.
+            ArgumentTypeError: code `save.tokens`, for tokens that are neither strings nor ids.
             FileError: code `file.unwritable`, if the place cannot be written to.
             UnsupportedError: code `file.kind`, for a mask or a bias of one's own class.
+
+        Example:
+            >>> import tempfile, torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+            >>> with ch.watch(layer) as seen:
+            ...     output = layer(torch.randn(1, 3, 8))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ch.load(seen.save(f"{folder}/run.clearhead", tokens=["to", " be", "."])).tokens
+            ('to', ' be', '.')
         """
+        given = {"tokens": tokens, "source_tokens": source_tokens}
+        texts = {
+            name: self._texts[name] if text is None else _text(name, text)
+            for name, text in given.items()
+        }
         calls = {name: module.all() for name, module in self._modules.items()}
-        content = {"model": self._model_name, "keep": self._keep, "calls": calls}
-        return files.write(path, {"seen": content})
+        content: dict[str, Any] = {"model": self._model_name, "keep": self._keep, "calls": calls}
+        told = any(text is not None for text in texts.values())
+        return files.write(
+            path, {"seen": content | (texts if told else {})}, version=2 if told else 1
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
@@ -226,6 +328,21 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             shown = calls[0] if whole is None else whole
             lines.append(f"  {name or '(the model)':{width}}  {shown!r}{times}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return drawing("inline.matrices").seen_html(self)
+
+    def _layers(self) -> list[tuple[str, Kept]]:
+        """What each module attended to, under its path; call by call, where that is not one."""
+        found: list[tuple[str, Kept]] = []
+        for name, module in self._modules.items():
+            whole = module.whole()
+            calls = module.all() if whole is None else (whole,)
+            found += [
+                (name if len(calls) == 1 else f"{name}, call {number}", call)
+                for number, call in enumerate(calls)
+            ]
+        return found
 
     def _add(self, name: str, problem: Problem, tokens: Tensor | None) -> None:
         if self._keep == "matrix":
@@ -277,7 +394,7 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
     """
     content = files.read(path)
     seen = content.get("seen") if isinstance(content, dict) and len(content) == 1 else None
-    if not isinstance(seen, dict) or seen.keys() != {"model", "keep", "calls"}:
+    if not isinstance(seen, dict) or seen.keys() - TEXTS != {"model", "keep", "calls"}:
         raise FileError("file.content", f"{path} does not hold what a watch has seen.")
     keep, modules = seen["keep"], seen["calls"]
     if keep not in ("matrix", "summary") or not isinstance(modules, dict):
@@ -289,9 +406,34 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
             raise FileError(
                 "file.content", f"{path} must hold a {kind.__name__} for every call of {name!r}."
             )
+        if any(isinstance(call, Summary) and call.roles is None for call in calls):
+            raise FileError("file.content", f"{path} has a summary of {name!r} without roles.")
         loaded._modules[name] = _module(calls)
+    for name in TEXTS & seen.keys():
+        try:
+            loaded._texts[name] = None if seen[name] is None else _text(name, seen[name])
+        except ArgumentTypeError as error:
+            raise FileError("file.content", f"{path}: {error.message}") from error
     loaded._close()
     return loaded
+
+
+def _text(name: str, given: Tokens) -> tuple[str, ...] | tuple[int, ...]:
+    listed: Any = given
+    if isinstance(given, Tensor):
+        # What is no row of ids, such as a tensor of numbers with a point, is refused below.
+        listed = given.tolist() if given.ndim == 1 else None
+    if isinstance(listed, Sequence) and not isinstance(listed, str | bytes):
+        if all(isinstance(each, str) for each in listed):
+            return tuple(listed)
+        ids = [whole(each) for each in listed]
+        if None not in ids:
+            return tuple(each for each in ids if each is not None)
+    found = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+    raise ArgumentTypeError(
+        "save.tokens",
+        f"{name} must be strings, or ids as whole numbers, one for each token; got {found}.",
+    )
 
 
 def _module(calls: list[Any]) -> Matrices | Summaries:

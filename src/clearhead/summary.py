@@ -11,6 +11,7 @@ from torch import Tensor
 from clearhead.arguments import is_number
 from clearhead.errors import ArgumentError
 from clearhead.plotting import figures
+from clearhead.showing import drawing
 
 NEAR = 8
 """How many tokens on either side are local."""
@@ -234,6 +235,9 @@ class Summary:
         ]
         more = f" with {', '.join(extra)}" if extra else ""
         return f"Summary [{', '.join(sizes)}]{more}"
+
+    def _repr_html_(self) -> str:
+        return drawing("inline.matrices").matrix_html(self)
 
 
 def _spelled(places: Any, known: list[str]) -> list[Any] | str:

@@ -146,7 +146,7 @@ def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> 
         if problem.mask is None:
             yield Part(some, every, [], None)
         elif spans is not None and spans.pieces == 1:
-            yield _of_runs(spans.start[row, some, 0], spans.stop[row, some, 0], some)
+            yield part_of_runs(spans.start[row, some, 0], spans.stop[row, some, 0], some)
         else:
             if spans is not None:
                 every = _hull(spans.start[row, some], spans.stop[row, some])
@@ -160,7 +160,7 @@ def _hull(start: Tensor, stop: Tensor) -> slice:
     return slice(int(start[used].min()), int(stop[used].max()))
 
 
-def _of_runs(start: Tensor, stop: Tensor, queries: slice) -> Part:
+def part_of_runs(start: Tensor, stop: Tensor, queries: slice) -> Part:
     """The part in which each query sees one run of keys: hidden are the ragged edges only."""
     used = stop > start
     keys = _hull(start, stop)

@@ -23,9 +23,9 @@ def table(part: Tensor, labels: list[str], which: str) -> list[str]:
         about = "none finite"
         if numbers.numel():
             low, high, mean = (float(f(numbers)) for f in (torch.min, torch.max, torch.mean))
-            about = f"from {_number(low)} to {_number(high)}, mean {_number(mean)}"
+            about = f"from {number(low)} to {number(high)}, mean {number(mean)}"
         return [f"{prefix}{rows} × {columns} numbers, too many to print: {about}"]
-    cells = [[_number(value) for value in row] for row in part.tolist()]
+    cells = [[number(value) for value in row] for row in part.tolist()]
     wide = max((len(cell) for row in cells for cell in row), default=0)
     # The labels of the keys are those of the columns too, but numbers say it more briefly.
     label_wide = max((cell_len(label) for label in labels[:rows]), default=0)
@@ -36,7 +36,13 @@ def table(part: Tensor, labels: list[str], which: str) -> list[str]:
     return lines
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A number to four places.
+
+    Example:
+        >>> number(-0.5), number(float("-inf"))
+        ('−0.5000', '−∞')
+    """
     if value == -math.inf:
         return "−∞"
     return f"{value:.4f}".replace("-", "−") if math.isfinite(value) else str(value)
@@ -103,7 +109,7 @@ def arithmetic(
     yield "scores: the query times each key"
     for j in shown:
         products = _products(vector, keys[j])
-        yield f"  {label[j]}  {products} = {_number(rows['scores'][j])}"
+        yield f"  {label[j]}  {products} = {number(rows['scores'][j])}"
     yield from more
     yield ""
     yield from _shares(rows, label, formulas, renormalised, sink)
@@ -117,7 +123,7 @@ def arithmetic(
         return
     for column, total in enumerate(rows["context"][:MOST_FACTORS]):
         products = _products([mixing[j] for j in used], [values[j][column] for j in used])
-        yield f"  {products} = {_number(total)}"
+        yield f"  {products} = {number(total)}"
     if len(rows["context"]) > MOST_FACTORS:
         yield f"  … and {len(rows['context']) - MOST_FACTORS} more numbers"
 
@@ -144,15 +150,15 @@ def _shares(
     exps = [math.exp(score - top) for score in masked]
     dropped = rows["dropped_weights"] if "dropped_weights" in formulas else None
     for j, word in enumerate(label):
-        power = f"exp({_number(masked[j] - top)})"
-        line = f"  {word}  {_number(masked[j]):>9}  {power:>12} = {exps[j]:.4f}"
+        power = f"exp({number(masked[j] - top)})"
+        line = f"  {word}  {number(masked[j]):>9}  {power:>12} = {exps[j]:.4f}"
         if masked[j] == -math.inf:
-            line = f"  {word}  {_number(masked[j]):>9}  hidden".ljust(len(line))
-        line += f"   weight {_number(weights[j])}"
+            line = f"  {word}  {number(masked[j]):>9}  hidden".ljust(len(line))
+        line += f"   weight {number(weights[j])}"
         if dropped is not None:
-            line += f"   after dropout {_number(dropped[j])}"
+            line += f"   after dropout {number(dropped[j])}"
         yield line
     if sink is not None:
         exps.append(math.exp(sink - top))
-        yield f"  and the sink of this head: exp({_number(sink - top)}) = {exps[-1]:.4f}"
+        yield f"  and the sink of this head: exp({number(sink - top)}) = {exps[-1]:.4f}"
     yield f"  the exps add up to {sum(exps):.4f}, the weights to {sum(weights):.4f}"

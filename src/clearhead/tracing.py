@@ -1,10 +1,11 @@
 """Every stage between the input and the output, named, with its numbers."""
 
 import copy
-import html
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -30,6 +31,7 @@ from clearhead.masks.given import as_mask, both
 from clearhead.planning import choose
 from clearhead.plotting import figures
 from clearhead.problem import Problem, pose
+from clearhead.showing import drawing
 from clearhead.stages import Stages
 from clearhead.telling import arithmetic, fenced, table
 from clearhead.words import printable
@@ -105,6 +107,8 @@ class Trace(Mapping[str, Tensor]):
         *,
         scale: float,
         mask: str | None,
+        softcap: float | None = None,
+        dropout: float | None = None,
         sinks: Tensor | None,
         kernel: str,
         difference: float,
@@ -116,6 +120,8 @@ class Trace(Mapping[str, Tensor]):
         self.steps = {step.name: step for step in steps}
         self.scale = scale
         self.mask = mask
+        self.softcap = softcap
+        self.dropout = dropout
         self.sinks = None if sinks is None else sinks.detach()
         self.renormalised = renormalised
         """Whether weights, not scores, were hidden, and the others divided by their sum again."""
@@ -195,19 +201,41 @@ class Trace(Mapping[str, Tensor]):
         return "\n\n".join(parts) + "\n"
 
     def _repr_html_(self) -> str:
-        rows = [f"<p><b>trace of {html.escape(self.title)}</b></p>"]
-        for step in self.steps.values():
-            same = f"the same as {step.same_as}: " if step.same_as else ""
-            rows.append(
-                f"<p><b>{step.name}</b> <code>[{html.escape(step.shape)}]</code><br>"
-                f"{same}{html.escape(step.formula)}</p>"
-            )
-            if step.same_as is None:
-                part, which = self._part(step, 0, 0)
-                numbers = "\n".join(table(part, self._row_labels(step), which))
-                rows.append(f"<pre>{html.escape(numbers)}</pre>")
-        rows.append(f"<p>{html.escape(self._verdict())}</p>")
-        return "<div>" + "".join(rows) + "</div>"
+        return drawing("inline.traces").trace_html(self)
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        sample: int | None = None,
+        head: int | None = None,
+    ) -> Path:
+        """Write the stages as a page to step through, which opens without a network.
+
+        It shows them from left to right, and of the number under the pointer how it came about.
+
+        Args:
+            path: the file; whatever was there is replaced.
+            sample: only this row of the batch; None for all, to choose from.
+            head: only this query head; None for all.
+
+        Returns:
+            The path.
+
+        Raises:
+            SelectionError: code `trace.part`, if there is no such sample or head.
+            TooLargeError: code `trace.page-size`, for more numbers than a page can hold.
+            FileError: code `file.unwritable`, if the place cannot be written to.
+
+        Example:
+            >>> import tempfile, torch, clearhead as ch
+            >>> x = torch.eye(2)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ch.trace(ch.attend, x, x, x).to_html(f"{folder}/steps.html").name
+            'steps.html'
+        """
+        payload = drawing("steps").steps_payload(self, sample=sample, head=head)
+        return drawing("page").write_page(path, payload)
 
     def explain(self, query: int, *, sample: int = 0, head: int = 0) -> str:
         """The arithmetic of one query, written out.
@@ -528,6 +556,8 @@ def _assemble(
         steps,
         scale=problem.scale,
         mask=None if problem.mask is None else problem.mask.describe(),
+        softcap=problem.softcap,
+        dropout=problem.dropout,
         sinks=problem.sinks,
         kernel=kernel,
         difference=difference,

@@ -11,6 +11,7 @@ from torch import Tensor
 from clearhead import AttentionMatrix, Summary, causal, roles
 from clearhead.drawing.long import LongScreens
 from clearhead.integrations.huggingface import LongReading
+from clearhead.seen import Seen
 
 TOKENS = tuple(f"w{place}" if place % 5 else "\x1b[it]" for place in range(60))
 
@@ -29,7 +30,7 @@ def reading() -> LongReading:
     before = alike.clone()
     before[1] += 20 * torch.eye(60).roll(-1, dims=1)
     summaries = {0: summary(alike), 1: summary(before)}
-    return LongReading(TOKENS, ("a.0", "a.1"), (2, 2), summaries)
+    return LongReading(TOKENS, ("a.0", "a.1"), (2, 2), summaries, Seen("", "summary"))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from rich.console import Console
 from clearhead import AttentionMatrix, SelectionError
 from clearhead.drawing.screens import Screens
 from clearhead.integrations.huggingface import Reading
+from clearhead.seen import Seen
 
 TOKENS = ("[CLS]", "cat", "sat", "on", "it", "[SEP]")
 
@@ -20,7 +21,8 @@ def reading() -> Reading:
     linked[0, 1, 4, 1] = 5.0
     identity = torch.eye(6).expand(1, 2, 6, 6)
     matrices = tuple(AttentionMatrix(each, identity, scale=1.0) for each in (still, linked))
-    return Reading(TOKENS, (True, False, False, False, False, True), ("a.0", "a.1"), matrices)
+    special = (True, False, False, False, False, True)
+    return Reading(TOKENS, special, ("a.0", "a.1"), matrices, Seen("", "matrix"))
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def test_a_text_without_words() -> None:
 
 def test_a_long_text_is_not_printed_whole() -> None:
     tokens = tuple(f"word{place}" for place in range(70))
-    long = Reading(tokens, (False,) * 70, (), ())
+    long = Reading(tokens, (False,) * 70, (), (), Seen("", "matrix"))
     screens = Screens(Console(file=io.StringIO(), width=80), long)
     screens.title("model")
     assert text(screens).endswith("word59 … and 10 more\n")

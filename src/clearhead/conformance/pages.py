@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from clearhead.conformance.report import Finding, Report
 
-# Colours of middle lightness, which can be read on white and on black; the rest is inherited, so
-# that a dark notebook stays dark.
+# White on a dark colour can be read on any ground; the rest is inherited, so that a dark notebook
+# stays dark.
 STYLE = """
 .clearhead-check { font-family: system-ui, sans-serif; line-height: 1.45; max-width: 60rem; }
 .clearhead-check h3 { margin: 0 0 .6rem; font-size: 1.1rem; }
@@ -17,19 +17,20 @@ STYLE = """
 .clearhead-check p { margin: 0 0 .3rem; }
 .clearhead-check code, .clearhead-check pre { font-family: ui-monospace, monospace;
   font-size: .9em; color: inherit; background: none; }
-.clearhead-check section b code { color: #d64550; }
-.clearhead-check section.follows b code { color: #b8860b; }
+.clearhead-check section b code { color: #fff; background: #b00020; padding: .05rem .35rem;
+  border-radius: .2rem; }
+.clearhead-check section.follows b code { background: #7a5200; }
 .clearhead-check dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem .8rem;
   margin: 0; }
-.clearhead-check dt { opacity: .7; }
+.clearhead-check dt { font-weight: 600; }
 .clearhead-check dd { margin: 0; min-width: 0; }
 .clearhead-check pre { margin: 0; padding: .3rem .5rem; white-space: pre-wrap;
   background: rgba(127, 127, 127, .14); border-radius: .25rem; }
 .clearhead-check ul { list-style: none; margin: 0 0 .5rem; padding: 0; }
 .clearhead-check .passed li { display: inline-block; margin-right: 1.2rem; }
-.clearhead-check .passed li::before { content: "✓ "; color: #2e9e5b; }
-.clearhead-check .skipped li::before { content: "– "; opacity: .7; }
-.clearhead-check .told li::before { content: "told "; opacity: .7; }
+.clearhead-check .passed li::before { content: "✓ "; }
+.clearhead-check .skipped li::before { content: "– "; }
+.clearhead-check .told li::before { content: "told "; font-weight: 600; }
 """
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
@@ -62,7 +63,7 @@ def section(report: "Report") -> str:
 def _remark(text: str) -> str:
     """One line, and a drawing below it if there is one."""
     first, newline, drawing = text.partition("\n")
-    return html.escape(first) + (f"<pre>{html.escape(drawing)}</pre>" if newline else "")
+    return html.escape(first) + (f"<pre tabindex="0">{html.escape(drawing)}</pre>" if newline else "")
 
 
 def _finding(finding: "Finding") -> str:
@@ -74,7 +75,7 @@ def _finding(finding: "Finding") -> str:
         follows = f" Follows from <code>{html.escape(finding.follows_from)}</code>."
     rows = ""
     if finding.measured:
-        rows += f"<dt>measured</dt><dd><pre>{html.escape(finding.measured)}</pre></dd>"
+        rows += f"<dt>measured</dt><dd><pre tabindex="0">{html.escape(finding.measured)}</pre></dd>"
     if finding.likely:
         rows += f"<dt>likely</dt><dd>{html.escape(finding.likely)}</dd>"
     if not finding.follows_from:

@@ -1,5 +1,6 @@
 """What `clearhead show` prints of a text that is too long for a column per token."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from clearhead.drawing.labels import fit, label
 from clearhead.drawing.terminal import Console, PooledMap, Text, bar
 from clearhead.integrations.huggingface import LongReading
+from clearhead.statistics import bins
 from clearhead.summary import Summary
 from clearhead.table import HeadRow, Table, rows_of
 
@@ -170,6 +172,29 @@ class LongScreens:
     def _heading(self, heading: str, remark: str = "") -> None:
         self._print(Text())
         self._print(Text.assemble((heading, "bold"), (f"   {remark}" if remark else "", "dim")))
+
+
+def coarser(reading: LongReading, cells: int) -> LongReading:
+    """The reading with maps of so many rows and columns at most.
+
+    Example:
+        >>> from clearhead.integrations import huggingface
+        >>> reading = huggingface.load().read_long("The cat sat on the mat. " * 20, layer=0, pool=64)
+        >>> coarser(reading, 8).summaries[0].pooled.shape
+        torch.Size([1, 12, 8, 8])
+    """
+    summaries = {}
+    for number, summary in reading.summaries.items():
+        pooled = summary.pooled
+        if pooled is not None:
+            for axis in (2, 3):
+                size = pooled.shape[axis]
+                if size > cells:
+                    shape = [*pooled.shape[:axis], cells, *pooled.shape[axis + 1 :]]
+                    into = bins(size, cells, pooled.device)
+                    pooled = pooled.new_zeros(shape).index_add_(axis, into, pooled)
+        summaries[number] = replace(summary, pooled=pooled)
+    return reading._replace(summaries=summaries)
 
 
 def _mean(rows: list[HeadRow], name: str) -> float:

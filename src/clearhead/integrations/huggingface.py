@@ -24,6 +24,7 @@ from clearhead.errors import (
 )
 from clearhead.head_roles import roles
 from clearhead.matrix import AttentionMatrix, free_bytes
+from clearhead.seen import Seen
 from clearhead.summary import Summary
 from clearhead.watching import Watch, watch
 from clearhead.words import bytes_in_words
@@ -49,12 +50,14 @@ class Reading(NamedTuple):
         special: for each token whether it is one of the tokenizer's own, such as [CLS].
         layers: the path of the module that attended, in order; one that attended twice stands twice.
         matrices: what each of them attended to: [batch=1, num_heads, tokens, tokens].
+        seen: the same by the paths of the modules, which can be saved.
     """
 
     tokens: tuple[str, ...]
     special: tuple[bool, ...]
     layers: tuple[str, ...]
     matrices: tuple[AttentionMatrix, ...]
+    seen: Seen[AttentionMatrix]
 
 
 class LongReading(NamedTuple):
@@ -66,12 +69,15 @@ class LongReading(NamedTuple):
         heads: how many query heads each of them has.
         summaries: by the number of the layer, the summary of its attention, with roles: of all
             layers, or of the one that was asked for.
+        seen: what was kept, which can be saved: the summaries of all layers, or the matrix of the
+            one that was asked for.
     """
 
     tokens: tuple[str, ...]
     layers: tuple[str, ...]
     heads: tuple[int, ...]
     summaries: dict[int, Summary]
+    seen: Seen[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +137,7 @@ class TextModel:
             tuple(each in special for each in ids),
             tuple(name for name, _ in calls),
             tuple(matrix for _, matrix in calls),
+            seen,
         )
 
     def count(self, text: str) -> int:
@@ -148,6 +155,7 @@ class TextModel:
         layer: int | None = None,
         head: int | None = None,
         pool: int = 64,
+        top_k: int | None = None,
         progress: Callable[[str, float], None] = lambda doing, done: None,
     ) -> LongReading:
         """Run the model on a text of any length, in O(tokens) memory beside the model's own.
@@ -156,7 +164,8 @@ class TextModel:
             text: the text.
             layer: only this layer, counted from 0; None is all of them.
             head: only this head of the layer.
-            pool: rows and columns of the map of each head.
+            pool: rows and columns of the map of each head, for one layer; 64 for all of them.
+            top_k: how many of the largest weights of each query, for one layer; 8 for all of them.
             progress: told what is being done, and which share of it is done.
 
         Raises:
@@ -171,9 +180,9 @@ class TextModel:
         if layer is None:
             summarising = watch(self.model, keep="summary", tokens=tokens)
             doing = _reading(summarising, len(ids))
-            with summarising as all_seen:
+            with summarising as seen:
                 self._run(ids, paths, lambda done: progress(doing, done))
-            found = [each for name in all_seen for each in all_seen.calls(name)]
+            found = [each for name in seen for each in seen.calls(name)]
             summaries = dict(enumerate(found))
         else:
             path = paths[layer]
@@ -187,7 +196,9 @@ class TextModel:
             matrix = seen.calls(path)[paths[:layer].count(path)]
             size = min(pool, len(ids))
             summary = matrix.summary(
-                pool=(size, size), progress=lambda done: progress(f"layer {layer}", done)
+                pool=(size, size),
+                top_k=None if top_k is None else min(top_k, len(ids)),
+                progress=lambda done: progress(f"layer {layer}", done),
             )
             summaries = {layer: replace(summary, roles=roles(matrix, tokens))}
         for number, summary in summaries.items():
@@ -197,7 +208,7 @@ class TextModel:
                     f"every layer must attend from {len(ids)} tokens to the same; "
                     f"{paths[number]} of {self.name} has {summary!r}.",
                 )
-        return LongReading(readable_tokens(self.tokenizer, ids), paths, heads, summaries)
+        return LongReading(readable_tokens(self.tokenizer, ids), paths, heads, summaries, seen)
 
     def _layers(self, ids: list[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """The paths of the modules that attend, and their numbers of heads, from a few tokens."""

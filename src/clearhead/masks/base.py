@@ -18,6 +18,7 @@ from clearhead.masks.drawing import draw_dense
 from clearhead.masks.spans import Spans, complement, intersection, union
 from clearhead.plotting import figures
 from clearhead.shapes import check_length, whole
+from clearhead.showing import drawing
 
 REPR_TOKENS = 6
 DRAWING_TOKENS = 200
@@ -317,6 +318,9 @@ class Mask(ABC):
             return f"{self.describe()}\n{self.draw(query_len, kv_len)}"
         except MaskError:  # made for lengths that only the query will tell
             return self.describe()
+
+    def _repr_html_(self) -> str:
+        return drawing("inline.masks").mask_html(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -78,9 +78,7 @@ class BlockMap:
 
 
 def block_map(mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int]) -> BlockMap:
-    counts = _count_from_spans(mask, query_len, kv_len, block)
-    if counts is None:
-        counts = _count_row_by_row(mask, query_len, kv_len, block)
+    counts = block_counts(mask, query_len, kv_len, block)
     rows = _sizes(query_len, block[0], counts.device)
     columns = _sizes(kv_len, block[1], counts.device)
     pairs = rows[:, None] * columns
@@ -94,6 +92,13 @@ def block_map(mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int])
         each = [tensor[0, 0] for tensor in each]
     kinds, share = (tensor.contiguous() for tensor in each)
     return BlockMap(kinds, share, block, query_len, kv_len)
+
+
+def block_counts(mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int]) -> Tensor:
+    """How many pairs of each block are visible, int64: (batch or 1, num_heads or 1, query_blocks,
+    kv_blocks)."""
+    counts = _count_from_spans(mask, query_len, kv_len, block)
+    return _count_row_by_row(mask, query_len, kv_len, block) if counts is None else counts
 
 
 def _sizes(length: int, block: int, device: torch.device) -> Tensor:

@@ -1,0 +1,117 @@
+"""What a page costs: its size, the time to write it, and how it moves in a real browser.
+
+    .venv/bin/python -m benchmarks.pages [--long 50000]
+
+It needs chromium. Weights are those of random query and key: what does not repeat deflates badly, so
+that no model's page of these sizes is larger by much.
+"""
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from playwright.sync_api import Page, sync_playwright
+
+import clearhead as ch
+from clearhead.words import bytes_in_words
+
+LAYERS, HEADS, HEAD_DIM = 12, 12, 64
+FRAMES = 60
+
+MEASURE = """async (frames) => {
+  const canvas = document.querySelector(".ch-map-canvas");
+  const box = canvas.getBoundingClientRect();
+  const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
+  const frame = () => new Promise(requestAnimationFrame);
+  const zoom = (by) => canvas.dispatchEvent(
+    new WheelEvent("wheel", { deltaY: by, clientX: x, clientY: y, cancelable: true }));
+  const times = [];
+  let last = await frame();
+  for (let at = 0; at < frames; at++) {
+    zoom(at % 30 < 15 ? -120 : 120);
+    const now = await frame();
+    times.push(now - last);
+    last = now;
+  }
+  const hovers = [];
+  for (let at = 0; at < 20; at++) {
+    const start = performance.now();
+    canvas.dispatchEvent(new PointerEvent("pointermove", {
+      clientX: box.left + box.width * (at + 0.5) / 20, clientY: box.top + box.height * 0.6,
+      pointerType: "mouse", bubbles: true }));
+    await frame();
+    hovers.push(performance.now() - start);
+  }
+  return { times, hovers };
+}"""
+
+
+def weights(tokens: int, seed: int) -> ch.AttentionMatrix:
+    """Attention of a layer, over neighbours more than over others."""
+    generator = torch.Generator().manual_seed(seed)
+    query, key = torch.randn(2, 1, HEADS, tokens, HEAD_DIM, generator=generator).unbind()
+    return ch.AttentionMatrix(2 * query, key, mask=ch.causal())
+
+
+def watched(tokens: int, layers: int) -> "ch.Seen[ch.AttentionMatrix]":
+    """What a model of so many layers, made of nothing but attention, attends to."""
+    model = torch.nn.Sequential(
+        *(ch.MultiHeadAttention(HEADS * HEAD_DIM, num_heads=HEADS) for _ in range(layers))
+    )
+    with ch.watch(model) as seen, torch.no_grad():
+        model(torch.randn(1, tokens, HEADS * HEAD_DIM) * 3)
+    return seen
+
+
+def drawn(page: Page, path: Path) -> str:
+    """How fast the page in this file is drawn, moved and pointed at, in words."""
+    start = time.perf_counter()
+    page.goto(path.as_uri())
+    page.wait_for_function(
+        "() => document.querySelector('.ch-map-side > .ch-remark')?.innerText.startsWith('One cell')"
+    )
+    first = time.perf_counter() - start
+    found = page.evaluate(MEASURE, FRAMES)
+    rate = 1000 / statistics.median(found["times"])
+    slowest = sorted(found["times"])[int(0.95 * FRAMES)]
+    hover = statistics.median(found["hovers"])
+    return (
+        f"first drawing {first:.2f} s, {rate:.0f} frames/s (19 of 20 within {slowest:.0f} ms), "
+        f"pointing {hover:.0f} ms"
+    )
+
+
+def main() -> None:
+    """Write the pages, open them, print a line for each."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--long", type=int, default=50_000, help="tokens of the long text")
+    long = arguments.parse_args().long
+    place = shutil.which("chromium") or shutil.which("chromium-browser")
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=place, args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        for tokens, layers in ((64, LAYERS), (512, LAYERS), (long, 1)):
+            words = [f" w{n % 997}" for n in range(tokens)]
+            path = Path(folder) / f"{tokens}.html"
+            seen = watched(tokens, layers) if layers > 1 else weights(tokens, 0)
+            start = time.perf_counter()
+            seen.to_html(path, tokens=words)
+            seconds = time.perf_counter() - start
+            size = bytes_in_words(path.stat().st_size)
+            print(
+                f"{layers} × {HEADS} heads, {tokens} tokens: {size}, written in {seconds:.1f} s, "
+                f"{drawn(page, path)}",
+                flush=True,
+            )
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

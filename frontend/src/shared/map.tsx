@@ -1,0 +1,486 @@
+// A map of queries × keys on a canvas: drawn from tiles, which are asked for as they come into
+// view. Panned by dragging, zoomed by the wheel or two fingers, and all of it by keys.
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { useSignal, type ReadonlySignal, type Signal } from "@preact/signals";
+import type { Tile } from "../source";
+import { hiddenPixel, ramp } from "./colour";
+import { placeOf, scale, type Scale } from "./scale";
+import { theme } from "./theme";
+
+export interface Point {
+  query: number | null;
+  key: number | null;
+}
+
+/** From which query and key on the map shows how many of them. */
+export interface Viewport {
+  row: number;
+  rows: number;
+  column: number;
+  columns: number;
+}
+
+export interface MapProps {
+  rows: number;
+  columns: number;
+  name: string;
+  rowLabel: (query: number) => string;
+  columnLabel: (key: number) => string;
+  tile: (rows: [number, number], columns: [number, number], cells: [number, number], abort: AbortSignal) => Promise<Tile | null>;
+  viewport: Signal<Viewport>;
+  hover: Signal<Point>;
+  pinned: ReadonlySignal<Point>;
+  /** Marks beside the map, such as what a search has found. */
+  marks: ReadonlySignal<{ queries: number[]; keys: number[] }>;
+  onPin: (point: Point) => void;
+  /** What was drawn last. */
+  drawn: Signal<Tile | null>;
+  /** Changes when tiles have to be asked for anew. */
+  version: unknown;
+  /** What is under the pointer, in words. */
+  words: (point: Point, tile: Tile | null) => string;
+}
+
+export const LEAST = 4;
+
+export function whole(rows: number, columns: number): Viewport {
+  return { row: 0, rows: Math.max(1, rows), column: 0, columns: Math.max(1, columns) };
+}
+
+/** A viewport magnified around a place, or moved, and kept inside of the map. */
+export function moved(
+  view: Viewport,
+  rows: number,
+  columns: number,
+  { zoom = 1, row = 0.5, column = 0.5, down = 0, right = 0 },
+): Viewport {
+  const least = Math.min(LEAST / view.rows, LEAST / view.columns, 1);
+  const factor = Math.max(1 / zoom, least);
+  const tall = Math.min(rows, view.rows * factor);
+  const wide = Math.min(columns, view.columns * factor);
+  const clamp = (at: number, most: number) => Math.max(0, Math.min(most, at));
+  return {
+    row: clamp(view.row + (view.rows - tall) * row + down, rows - tall),
+    rows: tall,
+    column: clamp(view.column + (view.columns - wide) * column + right, columns - wide),
+    columns: wide,
+  };
+}
+
+const GUTTER = 62;
+const ROOM_FOR_TEXT = 11;
+
+export function HeatMap(props: MapProps) {
+  const { rows, columns, viewport, hover, pinned, drawn, marks } = props;
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const frame = useRef<HTMLDivElement>(null);
+  const width = useSignal(0);
+  const cursor = useRef<Point>({ query: null, key: null });
+  const latest = useRef(props);
+  latest.current = props;
+
+  // Square cells where that leaves room for both sides.
+  const room = Math.max(60, width.value - GUTTER);
+  const square = Math.min(room / Math.max(1, columns), room / Math.max(1, rows));
+  const wide = Math.max(Math.min(room, 120), Math.round(square * columns));
+  const tall = Math.max(Math.min(room, 120), Math.round(square * rows));
+
+  useLayoutEffect(() => {
+    const watch = new ResizeObserver(([entry]) => (width.value = entry!.contentRect.width));
+    watch.observe(frame.current!);
+    return () => watch.disconnect();
+  }, []);
+
+  const state = useMemo(
+    () => ({
+      asking: false,
+      wanted: false,
+      abort: new AbortController(),
+      picture: null as Picture | null,
+      painted: "",
+    }),
+    [],
+  );
+
+  const paint = () => {
+    const place = canvas.current;
+    const view = viewport.peek();
+    if (!place || !state.picture) return;
+    const context = place.getContext("2d")!;
+    const { tile, image } = state.picture;
+    const fingerprint = `${theme.peek()} ${scale.peek()}`;
+    if (state.picture.colours !== fingerprint) {
+      colour(state.picture);
+      state.picture.colours = fingerprint;
+    }
+    const down = place.height / view.rows;
+    const right = place.width / view.columns;
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.fillStyle = theme.peek() === "dark" ? "#1a1d21" : "#ffffff";
+    context.fillRect(0, 0, place.width, place.height);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(
+      image,
+      (tile.columns[0] - view.column) * right,
+      (tile.rows[0] - view.row) * down,
+      (tile.columns[1] - tile.columns[0]) * right,
+      (tile.rows[1] - tile.rows[0]) * down,
+    );
+    const ratio = place.width / place.clientWidth || 1;
+    const ink = theme.peek() === "dark" ? "#f5a26b" : "#b3430b";
+    const outline = (point: Point, strength: number) => {
+      context.strokeStyle = ink;
+      context.globalAlpha = strength;
+      context.lineWidth = ratio;
+      if (point.query !== null) {
+        const top = (point.query - view.row) * down;
+        context.strokeRect(-2, top, place.width + 4, Math.max(down, ratio));
+      }
+      if (point.key !== null) {
+        const left = (point.key - view.column) * right;
+        context.strokeRect(left, -2, Math.max(right, ratio), place.height + 4);
+      }
+      context.globalAlpha = 1;
+    };
+    outline(pinned.peek(), 1);
+    outline(hover.peek(), 0.6);
+  };
+
+  const ask = async () => {
+    // One question at a time; what was wanted meanwhile is asked as the next one.
+    if (state.asking) {
+      state.wanted = true;
+      return;
+    }
+    state.asking = true;
+    do {
+      state.wanted = false;
+      const place = canvas.current;
+      const view = viewport.peek();
+      if (!place || !place.width) break;
+      const { tile, version } = latest.current;
+      const found = await tile(
+        [view.row, view.row + view.rows],
+        [view.column, view.column + view.columns],
+        [place.height, place.width],
+        state.abort.signal,
+      ).catch(() => null);
+      if (version !== latest.current.version) {
+        state.wanted = true;
+        continue;
+      }
+      state.picture = found && picture(found);
+      drawn.value = found;
+      paint();
+    } while (state.wanted);
+    state.asking = false;
+  };
+
+  useEffect(() => {
+    const ratio = window.devicePixelRatio || 1;
+    const place = canvas.current!;
+    place.width = Math.round(wide * ratio);
+    place.height = Math.round(tall * ratio);
+    void ask();
+    let waiting = 0;
+    const soon = () => {
+      if (!waiting) {
+        waiting = requestAnimationFrame(() => {
+          waiting = 0;
+          paint();
+        });
+      }
+    };
+    const stops = [
+      viewport.subscribe(() => {
+        void ask();
+        soon();
+      }),
+      ...[hover, pinned, theme, scale].map((each) => each.subscribe(soon)),
+    ];
+    return () => {
+      // What was asked for before is of no use any more.
+      state.abort.abort();
+      state.abort = new AbortController();
+      cancelAnimationFrame(waiting);
+      for (const stop of stops) stop();
+    };
+  }, [wide, tall, props.version]);
+
+  const at = (event: { clientX: number; clientY: number }) => {
+    const box = canvas.current!.getBoundingClientRect();
+    return { x: (event.clientX - box.left) / box.width, y: (event.clientY - box.top) / box.height };
+  };
+  const pointAt = ({ x, y }: { x: number; y: number }): Point => {
+    const view = viewport.peek();
+    const inside = (value: number, most: number) => Math.max(0, Math.min(most - 1, Math.floor(value)));
+    return {
+      query: inside(view.row + y * view.rows, rows),
+      key: inside(view.column + x * view.columns, columns),
+    };
+  };
+
+  const fingers = useRef(new Map<number, { x: number; y: number }>());
+  const dragged = useRef(0);
+  const onPointerDown = (event: PointerEvent) => {
+    canvas.current!.setPointerCapture(event.pointerId);
+    fingers.current.set(event.pointerId, at(event));
+    dragged.current = 0;
+  };
+  const onPointerMove = (event: PointerEvent) => {
+    const known = fingers.current;
+    const here = at(event);
+    const before = known.get(event.pointerId);
+    const view = viewport.peek();
+    if (before && (event.buttons || event.pointerType !== "mouse")) {
+      const others = [...known].filter(([id]) => id !== event.pointerId);
+      known.set(event.pointerId, here);
+      dragged.current += Math.hypot(here.x - before.x, here.y - before.y);
+      if (others.length) {
+        const other = others[0]![1];
+        const apart = Math.hypot(here.x - other.x, here.y - other.y);
+        const was = Math.hypot(before.x - other.x, before.y - other.y);
+        viewport.value = moved(view, rows, columns, { zoom: apart / (was || 1), row: here.y, column: here.x });
+      } else {
+        viewport.value = moved(view, rows, columns, {
+          down: (before.y - here.y) * view.rows,
+          right: (before.x - here.x) * view.columns,
+        });
+      }
+    }
+    hover.value = pointAt(here);
+  };
+  const onPointerUp = (event: PointerEvent) => {
+    if (fingers.current.delete(event.pointerId) && dragged.current < 0.015) {
+      cursor.current = pointAt(at(event));
+      props.onPin(cursor.current);
+    }
+  };
+  useEffect(() => {
+    const place = canvas.current!;
+    const onWheel = (event: WheelEvent) => {
+      event.preventDefault();
+      const { x, y } = at(event);
+      const zoom = Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0022));
+      viewport.value = moved(viewport.peek(), rows, columns, { zoom, row: y, column: x });
+    };
+    // Not by Preact, which adds listeners that cannot prevent the page from scrolling.
+    place.addEventListener("wheel", onWheel, { passive: false });
+    return () => place.removeEventListener("wheel", onWheel);
+  }, [rows, columns]);
+
+  const onKeyDown = (event: KeyboardEvent) => {
+    const view = viewport.peek();
+    const steps: Record<string, [number, number]> = {
+      ArrowUp: [-1, 0],
+      ArrowDown: [1, 0],
+      ArrowLeft: [0, -1],
+      ArrowRight: [0, 1],
+    };
+    const step = steps[event.key];
+    if (step && event.shiftKey) {
+      viewport.value = moved(view, rows, columns, {
+        down: (step[0] * view.rows) / 8,
+        right: (step[1] * view.columns) / 8,
+      });
+    } else if (step) {
+      const tile = drawn.peek();
+      const high = tile ? Math.max(1, Math.round((tile.rows[1] - tile.rows[0]) / tile.cells[0])) : 1;
+      const broad = tile ? Math.max(1, Math.round((tile.columns[1] - tile.columns[0]) / tile.cells[1])) : 1;
+      const from = cursor.current;
+      const start = { query: Math.floor(view.row), key: Math.floor(view.column) };
+      const clamp = (value: number, most: number) => Math.max(0, Math.min(most - 1, value));
+      const next =
+        from.query === null || from.key === null
+          ? start
+          : {
+              query: clamp(from.query + step[0] * high, rows),
+              key: clamp(from.key + step[1] * broad, columns),
+            };
+      cursor.current = next;
+      hover.value = next;
+      viewport.value = including(view, next, rows, columns);
+    } else if (event.key === "+" || event.key === "=" || event.key === "-") {
+      const { query, key } = cursor.current.query === null ? pinned.peek() : cursor.current;
+      viewport.value = moved(view, rows, columns, {
+        zoom: event.key === "-" ? 1 / 1.5 : 1.5,
+        row: query === null ? 0.5 : share(query - view.row, view.rows),
+        column: key === null ? 0.5 : share(key - view.column, view.columns),
+      });
+    } else if (event.key === "0") {
+      viewport.value = whole(rows, columns);
+    } else if (event.key === "Enter" || event.key === " ") {
+      props.onPin(cursor.current);
+    } else {
+      return;
+    }
+    event.preventDefault();
+    event.stopPropagation();
+  };
+
+  return (
+    <div class="ch-map" ref={frame}>
+      <div class="ch-map-inner" style={{ width: `${wide + GUTTER}px`, height: `${tall + GUTTER}px` }}>
+        <Axes
+          width={wide}
+          height={tall}
+          gutter={GUTTER}
+          view={viewport.value}
+          rowLabel={props.rowLabel}
+          columnLabel={props.columnLabel}
+          rows={rows}
+          columns={columns}
+          marks={marks.value}
+        />
+        <canvas
+          ref={canvas}
+          class="ch-map-canvas"
+          style={{ width: `${wide}px`, height: `${tall}px`, left: `${GUTTER}px`, top: `${GUTTER}px` }}
+          tabIndex={0}
+          role="application"
+          aria-roledescription="map"
+          aria-label={`${props.name}. Arrow keys move from cell to cell, Enter pins, plus and minus zoom, 0 shows all.`}
+          onPointerDown={onPointerDown}
+          onPointerMove={onPointerMove}
+          onPointerUp={onPointerUp}
+          onPointerCancel={(event) => fingers.current.delete(event.pointerId)}
+          onPointerLeave={() => (hover.value = { query: null, key: null })}
+          onBlur={() => (hover.value = { query: null, key: null })}
+          onKeyDown={onKeyDown}
+        />
+      </div>
+      <Reading hover={hover} pinned={pinned} drawn={drawn} words={props.words} />
+    </div>
+  );
+}
+
+function Reading({ hover, pinned, drawn, words }: Pick<MapProps, "hover" | "pinned" | "drawn" | "words">) {
+  const point = hover.value.query !== null || hover.value.key !== null ? hover.value : pinned.value;
+  return (
+    <p class="ch-reading" role="status">
+      {words(point, drawn.value)}
+    </p>
+  );
+}
+
+function share(part: number, of: number) {
+  return Math.max(0, Math.min(1, part / of));
+}
+
+/** The viewport, moved as little as is needed to show a point. */
+export function including(view: Viewport, point: Point, rows: number, columns: number): Viewport {
+  const down = point.query === null ? 0 : outside(point.query, view.row, view.rows);
+  const right = point.key === null ? 0 : outside(point.key, view.column, view.columns);
+  return down || right ? moved(view, rows, columns, { down, right }) : view;
+}
+
+function outside(at: number, first: number, count: number): number {
+  if (at < first) return at - first;
+  return at + 1 > first + count ? at + 1 - first - count : 0;
+}
+
+interface Picture {
+  tile: Tile;
+  image: HTMLCanvasElement;
+  colours: string;
+}
+
+function picture(tile: Tile): Picture {
+  const image = document.createElement("canvas");
+  [image.height, image.width] = [Math.max(1, tile.cells[0]), Math.max(1, tile.cells[1])];
+  return { tile, image, colours: "" };
+}
+
+function colour({ tile, image }: Picture) {
+  const context = image.getContext("2d")!;
+  const pixels = context.createImageData(image.width, image.height);
+  paintValues(new Uint32Array(pixels.data.buffer), tile.values, tile.top);
+  context.putImageData(pixels, 0, 0);
+}
+
+/** The colours of values, by the chosen scale and theme. */
+export function paintValues(
+  pixels: Uint32Array,
+  values: ArrayLike<number>,
+  top: number,
+  kind: Scale | "root" = scale.peek(),
+) {
+  const colours = ramp(theme.peek());
+  const hidden = hiddenPixel(theme.peek());
+  for (let at = 0; at < values.length; at++) {
+    const value = values[at]!;
+    pixels[at] = value < 0 ? hidden : colours[Math.round(255 * placeOf(value, top, kind))]!;
+  }
+}
+
+interface AxesProps {
+  width: number;
+  height: number;
+  gutter: number;
+  rows: number;
+  columns: number;
+  view: Viewport;
+  rowLabel: (query: number) => string;
+  columnLabel: (key: number) => string;
+  marks: { queries: number[]; keys: number[] };
+}
+
+/** Tokens beside the map where there is room for them, else their numbers. */
+export function Axes({ width, height, gutter, rows, columns, view, rowLabel, columnLabel, marks }: AxesProps) {
+  const down = height / view.rows;
+  const right = width / view.columns;
+  return (
+    <svg
+      class="ch-axes"
+      xmlns="http://www.w3.org/2000/svg"
+      width={width + gutter}
+      height={height + gutter}
+      aria-hidden="true"
+    >
+      {places(view.row, view.rows, rows, down).map((row) => (
+        <text
+          key={`r${row}`}
+          x={gutter - 7}
+          y={gutter + (row - view.row + 0.5) * down}
+          text-anchor="end"
+          dominant-baseline="central"
+        >
+          {down >= ROOM_FOR_TEXT ? rowLabel(row) : row}
+        </text>
+      ))}
+      {places(view.column, view.columns, columns, right).map((column) => (
+        <text
+          key={`c${column}`}
+          text-anchor="start"
+          dominant-baseline="central"
+          transform={`translate(${gutter + (column - view.column + 0.5) * right} ${gutter - 7}) rotate(-90)`}
+        >
+          {right >= ROOM_FOR_TEXT ? columnLabel(column) : column}
+        </text>
+      ))}
+      {seen(marks.queries, view.row, view.rows).map((row) => (
+        <rect key={`m${row}`} class="ch-mark" x={gutter - 4} y={gutter + (row - view.row) * down} width="3" height={Math.max(2, down)} />
+      ))}
+      {seen(marks.keys, view.column, view.columns).map((column) => (
+        <rect key={`n${column}`} class="ch-mark" x={gutter + (column - view.column) * right} y={gutter - 4} width={Math.max(2, right)} height="3" />
+      ))}
+    </svg>
+  );
+}
+
+function seen(marks: number[], first: number, count: number): number[] {
+  return marks.filter((at) => at >= first && at < first + count).slice(0, 500);
+}
+
+/** Which tokens get a label: every one, or at round numbers. */
+function places(first: number, count: number, length: number, size: number): number[] {
+  let step = 1;
+  while (step * size < (size >= ROOM_FOR_TEXT ? 1 : 34)) {
+    const lead = Number(String(step)[0]);
+    step = lead === 2 ? (step / 2) * 5 : step * 2;
+  }
+  const found: number[] = [];
+  const from = Math.ceil((first - 0.25) / step) * step;
+  for (let at = Math.max(0, from); at < Math.min(length, first + count - 0.25); at += step) found.push(at);
+  return found;
+}

@@ -1,0 +1,77 @@
+// What every view stands in: the title, the tools, the help, dark and light.
+import type { ComponentChildren } from "preact";
+import { useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { label } from "./labels";
+import { theme, toggleTheme } from "./theme";
+
+interface ShellProps {
+  title: string;
+  /** One line under the title. */
+  note?: string;
+  /** Buttons on the right of the title. */
+  tools?: ComponentChildren;
+  /** Keys and what they do, shown by "?". */
+  keys: [string, string][];
+  children: ComponentChildren;
+}
+
+export function Shell({ title, note, tools, keys, children }: ShellProps) {
+  const root = useRef<HTMLDivElement>(null);
+  const help = useRef<HTMLDialogElement>(null);
+  const narrow = useSignal(false);
+  useEffect(() => {
+    const place = root.current!;
+    const watch = new ResizeObserver(() => (narrow.value = place.clientWidth < 720));
+    watch.observe(place);
+    return () => watch.disconnect();
+  }, []);
+  const open = () => help.current!.showModal();
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key === "?" && !(event.target instanceof HTMLInputElement)) {
+      event.preventDefault();
+      open();
+    }
+  };
+  return (
+    <div
+      class={`ch-shell${narrow.value ? " ch-narrow" : ""}`}
+      data-theme={theme.value}
+      ref={root}
+      onKeyDown={onKeyDown}
+    >
+      <header class="ch-header">
+        <div class="ch-titles">
+          <h1 dir="auto">{label(title).replaceAll("␣", " ")}</h1>
+          {note && <p class="ch-note">{note}</p>}
+        </div>
+        <div class="ch-tools">
+          {tools}
+          <button type="button" class="ch-button" onClick={toggleTheme} title="Dark or light">
+            {theme.value === "dark" ? "Light" : "Dark"}
+          </button>
+          <button type="button" class="ch-button" onClick={open} aria-keyshortcuts="?">
+            Help
+          </button>
+        </div>
+      </header>
+      {children}
+      <dialog class="ch-help" ref={help} aria-labelledby="ch-help-title">
+        <h2 id="ch-help-title">Keys</h2>
+        <dl>
+          {keys.map(([key, does]) => (
+            <div key={key}>
+              <dt>
+                <kbd>{key}</kbd>
+              </dt>
+              <dd>{does}</dd>
+            </div>
+          ))}
+        </dl>
+        <form method="dialog">
+          <button type="submit" class="ch-button">Close</button>
+        </form>
+      </dialog>
+    </div>
+  );
+}

@@ -1,0 +1,110 @@
+// Where a view gets its data from. A view never knows whether that is the page itself, a server or
+// a notebook's kernel.
+import type { ReadonlySignal } from "@preact/signals";
+import { readArray, readHead, type Head, type Numbers, type Reader } from "./payload";
+
+/** A part of a head's map that a view wants to draw. */
+export interface TileRequest {
+  layer: number;
+  head: number;
+  /** From this query up to that, the second not included; and keys likewise. */
+  rows: [number, number];
+  columns: [number, number];
+  /** Into how many cells: rows, columns. */
+  cells: [number, number];
+  /** Tells that nobody waits for it any more. */
+  abort?: AbortSignal;
+}
+
+/** The answer. Its bounds may go beyond those that were asked for, to where cells begin and end, and
+ * be fractions where those are; its cells may be fewer, where no more is known. */
+export interface Tile {
+  rows: [number, number];
+  columns: [number, number];
+  cells: [number, number];
+  /** Row by row: which share of its attention a query of the row gives to the keys of the column,
+   * on average. In a cell of one query and one key that is the weight itself. -1 is hidden by the
+   * mask, NaN is no number. */
+  values: Float32Array;
+  /** The largest value that cells of this size have anywhere in the head, where the colours end. */
+  top: number;
+  /** Queries and keys of the finest rectangles whose sums are known: 1 and 1 is every weight. */
+  grain: [number, number];
+  /** So many of the strongest links of each query are drawn where they are; what the rectangle has
+   * beyond them is spread evenly in it. */
+  links: number;
+  /** Whether the values were worked out from query and key, and not read from a page. */
+  exact?: boolean;
+  /** Which share of the work is done for a finer map, while one is being worked out. */
+  pending?: number;
+}
+
+/** What a token looks at, or is looked at by: places and weights, the largest first. */
+export interface TokenNumbers {
+  links: [number, number | null][];
+  /** The sum of its weights: of a key, what it receives. */
+  total: number | null;
+  entropy: number | null;
+}
+
+export interface Source {
+  /** Whether `tile` answers for any rectangle with what was computed for it. */
+  readonly exact: boolean;
+  head(): Promise<Head>;
+  array(name: string): Promise<Numbers>;
+  /** null where the source has nothing of this head. */
+  tile(request: TileRequest): Promise<Tile | null>;
+  /** Goes up when tiles are finer than they were. */
+  readonly changed?: ReadonlySignal<number>;
+  /** Exact numbers of a token in a head; null where there is no query and key. */
+  token?(layer: number, head: number, place: number, side: "query" | "key", abort: AbortSignal): Promise<TokenNumbers | null>;
+}
+
+/** Makes tiles from a payload's own arrays; each kind of payload that has maps brings one. */
+export type Tiler = (source: Source, request: TileRequest) => Promise<Tile | null>;
+
+/** A source whose arrays are read once, when they are first asked for. */
+export class BytesSource implements Source {
+  readonly exact: boolean = false;
+  private known: Promise<Head> | null = null;
+  private arrays = new Map<string, Promise<Numbers>>();
+  private readonly read: Reader;
+  private readonly tiler: Tiler;
+
+  constructor(read: Reader, tiler: Tiler) {
+    this.read = read;
+    this.tiler = tiler;
+  }
+
+  head(): Promise<Head> {
+    return (this.known ??= readHead(this.read));
+  }
+
+  async array(name: string): Promise<Numbers> {
+    const head = await this.head();
+    let found = this.arrays.get(name);
+    if (found === undefined) {
+      found = readArray(this.read, head, name);
+      this.arrays.set(name, found);
+    }
+    return found;
+  }
+
+  tile(request: TileRequest): Promise<Tile | null> {
+    return this.tiler(this, request);
+  }
+}
+
+/** The payload that stands in the page itself, as base64, which is undone part by part. */
+export function pageSource(text: string, tiler: Tiler): Source {
+  return new BytesSource((start, bytes) => fromBase64(text, start, bytes), tiler);
+}
+
+/** Bytes of a base64 text; `start` is a multiple of three. */
+export function fromBase64(text: string, start: number, bytes: number): Uint8Array {
+  const from = (start / 3) * 4;
+  const binary = atob(text.slice(from, from + Math.ceil(bytes / 3) * 4));
+  const found = new Uint8Array(bytes);
+  for (let at = 0; at < bytes; at++) found[at] = binary.charCodeAt(at);
+  return found;
+}

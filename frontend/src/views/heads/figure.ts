@@ -1,0 +1,110 @@
+// A head's map as a picture of its own: SVG, and PNG made of it.
+import { css } from "../../shared/colour";
+import { label, short } from "../../shared/labels";
+import { paintValues, type Viewport } from "../../shared/map";
+import { percent, scale, ticks } from "../../shared/scale";
+import { theme } from "../../shared/theme";
+import type { Tile } from "../../source";
+
+export interface Figure {
+  title: string;
+  tile: Tile;
+  view: Viewport;
+  queries: number;
+  keys: number;
+  queryToken: (at: number) => string;
+  keyToken: (at: number) => string;
+}
+
+const SIDE = 480;
+const GUTTER = 90;
+const BELOW = 64;
+
+/** Figures side by side, as one SVG with everything in it. */
+export function toSvg(figures: Figure[]): string {
+  const dark = theme.peek() === "dark";
+  const [ground, text, quiet] = dark ? ["#121417", "#e8eaed", "#a2a9b3"] : ["#ffffff", "#17191c", "#5a6069"];
+  const wide = SIDE + GUTTER + 16;
+  const tall = SIDE + GUTTER + BELOW + 28;
+  const parts = figures.map((figure, at) => `<g transform="translate(${at * wide} 0)">${one(figure, text, quiet)}</g>`);
+  return (
+    `<svg xmlns="http://www.w3.org/2000/svg" width="${wide * figures.length}" height="${tall}" ` +
+    `font-family="system-ui, sans-serif" font-size="11"><rect width="100%" height="100%" fill="${ground}"/>` +
+    `${parts.join("")}</svg>`
+  );
+}
+
+function one({ title, tile, view, queryToken, keyToken }: Figure, text: string, quiet: string): string {
+  const unit = SIDE / Math.max(view.rows, view.columns);
+  const [height, width] = [view.rows * unit, view.columns * unit];
+  const image = document.createElement("canvas");
+  [image.height, image.width] = [tile.cells[0], tile.cells[1]];
+  const context = image.getContext("2d")!;
+  const pixels = context.createImageData(image.width, image.height);
+  paintValues(new Uint32Array(pixels.data.buffer), tile.values, tile.top);
+  context.putImageData(pixels, 0, 0);
+  const top = GUTTER + 28;
+  const labels: string[] = [];
+  const step = Math.max(1, 2 ** Math.ceil(Math.log2(11 / unit)));
+  const named = step === 1;
+  for (let row = Math.ceil(view.row / step) * step; row < view.row + view.rows - 0.25; row += step) {
+    const words = named ? short(label(queryToken(row)), 12) : String(row);
+    labels.push(
+      `<text x="${GUTTER - 6}" y="${top + (row - view.row + 0.5) * unit}" text-anchor="end" dominant-baseline="central">${escaped(words)}</text>`,
+    );
+  }
+  for (let column = Math.ceil(view.column / step) * step; column < view.column + view.columns - 0.25; column += step) {
+    const words = named ? short(label(keyToken(column)), 12) : String(column);
+    const x = GUTTER + (column - view.column + 0.5) * unit;
+    labels.push(
+      `<text transform="translate(${x} ${top - 6}) rotate(-90)" dominant-baseline="central">${escaped(words)}</text>`,
+    );
+  }
+  const legend = Array.from(
+    { length: 60 },
+    (_, at) => `<rect x="${GUTTER + at * 4}" y="${top + height + 16}" width="4.5" height="8" fill="${css(at / 59, theme.peek())}"/>`,
+  );
+  const numbers = ticks(tile.top, scale.peek())
+    .filter((_, at) => at % 2 === 0)
+    .map(({ value, at }) => `<text x="${GUTTER + at * 240}" y="${top + height + 38}" text-anchor="middle" fill="${quiet}">${escaped(percent(value))}</text>`);
+  const clip = `clip${Math.round(Math.random() * 1e9)}`;
+  return (
+    `<text x="${GUTTER}" y="20" font-size="14" font-weight="600" fill="${text}">${escaped(title)}</text>` +
+    `<clipPath id="${clip}"><rect x="${GUTTER}" y="${top}" width="${width}" height="${height}"/></clipPath>` +
+    `<image clip-path="url(#${clip})" x="${GUTTER + (tile.columns[0] - view.column) * unit}" y="${top + (tile.rows[0] - view.row) * unit}" ` +
+    `width="${(tile.columns[1] - tile.columns[0]) * unit}" height="${(tile.rows[1] - tile.rows[0]) * unit}" ` +
+    `preserveAspectRatio="none" style="image-rendering:pixelated" href="${image.toDataURL()}"/>` +
+    `<g fill="${text}">${labels.join("")}</g>${legend.join("")}${numbers.join("")}` +
+    `<text x="${GUTTER + 262}" y="${top + height + 23}" fill="${quiet}">of a query’s attention</text>`
+  );
+}
+
+function escaped(text: string): string {
+  return text.replace(/[&<>"]/g, (char) => `&#${char.charCodeAt(0)};`);
+}
+
+/** The SVG as pixels, twice as many as on the screen. */
+export async function toPng(svg: string): Promise<Blob> {
+  const url = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
+  try {
+    const image = new Image();
+    image.src = url;
+    await image.decode();
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [image.width * 2, image.height * 2];
+    canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
+    return await new Promise((resolve, reject) =>
+      canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("The picture could not be made.")))),
+    );
+  } finally {
+    URL.revokeObjectURL(url);
+  }
+}
+
+export function save(blob: Blob, name: string) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}

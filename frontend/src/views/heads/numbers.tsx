@@ -1,0 +1,199 @@
+// What is known of a token: its numbers, where it looks and who looks at it.
+import { useEffect, useState } from "preact/hooks";
+import type { ReadonlySignal } from "@preact/signals";
+import type { Source, TokenNumbers } from "../../source";
+import { label, short } from "../../shared/labels";
+import type { Point } from "../../shared/map";
+import { number, percent } from "../../shared/scale";
+import { ofHead, strongest, type HeadMap, type Link } from "./data";
+
+const SHOWN = 6;
+
+interface NumbersProps {
+  place: number;
+  map: HeadMap;
+  source: Source;
+  active: ReadonlySignal<Point>;
+  queryToken: (query: number) => string;
+  keyToken: (key: number) => string;
+  onPin: (point: Point) => void;
+}
+
+interface PerToken {
+  entropy: Float32Array;
+  distance: Float32Array;
+  max: Float32Array;
+  received: Float32Array;
+}
+
+export function Numbers({ place, map, source, active, queryToken, keyToken, onPin }: NumbersProps) {
+  const [all, setAll] = useState<PerToken | null>(null);
+  useEffect(() => {
+    let gone = false;
+    const { layer, head } = map;
+    const read = (name: "entropy" | "distance" | "max") =>
+      ofHead(source, `${place}/${name}`, layer[name], head, layer.queries);
+    void Promise.all([read("entropy"), read("distance"), read("max"), map.receivedBy(source, place)]).then(
+      ([entropy, distance, max, received]) => !gone && setAll({ entropy, distance, max, received }),
+    );
+    return () => {
+      gone = true;
+    };
+  }, [map]);
+  const { query, key } = active.value;
+  const looksAt = useExact(source, place, map.head, query, "query");
+  const seenBy = useExact(source, place, map.head, key, "key");
+  const idle = query === null && key === null;
+  return (
+    <div class="ch-numbers">
+      {idle ? (
+        <MostReceived all={all} map={map} keyToken={keyToken} onPin={onPin} />
+      ) : (
+        <>
+          {query !== null && (
+            <Links
+              title={`${tokenName(queryToken, query)} looks at`}
+              links={looksAt ? exactLinks(looksAt, (at, weight) => ({ query, key: at, weight })) : map.looksAt(query, SHOWN)}
+              token={(link) => tokenName(keyToken, link.key)}
+              empty={looksAt || map.codes || map.linkKeys.length ? "nothing" : "not kept to the single token"}
+            />
+          )}
+          {query !== null && all && (
+            <dl class="ch-facts">
+              <div>
+                <dt>entropy</dt>
+                <dd>{number(all.entropy[query]!)} nats</dd>
+              </div>
+              <div>
+                <dt>mean distance</dt>
+                <dd>{number(all.distance[query]!)} tokens</dd>
+              </div>
+              <div>
+                <dt>largest weight</dt>
+                <dd>{percent(all.max[query]!)}</dd>
+              </div>
+            </dl>
+          )}
+          {key !== null && (
+            <Links
+              title={`${tokenName(keyToken, key)} is looked at by`}
+              links={seenBy ? exactLinks(seenBy, (at, weight) => ({ query: at, key, weight })) : map.seenBy(key, SHOWN)}
+              token={(link) => tokenName(queryToken, link.query)}
+              empty={seenBy || map.codes ? "nobody" : "nobody’s strongest links"}
+            />
+          )}
+          {key !== null && all && (
+            <dl class="ch-facts">
+              <div>
+                <dt>received</dt>
+                <dd title="1 is the whole attention of one query">{number(all.received[key]!)} queries</dd>
+              </div>
+            </dl>
+          )}
+        </>
+      )}
+    </div>
+  );
+}
+
+/** The numbers of a token from query and key, where the source has them; null until they are there. */
+function useExact(source: Source, layer: number, head: number, at: number | null, side: "query" | "key") {
+  const [known, setKnown] = useState<{ of: string; numbers: TokenNumbers | null } | null>(null);
+  const of = `${layer}/${head}/${at}`;
+  useEffect(() => {
+    if (at === null || !source.token) return;
+    const control = new AbortController();
+    source.token(layer, head, at, side, control.signal).then(
+      (numbers) => !control.signal.aborted && setKnown({ of, numbers }),
+      () => undefined, // given up; the page's own numbers stay
+    );
+    return () => control.abort();
+  }, [source, of]);
+  return known?.of === of ? known.numbers : null;
+}
+
+function exactLinks({ links }: TokenNumbers, link: (at: number, weight: number) => Link): Link[] {
+  return links.slice(0, SHOWN).map(([at, weight]) => link(at, weight ?? NaN));
+}
+
+/** A token's number, and how it is written. */
+function tokenName(token: (at: number) => string, at: number): string {
+  return `${at} ${short(label(token(at)), 14)}`;
+}
+
+interface LinksProps {
+  title: string;
+  links: Link[];
+  token: (link: Link) => string;
+  empty: string;
+}
+
+function Links({ title, links, token, empty }: LinksProps) {
+  return (
+    <section>
+      <h3>
+        <bdi>{title}</bdi>
+      </h3>
+      {links.length === 0 ? (
+        <p class="ch-remark">{empty}</p>
+      ) : (
+        <ol class="ch-bars">
+          {links.map((link) => (
+            <Bar key={`${link.query}/${link.key}`} name={token(link)} share={link.weight} words={percent(link.weight)} />
+          ))}
+        </ol>
+      )}
+    </section>
+  );
+}
+
+function Bar({ name, share, words }: { name: string; share: number; words: string }) {
+  const [at, ...rest] = name.split(" ");
+  return (
+    <li>
+      <span class="ch-bar-at">{at}</span>
+      <bdi class="ch-bar-name">{rest.join(" ")}</bdi>
+      <span class="ch-bar" aria-hidden="true">
+        <span style={{ width: `${Math.max(1, 100 * Math.min(1, share))}%` }} />
+      </span>
+      <span class="ch-bar-words">{words}</span>
+    </li>
+  );
+}
+
+interface MostProps {
+  all: PerToken | null;
+  map: HeadMap;
+  keyToken: (key: number) => string;
+  onPin: (point: Point) => void;
+}
+
+function MostReceived({ all, map, keyToken, onPin }: MostProps) {
+  if (!all) return <section />;
+  const total = all.received.reduce((sum, each) => sum + each, 0) || 1;
+  const group = map.layer.heads / map.layer.kv_heads;
+  const found = strongest(10, all.received.length, (key) => all.received[key]! / total);
+  return (
+    <section>
+      <h3>Most received</h3>
+      <ol class="ch-bars">
+        {found.map(([key, part]) => (
+          <li key={key}>
+            <span class="ch-bar-at">{key}</span>
+            <button type="button" class="ch-link" onClick={() => onPin({ query: null, key })}>
+              <bdi>{short(label(keyToken(key)), 14)}</bdi>
+            </button>
+            <span class="ch-bar" aria-hidden="true">
+              <span style={{ width: `${Math.max(1, (100 * part) / found[0]![1])}%` }} />
+            </span>
+            <span class="ch-bar-words">{percent(part)}</span>
+          </li>
+        ))}
+      </ol>
+      <p class="ch-remark">
+        Share of all attention of {group > 1 ? `the ${group} heads that share these keys` : "this head"}. Point at a
+        token, or at the map.
+      </p>
+    </section>
+  );
+}

@@ -1,0 +1,237 @@
+// Every head as a small map: layers down, heads across, or in the order of a number.
+import { useEffect, useRef } from "preact/hooks";
+import { useComputed, useSignal, type Signal } from "@preact/signals";
+import type { Source } from "../../source";
+import { paintValues } from "../../shared/map";
+import { number } from "../../shared/scale";
+import { theme } from "../../shared/theme";
+import { ROLES, table, type HeadsData, type Role, type Row } from "./data";
+
+export interface Chosen {
+  layer: number;
+  head: number;
+}
+
+type Order = "model" | "role" | "entropy" | "distance";
+
+interface OverviewProps {
+  data: HeadsData;
+  source: Source;
+  chosen: Signal<Chosen>;
+  /** Another chosen head, in a comparison. */
+  other: Chosen | null;
+}
+
+export function Overview({ data, source, chosen, other }: OverviewProps) {
+  const order = useSignal<Order>("model");
+  const only = useSignal<Role | "">("");
+  const grid = useRef<HTMLDivElement>(null);
+  const runs = data.runs.length > 1;
+  const every = data.layers.flatMap((layer, place) =>
+    layer.rows.map((row, head) => ({ layer: place, head, row })),
+  );
+  const there = ROLES.filter((role) => every.some(({ row }) => row.role === role));
+  const shown = useComputed(() => {
+    const some = only.value ? every.filter(({ row }) => row.role === only.value) : every;
+    return order.value === "model" ? some : [...some].sort((a, b) => compare(a.row, b.row, order.value));
+  });
+  const most = Math.max(1, ...data.layers.map((layer) => layer.heads));
+  const inModel = order.value === "model" && !only.value;
+  const lines: (typeof every)[] = inModel
+    ? data.layers.map((_, place) => every.filter((each) => each.layer === place))
+    : chunks(shown.value, most);
+
+  const go = (down: number, right: number) => {
+    const places = lines.flatMap((line, row) => line.map((each, column) => ({ ...each, at: row, column })));
+    const now = places.find((each) => each.layer === chosen.value.layer && each.head === chosen.value.head);
+    const line = lines[Math.max(0, Math.min(lines.length - 1, (now?.at ?? 0) + down))]!;
+    const next = line[Math.max(0, Math.min(line.length - 1, (now?.column ?? 0) + right))];
+    if (!next) return;
+    chosen.value = { layer: next.layer, head: next.head };
+    grid.current?.querySelector<HTMLElement>(`[data-head="${next.layer}/${next.head}"]`)?.focus();
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    const steps: Record<string, [number, number]> = {
+      ArrowUp: [-1, 0],
+      ArrowDown: [1, 0],
+      ArrowLeft: [0, -1],
+      ArrowRight: [0, 1],
+      Home: [0, -Infinity],
+      End: [0, Infinity],
+    };
+    const step = steps[event.key];
+    if (!step) return;
+    event.preventDefault();
+    go(...step);
+  };
+  const active = shown.value.some((each) => same(each, chosen.value)) ? chosen.value : shown.value[0];
+
+  return (
+    <section class="ch-overview" aria-label="All heads">
+      <div class="ch-controls">
+        <label>
+          Order
+          <select aria-label="Order" value={order.value} onChange={(event) => (order.value = event.currentTarget.value as Order)}>
+            <option value="model">as in the model</option>
+            <option value="role">by role</option>
+            <option value="entropy">by entropy</option>
+            <option value="distance">by distance</option>
+          </select>
+        </label>
+        {there.length > 0 && (
+          <label>
+            Role
+            <select aria-label="Role" value={only.value} onChange={(event) => (only.value = event.currentTarget.value as Role | "")}>
+              <option value="">all</option>
+              {there.map((role) => (
+                <option key={role} value={role}>
+                  {role}
+                </option>
+              ))}
+            </select>
+          </label>
+        )}
+      </div>
+      <div
+        class="ch-grid"
+        role="grid"
+        aria-label="Heads. Arrow keys choose one."
+        ref={grid}
+        onKeyDown={onKeyDown}
+        style={{ "--columns": String(most) }}
+      >
+        {inModel && (
+          <div class="ch-line ch-line-heads" aria-hidden="true">
+            <span class="ch-line-name">layer</span>
+            {Array.from({ length: most }, (_, head) => (
+              <span key={head}>{head}</span>
+            ))}
+          </div>
+        )}
+        {lines.map((line, row) => (
+          <div class="ch-line" role="row" key={row}>
+            <span class="ch-line-name" role="rowheader" title={inModel ? data.layers[row]!.name : ""}>
+              {inModel ? layerName(data, row) : ""}
+            </span>
+            {line.map((each) => (
+              <Small
+                key={`${each.layer}/${each.head}`}
+                data={data}
+                source={source}
+                layer={each.layer}
+                head={each.head}
+                row={each.row}
+                named={!inModel}
+                chosen={same(each, chosen.value)}
+                other={other !== null && same(each, other)}
+                reachable={active !== undefined && same(each, active)}
+                choose={() => (chosen.value = { layer: each.layer, head: each.head })}
+              />
+            ))}
+          </div>
+        ))}
+      </div>
+      <p class="ch-remark">
+        {shown.value.length === every.length ? `${every.length} heads` : `${shown.value.length} of ${every.length} heads`}
+        {runs ? `, ${data.runs.length} runs` : ""}. Each map up to its own largest value, by the square root.
+      </p>
+    </section>
+  );
+}
+
+export function same(a: Chosen, b: Chosen): boolean {
+  return a.layer === b.layer && a.head === b.head;
+}
+
+/** A layer's number within its run. */
+export function layerName(data: HeadsData, place: number): string {
+  const { run } = data.layers[place]!;
+  const within = place - data.layers.findIndex((layer) => layer.run === run);
+  return data.runs.length > 1 ? `${"AB"[run] ?? run}${within}` : String(within);
+}
+
+function compare(a: Row, b: Row, order: Order): number {
+  if (order === "role") {
+    const place = (row: Row) => (row.role ? [...ROLES.slice(1, 4), ROLES[0], ...ROLES.slice(4)].indexOf(row.role) : 9);
+    return place(a) - place(b) || score(b) - score(a);
+  }
+  return ((order === "entropy" ? a.entropy : a.distance) ?? Infinity) - ((order === "entropy" ? b.entropy : b.distance) ?? Infinity);
+}
+
+export function score(row: Row): number {
+  return row.role ? (row[row.role] ?? 0) : 0;
+}
+
+function chunks<Each>(all: Each[], size: number): Each[][] {
+  const found: Each[][] = [];
+  for (let at = 0; at < all.length; at += size) found.push(all.slice(at, at + size));
+  return found;
+}
+
+interface SmallProps {
+  data: HeadsData;
+  source: Source;
+  layer: number;
+  head: number;
+  row: Row;
+  named: boolean;
+  chosen: boolean;
+  other: boolean;
+  reachable: boolean;
+  choose: () => void;
+}
+
+function Small({ data, source, layer, head, row, named, chosen, other, reachable, choose }: SmallProps) {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const about = data.layers[layer]!.small;
+  const colours = theme.value;
+  useEffect(() => {
+    if (!about) return;
+    let gone = false;
+    void source.array(`${layer}/small`).then((codes) => {
+      const place = canvas.current;
+      if (gone || !place) return;
+      const [height, width] = about.shape;
+      [place.height, place.width] = [height, width];
+      const context = place.getContext("2d")!;
+      const pixels = context.createImageData(width, height);
+      const values = table(about, about.top[head]!);
+      const own = codes.subarray(head * height * width, (head + 1) * height * width);
+      paintValues(
+        new Uint32Array(pixels.data.buffer),
+        Float32Array.from(own as Uint8Array, (code) => values[code]!),
+        about.top[head]!,
+        "root",
+      );
+      context.putImageData(pixels, 0, 0);
+    });
+    return () => {
+      gone = true;
+    };
+  }, [layer, head, colours]);
+  const name = `Layer ${layerName(data, layer)}, head ${head}`;
+  const numbers = [
+    row.role && `${row.role} ${Math.round(score(row) * 100)} %`,
+    row.entropy !== null && `entropy ${number(row.entropy)} nats`,
+    row.distance !== null && `distance ${number(row.distance)} tokens`,
+  ].filter(Boolean);
+  return (
+    <div
+      class={`ch-small${chosen ? " ch-chosen" : ""}${other ? " ch-other" : ""}`}
+      role="gridcell"
+      aria-selected={chosen}
+      aria-label={`${name}${numbers.length ? `: ${numbers.join(", ")}` : ""}`}
+      title={`${name}\n${numbers.join("\n")}`}
+      tabIndex={reachable ? 0 : -1}
+      data-head={`${layer}/${head}`}
+      onClick={choose}
+    >
+      <canvas ref={canvas} aria-hidden="true" />
+      {named && (
+        <span aria-hidden="true">
+          {layerName(data, layer)}.{head}
+        </span>
+      )}
+    </div>
+  );
+}

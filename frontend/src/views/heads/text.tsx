@@ -1,0 +1,298 @@
+// The text itself: what a token looks at is coloured, and its strongest links are arcs.
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useSignalEffect, type ReadonlySignal } from "@preact/signals";
+import { css, cssOnTop } from "../../shared/colour";
+import { label } from "../../shared/labels";
+import type { Point } from "../../shared/map";
+import { placeOf, scale } from "../../shared/scale";
+import { theme } from "../../shared/theme";
+import type { HeadMap, Link } from "./data";
+
+/** So many tokens are in the page at a time. */
+const WINDOW = 600;
+const ARCS = 8;
+
+export interface Side {
+  /** "query" and "key", or both for a text that attends to itself. */
+  kinds: ("query" | "key")[];
+  title: string;
+  tokens: string[];
+  /** Which token of the text is query 0, and which is key 0. */
+  firstQuery: number;
+  firstKey: number;
+  queries: number;
+  keys: number;
+}
+
+interface TextsProps {
+  sides: Side[];
+  map: HeadMap | null;
+  active: ReadonlySignal<Point>;
+  found: ReadonlySignal<{ queries: number[]; keys: number[] }>;
+  onHover: (point: Point) => void;
+  onPin: (point: Point) => void;
+  /** Where tokens are on the screen has changed. */
+  onScroll?: () => void;
+}
+
+export function Texts({ sides, map, active, found, onHover, onPin }: TextsProps) {
+  const root = useRef<HTMLDivElement>(null);
+  const [size, setSize] = useState(0);
+  const [scrolled, setScrolled] = useState(0);
+  useLayoutEffect(() => {
+    const watch = new ResizeObserver(([entry]) => setSize(entry!.contentRect.width));
+    watch.observe(root.current!);
+    return () => watch.disconnect();
+  }, []);
+  const [links, setLinks] = useState<Link[]>([]);
+  useSignalEffect(() => {
+    const { query, key } = active.value;
+    if (!map) return;
+    const arcs = [
+      ...(query === null ? [] : map.looksAt(query, ARCS)),
+      ...(key === null ? [] : map.seenBy(key, ARCS)),
+    ].filter((link) => link.weight >= 0.02);
+    setLinks(arcs);
+  });
+  const few = map !== null && map.layer.queries <= 80;
+  const idle = active.value.query === null && active.value.key === null;
+  const drawn = idle && few ? map.strongest(Math.min(40, map.layer.queries * 2)).filter((link) => link.weight > 0.15) : links;
+  return (
+    <div class={`ch-texts${few ? " ch-few" : ""}`} ref={root}>
+      {sides.map((side) => (
+        <Tokens key={side.title} side={side} map={map} active={active} found={found} onHover={onHover} onPin={onPin} onScroll={() => setScrolled(scrolled + 1)} />
+      ))}
+      <Arcs root={root} links={drawn} active={active.value} quiet={idle} placed={`${size} ${scrolled}`} sides={sides} />
+    </div>
+  );
+}
+
+type TokensProps = Omit<TextsProps, "sides"> & { side: Side };
+
+function Tokens({ side, map, active, found, onHover, onPin, onScroll }: TokensProps) {
+  const list = useRef<HTMLDivElement>(null);
+  const [start, setStart] = useState(0);
+  const { tokens } = side;
+  const asQuery = side.kinds.includes("query");
+  const asKey = side.kinds.includes("key");
+  const stop = Math.min(tokens.length, start + WINDOW);
+
+  const pointOf = (at: number): Point => {
+    const query = at - side.firstQuery;
+    const key = at - side.firstKey;
+    return {
+      query: asQuery && query >= 0 && query < side.queries ? query : null,
+      key: asKey && key >= 0 && key < side.keys ? key : null,
+    };
+  };
+  const ownOf = ({ query, key }: Point): number | null => {
+    if (asQuery && query !== null) return query + side.firstQuery;
+    return asKey && key !== null ? key + side.firstKey : null;
+  };
+
+  // A long text shows the part where the token of interest is.
+  useSignalEffect(() => {
+    const own = ownOf(active.value);
+    if (own !== null && tokens.length > WINDOW && (own < start || own >= start + WINDOW)) {
+      setStart(Math.max(0, Math.min(tokens.length - WINDOW, own - WINDOW / 2)));
+    }
+  });
+
+  const colour = () => {
+    const spans = list.current?.querySelectorAll<HTMLElement>("[data-at]");
+    if (!spans) return;
+    const { query, key } = active.value;
+    const kind = scale.value;
+    const dark = theme.value;
+    const hits = new Set(found.value[asKey ? "keys" : "queries"]);
+    let shares: Float32Array | null = null;
+    let top = 1;
+    if (map && query !== null && asKey) {
+      shares = map.row(query);
+      top = Math.max(1e-9, ...map.looksAt(query, 1).map((link) => link.weight));
+    }
+    const own = ownOf(active.value);
+    for (const span of spans) {
+      const at = Number(span.dataset.at);
+      const weight = shares ? (shares[at - side.firstKey] ?? 0) : 0;
+      const place = placeOf(weight, top, kind);
+      span.style.backgroundColor = place > 0.02 ? css(place, dark) : "";
+      span.style.color = place > 0.02 ? cssOnTop(place, dark) : "";
+      span.classList.toggle("ch-own", at === own || (asKey && !asQuery && key !== null && at === key + side.firstKey));
+      span.classList.toggle("ch-hit", hits.has(at - (asKey ? side.firstKey : side.firstQuery)));
+      span.setAttribute("aria-selected", String(at === own));
+    }
+  };
+  useSignalEffect(colour);
+  // A token that is pointed at elsewhere comes into view; only the list is scrolled for it.
+  useSignalEffect(() => {
+    const own = ownOf(active.value);
+    const box = list.current;
+    if (own === null || !box || box.matches(":hover") || box.scrollHeight <= box.clientHeight) return;
+    const span = box.querySelector<HTMLElement>(`[data-at="${own}"]`);
+    if (!span) return;
+    const [top, seen] = [span.offsetTop, box.scrollTop];
+    if (top < seen || top + span.offsetHeight > seen + box.clientHeight) {
+      box.scrollTop = top - box.clientHeight / 2;
+    }
+  });
+  useEffect(colour, [map, start]);
+
+  const atOf = (event: Event): number | null => {
+    const span = (event.target as Element).closest<HTMLElement>("[data-at]");
+    return span ? Number(span.dataset.at) : null;
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+    const own = ownOf(active.peek());
+    if (step !== undefined) {
+      const next = own === null ? start : Math.max(0, Math.min(tokens.length - 1, own + step * (rightToLeft ? -1 : 1)));
+      onHover(pointOf(next));
+    } else if ((event.key === "Enter" || event.key === " ") && own !== null) {
+      onPin(pointOf(own));
+    } else {
+      return;
+    }
+    event.preventDefault();
+    event.stopPropagation();
+  };
+  const sample = tokens.slice(start, stop);
+  const spaced = tokens.some((token) => token.startsWith(" "));
+  const rightToLeft = sample.filter((token) => RIGHT_TO_LEFT.test(token)).length > sample.length / 3;
+  return (
+    <div class="ch-text">
+      <div class="ch-text-title">
+        <span class="ch-caption">{side.title}</span>
+        {tokens.length > WINDOW && (
+          <span class="ch-pages">
+            <button type="button" class="ch-button" disabled={start === 0} onClick={() => setStart(Math.max(0, start - WINDOW))} aria-label="Earlier tokens">
+              ‹
+            </button>
+            <span>
+              {start.toLocaleString("en")}–{(stop - 1).toLocaleString("en")} of {tokens.length.toLocaleString("en")}
+            </span>
+            <button type="button" class="ch-button" disabled={stop === tokens.length} onClick={() => setStart(Math.min(tokens.length - WINDOW, stop))} aria-label="Later tokens">
+              ›
+            </button>
+          </span>
+        )}
+      </div>
+      <div
+        class="ch-tokens"
+        role="listbox"
+        aria-label={`${side.title}. Arrow keys go from token to token, Enter pins.`}
+        tabIndex={0}
+        dir={rightToLeft ? "rtl" : "ltr"}
+        ref={list}
+        onKeyDown={onKeyDown}
+        onPointerOver={(event) => {
+          const at = atOf(event);
+          if (at !== null && event.pointerType === "mouse") onHover(pointOf(at));
+        }}
+        onPointerLeave={() => onHover({ query: null, key: null })}
+        onBlur={() => onHover({ query: null, key: null })}
+        onScroll={onScroll}
+        onClick={(event) => {
+          const at = atOf(event);
+          if (at !== null) onPin(pointOf(at));
+        }}
+      >
+        {sample.map((token, place) => (
+          <Token key={start + place} at={start + place} token={token} spaced={spaced} />
+        ))}
+      </div>
+    </div>
+  );
+}
+
+const RIGHT_TO_LEFT = /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}]/u;
+
+/** A token; where tokens bring their own spaces, a single one before it is just that. */
+function Token({ at, token, spaced }: { at: number; token: string; spaced: boolean }) {
+  const gap = spaced && /^ \S/.test(token);
+  return (
+    <>
+      {gap || !spaced ? " " : <wbr />}
+      <bdi class="ch-token" role="option" aria-selected="false" data-at={at} title={`token ${at}`}>
+        {label(gap ? token.slice(1) : token)}
+      </bdi>
+      {token.endsWith("\n") && <br />}
+    </>
+  );
+}
+
+interface ArcsProps {
+  root: { current: HTMLDivElement | null };
+  links: Link[];
+  active: Point;
+  quiet: boolean;
+  /** Changes when tokens are elsewhere on the screen. */
+  placed: string;
+  sides: Side[];
+}
+
+interface Arc {
+  path: string;
+  weight: number;
+  incoming: boolean;
+}
+
+function Arcs({ root, links, active, quiet, placed, sides }: ArcsProps) {
+  const [arcs, setArcs] = useState<Arc[]>([]);
+  useLayoutEffect(() => {
+    const place = root.current;
+    if (!place) return;
+    const origin = place.getBoundingClientRect();
+    const lists = [...place.querySelectorAll(".ch-tokens")];
+    const box = (kind: "query" | "key", at: number) => {
+      const side = sides.findIndex((each) => each.kinds.includes(kind));
+      const first = kind === "query" ? sides[side]!.firstQuery : sides[side]!.firstKey;
+      const span = lists[side]?.querySelector(`[data-at="${at + first}"]`);
+      if (!span) return null;
+      const rect = span.getBoundingClientRect();
+      return { x: rect.left + rect.width / 2 - origin.left, top: rect.top - origin.top, bottom: rect.bottom - origin.top };
+    };
+    setArcs(
+      links.flatMap((link) => {
+        const [from, to] = [box("query", link.query), box("key", link.key)];
+        if (!from || !to) return [];
+        const incoming = !quiet && link.query !== active.query;
+        return [{ path: arc(from, to), weight: link.weight, incoming }];
+      }),
+    );
+  }, [links, placed, quiet]);
+  return (
+    <svg class={`ch-arcs${quiet ? " ch-quiet" : ""}`} aria-hidden="true">
+      {arcs.map((each, at) => (
+        <path
+          key={at}
+          d={each.path}
+          class={each.incoming ? "ch-incoming" : ""}
+          stroke-width={0.7 + 2.3 * each.weight}
+          stroke-opacity={(quiet ? 0.1 : 0.35) + (quiet ? 0.45 : 0.6) * each.weight}
+        />
+      ))}
+    </svg>
+  );
+}
+
+interface Box {
+  x: number;
+  top: number;
+  bottom: number;
+}
+
+function arc(from: Box, to: Box): string {
+  if (Math.abs(from.top - to.top) < 4) {
+    const apart = Math.abs(from.x - to.x);
+    if (apart < 1) {
+      return `M${from.x - 4} ${from.top} c-7 -13 15 -13 8 0`;
+    }
+    const height = Math.min(46, 8 + apart * 0.16);
+    const y = Math.min(from.top, to.top);
+    return `M${from.x} ${y} C${from.x} ${y - height} ${to.x} ${y - height} ${to.x} ${y}`;
+  }
+  const [y1, y2] = from.top < to.top ? [from.bottom, to.top] : [from.top, to.bottom];
+  const bend = (y2 - y1) * 0.45;
+  return `M${from.x} ${y1} C${from.x} ${y1 + bend} ${to.x} ${y2 - bend} ${to.x} ${y2}`;
+}

@@ -1,0 +1,270 @@
+// How one number of a stage comes about: what was multiplied and added, and where that stands.
+import { factor, number, type Stage, type TraceData } from "./model";
+
+/** A part of another stage: a row, a column or a cell. */
+export interface Origin {
+  stage: string;
+  row: number | null;
+  column: number | null;
+}
+
+export interface Line {
+  text: string;
+  /** Whether it is numbers, not words. */
+  sum?: boolean;
+}
+
+export interface KeyLine {
+  key: number;
+  cells: string[];
+  /** 0 to 1, drawn as a bar. */
+  share: number;
+  hidden: boolean;
+  picked: boolean;
+}
+
+export interface Arithmetic {
+  stage: string;
+  row: string;
+  arrow: string;
+  column: string;
+  /** Whether the column is a token, not a place in a vector. */
+  ofKey: boolean;
+  value: string;
+  lines: Line[];
+  /** Numbers of every key, or of the heaviest, and what is left. */
+  keys: KeyLine[];
+  more: string;
+  origins: Origin[];
+}
+
+/** How many terms of a sum are written out; the others are added up. */
+const TERMS = 8;
+/** How many keys a table has; those with the largest weights, and the one that is asked for. */
+const KEYS = 24;
+
+export function arithmeticOf(
+  stages: Map<string, Stage>,
+  data: TraceData,
+  queryHead: number,
+  name: string,
+  row: number,
+  column: number,
+): Arithmetic {
+  const stage = stages.get(name)!;
+  const value = stage.at(row, column);
+  const rowLabel = (stage.rowAxis === "key" ? data.source_tokens : data.tokens)[row]!;
+  const columnLabel =
+    stage.columnAxis === "key" ? data.source_tokens[column]! : `${stage.columnName} ${column}`;
+  const arrow = stage.columnAxis === "key" ? "→" : "·";
+  const found: Arithmetic = {
+    stage: name,
+    row: rowLabel,
+    arrow,
+    column: columnLabel,
+    ofKey: stage.columnAxis === "key",
+    value: number(value),
+    lines: [],
+    keys: [],
+    more: "",
+    origins: [],
+  };
+  const say = (text: string) => found.lines.push({ text });
+  const work = (text: string) => found.lines.push({ text, sum: true });
+  const from = (stageName: string, r: number | null, c: number | null) => {
+    if (stages.has(stageName)) found.origins.push({ stage: stageName, row: r, column: c });
+  };
+  if (stage.sameAs !== null) {
+    say(`The same as ${stage.sameAs}: ${stage.formula}.`);
+    from(stage.sameAs, row, column);
+    return found;
+  }
+  switch (name) {
+    case "scores": {
+      const query = stages.get("query")!;
+      const key = stages.get("key")!;
+      from("query", row, null);
+      from("key", column, null);
+      const products = range(query.columns).map((d): [number, number] => [
+        query.at(row, d),
+        key.at(column, d),
+      ]);
+      say("The query times the key, number by number, added up:");
+      work(`${sum(products)} = ${number(value)}`);
+      break;
+    }
+    case "scaled_scores": {
+      const score = stages.get("scores")!.at(row, column);
+      from("scores", row, column);
+      say(`${stage.formula}:`);
+      work(`${factor(score)} × ${number(data.scale)} = ${number(value)}`);
+      break;
+    }
+    case "capped_scores": {
+      const scaled = stages.get("scaled_scores")!.at(row, column);
+      const cap = number(data.softcap ?? 0);
+      from("scaled_scores", row, column);
+      say("Bent so that no score is beyond the softcap:");
+      work(`${cap} · tanh(${number(scaled)} / ${cap}) = ${number(value)}`);
+      break;
+    }
+    case "masked_scores": {
+      const capped = stages.get("capped_scores")!.at(row, column);
+      from("capped_scores", row, column);
+      if (value === -Infinity) {
+        say(`The mask hides this key from the query: ${number(capped)} becomes −∞, so that its weight is 0.`);
+      } else if (value === capped) {
+        say(`The query may attend to this key: ${number(capped)} stays.`);
+      } else {
+        say("The bias is added:");
+        work(`${number(capped)} + ${factor(value - capped)} = ${number(value)}`);
+      }
+      break;
+    }
+    case "weights":
+      weights(stages, data, queryHead, row, column, found);
+      break;
+    case "dropped_weights": {
+      const weight = stages.get("weights")!.at(row, column);
+      from("weights", row, column);
+      const kept = 1 - (data.dropout ?? 0);
+      if (value === 0) {
+        say(weight === 0 ? "The weight was 0 already." : `Dropout drew this weight: ${number(weight)} becomes 0.`);
+      } else {
+        say(`Kept by dropout, and made larger by 1/(1 − ${number(1 - kept)}), so that the sum stays the same on average:`);
+        work(`${number(weight)} / ${number(kept)} = ${number(value)}`);
+      }
+      break;
+    }
+    case "context": {
+      const weight = stages.get("dropped_weights")!;
+      const values = stages.get("value")!;
+      from(weight.sameAs ?? "dropped_weights", row, null);
+      from("value", null, column);
+      const used = range(values.rows).filter((j) => weight.at(row, j) !== 0);
+      if (used.length === 0) {
+        say("Nothing to attend to: 0.");
+        break;
+      }
+      say("Each key's value as much as its weight, added up:");
+      // The heaviest first where not all are written out.
+      if (used.length > TERMS) used.sort((a, b) => Math.abs(weight.at(row, b)) - Math.abs(weight.at(row, a)));
+      work(`${sum(used.map((j) => [weight.at(row, j), values.at(j, column)]))} = ${number(value)}`);
+      break;
+    }
+    case "output":
+      from("context", row, null);
+      say(`${capital(stage.formula)}, for this query.`);
+      break;
+    case "query":
+    case "key":
+    case "value": {
+      const origin = name !== "query" && stages.has("source") ? "source" : "x";
+      from(origin, row, null);
+      if (stages.has(origin)) {
+        const same = stage.formula.startsWith("the same");
+        say(same ? `${capital(stage.formula)}.` : `${capital(stage.formula)}: the numbers of this token in ${origin} times column ${column} of the ${name} weights.`);
+      } else {
+        say("What is given.");
+      }
+      break;
+    }
+    default:
+      say(`${capital(stage.formula)}.`);
+  }
+  return found;
+}
+
+/** Softmax, step by step: the largest score, every exp, their sum, the share. */
+function weights(
+  stages: Map<string, Stage>,
+  data: TraceData,
+  queryHead: number,
+  row: number,
+  column: number,
+  found: Arithmetic,
+) {
+  const masked = stages.get("masked_scores")!;
+  const stage = stages.get("weights")!;
+  found.origins.push({ stage: masked.sameAs === null ? "masked_scores" : origin(stages, masked), row, column: null });
+  const keys = range(masked.columns);
+  const scores = keys.map((j) => masked.at(row, j));
+  const sink = data.sinks === null ? null : data.sinks[queryHead]!;
+  const every = sink === null ? scores : [...scores, sink];
+  const finite = every.filter((score) => Number.isFinite(score));
+  if (scores.every((score) => score === -Infinity)) {
+    found.lines.push({ text: "No key is visible, so that every weight is 0." });
+    return;
+  }
+  const top = finite.length ? Math.max(...finite) : 0;
+  const exps = scores.map((score) => Math.exp(score - top));
+  const sinkExp = sink === null ? 0 : Math.exp(sink - top);
+  const total = exps.reduce((a, b) => a + b, 0) + sinkExp;
+  const weight = stage.at(row, column);
+  const hidden = (j: number) =>
+    scores[j] === -Infinity || (data.renormalised && stage.at(row, j) === 0);
+  found.lines.push({ text: `The largest score of the row is ${number(top)}; every score becomes exp(score − ${factor(top)}):` });
+  const shown = keys.length <= KEYS ? keys : chosen(keys, exps, column);
+  found.keys = shown.map((j) => ({
+    key: j,
+    cells: [number(scores[j]!), hidden(j) && !data.renormalised ? "hidden" : number(exps[j]!), number(stage.at(row, j))],
+    share: stage.at(row, j) || 0,
+    hidden: hidden(j),
+    picked: j === column,
+  }));
+  const left = keys.length - shown.length;
+  const rest = total - sinkExp - shown.reduce((a, j) => a + exps[j]!, 0);
+  if (left > 0) found.more = `… and ${left} more keys, whose exps add up to ${number(rest)}`;
+  if (sink !== null) {
+    found.lines.push({ text: `The sink of this head counts as well, but nothing is taken from it: exp(${number(sink - top)}) = ${number(sinkExp)}` });
+  }
+  const sum = `The exps add up to ${number(total)}`;
+  if (hidden(column)) {
+    found.lines.push({ text: `${sum}; the mask hides this key: weight 0.` });
+  } else if (data.renormalised) {
+    const kept = keys.filter((j) => !hidden(j)).reduce((a, j) => a + exps[j]!, 0);
+    found.lines.push({
+      text: `${sum}. Weights that are hidden become 0, and what remains is divided by its sum, ${number(kept)} / ${number(total)} = ${number(kept / total)}:`,
+    });
+    found.lines.push({
+      text: `${number(exps[column]!)} / ${number(total)} / ${number(kept / total)} = ${number(weight)}`,
+      sum: true,
+    });
+  } else {
+    found.lines.push({ text: `${sum}; the weight is the share:` });
+    found.lines.push({ text: `${number(exps[column]!)} / ${number(total)} = ${number(weight)}`, sum: true });
+  }
+}
+
+/** The stage that has the numbers of one that repeats another. */
+export function origin(stages: Map<string, Stage>, stage: Stage): string {
+  let found = stage;
+  while (found.sameAs !== null) found = stages.get(found.sameAs)!;
+  return found.name;
+}
+
+function chosen(keys: number[], exps: number[], column: number): number[] {
+  const largest = [...keys].sort((a, b) => exps[b]! - exps[a]!).slice(0, KEYS);
+  if (!largest.includes(column)) largest[KEYS - 1] = column;
+  return largest.sort((a, b) => a - b);
+}
+
+/** Products and a plus between them; what is too much is added up. */
+function sum(products: [number, number][]): string {
+  const shown = products.length > TERMS ? products.slice(0, TERMS - 1) : products;
+  const terms = shown.map(([a, b]) => `${factor(a)}·${factor(b)}`);
+  const left = products.length - shown.length;
+  if (left > 0) {
+    const rest = products.slice(shown.length).reduce((total, [a, b]) => total + a * b, 0);
+    terms.push(`${left} more: ${number(rest)}`);
+  }
+  return terms.join(" + ");
+}
+
+function range(count: number): number[] {
+  return Array.from({ length: count }, (_, at) => at);
+}
+
+function capital(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}

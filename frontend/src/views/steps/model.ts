@@ -1,0 +1,119 @@
+// The numbers of a trace (drawing/steps.py), and which of them belong to one sample and head.
+import type { Numbers, Head } from "../../payload";
+import type { Source } from "../../source";
+
+export type Axis = "query" | "key" | "width";
+
+export interface StepData {
+  name: string;
+  axes: [string, string];
+  lead: string[];
+  shape: string;
+  formula: string;
+  same_as: string | null;
+}
+
+export interface TraceData {
+  tokens: string[];
+  source_tokens: string[];
+  steps: StepData[];
+  samples: number[];
+  heads: number[];
+  scale: number;
+  softcap: number | null;
+  dropout: number | null;
+  sinks: number[] | null;
+  renormalised: boolean;
+  kernel: string;
+  difference: number | null;
+}
+
+/** One stage, for one sample and head. */
+export interface Stage {
+  name: string;
+  formula: string;
+  shape: string;
+  /** The stage that it merely repeats. */
+  sameAs: string | null;
+  rows: number;
+  columns: number;
+  rowAxis: Axis;
+  columnAxis: Axis;
+  /** What the columns are, where they are no tokens: "head_dim". */
+  columnName: string;
+  at(row: number, column: number): number;
+  /** Largest finite number, its sign aside. */
+  largest: number;
+}
+
+const ROW_AXES: Record<string, Axis> = {
+  query_len: "query",
+  tokens: "query",
+  kv_len: "key",
+  source_tokens: "key",
+};
+
+export type Arrays = Map<string, Numbers>;
+
+export async function readArrays(source: Source, head: Head<TraceData>): Promise<Arrays> {
+  const names = Object.keys(head.arrays);
+  const all = await Promise.all(names.map((name) => source.array(name)));
+  return new Map(names.map((name, at) => [name, all[at]!]));
+}
+
+export function stagesOf(
+  head: Head<TraceData>,
+  arrays: Arrays,
+  sample: number,
+  queryHead: number,
+): Stage[] {
+  const { steps, heads } = head.data;
+  const found = new Map<string, Stage>();
+  for (const step of steps) {
+    if (step.same_as !== null) {
+      const origin = found.get(step.same_as)!;
+      found.set(step.name, { ...origin, ...named(step), sameAs: step.same_as });
+      continue;
+    }
+    const [batch, count, rows, columns] = head.arrays[step.name]!.shape as [number, number, number, number];
+    const numbers = arrays.get(step.name)!;
+    // Query heads share a key head in groups; what has no heads is the same for all.
+    const own = Math.floor((queryHead * count) / heads.length);
+    const start = (Math.min(sample, batch - 1) * count + own) * rows * columns;
+    let largest = 0;
+    for (let at = start; at < start + rows * columns; at++) {
+      const size = Math.abs(numbers[at]!);
+      if (size > largest && size < Infinity) largest = size;
+    }
+    found.set(step.name, {
+      ...named(step),
+      sameAs: null,
+      rows,
+      columns,
+      rowAxis: ROW_AXES[step.axes[0]] ?? "query",
+      columnAxis: step.axes[1] === "kv_len" ? "key" : "width",
+      columnName: step.axes[1],
+      at: (row, column) => numbers[start + row * columns + column]!,
+      largest,
+    });
+  }
+  return [...found.values()];
+}
+
+function named(step: StepData) {
+  return { name: step.name, formula: step.formula, shape: step.shape };
+}
+
+/** A number to four places, as Python's `print(trace)` has it. */
+export function number(value: number): string {
+  if (value === -Infinity) return "−∞";
+  if (value === Infinity) return "∞";
+  if (Number.isNaN(value)) return "nan";
+  return value.toFixed(4).replace("-", "−");
+}
+
+/** The same as a factor: in brackets where it is negative. */
+export function factor(value: number): string {
+  const text = number(value);
+  return text.startsWith("−") ? `(${text})` : text;
+}

@@ -1,0 +1,113 @@
+// What is looked at: one stage, one query, one key, one number of a vector; together they pick a
+// cell in every stage.
+import { batch, computed, signal } from "@preact/signals";
+import type { Stage, TraceData } from "./model";
+
+/** Tokens a side, and numbers of a vector, that are shown at a time. */
+export const TOKENS = 24;
+export const NUMBERS = 12;
+
+export interface Cell {
+  stage: string;
+  row: number;
+  column: number;
+}
+
+export type State = ReturnType<typeof makeState>;
+
+export function makeState(data: TraceData, first: number) {
+  const queries = data.tokens.length;
+  const keys = data.source_tokens.length;
+  const stage = signal(first);
+  const query = signal(Math.min(1, queries - 1));
+  const key = signal(Math.min(query.value, keys - 1));
+  const number = signal(0);
+  const head = signal(0);
+  const sample = signal(0);
+  const hovered = signal<Cell | null>(null);
+  const queryFrom = signal(0);
+  const keyFrom = signal(0);
+
+  function cellOf(of: Stage): Cell {
+    return {
+      stage: of.name,
+      row: Math.min(of.rows - 1, of.rowAxis === "key" ? key.value : query.value),
+      column: Math.min(of.columns - 1, of.columnAxis === "key" ? key.value : number.value),
+    };
+  }
+
+  function setQuery(to: number) {
+    batch(() => {
+      query.value = clamp(to, queries);
+      queryFrom.value = following(queryFrom.value, query.value, queries);
+      // The keys around the query come into sight with it: the last query sits on the last key.
+      const place = clamp(query.value + keys - queries, keys);
+      const from = following(keyFrom.value, place, keys);
+      if (from !== keyFrom.value) {
+        keyFrom.value = from;
+        key.value = place;
+      }
+      hovered.value = null;
+    });
+  }
+
+  function setKey(to: number) {
+    batch(() => {
+      key.value = clamp(to, keys);
+      keyFrom.value = following(keyFrom.value, key.value, keys);
+      hovered.value = null;
+    });
+  }
+
+  function setNumber(to: number, of: Stage) {
+    number.value = clamp(to, of.columns);
+  }
+
+  /** Take the cell of a stage that somebody pointed at. */
+  function pick(of: Stage, row: number, column: number) {
+    batch(() => {
+      if (of.rowAxis === "key") setKey(row);
+      else setQuery(row);
+      if (of.columnAxis === "key") setKey(column);
+      else number.value = column;
+    });
+  }
+
+  /** The key to the right or left in a stage of keys, else the number of the vector. */
+  function along(of: Stage, by: number) {
+    if (of.columnAxis === "key") setKey(key.value + by);
+    else setNumber(cellOf(of).column + by, of);
+  }
+
+  const parts = computed(() => ({ head: head.value, sample: sample.value }));
+  return {
+    queries,
+    keys,
+    stage,
+    query,
+    key,
+    number,
+    head,
+    sample,
+    parts,
+    hovered,
+    queryFrom,
+    keyFrom,
+    cellOf,
+    setQuery,
+    setKey,
+    setNumber,
+    pick,
+    along,
+  };
+}
+
+/** Where a window begins that shows a place, moved only if it does not yet. */
+export function following(from: number, place: number, count: number): number {
+  if (place >= from && place < from + TOKENS) return from;
+  return Math.max(0, Math.min(place - TOKENS / 2, count - TOKENS));
+}
+
+function clamp(value: number, count: number): number {
+  return Math.max(0, Math.min(value, count - 1));
+}

@@ -1,0 +1,78 @@
+// The page in a cell of a notebook (drawing/notebook.py): the payload is a value of the widget, and
+// what a server would be asked for is asked of the kernel, by messages.
+import { mount } from "./mount";
+import { BytesSource, type Source } from "./source";
+import { ServerSource, type Get } from "./sources/server";
+import { headsTile } from "./views/heads/tiles";
+
+/** What anywidget hands to a widget (https://anywidget.dev/en/afm). */
+export interface Model {
+  get(name: "payload"): DataView;
+  get(name: "exact"): boolean;
+  send(content: object): void;
+  on(event: "msg:custom", told: Told): void;
+  off(event: "msg:custom", told: Told): void;
+}
+
+type Told = (content: { kind?: string; id?: number; status?: number }, buffers: DataView[]) => void;
+
+/** Milliseconds after which a kernel that says nothing is taken for one that is busy, or gone: a
+ * notebook may be looked at without one. */
+const PATIENCE = 3000;
+
+/** A source for a widget, and what ends it. */
+export function widgetSource(model: Model): [Source, () => void] {
+  const { buffer, byteOffset } = model.get("payload");
+  const read = (start: number, bytes: number) =>
+    new Uint8Array(buffer as ArrayBuffer, byteOffset + start, bytes);
+  if (!model.get("exact")) return [new BytesSource(read, headsTile), () => {}];
+
+  const waiting = new Map<number, (answer: Response) => void>();
+  let last = 0;
+  let silent = false;
+  const told: Told = (content, buffers) => {
+    if (content.kind !== "answer") return;
+    // A status without content has none, not an empty one.
+    const body = content.status === 204 ? null : (buffers[0] as BodyInit);
+    waiting.get(content.id!)?.(new Response(body, { status: content.status! }));
+    waiting.delete(content.id!);
+    if (silent) {
+      silent = false;
+      source.changed.value++;
+    }
+  };
+  const ask: Get = (route, abort) => {
+    const id = ++last;
+    const answer = new Promise<Response>((found) => waiting.set(id, found));
+    model.send({ kind: "ask", id, route });
+    return new Promise((found, failed) => {
+      const give = () => {
+        waiting.delete(id);
+        failed(new Error("The kernel has not answered."));
+      };
+      const patience = setTimeout(() => {
+        silent = true;
+        give();
+      }, silent ? 0 : PATIENCE);
+      abort?.addEventListener("abort", give);
+      void answer.then((response) => {
+        clearTimeout(patience);
+        found(response);
+      });
+    });
+  };
+  const source = new ServerSource(headsTile, ask, read);
+  model.on("msg:custom", told);
+  return [source, () => model.off("msg:custom", told)];
+}
+
+async function render({ model, el }: { model: Model; el: HTMLElement }): Promise<() => void> {
+  const [source, close] = widgetSource(model);
+  const clear = await mount(el, source);
+  return () => {
+    clear();
+    close();
+  };
+}
+
+export default { render };

@@ -1,0 +1,72 @@
+"""Numbers in a byte or two: fine steps where they are small, coarse ones where they are large.
+
+A share of attention is mostly near 0. Its root is spread far more evenly, and is what is rounded.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+BYTE, WORD = 253, 65533
+"""Most steps of a byte, and of two: one code is for what is hidden, and one for what is no number."""
+
+
+class Rounded(NamedTuple):
+    """Rounded numbers: their codes, and what `restored` needs to know of them.
+
+    Attributes:
+        codes: uint8 or uint16; 0 is hidden, levels + 2 is no number, else
+            top · ((code − 1) / levels) ** power.
+        about: `levels`, `power` and, for each entry of the first axis, `top`: the largest number.
+    """
+
+    codes: Tensor
+    about: dict[str, Any]
+
+
+def rounded(
+    values: Tensor, levels: int = BYTE, *, power: float = 2, hidden: Tensor | None = None
+) -> Rounded:
+    """Round numbers that are not negative to so many steps between 0 and the largest.
+
+    The root of a number moves by half a step at most: 1/(2 levels) of the largest one's root. With
+    power 2 a number w below the top t is so kept to ±√(w·t)/levels, or ±t/(4 levels²) near 0.
+
+    Args:
+        values: (any, …), float.
+        levels: how many steps; a byte holds BYTE, two hold WORD.
+        power: of the root that is taken; 1 is none.
+        hidden: bool, of the shape of the values: what is to be told apart from 0.
+
+    Example:
+        >>> import torch
+        >>> codes, about = rounded(torch.tensor([[0.0, 0.25, 1.0]]), 100)
+        >>> codes, about
+        (tensor([[  1,  51, 101]], dtype=torch.uint8), {'levels': 100, 'power': 2, 'top': [1.0]})
+        >>> restored(codes, about)
+        tensor([[0.0000, 0.2500, 1.0000]])
+    """
+    values = values.float()
+    broken = values.isnan()
+    # A sum that rounds to just below 0 is 0; infinity has no place on a scale.
+    broken |= values.isinf()
+    values = values.masked_fill(broken, 0.0).clamp(min=0.0)
+    top = values.flatten(1).amax(dim=1) if values.numel() else values.new_zeros(len(values))
+    scale = top.clamp(min=torch.finfo(torch.float32).tiny)
+    share = values / scale.view(-1, *[1] * (values.ndim - 1))
+    steps = share if power == 1 else share.sqrt() if power == 2 else share ** (1 / power)
+    codes = (steps * levels).round().int() + 1
+    codes = codes.masked_fill(broken, levels + 2)
+    if hidden is not None:
+        codes = codes.masked_fill(hidden, 0)
+    codes = codes.to(torch.uint8 if levels <= BYTE else torch.uint16)
+    return Rounded(codes, {"levels": levels, "power": power, "top": top.tolist()})
+
+
+def restored(codes: Tensor, about: dict[str, Any]) -> Tensor:
+    """The numbers that codes stand for; 0 for what is hidden. The page does the same."""
+    codes = codes.int()
+    top = torch.tensor(about["top"]).view(-1, *[1] * (codes.ndim - 1))
+    values = top * ((codes - 1).clamp(min=0) / about["levels"]) ** about["power"]
+    return values.masked_fill(codes == about["levels"] + 2, torch.nan)

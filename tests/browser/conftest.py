@@ -1,0 +1,108 @@
+"""A real browser, cut off from every network, in which a page must make no complaint."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
+
+from clearhead.drawing.page import write_page
+from clearhead.drawing.payload import Payload
+
+ARGUMENTS = (
+    "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
+    "--disable-sync --disable-extensions --no-first-run --mute-audio"
+)
+AXE = Path(__file__).parents[2] / "frontend/node_modules/axe-core/axe.min.js"
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+
+Opens = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """Chromium of the system's packages, which `make setup` installs."""
+    place = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert place is not None, "there is no chromium; `make setup` says how to install it"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=place, args=ARGUMENTS.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
+    """Opens a payload as a page in a file, or an address: `opens(payload, width=390)`.
+
+    At the end of the test it fails for any error or warning of the console, and any request that
+    is not for the file itself, or below `allowed`.
+    """
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def open_page(
+        what: Payload | str,
+        *,
+        dark: bool = False,
+        size: dict[str, int] = DESKTOP,
+        allowed: str | None = None,
+    ) -> Page:
+        if isinstance(what, Payload):
+            path = write_page(tmp_path / f"page{len(contexts)}.html", what)
+            address = path.as_uri()
+        else:
+            address = what
+        context = chromium.new_context(
+            viewport={"width": size["width"], "height": size["height"]},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+            offline=allowed is None,
+            accept_downloads=True,
+        )
+        contexts.append(context)
+
+        def check(route: Route) -> None:
+            url = route.request.url
+            known = url == address or url.startswith(("blob:", "data:"))
+            if known or (allowed is not None and url.startswith(allowed)):
+                route.continue_()
+            else:
+                complaints.append(f"asked for {url}")
+                route.abort()
+
+        context.route("**/*", check)
+        page = context.new_page()
+        page.on(
+            "console",
+            lambda said: (
+                complaints.append(f"{said.type}: {said.text}")
+                if said.type in ("error", "warning")
+                else None
+            ),
+        )
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.goto(address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not complaints, "\n".join(complaints)
+
+
+@pytest.fixture(scope="session")
+def violations() -> Callable[[Page], list[str]]:
+    """What axe (Deque's checks of accessibility) finds wrong with a page, a line each."""
+    assert AXE.is_file(), f"{AXE} is missing; `make setup` installs it"
+    source = AXE.read_text(encoding="utf-8")
+
+    def find(page: Page) -> list[str]:
+        page.evaluate(source)  # by the debugger, which the page's policy does not bind
+        found = page.evaluate("async () => (await axe.run()).violations")
+        return [
+            f"{each['id']}: {each['help']}: {', '.join(str(node['target']) for node in each['nodes'])}"
+            for each in found
+        ]
+
+    return find

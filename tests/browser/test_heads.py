@@ -1,0 +1,407 @@
+"""The page of heads, in a real browser."""
+
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import Locator, Page, expect
+
+import clearhead as ch
+from clearhead.drawing.heads import Layer, Run, heads_payload
+from clearhead.drawing.payload import Payload
+from clearhead.drawing.texts import read_text
+from tests.browser.conftest import DESKTOP, PHONE, Opens
+
+WORDS = ["the", "cat", "sat", "on", "the", "mat", "because", "it", "was", "tired", "."]
+HOSTILE = [
+    "<script>window.ran=1</script>",
+    "</script><script>window.ran=2</script>",
+    '"><img src=x onerror=window.ran=3>',
+    "<svg onload=window.ran=4>",
+    "{{constructor.constructor('window.ran=5')()}}",
+    "javascript:window.ran=6",
+    "</style><style>body{display:none}",
+    "a\u202eb",
+    "\u2066x\u2069",
+    "\x00\x1b[31m",
+    "\ud83d",
+    "\u0301",
+    "",
+    "\n",
+    "שלום",
+    "مرحبا",
+    "日本語",
+    "👩‍👩‍👧",
+]
+
+
+def matrix(
+    tokens: int, *, heads: int = 3, keys: int | None = None, seed: int = 0
+) -> ch.AttentionMatrix:
+    generator = torch.Generator().manual_seed(seed)
+    query = 2 * torch.randn(1, heads, tokens, 5, generator=generator)
+    key = 2 * torch.randn(1, heads, keys or tokens, 5, generator=generator)
+    return ch.AttentionMatrix(query, key, mask=None if keys else ch.causal())
+
+
+def payload(tokens: list[str], title: str = "a page") -> Payload:
+    layers = [Layer(f"layers.{n}", matrix(len(tokens), seed=n)) for n in range(2)]
+    return heads_payload([Run("", layers, read_text("tokens", tokens))], title)
+
+
+def long_payload(tokens: int) -> tuple[Payload, ch.AttentionMatrix]:
+    long = matrix(tokens, heads=2)
+    words = [f" w{n % 97}" for n in range(tokens)]
+    run = Run("", [Layer("attention", long)], read_text("tokens", words))
+    return heads_payload([run], "a long text"), long
+
+
+def canvas(page: Page) -> Locator:
+    return page.locator(".ch-map-canvas").first
+
+
+def at(page: Page, query: int, key: int, tokens: tuple[int, int]) -> tuple[float, float]:
+    """Where on the screen a pair is, while the whole map is shown."""
+    box = canvas(page).bounding_box()
+    assert box is not None
+    return (
+        box["x"] + box["width"] * (key + 0.5) / tokens[1],
+        box["y"] + box["height"] * (query + 0.5) / tokens[0],
+    )
+
+
+def choose(page: Page, layer: int, head: int) -> None:
+    page.locator(f'[data-head="{layer}/{head}"]').click()
+
+
+def reading(page: Page) -> str:
+    return page.locator(".ch-reading").first.inner_text()
+
+
+def share(words: str) -> tuple[float, float]:
+    """The weight and how far it may be off, from "…: 12.3 % ± 0.2 %"."""
+    found = re.search(r": ([\d.]+) %(?: ± ([\d.e-]+) %)?$", words)
+    assert found is not None, words
+    return float(found[1]) / 100, float(found[2] or 0) / 100
+
+
+def test_it_opens_and_shows_every_head(opens: Opens) -> None:
+    page = opens(payload(WORDS, "the cat sat"))
+    assert page.get_by_role("heading", level=1).inner_text() == "the cat sat"
+    assert page.get_by_role("gridcell").count() == 6
+    assert page.locator(".ch-token").all_inner_texts() == WORDS
+    assert "One cell = 1 × 1 token." in page.inner_text("main")
+
+
+@pytest.mark.parametrize(("layer", "head"), [(0, 0), (1, 2)])
+def test_the_number_under_the_pointer_is_the_weight(opens: Opens, layer: int, head: int) -> None:
+    page = opens(payload(WORDS))
+    choose(page, layer, head)
+    weights = matrix(len(WORDS), seed=layer)
+    size = (len(WORDS), len(WORDS))
+    for query, key in [(0, 0), (7, 3), (10, 10), (10, 1)]:
+        page.mouse.move(*at(page, query, key, size))
+        expect(page.locator(".ch-reading")).to_contain_text(
+            f"{query} {WORDS[query]} → {key} {WORDS[key]}: "
+        )
+        value, error = share(reading(page))
+        true = float(weights[0, head, query, key])
+        # What is said is rounded to two digits or three once more.
+        assert abs(value - true) <= error * 1.1 + 0.051 * true + 5e-4 * (true > 0.1)
+    page.mouse.move(*at(page, 2, 9, size))
+    expect(page.locator(".ch-reading")).to_contain_text("hidden by the mask")
+
+
+def test_a_token_tells_where_it_looks_and_who_looks_at_it(opens: Opens) -> None:
+    page = opens(payload(WORDS))
+    choose(page, 0, 1)
+    weights = matrix(len(WORDS))[0, 1]
+    page.locator(".ch-token").nth(7).hover()
+    lists = page.locator(".ch-bars")
+    page.get_by_text("7 it looks at").wait_for()
+    first = lists.nth(0).locator("li").first.inner_text().split()
+    assert first[:2] == [str(int(weights[7].argmax())), WORDS[int(weights[7].argmax())]]
+    assert float(first[2]) == pytest.approx(100 * float(weights[7].max()), abs=0.45)
+    seen = lists.nth(1).locator("li").first.inner_text().split()
+    assert seen[0] == str(int(weights[:, 7].argmax()))
+    entropy = float(matrix(len(WORDS)).entropy()[0, 1, 7])
+    assert f"entropy\n{entropy:.3g} nats" in page.locator(".ch-facts").first.inner_text()
+    assert page.locator(".ch-arcs path").count() > 0
+
+
+def test_a_pinned_token_stays(opens: Opens) -> None:
+    page = opens(payload(WORDS))
+    page.locator(".ch-token").nth(5).click()
+    page.mouse.move(5, 5)
+    page.get_by_text("5 mat looks at").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("heading", name="Most received").wait_for()
+
+
+def test_keys_do_all_of_it(opens: Opens) -> None:
+    page = opens(payload(WORDS))
+    page.locator('[data-head="0/0"]').focus()
+    page.keyboard.press("Enter")
+    choose(page, 0, 0)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert page.get_by_role("heading", level=2).inner_text() == "Layer 1, head 1"
+    page.keyboard.press("]")
+    assert page.get_by_role("heading", level=2).inner_text() == "Layer 1, head 2"
+    canvas(page).focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)
+    assert reading(page).startswith("2 sat → 1 cat: ")
+    page.keyboard.press("Enter")
+    canvas(page).evaluate("element => element.blur()")
+    assert reading(page).startswith("2 sat → 1 cat: ")
+    canvas(page).focus()
+    page.keyboard.press("+")
+    page.wait_for_function("() => document.querySelectorAll('.ch-axes text').length < 20")
+    page.keyboard.press("0")
+    expect(page.locator(".ch-axes text")).to_have_count(22)
+    page.keyboard.press("l")
+    assert page.get_by_role("button", name="Log").get_attribute("aria-pressed") == "true"
+    page.get_by_role("listbox").focus()
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.get_by_text("1 cat looks at").wait_for()
+    page.keyboard.press("?")
+    assert page.get_by_role("dialog").is_visible()
+    page.keyboard.press("Escape")
+    assert page.get_by_role("dialog").is_hidden()
+
+
+def test_search_goes_from_one_to_the_next(opens: Opens) -> None:
+    page = opens(payload(WORDS))
+    page.keyboard.press("Tab")
+    page.keyboard.press("/")
+    page.keyboard.type("THE")
+    found = page.get_by_role("search").get_by_role("status")
+    assert found.inner_text() == "2"
+    page.keyboard.press("Enter")
+    page.get_by_text("0 the looks at").wait_for()
+    page.keyboard.press("Enter")
+    page.get_by_text("4 the looks at").wait_for()
+    assert found.inner_text() == "2 of 2"
+    assert page.locator(".ch-hit").count() == 2
+    page.keyboard.type("x")
+    assert found.inner_text() == "not there"
+
+
+def test_heads_are_sorted_and_filtered(opens: Opens) -> None:
+    given = payload(WORDS)
+    page = opens(given)
+    page.get_by_label("Order", exact=True).select_option("entropy")
+    rows = [
+        (row["entropy"], f"{place}/{head}")
+        for place, layer in enumerate(given.data["layers"])
+        for head, row in enumerate(layer["rows"])
+    ]
+    shown = [each.get_attribute("data-head") for each in page.get_by_role("gridcell").all()]
+    assert shown == [name for _, name in sorted(rows)]
+    roles = [row["role"] for layer in given.data["layers"] for row in layer["rows"]]
+    role = next(role for role in roles if role)
+    page.get_by_label("Role", exact=True).select_option(role)
+    assert page.get_by_role("gridcell").count() == roles.count(role)
+
+
+def test_two_heads_side_by_side(opens: Opens) -> None:
+    page = opens(payload(WORDS))
+    page.keyboard.press("Tab")
+    page.keyboard.press("c")
+    assert page.get_by_role("article").count() == 2
+    choose(page, 0, 2)
+    headings = page.get_by_role("heading", level=2).all_inner_texts()
+    assert headings[1] == "Layer 0, head 2"
+    page.locator(".ch-token").nth(3).hover()
+    assert page.get_by_text("3 on looks at").count() == 2
+    page.keyboard.press("c")
+    assert page.get_by_role("article").count() == 1
+
+
+def test_two_runs(opens: Opens) -> None:
+    text = read_text("tokens", WORDS)
+    runs = [
+        Run(name, [Layer("attention", matrix(len(WORDS), seed=seed))], text)
+        for name, seed in (("A", 0), ("B", 1))
+    ]
+    page = opens(heads_payload(runs, "two runs"))
+    assert page.get_by_role("rowheader").all_inner_texts() == ["A0", "B0"]
+    page.get_by_role("button", name="Compare").click()
+    first, second = page.get_by_role("heading", level=2).all_inner_texts()
+    assert first.startswith("Layer A0, head ")
+    assert second == first.replace("A0", "B0")
+
+
+def test_two_texts(opens: Opens) -> None:
+    source = ["le", "chat", "dort"]
+    run = Run(
+        "",
+        [Layer("decoder.cross", matrix(len(WORDS), keys=3))],
+        read_text("tokens", WORDS),
+        read_text("source_tokens", source),
+    )
+    page = opens(heads_payload([run], "two texts"))
+    choose(page, 0, 0)
+    assert page.get_by_role("listbox").count() == 2
+    page.mouse.move(*at(page, 4, 2, (len(WORDS), 3)))
+    expect(page.locator(".ch-reading")).to_contain_text("4 the → 2 dort: ")
+    value, error = share(reading(page))
+    true = float(matrix(len(WORDS), keys=3)[0, 0, 4, 2])
+    assert abs(value - true) <= error * 1.1 + 0.051 * true + 5e-4
+    page.locator(".ch-token").nth(len(WORDS) + 1).hover()
+    page.get_by_text("1 chat is looked at by").wait_for()
+
+
+def test_the_map_zooms_to_single_tokens(opens: Opens) -> None:
+    given, long = long_payload(2003)
+    page = opens(given)
+    choose(page, 0, 1)
+    remark = page.locator(".ch-map-side > .ch-remark")
+    expect(page.locator(".ch-map-side > .ch-remark")).to_contain_text("One cell")
+    assert re.match(
+        r"One cell = [2-9] × [2-9] tokens; the finest that is known is 2 × 2\.", remark.inner_text()
+    )
+    page.get_by_role("searchbox").fill("w41")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    canvas(page).focus()
+    for _ in range(20):
+        page.keyboard.press("+")
+    expect(page.locator(".ch-map-side > .ch-remark")).to_contain_text("One cell = 1 × 1 token")
+    assert "strongest links of each query are where they are" in remark.inner_text()
+    # A link that is kept is under the pointer what it is in the matrix.
+    query = 41 + 97
+    page.get_by_text(f"{query} ␣w41 looks at").wait_for()
+    line = page.locator(".ch-bars").first.locator("li").first.inner_text().split()
+    weights, keys = long.top_k(1)
+    assert line[0] == str(int(keys[0, 1, query, 0]))
+    assert float(line[2]) == pytest.approx(100 * float(weights[0, 1, query, 0]), abs=0.45)
+
+
+def test_dragging_and_the_wheel_move_the_map(opens: Opens) -> None:
+    page = opens(long_payload(1511)[0])
+    x, y = at(page, 700, 700, (1511, 1511))
+    labels = page.locator(".ch-axes text")
+    before = labels.all_inner_texts()
+    page.mouse.move(x, y)
+    page.mouse.wheel(0, -900)
+    page.wait_for_function(
+        "(before) => document.querySelector('.ch-axes text').textContent !== before", arg=before[0]
+    )
+    zoomed = labels.first.text_content()
+    page.mouse.down()
+    page.mouse.move(x, y - 150, steps=5)
+    page.mouse.up()
+    page.wait_for_function(
+        "(before) => document.querySelector('.ch-axes text').textContent !== before", arg=zoomed
+    )
+
+
+def test_what_is_no_number_is_said(opens: Opens) -> None:
+    query = torch.randn(1, 1, 3, 4, generator=torch.Generator().manual_seed(0))
+    query[0, 0, 1] = torch.nan
+    run = Run("", [Layer("", ch.AttentionMatrix(query, torch.ones(1, 1, 3, 4)))])
+    page = opens(heads_payload([run], "broken"))
+    page.mouse.move(*at(page, 1, 2, (3, 3)))
+    expect(page.locator(".ch-reading")).to_have_text("1 #1 → 2 #2: no number")
+
+
+@pytest.mark.parametrize("kind", ["PNG", "SVG"])
+def test_the_view_is_exported(opens: Opens, kind: str) -> None:
+    page = opens(payload(HOSTILE))
+    choose(page, 1, 0)
+    expect(page.locator(".ch-map-side > .ch-remark")).to_contain_text("One cell")
+    with page.expect_download() as started:
+        page.get_by_role("button", name=kind, exact=True).click()
+    assert started.value.suggested_filename == f"layer-1-head-0.{kind.lower()}"
+    content = started.value.path().read_bytes()
+    if kind == "PNG":
+        from PIL import Image
+
+        with Image.open(io.BytesIO(content)) as image:
+            assert image.width > 1000
+            assert (
+                len(image.convert("L").histogram()) - image.convert("L").histogram().count(0) > 20
+            )
+    else:
+        text = content.decode("utf-8")
+        assert "<script" not in text
+        assert "data:image/png;base64," in text
+        assert "Layer 1, head 0" in text
+
+
+@pytest.mark.parametrize("title", ["a title", *HOSTILE[:4]])
+def test_a_hostile_vocabulary_is_shown_and_never_run(opens: Opens, title: str) -> None:
+    page = opens(payload(HOSTILE, title))
+    tokens = page.locator(".ch-token")
+    shown = tokens.all_inner_texts()
+    assert shown[:3] == [each.replace(" ", "␣") for each in HOSTILE[:3]]
+    assert shown[7:14] == [
+        "a\\u202eb",
+        "\\u2066x\\u2069",
+        "\\x00\\x1b[31m",
+        "\\ud83d",
+        "◌\u0301",
+        "∅",
+        "⏎",
+    ]
+    for place in range(len(HOSTILE)):
+        tokens.nth(place).hover()
+    page.get_by_role("searchbox").fill("<script>")
+    page.keyboard.press("Enter")
+    choose(page, 1, 1)
+    assert page.evaluate("() => window.ran") is None
+    assert page.locator("img").count() == 0
+    assert page.evaluate("() => document.scripts.length") == 2
+
+
+def test_a_text_from_right_to_left_runs_so(opens: Opens) -> None:
+    page = opens(payload(["שלום", "לכל", "העולם", "!", "."]))
+    assert page.get_by_role("listbox").get_attribute("dir") == "rtl"
+    boxes = [each.bounding_box() for each in page.locator(".ch-token").all()]
+    lefts = [box["x"] for box in boxes if box is not None]
+    assert lefts == sorted(lefts, reverse=True)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["1280", "390"])
+@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
+def test_axe_finds_nothing(
+    opens: Opens,
+    violations: Callable[[Page], list[str]],
+    dark: bool,
+    size: dict[str, int],
+    long: bool,
+) -> None:
+    given = long_payload(1511)[0] if long else payload(WORDS)
+    page = opens(given, dark=dark, size=size)
+    page.locator(".ch-token").nth(2).click()
+    page.locator(".ch-facts").first.wait_for()
+    assert violations(page) == []
+    # Nothing is cut off at the side.
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= size["width"]
+
+
+def test_dark_and_light_change_by_a_button(opens: Opens) -> None:
+    page = opens(payload(WORDS), dark=True)
+    shell = page.locator(".ch-shell")
+    assert shell.get_attribute("data-theme") == "dark"
+    page.get_by_role("button", name="Light").click()
+    assert shell.get_attribute("data-theme") == "light"
+
+
+def test_a_page_cut_short_says_so(opens: Opens, tmp_path: Any) -> None:
+    from clearhead.drawing.page import page as page_of
+
+    html = page_of(payload(WORDS))
+    start = html.index('base64">') + 8
+    place = tmp_path / "cut.html"
+    place.write_text(html[:start] + html[start + 400 :], encoding="utf-8")
+    page = opens(place.as_uri())
+    assert "was cut short" in page.get_by_role("alert").inner_text()

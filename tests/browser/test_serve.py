@@ -1,0 +1,222 @@
+"""The live page, in a real browser: exact weights as one zooms, and nothing from anywhere else."""
+
+import re
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import Locator, Page, Response, expect
+from torch import Tensor
+
+import clearhead as ch
+from clearhead.drawing import tile_store, tiles
+from clearhead.drawing.server import Server, serve_seen
+from clearhead.drawing.tiles import Level
+from clearhead.problem import Problem
+from clearhead.sweep import Progress
+from tests.browser.conftest import Opens
+from tests.drawing.test_tiles import pooled
+
+LONG = 1500
+HOSTILE = ["<script>alert(1)</script>", "\u202eevil", "\x00", "a\nb", "🙂", "שלום", "it", "was"]
+
+Seen = ch.Seen[ch.AttentionMatrix]
+
+
+def watched(length: int) -> Seen:
+    torch.manual_seed(0)
+    layer = ch.MultiHeadAttention(16, num_heads=2, mask=ch.causal())
+    with torch.no_grad():
+        for weights in layer.parameters():
+            weights.mul_(4)  # so that it looks at something
+        with ch.watch(layer) as seen:
+            layer(torch.randn(1, length, 16))
+    return seen
+
+
+@pytest.fixture(scope="module")
+def short() -> Seen:
+    return watched(len(HOSTILE))
+
+
+@pytest.fixture(scope="module")
+def long() -> Seen:
+    return watched(LONG)
+
+
+@pytest.fixture
+def serves() -> Iterator[Callable[..., Server]]:
+    running: list[Server] = []
+
+    def serve(seen: ch.Seen[Any], tokens: list[str] | None) -> Server:
+        running.append(serve_seen(seen, "a run", tokens=tokens))
+        return running[-1]
+
+    yield serve
+    for server in running:
+        server.close()
+
+
+def canvas(page: Page) -> Locator:
+    return page.locator("canvas.ch-map-canvas").first
+
+
+def point(page: Page, across: float, down: float) -> None:
+    """Move the pointer to a place on the map, in shares of it."""
+    box = canvas(page).bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
+
+
+def reading(page: Page) -> Locator:
+    return page.locator(".ch-reading").first
+
+
+def detail(page: Page) -> Locator:
+    return page.locator(".ch-map-side .ch-remark").first
+
+
+def check_words(words: str, weight: float) -> None:
+    """What is written is the weight, as far as it is written out."""
+    written = re.fullmatch(r".*: (< )?([0-9.]+) %", words)
+    assert written is not None, words
+    if written[1]:
+        assert 100 * weight < float(written[2])
+    else:
+        digits = 1 if 100 * weight < 0.01 else 2 if 100 * weight < 10 else 3
+        assert float(f"{100 * weight:.{digits}g}") == pytest.approx(float(written[2]), abs=1e-9)
+
+
+def tile_of(answer: Response) -> tuple[range, range, Tensor]:
+    body = answer.body()
+    row, last_row, rows, column, last_column, columns = struct.unpack("<6I", body[:24])
+    values = torch.frombuffer(bytearray(body[24:]), dtype=torch.float32).view(rows, columns)
+    return (
+        range(row, last_row, (last_row - row) // rows),
+        range(column, last_column, (last_column - column) // columns),
+        values,
+    )
+
+
+def test_numbers_under_the_pointer_are_exact(
+    short: Seen, serves: Callable[..., Server], opens: Opens
+) -> None:
+    server = serves(short, HOSTILE)
+    page = opens(server.address, allowed=server.address)
+    expect(detail(page)).to_have_text("One cell = 1 × 1 token, worked out from query and key.")
+    weights, count = short[0].dense()[0, 0], len(HOSTILE)
+    for query in range(count):
+        for key in (0, query // 2, query):
+            point(page, (key + 0.5) / count, (query + 0.5) / count)
+            expect(reading(page)).to_have_text(re.compile(rf"^{query} .* → {key} "))
+            check_words(reading(page).inner_text(), float(weights[query, key]))
+    point(page, 6.5 / count, 2.5 / count)
+    expect(reading(page)).to_have_text(re.compile("hidden by the mask$"))
+
+
+def test_zoom_to_single_tokens(long: Seen, serves: Callable[..., Server], opens: Opens) -> None:
+    server = serves(long, [f"t{place}" for place in range(LONG)])
+    page = opens(server.address, allowed=server.address)
+    # The whole is read from the page's own map.
+    expect(detail(page)).to_have_text("One cell = 4 × 4 tokens; the finest that is known is 2 × 2.")
+    weights = long[0].dense()[0, 0]
+    point(page, 0.3, 0.7)
+    answers: list[Response] = []
+    page.on("response", lambda got: answers.append(got) if "/tile?" in got.url else None)
+    for _ in range(6):
+        page.mouse.wheel(0, -500)
+    expect(detail(page)).to_have_text("One cell = 1 × 1 token, worked out from query and key.")
+    canvas(page).focus()
+    page.wait_for_timeout(300)
+    assert answers
+    for answer in answers:
+        rows, columns, values = tile_of(answer)
+        part = weights[rows.start : rows.stop, columns.start : columns.stop]
+        expected = pooled(
+            part, range(0, len(part), rows.step), range(0, part.shape[1], columns.step)
+        )
+        torch.testing.assert_close(values.clamp(min=0), expected, rtol=1e-5, atol=1e-7)
+    point(page, 0.4, 0.6)
+    expect(reading(page)).to_have_text(re.compile("^[0-9]+ t[0-9]+ → [0-9]+ t[0-9]+: "))
+    words = reading(page).inner_text()
+    query, key = (int(each.split()[0]) for each in words.split(":")[0].split(" → "))
+    check_words(words, float(weights[query, key]))
+    # And the numbers beside the map: from all queries, not the strongest links of each alone.
+    lists = page.locator(".ch-numbers section")
+    best = weights[:, key].argmax()
+    expect(lists.nth(1).locator(".ch-bar-at").first).to_have_text(str(int(best)))
+    best = weights[query].argmax()
+    expect(lists.nth(0).locator(".ch-bar-at").first).to_have_text(str(int(best)))
+
+
+def test_a_finer_map_comes_when_it_is_there(
+    long: Seen, serves: Callable[..., Server], opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the text were too long: exact up to 100 × 100 tokens, beyond it a pass is needed."""
+    go, made = threading.Event(), tile_store.make_level
+
+    def waits(problem: Problem, progress: Progress | None = None) -> Level:
+        assert progress is not None
+        progress(0.25)
+        assert go.wait(60)
+        return made(problem, progress)
+
+    monkeypatch.setattr(tiles, "EXACT_PAIRS", 10_000)
+    monkeypatch.setattr(tiles, "LEVEL_CELLS", LONG)
+    monkeypatch.setattr(tile_store, "make_level", waits)
+    server = serves(long, [f"t{place}" for place in range(LONG)])
+    page = opens(server.address, allowed=server.address)
+    point(page, 0.3, 0.7)
+    page.mouse.wheel(0, -500)
+    expect(detail(page)).to_have_text(re.compile(r"A finer map is being worked out: 25 %\.$"))
+    go.set()
+    expect(detail(page)).to_have_text("One cell = 2 × 2 tokens, worked out from query and key.")
+    page.mouse.wheel(0, -500)
+    expect(detail(page)).to_have_text("One cell = 1 × 1 token, worked out from query and key.")
+
+
+def test_summaries_are_served_as_they_are(serves: Callable[..., Server], opens: Opens) -> None:
+    layer = ch.MultiHeadAttention(16, num_heads=2, mask=ch.causal())
+    with ch.watch(layer, keep="summary") as seen:
+        layer(torch.randn(1, 300, 16))
+    server = serves(seen, None)
+    page = opens(server.address, allowed=server.address)
+    expect(detail(page)).to_have_text(re.compile("the finest that is known is 5 × 5"))
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    point(page, 0.3, 0.7)
+    for _ in range(3):
+        page.mouse.wheel(0, -500)
+        page.wait_for_timeout(100)
+    expect(reading(page)).to_have_text(re.compile("→"))
+    # What the server does not have is asked for once.
+    assert len([url for url in asked if "/tile?" in url]) <= 1
+    assert len([url for url in asked if "/token?" in url]) <= 2
+
+
+def test_tokens_are_shown_and_never_run(
+    short: Seen, serves: Callable[..., Server], opens: Opens
+) -> None:
+    server = serves(short, HOSTILE)
+    page = opens(server.address, allowed=server.address)
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    expect(page.get_by_text("<script>alert(1)</script>").first).to_be_visible()
+    for query in range(len(HOSTILE)):
+        point(page, 0.05, (query + 0.5) / len(HOSTILE))
+        expect(reading(page)).to_have_text(re.compile(f"^{query} "))
+    assert not {"\u202e", "\x00"} & set(page.locator("body").inner_text())
+
+
+def test_accessible(
+    short: Seen,
+    serves: Callable[..., Server],
+    opens: Opens,
+    violations: Callable[[Page], list[str]],
+) -> None:
+    server = serves(short, HOSTILE)
+    page = opens(server.address, allowed=server.address)
+    expect(detail(page)).to_have_text(re.compile("One cell"))
+    assert violations(page) == []

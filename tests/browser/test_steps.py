@@ -1,0 +1,338 @@
+"""The page of a trace: what it says of a number is how the number came about."""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import Page
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import ladder
+from clearhead.drawing.payload import Payload
+from clearhead.drawing.steps import steps_payload
+from tests.browser.conftest import DESKTOP, PHONE, Opens
+
+HOSTILE = ["<script>alert(1)</script>", "</script>", "\x1b[31m", "\u202eabc", "שלום", "猫👩‍👩‍👧"]
+NUMBER = r"−?(?:\d+\.\d+|∞)"
+
+
+def journey() -> ch.Trace:
+    """The example of the ladder, causal."""
+    rung = ladder.MaskedAttention(3, head_dim=2, mask=ch.causal())
+    rung.requires_grad_(False)
+    return ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=ladder.EXAMPLE_TOKENS)
+
+
+def drawn(opens: Opens, payload: Payload, **options: Any) -> Page:
+    """The page, once there is something to see."""
+    page = opens(payload, **options)
+    page.locator(".ch-st-told").wait_for()
+    return page
+
+
+def told(page: Page) -> str:
+    return page.locator(".ch-st-told").inner_text()
+
+
+def point_at(page: Page, stage: str, row: int, column: int) -> str:
+    """What is said of a cell while the pointer is over it."""
+    cell = page.locator(f"section[data-stage={stage}] tbody tr").nth(row).locator("td").nth(column)
+    cell.dispatch_event("pointerover", {"bubbles": True})
+    return told(page)
+
+
+def value(text: str) -> float:
+    return float(text.replace("−", "-").replace("∞", "inf"))
+
+
+def shown(number: float) -> float:
+    """A number as it is printed."""
+    return float(f"{number:.4f}") if math.isfinite(number) else number
+
+
+def result(text: str) -> float:
+    """The number that the first line is about."""
+    found = re.search(rf"= ({NUMBER})", text.split("\n\n")[0])
+    assert found, text
+    return value(found[1])
+
+
+def sums(text: str) -> list[tuple[float, float]]:
+    """Each line of products: what its terms come to, and what it says that they come to."""
+    found = []
+    for line in text.splitlines():
+        if (
+            "·" in line
+            and re.fullmatch(rf".*\) ?= {NUMBER}|.*\d = {NUMBER}", line)
+            and "→" not in line
+        ):
+            left, _, right = line.rpartition(" = ")
+            if not re.match(r"^[(−\d]", left):
+                continue
+            total = 0.0
+            for term in left.split(" + "):
+                if " more: " in term:
+                    total += value(term.partition(": ")[2])
+                    continue
+                one, other = (value(each.strip("()")) for each in term.split("·"))
+                total += one * other
+            found.append((total, value(right)))
+    return found
+
+
+def rounding(terms: int, largest: float) -> float:
+    """How far a sum of products of numbers of four places may be from that of the numbers."""
+    return terms * (2 * 0.5e-4 * largest + 0.5e-4**2) + 1.0e-4
+
+
+def test_every_number_of_every_stage_is_that_of_the_trace(opens: Opens) -> None:
+    trace = journey()
+    page = drawn(opens, steps_payload(trace))
+    for name, step in trace.steps.items():
+        if step.same_as is not None:
+            section = page.locator(f"section[data-stage={name}]").inner_text()
+            assert f"the same as {step.same_as}" in section
+            continue
+        cells = page.locator(f"section[data-stage={name}] tbody td").all_inner_texts()
+        assert [value(each) for each in cells] == [
+            shown(each) for each in step.tensor.flatten().tolist()
+        ]
+
+
+@pytest.mark.parametrize("stage", ["scores", "context"])
+def test_the_sum_that_is_written_out_is_the_number(opens: Opens, stage: str) -> None:
+    trace = journey()
+    page = drawn(opens, steps_payload(trace))
+    numbers = trace[stage]
+    for row, column in [(0, 0), (3, 1), (5, 0), (4, 1)]:
+        text = point_at(page, stage, row, column)
+        assert result(text) == shown(float(numbers[row, column]))
+        ((total, said),) = sums(text)
+        assert said == result(text)
+        assert abs(total - said) <= rounding(6, 1.0)
+
+
+def test_softmax_is_told_step_by_step(opens: Opens) -> None:
+    trace = journey()
+    page = drawn(opens, steps_payload(trace))
+    masked = trace["masked_scores"].double()
+    for row, column in [(0, 0), (3, 1), (5, 4)]:
+        text = point_at(page, "weights", row, column)
+        scores = masked[row]
+        exps = (scores - scores.max()).exp()
+        assert f"The largest score of the row is {_text(scores.max())}" in text
+        assert f"The exps add up to {_text(exps.sum())}" in text
+        line = (
+            f"{_text(exps[column])} / {_text(exps.sum())} = {_text(trace['weights'][row, column])}"
+        )
+        assert line in text
+        rows = page.locator(".ch-st-shares tbody tr").all_inner_texts()
+        words = [each.replace("\n", " ").split() for each in rows]
+        for key, found in enumerate(words):
+            hidden = key > row
+            exp = "hidden" if hidden else _text(exps[key])
+            expected = [_text(scores[key]), exp, _text(trace["weights"][row, key])]
+            assert found == [str(key), ladder.EXAMPLE_TOKENS[key], *expected]
+    assert "the mask hides this key: weight 0" in point_at(page, "weights", 1, 4)
+    assert "becomes −∞" in point_at(page, "masked_scores", 1, 4)
+    assert "stays" in point_at(page, "masked_scores", 4, 1)
+
+
+def _text(number: Tensor) -> str:
+    value = float(number)
+    return "−∞" if value == -math.inf else f"{value:.4f}".replace("-", "−")
+
+
+def test_hidden_pairs_look_hidden(opens: Opens) -> None:
+    page = drawn(opens, steps_payload(journey()))
+    for stage, count in (("scores", 0), ("masked_scores", 15), ("weights", 15)):
+        assert page.locator(f"section[data-stage={stage}] td.ch-st-hidden").count() == count
+
+
+def test_where_a_number_comes_from_is_marked(opens: Opens) -> None:
+    page = drawn(opens, steps_payload(journey()))
+    point_at(page, "scores", 4, 2)
+    for stage, row in (("query", 4), ("key", 2)):
+        mark = page.locator(f"section[data-stage={stage}] .ch-st-origin").bounding_box()
+        line = page.locator(f"section[data-stage={stage}] tbody tr").nth(row).bounding_box()
+        assert mark is not None
+        assert line is not None
+        assert abs(mark["y"] - line["y"]) < 1
+        assert abs(mark["height"] - line["height"]) < 1
+    cell = page.locator("section[data-stage=scores] tbody tr").nth(4).locator("td").nth(2)
+    assert page.locator(".ch-st-picked").bounding_box() == cell.bounding_box()
+
+
+def test_keys_step_through_stages_queries_and_numbers(opens: Opens) -> None:
+    page = drawn(opens, steps_payload(journey()))
+    assert told(page).startswith("scores 1 journey → 1 journey")
+    page.keyboard.press("ArrowRight")
+    assert told(page).startswith("scaled_scores 1 journey → 1 journey")
+    page.keyboard.press("ArrowRight")
+    assert "The same as scaled_scores: no softcap." in told(page)
+    for _ in range(2):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert told(page).startswith("weights 2 starts → 1 journey")
+    page.keyboard.press("Shift+ArrowLeft")
+    assert told(page).startswith("weights 2 starts → 0 Your")
+    page.keyboard.press("End")
+    assert told(page).startswith("weights 5 step → 0 Your")
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowLeft")
+    assert told(page).startswith("masked_scores 0 Your → 0 Your")
+    current = page.locator(".ch-st-rail [aria-current=step]")
+    assert current.inner_text() == "masked_scores"
+    for _ in range(20):
+        page.keyboard.press("ArrowLeft")
+    assert current.inner_text() == "x"
+    assert page.get_by_label("The stage before").is_disabled()
+
+
+def test_the_slider_is_the_query(opens: Opens) -> None:
+    page = drawn(opens, steps_payload(journey()))
+    slider = page.get_by_role("slider", name="Query")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    assert told(page).startswith("scores 2 starts → 1 journey")
+    assert slider.get_attribute("aria-valuetext") == "2 starts"
+    page.locator("section[data-stage=context] tbody tr").nth(4).locator("td").nth(1).click()
+    page.mouse.move(5, 5)
+    assert told(page).startswith("context 4 one · value_head_dim 1")
+    assert slider.get_attribute("aria-valuetext") == "4 one"
+
+
+def test_heads_and_samples_are_chosen(opens: Opens) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2, mask=ch.causal())
+    layer.requires_grad_(False)
+    trace = ch.trace(layer, torch.randn(3, 5, 8))
+    page = drawn(opens, steps_payload(trace))
+    page.get_by_label("Head").select_option("3")
+    page.get_by_label("Sample").select_option("2")
+    for name, part in (
+        ("weights", trace["weights"][2, 3]),
+        ("key", trace["key"][2, 1]),
+        ("x", trace["x"][2]),
+    ):
+        cells = page.locator(f"section[data-stage={name}] tbody td").all_inner_texts()
+        assert [value(each) for each in cells] == [shown(each) for each in part.flatten().tolist()]
+    ((total, said),) = sums(point_at(page, "scores", 4, 1))
+    assert said == shown(float(trace["scores"][2, 3, 4, 1]))
+    assert abs(total - said) <= rounding(2, 3.0)
+
+
+def test_every_kind_of_stage_is_explained(opens: Opens) -> None:
+    query, key, val = torch.randn(3, 1, 2, 5, 4)
+    trace = ch.trace(
+        ch.attend,
+        query,
+        key,
+        val,
+        softcap=2.0,
+        bias=torch.randn(5, 5),
+        sinks=torch.tensor([0.5, 1.5]),
+        dropout=0.25,
+    )
+    page = drawn(opens, steps_payload(trace))
+    numbers = {name: trace[name][0, 0] for name in trace}
+    scaled, capped = numbers["scaled_scores"][2, 3], numbers["capped_scores"][2, 3]
+    assert f"2.0000 · tanh({_text(scaled)} / 2.0000) = {_text(capped)}" in point_at(
+        page, "capped_scores", 2, 3
+    )
+    text = point_at(page, "masked_scores", 2, 3)
+    added = re.search(rf"({NUMBER}) \+ \(?({NUMBER})\)? = ({NUMBER})$", text, re.MULTILINE)
+    assert added, text
+    first, second, whole = map(value, added.groups())
+    assert whole == shown(float(numbers["masked_scores"][2, 3]))
+    assert abs(first + second - whole) <= 1.5e-4
+    assert (
+        f"exp({_text(0.5 - max(numbers['masked_scores'][2].max(), torch.tensor(0.5)))})"
+        in point_at(page, "weights", 2, 3)
+    )
+    dropped = numbers["dropped_weights"]
+    gone, kept = (dropped == 0).nonzero()[0].tolist(), (dropped != 0).nonzero()[0].tolist()
+    assert "Dropout drew this weight" in point_at(page, "dropped_weights", *gone)
+    assert (
+        f"{_text(numbers['weights'][tuple(kept)])} / 0.7500 = {_text(dropped[tuple(kept)])}"
+        in point_at(page, "dropped_weights", *kept)
+    )
+
+
+def test_weights_that_are_renormalised_say_so(opens: Opens) -> None:
+    rung = ladder.RenormalisedAttention(3, head_dim=2, mask=ch.causal())
+    rung.requires_grad_(False)
+    trace = ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS)
+    page = drawn(opens, steps_payload(trace))
+    text = point_at(page, "weights", 2, 1)
+    found = re.search(rf"^({NUMBER}) / ({NUMBER}) / ({NUMBER}) = ({NUMBER})$", text, re.MULTILINE)
+    assert found, text
+    exp, total, kept, weight = map(value, found.groups())
+    assert weight == shown(float(trace["weights"][2, 1]))
+    assert abs(exp / total / kept - weight) <= 1e-4
+    assert page.locator("section[data-stage=weights] td.ch-st-hidden").count() == 15
+
+
+def test_a_long_trace_shows_what_is_around_the_query(opens: Opens) -> None:
+    query, key, val = torch.randn(3, 101, 16)
+    trace = ch.trace(ch.attend, query, key, val, mask=ch.causal())
+    page = drawn(opens, steps_payload(trace))
+    assert page.locator("section[data-stage=weights] tbody td").count() == 24 * 24
+    page.keyboard.press("End")
+    page.keyboard.press("Shift+ArrowLeft")
+    assert told(page).startswith("scores 100 → 99")
+    assert (
+        "rows 77 to 100 of 101, columns 77 to 100 of 101"
+        in page.locator("section[data-stage=weights]").inner_text()
+    )
+    cells = page.locator("section[data-stage=weights] tbody td").all_inner_texts()
+    part = trace["weights"][77:, 77:]
+    assert [value(each) for each in cells] == [shown(each) for each in part.flatten().tolist()]
+    # Of many terms the last are added up.
+    for stage, row, column in (("scores", 23, 22), ("context", 23, 3)):
+        ((total, said),) = sums(point_at(page, stage, row, column))
+        assert said == shown(float(trace[stage][100, 99 if stage == "scores" else 3]))
+        assert abs(total - said) <= rounding(8, 4.0)
+    text = point_at(page, "weights", 23, 22)
+    assert "… and 77 more keys, whose exps add up to" in text
+    page.get_by_label("Columns of value after these").click()
+    assert "columns 12 to 15 of 16" in page.locator("section[data-stage=value]").inner_text()
+    page.get_by_role("slider", name="Keys").focus()
+    page.keyboard.press("Home")
+    assert "columns 0 to 23 of 101" in page.locator("section[data-stage=weights]").inner_text()
+
+
+def test_tokens_are_data(opens: Opens) -> None:
+    x = torch.randn(6, 2)
+    page = drawn(opens, steps_payload(ch.trace(ch.attend, x, x, x, tokens=HOSTILE)))
+    text = page.locator("section[data-stage=scores] tbody").inner_text()
+    assert "<script>alert(1)</script>" in text
+    assert "\\x1b[31m" in text
+    assert "\\u202eabc" in text
+    assert "\x1b" not in page.content()
+    assert "\u202e" not in page.content()
+    assert page.locator("bdi", has_text="שלום").count() > 0
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_everybody_can_use_it(
+    opens: Opens, violations: Callable[[Page], list[str]], dark: bool, size: dict[str, int]
+) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal(), dropout=0.5)
+    page = drawn(opens, steps_payload(ch.trace(layer, torch.randn(2, 31, 8))), dark=dark, size=size)
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    assert violations(page) == []
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= size["width"]
+
+
+def test_a_page_in_a_file(opens: Opens, tmp_path: Path) -> None:
+    path = journey().to_html(tmp_path / "steps.html")
+    page = opens(path.as_uri())
+    assert told(page).startswith("scores 1 journey → 1 journey")
