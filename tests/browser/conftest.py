@@ -83,6 +83,8 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
         )
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         page.goto(address)
+        if isinstance(what, Payload):
+            page.locator(".ch-shell, [role=alert]").first.wait_for()
         return page
 
     yield open_page
