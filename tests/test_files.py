@@ -290,8 +290,13 @@ def test_a_place_is_looked_at_before_the_work(tmp_path: Path) -> None:
 def test_what_fails_leaves_the_old_file(tmp_path: Path) -> None:
     place = tmp_path / "a.txt"
     place.write_text("old")
-    with pytest.raises(KeyError), files.replacing(place) as (name, _):
-        Path(name).write_text("new")
-        raise KeyError
+
+    def fail() -> None:
+        with files.replacing(place) as (name, _):
+            Path(name).write_text("new")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert place.read_text() == "old"
     assert list(tmp_path.iterdir()) == [place]
