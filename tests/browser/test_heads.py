@@ -178,7 +178,6 @@ def test_keys_do_all_of_it(opens: Opens) -> None:
 
 def test_search_goes_from_one_to_the_next(opens: Opens) -> None:
     page = opens(payload(WORDS))
-    page.keyboard.press("Tab")
     page.keyboard.press("/")
     page.keyboard.type("THE")
     found = page.get_by_role("search").get_by_role("status")
@@ -212,7 +211,6 @@ def test_heads_are_sorted_and_filtered(opens: Opens) -> None:
 
 def test_two_heads_side_by_side(opens: Opens) -> None:
     page = opens(payload(WORDS))
-    page.keyboard.press("Tab")
     page.keyboard.press("c")
     assert page.get_by_role("article").count() == 2
     choose(page, 0, 2)

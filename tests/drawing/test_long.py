@@ -9,7 +9,7 @@ from rich.console import Console
 from torch import Tensor
 
 from clearhead import AttentionMatrix, Summary, causal, roles
-from clearhead.drawing.long import LongScreens
+from clearhead.drawing.long import LongScreens, coarser
 from clearhead.integrations.huggingface import LongReading
 from clearhead.seen import Seen
 
@@ -108,3 +108,18 @@ def test_a_row_that_sees_nothing_is_empty() -> None:
     empty = replace(whole.summaries[0], pooled=pooled)
     screens = LongScreens(Console(file=io.StringIO()), whole._replace(summaries={0: empty}))
     assert screens.shares(0, 0).tolist() == pooled[0, 0].tolist()
+
+
+def test_a_coarser_map_has_the_same_sums() -> None:
+    fine = summary(torch.randn(2, 60, 60, generator=torch.Generator().manual_seed(0)))
+    given = LongReading(TOKENS, ("a",), (2,), {0: fine})
+    pooled = coarser(given, 5).summaries[0].pooled
+    assert pooled is not None
+    assert fine.pooled is not None
+    # 12 cells in 5 bins of 3, 2, 3, 2 and 2.
+    expected = fine.pooled.double()
+    for axis in (2, 3):
+        parts = expected.split([3, 2, 3, 2, 2], dim=axis)
+        expected = torch.stack([part.sum(dim=axis) for part in parts], dim=axis)
+    torch.testing.assert_close(pooled.double(), expected)
+    assert coarser(given, 12).summaries[0].pooled is fine.pooled

@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
+import { useKeys } from "./keys";
 import { label } from "./labels";
 import { theme, toggleTheme } from "./theme";
 
@@ -33,12 +34,12 @@ export function Shell({ title, note, tools, keys, children }: ShellProps) {
       open();
     }
   };
+  useKeys(root, onKeyDown);
   return (
     <div
       class={`ch-shell${narrow.value ? " ch-narrow" : ""}`}
       data-theme={theme.value}
       ref={root}
-      onKeyDown={onKeyDown}
     >
       <header class="ch-header">
         <div class="ch-titles">

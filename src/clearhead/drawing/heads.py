@@ -39,8 +39,9 @@ from clearhead.table import ROLES, rows_of
 LONG = 1024
 """Of more queries or keys than this, a head is pooled."""
 
-SHORT_BYTES, LONG_BYTES = 11_600_000, 7_200_000
-"""What weights and maps may take before base64, which makes 4 bytes of 3."""
+SHORT_BYTES, LONG_BYTES = 11_600_000, 7_100_000
+"""What the weights of short texts, and all numbers of long ones, may take before base64, which makes
+4 bytes of 3."""
 
 SMALL = 40
 """Rows and columns of the maps of the overview, at most."""
@@ -280,8 +281,14 @@ class _Packing:
             )
             about["small"] = self._small(place, weights)
         else:
-            about |= self._pooled(place, summary, room)
+            about |= self._pooled(place, summary, room - self._deflate(place))
         self.layers.append(about)
+
+    def _deflate(self, place: int) -> int:
+        """Deflate what is there of a layer; returns how many bytes it takes."""
+        own = {name: each for name, each in self.arrays.items() if name.startswith(f"{place}/")}
+        self.arrays |= {name: deflated(each) for name, each in own.items()}
+        return sum(len(deflated(self.arrays[name]).content) for name in own)
 
     def _keep(self, name: str, values: Tensor, levels: int, power: float = 2) -> dict[str, Any]:
         """Numbers of a layer as one array, a row for each head."""

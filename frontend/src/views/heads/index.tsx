@@ -1,6 +1,7 @@
 // The heads of a model: all of them as small maps, and one or two of them closely.
 import { useMemo, useRef } from "preact/hooks";
 import { batch, useSignal } from "@preact/signals";
+import { useKeys } from "../../shared/keys";
 import { ScaleButton } from "../../shared/legend";
 import { including, whole, type Point } from "../../shared/map";
 import { scale } from "../../shared/scale";
@@ -142,12 +143,14 @@ export function Heads({ head, source }: ViewProps) {
     event.preventDefault();
   };
 
+  const root = useRef<HTMLDivElement>(null);
+  useKeys(root, onKeyDown);
   const shared = { viewport, hover, pinned, search };
   const both = second.value;
   // A longer text is beside the map, where there is only one.
   const beside = !both && !isFew(layer);
   return (
-    <div onKeyDown={onKeyDown}>
+    <div ref={root}>
       <Shell
         title={head.title}
         note={data.note}
