@@ -16,6 +16,9 @@ SHAPED_TESTS := $(wildcard $(foreach name,$(SHAPED),tests/$(name) tests/test_$(n
 SHAPED_LESS := --ignore=tests/kernels/test_agreement.py --ignore=tests/kernels/test_hidden.py
 EMPTY :=
 COMMA := ,
+# A process for each core, up to four; threads that wait for each other must not spin meanwhile.
+PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
+
 SHAPED_MODULES := $(subst $(EMPTY) ,$(COMMA),$(SHAPED:%=clearhead.%))
 
 MAKEFLAGS += --no-print-directory
@@ -33,10 +36,10 @@ demo: setup
 test: setup browser lint
 ifneq ($(SHAPED_TESTS),)
 	@echo "test: $(SHAPED), with every shape checked at run time"
-	@$(RUN) -m pytest --quiet --jaxtyping-packages=$(SHAPED_MODULES),beartype.beartype $(SHAPED_LESS) $(SHAPED_TESTS)
+	@$(PYTEST) --quiet --jaxtyping-packages=$(SHAPED_MODULES),beartype.beartype $(SHAPED_LESS) $(SHAPED_TESTS)
 endif
 	@echo "test: everything"
-	@$(RUN) -m pytest
+	@$(PYTEST) --quiet
 
 lint: setup $(PACKAGES)
 	@echo "lint: format"

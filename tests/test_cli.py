@@ -366,7 +366,9 @@ def test_an_extra_missing_for_show_is_named(
     monkeypatch: pytest.MonkeyPatch, package: str, options: list[str], extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, "clearhead.drawing.static", raising=False)
+    for name in list(sys.modules):
+        if name.startswith(("clearhead.drawing.static", "clearhead.drawing.figures")):
+            monkeypatch.delitem(sys.modules, name)
     result = invoke("show", "word", *options)
     assert result.exit_code == 1
     assert result.stderr.endswith(f"which is not installed.\n  pip install 'clearhead[{extra}]'\n")

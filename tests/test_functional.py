@@ -9,9 +9,9 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import stages
-from clearhead.planning import KERNELS
+from tests.kernels.definition import RUNNABLE
 
-NAMES = [kernel.NAME for kernel in KERNELS]
+NAMES = RUNNABLE
 each_kernel = pytest.mark.parametrize("kernel", NAMES)
 
 

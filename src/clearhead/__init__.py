@@ -3,7 +3,6 @@
 from clearhead import layers, testing
 from clearhead.biases import Bias, alibi, relative
 from clearhead.conformance import Contract, Finding, Report, check
-from clearhead.drawing.notebook import view
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -44,6 +43,7 @@ from clearhead.seen import Seen, load
 from clearhead.summary import Roles, Summary, TopK
 from clearhead.table import HeadRow, Table
 from clearhead.tracing import Step, Trace, trace
+from clearhead.viewing import view
 from clearhead.watching import Watch, watch
 
 __all__ = [

@@ -26,7 +26,6 @@ from clearhead.errors import (
 from clearhead.kernels import blockwise, eager, fused
 from clearhead.masks.base import Mask
 from clearhead.planning import choose
-from clearhead.plotting import figures
 from clearhead.problem import Problem, pose
 from clearhead.rectangles import masked_scores, pairs, weights_from
 from clearhead.selecting import Index, as_indices, complete, read_index, read_pairs, take
@@ -587,7 +586,7 @@ class AttentionMatrix:
             >>> weights.plot("received", head=0).get_ylabel()
             'the 24 keys of 5000 that receive most'
         """
-        return figures().of_attention(
+        return drawing("figures").of_attention(
             self,
             kind,
             head=head,

@@ -12,7 +12,6 @@ from clearhead import files
 from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, SelectionError
 from clearhead.head_roles import roles
 from clearhead.matrix import AttentionMatrix
-from clearhead.plotting import figures
 from clearhead.problem import Problem
 from clearhead.routes.keeping import Matrices, Summaries, real_queries, summarised
 from clearhead.shapes import whole
@@ -197,7 +196,7 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             >>> [label.get_text() for label in axes.get_yticklabels()]
             ['layer 0', 'layer 1', 'layer 2']
         """
-        return figures().of_seen(
+        return drawing("figures").of_seen(
             self,
             kind,
             layers=layers,

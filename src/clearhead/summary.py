@@ -10,7 +10,6 @@ from torch import Tensor
 
 from clearhead.arguments import is_number
 from clearhead.errors import ArgumentError
-from clearhead.plotting import figures
 from clearhead.showing import drawing
 
 NEAR = 8
@@ -212,7 +211,7 @@ class Summary:
             >>> axes.get_ylabel(), axes.lines[0].get_ydata().round(2).tolist()
             ('entropy (nats)', [0.0, 0.69, 1.1])
         """
-        return figures().of_attention(
+        return drawing("figures").of_attention(
             self,
             kind,
             head=head,

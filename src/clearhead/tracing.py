@@ -29,7 +29,6 @@ from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
 from clearhead.masks.given import as_mask, both
 from clearhead.planning import choose
-from clearhead.plotting import figures
 from clearhead.problem import Problem, pose
 from clearhead.showing import drawing
 from clearhead.stages import Stages
@@ -323,7 +322,7 @@ class Trace(Mapping[str, Tensor]):
             >>> [each.get_title().split("\\n")[0] for each in axes]
             ['query', 'key', 'value', 'scores', 'scaled_scores', 'weights', 'context']
         """
-        return figures().of_trace(self, stages, sample=sample, head=head, log=log, ax=ax)
+        return drawing("figures").of_trace(self, stages, sample=sample, head=head, log=log, ax=ax)
 
     def _verdict(self) -> str:
         return f"largest distance to the context of kernel {self.kernel!r}: {self.difference:.1e}"

@@ -172,7 +172,9 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "code", "message"), REFUSED, ids=lambda each: str(each))
+@pytest.mark.parametrize(
+    ("call", "error", "code", "message"), REFUSED, ids=[each[2] for each in REFUSED]
+)
 def test_what_cannot_be_checked_is_refused(
     call: Callable[[], object], error: type[ch.ClearheadError], code: str, message: str
 ) -> None:
@@ -317,3 +319,29 @@ def test_the_text() -> None:
     assert "\n    see        docs/check.md#maskinverted" in text
     assert "✓ softmax over the keys   ✓ scale 1/√5" in text
     assert "– dropout not declared" in text
+
+
+class TokensFirst(nn.Module):
+    """Projections of (len, batch, width), and padding that is read the wrong way round."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = num_heads, width // num_heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        x = x.transpose(0, 1)
+        tokens, batch, width = x.shape
+        query, key, value = (
+            each(x).reshape(tokens, batch * self.num_heads, -1).transpose(0, 1)
+            for each in (self.query, self.key, self.value)
+        )
+        scores = (query @ key.mT * self.head_dim**-0.5).unflatten(0, (batch, -1))
+        scores = scores.masked_fill(padding[:, None, None], -torch.inf)
+        context = scores.flatten(0, 1).softmax(-1) @ value
+        return self.out(context.transpose(0, 1).reshape(tokens, batch, width)).transpose(0, 1)
+
+
+def test_projections_with_len_before_batch() -> None:
+    found = ch.check(TokensFirst(15, 3), takes="x,mask", num_heads=3)
+    assert [each.code for each in found.findings] == ["mask.inverted"]

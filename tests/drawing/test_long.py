@@ -112,7 +112,7 @@ def test_a_row_that_sees_nothing_is_empty() -> None:
 
 def test_a_coarser_map_has_the_same_sums() -> None:
     fine = summary(torch.randn(2, 60, 60, generator=torch.Generator().manual_seed(0)))
-    given = LongReading(TOKENS, ("a",), (2,), {0: fine})
+    given = LongReading(TOKENS, ("a",), (2,), {0: fine}, Seen("", "summary"))
     pooled = coarser(given, 5).summaries[0].pooled
     assert pooled is not None
     assert fine.pooled is not None

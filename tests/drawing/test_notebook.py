@@ -13,7 +13,6 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing import notebook
-from clearhead.drawing.notebook import view
 from clearhead.drawing.steps import steps_payload
 from clearhead.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 
@@ -51,7 +50,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
 
 def test_a_trace_is_the_payload_of_its_page() -> None:
     trace = ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS)
-    widget = view(trace)
+    widget = ch.view(trace)
     assert widget.payload == steps_payload(trace).to_bytes()
     assert not widget.exact
     assert repr(widget) == "view of trace of SimpleAttention"
@@ -59,7 +58,7 @@ def test_a_trace_is_the_payload_of_its_page() -> None:
 
 
 def test_the_front_end_is_the_page_s() -> None:
-    widget = view(matrix())
+    widget = ch.view(matrix())
     assert widget._esm == notebook.asset("page.js")
     assert widget._css == notebook.asset("page.css")
     widget.close()
@@ -67,7 +66,7 @@ def test_the_front_end_is_the_page_s() -> None:
 
 def test_a_tile_is_exact(sent: list[tuple[Any, Any]]) -> None:
     weights = matrix()
-    widget = view(weights, sample=1)
+    widget = ch.view(weights, sample=1)
     assert widget.exact
     route = "tile?layer=0&head=1&rows=1,4&columns=0,7&cells=3,7"
     widget._receive(widget, asked(route, 41), [])
@@ -85,7 +84,7 @@ def test_layers_that_attended_are_counted_alike(sent: list[tuple[Any, Any]]) -> 
     model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in range(2)))
     with ch.watch(model) as seen:
         model(torch.randn(1, QUERIES, 8))
-    widget = view(seen)
+    widget = ch.view(seen)
     route = "tile?layer=1&head=1&rows=0,5&columns=0,5&cells=5,5"
     widget._receive(widget, asked(route), [])
     _, values = read(sent[0][1][0])
@@ -103,7 +102,7 @@ def test_calls_that_do_not_belong_together_are_layers_of_their_own() -> None:
 
 
 def test_summaries_have_no_tiles(sent: list[tuple[Any, Any]]) -> None:
-    widget = view(matrix().summary())
+    widget = ch.view(matrix().summary())
     assert not widget.exact
     widget._receive(widget, asked(WHOLE), [])
     assert sent == []
@@ -112,7 +111,7 @@ def test_summaries_have_no_tiles(sent: list[tuple[Any, Any]]) -> None:
 
 @pytest.mark.parametrize("content", [None, "ask", {}, {"kind": "other"}, {"kind": "ask", "id": 1}])
 def test_other_messages_are_not_answered(sent: list[tuple[Any, Any]], content: Any) -> None:
-    widget = view(matrix())
+    widget = ch.view(matrix())
     widget._receive(widget, content, [])
     assert sent == []
     widget.close()
@@ -133,7 +132,7 @@ def test_other_messages_are_not_answered(sent: list[tuple[Any, Any]], content: A
 def test_what_cannot_be_asked_is_told(
     sent: list[tuple[Any, Any]], route: str, status: int, text: str
 ) -> None:
-    widget = view(matrix())
+    widget = ch.view(matrix())
     widget._receive(widget, asked(route), [])
     ((content, (told,)),) = sent
     assert content["status"] == status
@@ -143,7 +142,7 @@ def test_what_cannot_be_asked_is_told(
 
 def test_the_numbers_of_a_token(sent: list[tuple[Any, Any]]) -> None:
     weights = matrix()
-    widget = view(weights)
+    widget = ch.view(weights)
     widget._receive(widget, asked("token?layer=0&head=2&token=3&side=query"), [])
     ((content, (told,)),) = sent
     assert content["status"] == 200
@@ -160,7 +159,7 @@ def test_what_has_no_view(thing: Any) -> None:
         f"got {type(thing).__name__}. A mask or a report draws itself at the end of a cell."
     )
     with pytest.raises(ArgumentTypeError, match=f"^{re.escape(expected)}$"):
-        view(thing)
+        ch.view(thing)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +172,7 @@ def test_a_trace_has_its_own_tokens(options: dict[str, Any]) -> None:
         "takes them."
     )
     with pytest.raises(ArgumentError, match=f"^{re.escape(expected)}$"):
-        view(trace, **options)
+        ch.view(trace, **options)
 
 
 def test_without_anywidget_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,5 +180,5 @@ def test_without_anywidget_the_command_that_installs_it(monkeypatch: pytest.Monk
     notebook._widget.cache_clear()
     # What is None there is not found, and has no name that says so.
     with pytest.raises(MissingExtraError, match=r"pip install 'clearhead\[notebook\]'"):
-        view(matrix())
+        ch.view(matrix())
     notebook._widget.cache_clear()

@@ -8,7 +8,11 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import stages
+from clearhead.planning import KERNELS
 from tests.tolerances import assert_no_worse
+
+RUNNABLE = [kernel.NAME for kernel in KERNELS if kernel.NAME != "flex"]
+"""The kernels that run on every device; flex has tests of its own."""
 
 # Tensors by the names of the arguments that they are for; Any, as they are handed on with `**`.
 Tensors = dict[str, Any]

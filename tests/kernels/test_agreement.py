@@ -11,11 +11,10 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.kernels import eager, fused
-from clearhead.planning import KERNELS
-from tests.kernels.definition import Tensors, assert_agrees, context, draw, outcome
+from tests.kernels.definition import RUNNABLE, Tensors, assert_agrees, context, draw, outcome
 from tests.masks.expressions import Sizes, expressions_for
 
-NAMES = [kernel.NAME for kernel in KERNELS]
+NAMES = RUNNABLE
 BATCH, HEADS = 3, 6
 
 kernels = pytest.mark.parametrize("kernel", NAMES)

@@ -61,6 +61,8 @@ class Case:
         if found is None or found.shape != self.target.shape:
             return torch.inf
         if self.kept is not None:
+            if self.kept.shape != found.shape[:2]:
+                return torch.inf
             return distance(found[self.kept], self.target[self.kept])
         return distance(found, self.target)
 

@@ -63,7 +63,9 @@ def section(report: "Report") -> str:
 def _remark(text: str) -> str:
     """One line, and a drawing below it if there is one."""
     first, newline, drawing = text.partition("\n")
-    return html.escape(first) + (f"<pre tabindex="0">{html.escape(drawing)}</pre>" if newline else "")
+    return html.escape(first) + (
+        f"<pre tabindex='0'>{html.escape(drawing)}</pre>" if newline else ""
+    )
 
 
 def _finding(finding: "Finding") -> str:
@@ -75,7 +77,7 @@ def _finding(finding: "Finding") -> str:
         follows = f" Follows from <code>{html.escape(finding.follows_from)}</code>."
     rows = ""
     if finding.measured:
-        rows += f"<dt>measured</dt><dd><pre tabindex="0">{html.escape(finding.measured)}</pre></dd>"
+        rows += f"<dt>measured</dt><dd><pre tabindex='0'>{html.escape(finding.measured)}</pre></dd>"
     if finding.likely:
         rows += f"<dt>likely</dt><dd>{html.escape(finding.likely)}</dd>"
     if not finding.follows_from:

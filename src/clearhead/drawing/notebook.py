@@ -1,4 +1,4 @@
-"""The page in a cell of a notebook: `view`.
+"""The page in a cell of a notebook: the widget of `view`.
 
 The widget holds the payload of the page, as bytes, and answers what the page would ask a server for:
 {"kind": "ask", "id", "route": "tile?layer=0&…"}, as a message of its own, gets back {"kind":
@@ -25,42 +25,14 @@ from clearhead.summary import Summary
 from clearhead.tracing import Trace
 
 
-def view(
+def widget_of(
     thing: Seen[Any] | AttentionMatrix | Summary | Trace,
     *,
     tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
     source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
     sample: int = 0,
 ) -> Any:
-    """The page of what was seen, of a matrix or of a trace, to look around in, inside a notebook.
-
-    It is a widget of anywidget (JupyterLab, VS Code, Colab, marimo). Nothing is fetched from a
-    network. While the kernel runs, zooming into a long text asks it for exact tiles; without a
-    kernel, in a notebook that was saved with its widgets, the page shows what it holds.
-
-    Args:
-        thing: what to look at.
-        tokens: what the queries are, as strings or ids, one for each token; those that were saved
-            with it, if None. A trace has its own.
-        source_tokens: what the keys are, in attention between two texts.
-        sample: which row of the batch. A page of a trace has all to choose from.
-
-    Returns:
-        The widget; a cell that ends in it draws it.
-
-    Raises:
-        MissingExtraError: if anywidget is not installed.
-        ArgumentTypeError: code `view.type`, for anything else; masks, summaries and reports draw
-            themselves.
-        ArgumentError: code `view.trace`, for tokens or a sample of a trace.
-        ClearheadError: for tokens that do not fit, or nothing that attended.
-
-    Example:
-        >>> query = key = torch.randn(1, 2, 5, 4)
-        >>> widget = ch.view(ch.AttentionMatrix(query, key), tokens=["to", "be", "or", "not", "to"])
-        >>> widget.payload[:9]
-        b'clearhead'
-    """
+    """The widget of `view`, which says what these are and what is raised."""
     made = _widget()
     if isinstance(thing, Trace):
         if tokens is not None or source_tokens is not None or sample != 0:

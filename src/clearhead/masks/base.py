@@ -16,7 +16,6 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, Mask
 from clearhead.masks.blocks import BlockMap, block_map
 from clearhead.masks.drawing import draw_dense
 from clearhead.masks.spans import Spans, complement, intersection, union
-from clearhead.plotting import figures
 from clearhead.shapes import check_length, whole
 from clearhead.showing import drawing
 
@@ -273,7 +272,7 @@ class Mask(ABC):
             key
             one cell = 391 × 391 tokens
         """
-        return figures().of_mask(
+        return drawing("figures").of_mask(
             self,
             query_len,
             kv_len,

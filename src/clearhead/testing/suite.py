@@ -216,7 +216,9 @@ def _together(declared: Sequence[str], whole: bool) -> Iterator[Asked]:
         if not any(apart(name, other) for other in everything):
             everything.append(name)
     if len(everything) > 2:
-        for features in {tuple(everything), tuple(n for n in everything if n != "chunks")}:
+        for features in dict.fromkeys(
+            (tuple(everything), tuple(n for n in everything if n != "chunks"))
+        ):
             yield Asked(features, _fitting(features, EDGE), "all")
 
 

@@ -1,4 +1,4 @@
-"""The door to the figures."""
+"""Figures are fetched when one is asked for, and not before."""
 
 import subprocess
 import sys
@@ -7,12 +7,11 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.plotting import figures
 
 LATE = """
 import sys, torch, clearhead as ch
 assert "matplotlib" not in sys.modules
-assert "clearhead.drawing" not in sys.modules
+assert "clearhead.drawing.figures" not in sys.modules
 from matplotlib.figure import Figure
 ch.causal().plot(3, 3, ax=Figure().subplots())
 assert "matplotlib.pyplot" not in sys.modules
@@ -24,10 +23,6 @@ assert "matplotlib.pyplot" in sys.modules
 def test_nothing_that_draws_is_imported_before_a_figure_is_asked_for() -> None:
     run = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-
-
-def test_behind_it_is_what_draws() -> None:
-    assert figures().of_mask.__module__ == "clearhead.drawing.figures.pattern"
 
 
 def test_matplotlib_missing(monkeypatch: pytest.MonkeyPatch) -> None:
