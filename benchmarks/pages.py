@@ -2,8 +2,7 @@
 
     .venv/bin/python -m benchmarks.pages [--long 50000]
 
-It needs chromium. Weights are those of random query and key: what does not repeat deflates badly, so
-that no model's page of these sizes is larger by much.
+It needs chromium. Weights are those of random query and key; those of a trained model deflate worse.
 """
 
 import argparse
