@@ -139,18 +139,17 @@ def read_what_projections_share(reading: Reading, layout: Layout | None) -> None
 
 def read_bert(reading: Reading) -> None:
     """BERT and its kin; the projection of the output stands elsewhere."""
-    reading.check_model_type(BERT)
-    if not _project(reading, BERTS):
-        return
-    reading.read_scale()
-    hide_by_configuration(reading)
-    reading.drop("dropout")
+    _read_encoder(reading, BERT, BERTS)
 
 
 def read_distilbert(reading: Reading) -> None:
     """DistilBERT, which has BERT's attention under other names."""
-    reading.check_model_type(DISTILBERT)
-    if not _project(reading, DISTILBERTS):
+    _read_encoder(reading, DISTILBERT, DISTILBERTS)
+
+
+def _read_encoder(reading: Reading, known: tuple[str, ...], names: Names) -> None:
+    reading.check_model_type(known)
+    if not _project(reading, names):
         return
     reading.read_scale()
     hide_by_configuration(reading)
