@@ -52,7 +52,7 @@ def page(payload: Payload, *, served: bool = False) -> str:
     """
     return PAGE.format(
         policy=policy(served=served),
-        title=escape(label(payload.title)) if payload.title else "clearhead",
+        title=escape(label(payload.title).replace("␣", " ")) if payload.title else "clearhead",
         style=asset("page.css"),
         script=asset("page.js"),
         source=' data-source="server"' if served else "",

@@ -132,7 +132,7 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
           </span>
         )}
         <span class="ch-path" title={layer.name}>
-          <bdi>{label(layer.name || "the model")}</bdi>
+          <bdi>{layer.name ? label(layer.name) : "the model"}</bdi>
         </span>
       </div>
       {failed && <p role="alert">{failed}</p>}
