@@ -21,8 +21,8 @@ def view(
 ) -> Any:
     """The page of what was seen, of a matrix or of a trace, to look around in, inside a notebook.
 
-    It is a widget of anywidget (JupyterLab, VS Code, Colab, marimo). Nothing is fetched from a
-    network. While the kernel runs, zooming into a long text asks it for exact tiles; without a
+    It is a widget of anywidget, which works in JupyterLab, VS Code, Colab and marimo. Nothing is
+    fetched from a network. While the kernel runs, zooming into a long text asks it for exact tiles; without a
     kernel, in a notebook that was saved with its widgets, the page shows what it holds.
 
     Args:
