@@ -86,7 +86,7 @@ def test_the_page(server: Server) -> None:
     found = ask(server)
     assert found.status == 200
     assert found.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert "<title>a␣run</title>" in found.text
+    assert "<title>a run</title>" in found.text
     assert 'data-source="server"></script>' in found.text
     policy = found.headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; connect-src 'self'; script-src 'sha256-")
