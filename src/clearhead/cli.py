@@ -338,11 +338,10 @@ def check(
         if found is not None:
             print(f"\n{found}")
     if html is not None:
-        page = report.to_html()
-        if found is not None:
-            before, end, after = page.rpartition("</body>")
-            page = before + found._repr_html_() + end + after
-        html.write_text(page, encoding="utf-8")
+        from clearhead.conformance.pages import page
+
+        sections = [each._repr_html_() for each in (report, found) if each is not None]
+        html.write_text(page(f"check: {report.name}", *sections), encoding="utf-8")
     if not report.ok:
         raise typer.Exit(1)
 

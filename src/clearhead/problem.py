@@ -97,11 +97,9 @@ class Problem(NamedTuple):
     def readable(self) -> bool:
         """Whether the numbers of its tensors can be read: not under torch.compile or torch.func,
         nor on the meta device."""
-        if torch.compiler.is_compiling():
-            return False
         numbers = None if self.bias is None else self.bias.numbers
         given = (self.query, self.key, self.value, self.sinks, numbers)
-        return all(tensor is None or _is_plain(tensor) for tensor in given)
+        return all(each is None or (is_plain(each) and not each.is_meta) for each in given)
 
     def restore(self, tensor: Tensor) -> Tensor:
         """Give a result as many dimensions as the user's query had."""
@@ -147,10 +145,16 @@ class Problem(NamedTuple):
         return "\n".join([*lines, ", ".join(options)])
 
 
-def _is_plain(tensor: Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
+    """Whether nothing traces or transforms what is computed with a tensor.
+
+    Example:
+        >>> is_plain(torch.ones(2))
+        True
+    """
     return (
         type(tensor) in (Tensor, torch.nn.Parameter)
-        and not tensor.is_meta
+        and not torch.compiler.is_compiling()
         and not is_functorch_wrapped_tensor(tensor)
     )
 

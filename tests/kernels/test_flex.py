@@ -120,8 +120,9 @@ def test_blocks_are_those_that_asking_every_pair_finds(
     if kept:
         mask = (mask | ch.prefix(kept)) & ch.padding([min(each, kv_len) for each in lengths])
     query, key = torch.zeros(2, 1, query_len, 16), torch.zeros(2, 1, kv_len, 16)
-    ours = flex.block_mask(pose(query, key, key, mask=mask))
-    assert ours is not None
+    spans = mask.spans(query_len, kv_len, query.device, {})
+    assert spans is not None
+    ours = flex.block_mask(pose(query, key, key, mask=mask), spans)
     dense = mask.to_dense(query_len, kv_len).view(-1, query_len, kv_len)
 
     def asked(row: Any, head: Any, query: Any, key: Any) -> Any:

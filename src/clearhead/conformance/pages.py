@@ -35,15 +35,15 @@ STYLE = """
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
-<title>check: {title}</title>
+<title>{title}</title>
 <style>:root {{ color-scheme: light dark; }} body {{ margin: 2rem; }}</style>
-</head><body>{section}</body></html>
+</head><body>{sections}</body></html>
 """
 
 
-def page(report: "Report") -> str:
+def page(title: str, *sections: str) -> str:
     """A page of its own, which loads nothing; light or dark as the reader's screen is."""
-    return PAGE.format(title=html.escape(report.name), section=section(report))
+    return PAGE.format(title=html.escape(title), sections="".join(sections))
 
 
 def section(report: "Report") -> str:

@@ -121,7 +121,7 @@ class Report:
 
     def to_html(self) -> str:
         """The report as a page of its own, light or dark, which loads nothing."""
-        return page(self)
+        return page(f"check: {self.name}", self._repr_html_())
 
     def _repr_html_(self) -> str:
         return section(self)

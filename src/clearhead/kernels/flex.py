@@ -108,7 +108,8 @@ def attend(problem: Problem) -> Tensor:
 def attend_by(flex: Callable[..., Any], problem: Problem) -> Tensor:
     """The context by FlexAttention as it is, or compiled: where it runs is not asked here."""
     query, key, value = problem.query, problem.key, problem.value
-    blocks = block_mask(problem)
+    spans = None if problem.mask is None else _spans(problem)
+    blocks = None if spans is None else block_mask(problem, spans)
     finite = stages.all_finite(query) and (
         problem.keys_finite or (stages.all_finite(key) and stages.all_finite(value))
     )
@@ -122,7 +123,7 @@ def attend_by(flex: Callable[..., Any], problem: Problem) -> Tensor:
         share = torch.sigmoid(total - problem.sinks.to(total.dtype)[:, None])
         context = context * share[..., None].to(context.dtype)
     # What is written for a query that sees nothing differs from one device to another.
-    sees = _sees(problem) if total is None else total.detach() > -torch.inf
+    sees = _sees(spans) if total is None else total.detach() > -torch.inf
     if sees is not None:
         context = context.masked_fill(~sees[..., None], 0)
     if not finite:
@@ -134,15 +135,12 @@ def attend_by(flex: Callable[..., Any], problem: Problem) -> Tensor:
     return context.to(problem.query.dtype)
 
 
-def block_mask(problem: Problem) -> torch_flex.BlockMask | None:
-    """The mask as FlexAttention wants it; None where everybody sees everybody.
+def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
+    """The mask of a problem as FlexAttention wants it, from the runs of keys that it shows.
 
     It is what `create_block_mask` finds by asking every pair, in O(tokens + blocks) instead.
     """
-    if problem.mask is None:
-        return None
-    spans = _spans(problem)
-    assert spans is not None
+    assert problem.mask is not None
     query_len, kv_len = problem.query_len, problem.kv_len
     kinds = problem.mask.blocks(query_len, kv_len, BLOCK).kinds.to(problem.device)
     kinds = kinds.view(-1, 1, *kinds.shape[-2:])
@@ -172,12 +170,10 @@ def _spans(problem: Problem) -> Spans | None:
     return problem.mask.spans(problem.query_len, problem.kv_len, problem.device, {})
 
 
-def _sees(problem: Problem) -> Tensor | None:
+def _sees(spans: Spans | None) -> Tensor | None:
     """Which queries see a key by the mask, (batch or 1, 1, query_len); None if all do."""
-    if problem.mask is None:
+    if spans is None:
         return None
-    spans = _spans(problem)
-    assert spans is not None
     return (spans.stop > spans.start).any(-1)[:, None]
 
 

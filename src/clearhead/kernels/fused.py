@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from clearhead import stages
 from clearhead.errors import UnsupportedError
 from clearhead.masks.causal import Causal
 from clearhead.masks.spans import Spans
-from clearhead.problem import Problem
+from clearhead.problem import Problem, is_plain
 from clearhead.words import bytes_in_words
 
 NAME = "fused"
@@ -133,7 +132,7 @@ def attend(problem: Problem) -> Tensor:
         # The tensors have been brought to their precision; a float32 bias keeps its own.
         with torch.autocast(device, enabled=False):
             return attend(problem)
-    if _has_gradient(problem) and _is_plain(query):
+    if _has_gradient(problem) and is_plain(query):
         query, key, value = _FirstDerivatives.apply(query, key, value)
         problem = problem._replace(query=query, key=key, value=value)
     pieces = lower(problem)
@@ -436,16 +435,7 @@ def _assemble(parts: list[Tensor], pieces: list[Piece]) -> Tensor:
 def _may_look(query: Tensor) -> bool:
     """Whether the values of the inputs can be read at once: not while tracing, and not on a device
     that would have to stop for it."""
-    return query.is_cpu and _is_plain(query)
-
-
-def _is_plain(query: Tensor) -> bool:
-    """Whether nothing traces or transforms the call."""
-    return (
-        type(query) in (Tensor, torch.nn.Parameter)
-        and not torch.compiler.is_compiling()
-        and not is_functorch_wrapped_tensor(query)
-    )
+    return query.is_cpu and is_plain(query)
 
 
 def _run_apart(problem: Problem, pieces: list[Piece]) -> Tensor:

@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from clearhead.conformance.pages import page
 from clearhead.errors import ArgumentError
 from clearhead.profiling.measuring import exponent, in_words
 from clearhead.words import bytes_in_words
@@ -135,11 +136,7 @@ class Profile:
 
     def to_html(self) -> str:
         """The profile as a page of its own, which loads nothing."""
-        return (
-            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-            f"<title>profile: {html.escape(self.name)}</title></head><body>{self._repr_html_()}"
-            "</body></html>"
-        )
+        return page(f"profile: {self.name}", self._repr_html_())
 
     def _repr_html_(self) -> str:
         parts = [f"<h3>{html.escape(self.name)}</h3><p>{html.escape(self.sizes)}</p>"]
