@@ -104,3 +104,10 @@ def test_lengths_that_cannot_be_read_are_refused(place: str) -> None:
     found = invoke(place, "--args", ARGS, "--profile", "--lengths", "64;128")
     assert found.exit_code == 2
     assert "expected numbers of tokens, N,N,…; got '64;128'." in found.output
+
+
+def test_a_page_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    page = tmp_path / "nowhere" / "page.html"
+    found = invoke("no/such/file.py:Nobody", "--html", str(page))
+    assert found.exit_code == 1
+    assert "[file.unwritable]" in found.stderr

@@ -302,6 +302,7 @@ def check(
     --profile it is also told what it costs over length, beside the fused call.
     """
     import clearhead as ch
+    from clearhead.files import check_writable, replacing
 
     declared = {
         "causal": causal,
@@ -320,6 +321,8 @@ def check(
         **{name: value for name, value in declared.items() if value is not None},
     }
     measured = _lengths(lengths)
+    if html is not None:
+        check_writable(html)
     with _busy("checking"):
         report = ch.check(place, **given)
     found = None
@@ -341,7 +344,8 @@ def check(
         from clearhead.conformance.pages import page
 
         sections = [each._repr_html_() for each in (report, found) if each is not None]
-        html.write_text(page(f"check: {report.name}", *sections), encoding="utf-8")
+        with replacing(html) as (name, _):
+            Path(name).write_text(page(f"check: {report.name}", *sections), encoding="utf-8")
     if not report.ok:
         raise typer.Exit(1)
 
