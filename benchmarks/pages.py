@@ -2,7 +2,8 @@
 
     .venv/bin/python -m benchmarks.pages [--long 50000]
 
-It needs chromium. Weights are those of random query and key; those of a trained model deflate worse.
+It needs chromium, prints a line for each page, and files them in benchmarks/results/pages.md.
+Weights are those of random query and key; those of a trained model deflate worse.
 """
 
 import argparse
@@ -16,6 +17,9 @@ import torch
 from playwright.sync_api import Page, sync_playwright
 
 import clearhead as ch
+from benchmarks.harness import environment
+from benchmarks.report import RESULTS, stamp
+from benchmarks.report import place as place_of
 from clearhead.words import bytes_in_words
 
 LAYERS, HEADS, HEAD_DIM = 12, 12, 64
@@ -91,6 +95,7 @@ def main() -> None:
     long = arguments.parse_args().long
     place = shutil.which("chromium") or shutil.which("chromium-browser")
     torch.manual_seed(0)
+    lines: list[str] = []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=place, args=["--no-sandbox", "--disable-gpu"]
@@ -104,12 +109,15 @@ def main() -> None:
             seen.to_html(path, tokens=words)
             seconds = time.perf_counter() - start
             size = bytes_in_words(path.stat().st_size)
-            print(
+            lines.append(
                 f"{layers} × {HEADS} heads, {tokens} tokens: {size}, written in {seconds:.1f} s, "
-                f"{drawn(page, path)}",
-                flush=True,
+                f"{drawn(page, path)}"
             )
+            print(lines[-1], flush=True)
         browser.close()
+    there = stamp({}, environment())
+    listed = "\n".join(f"- {line}" for line in lines)
+    (RESULTS / "pages.md").write_text(f"# Pages\n\n{place_of(there)}\n\n{listed}\n", "utf-8")
 
 
 if __name__ == "__main__":
