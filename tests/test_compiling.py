@@ -4,6 +4,9 @@ There a kernel cannot look at the numbers, and goes other ways. These tests are 
 the kernels, which run with the shapes checked as well: a checked function cannot be compiled.
 """
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,3 +186,24 @@ def test_latent_attention() -> None:
     torch.testing.assert_close(compiled(x), layer(x))
     steps = [compiled(x[:, :5], cache=cache), compiled(x[:, 5:], cache=cache)]
     torch.testing.assert_close(torch.cat(steps, dim=1), layer(x))
+
+
+FIRST_USE = """
+import torch
+import clearhead as ch
+
+@torch.compile(fullgraph=True, backend="eager")
+def attended(x):
+    return ch.attend(x, x, x, mask=ch.causal())
+
+x = torch.randn(1, 2, 7, 8)
+torch.testing.assert_close(attended(x), ch.attend(x, x, x, mask=ch.causal()))
+"""
+
+
+def test_a_name_may_be_used_first_inside_a_compiled_function(tmp_path: Path) -> None:
+    """`ch.attend` is imported when it is first used, which is then while PyTorch traces."""
+    run = subprocess.run(
+        [sys.executable, "-c", FIRST_USE], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr

@@ -35,6 +35,7 @@ FLOORS = {
     "selecting": 1,
     "routes": 7,
     "head_roles": 7,
+    "pytest_plugin": 0,
     "seen": 7,
     "table": 7,
     "sweep": 5,
@@ -256,6 +257,10 @@ def test_a_breach_is_seen(tmp_path: Path, file: str, text: str, breach: str | No
 def test_all_is_sorted_and_complete() -> None:
     clearhead = importlib.import_module("clearhead")
     assert clearhead.__all__ == sorted(set(clearhead.__all__))
+    stub = parse(SOURCE / "__init__.pyi").body[-1]
+    assert isinstance(stub, ast.Assign)
+    assert ast.unparse(stub.targets[0]) == "__all__"
+    assert ast.literal_eval(stub.value) == clearhead.__all__, "what type checkers see is another"
     missing = [name for name in clearhead.__all__ if not hasattr(clearhead, name)]
     assert not missing, f"in __all__, but not there: {missing}"
     unlisted = [
@@ -320,9 +325,12 @@ class Refuse:
 sys.meta_path.insert(0, Refuse())
 import clearhead
 
+for name in clearhead.__all__:
+    getattr(clearhead, name)
 assert not wanted, f"import clearhead wants {wanted}"
 new = packages() - before - set(sys.stdlib_module_names)
-assert new <= {"clearhead", "jaxtyping"}, f"import clearhead also brings {sorted(new)}"
+allowed = {"clearhead", "jaxtyping", "lazy_loader"}
+assert new <= allowed, f"import clearhead also brings {sorted(new)}"
 """
 
 
@@ -331,6 +339,14 @@ def test_import_brings_no_extra(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", COLD_IMPORT, *extras], cwd=tmp_path, capture_output=True, text=True
     )
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("command", ["import clearhead", "from clearhead import cli"])
+def test_nothing_heavy_comes_before_it_is_used(tmp_path: Path, command: str) -> None:
+    heavy = "{'torch', 'jaxtyping', 'numpy', 'transformers', 'matplotlib'}"
+    code = f"import sys\n{command}\nassert not {heavy} & set(sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 
 

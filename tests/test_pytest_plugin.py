@@ -9,7 +9,7 @@ import pytest
 pytest_plugins = ("pytester",)
 
 # By its module, and not a second time by the name under which an installation has it.
-LOADED = ("-p", "no:clearhead", "-p", "_clearhead_pytest", "-p", "no:cacheprovider")
+LOADED = ("-p", "no:clearhead", "-p", "clearhead.pytest_plugin", "-p", "no:cacheprovider")
 
 WRONG = """
     import pytest
@@ -150,8 +150,8 @@ def test_a_seed_that_is_given_counts(pytester: pytest.Pytester) -> None:
 def test_who_does_not_use_it_does_not_import_pytorch(tmp_path: Path) -> None:
     (tmp_path / "test_nothing.py").write_text(
         "import sys\n\ndef test_light():\n"
-        "    assert '_clearhead_pytest' in sys.modules\n"
-        "    assert not {'torch', 'clearhead', 'jaxtyping', 'numpy'} & set(sys.modules)\n"
+        "    assert 'clearhead.pytest_plugin' in sys.modules\n"
+        "    assert not {'torch', 'clearhead.testing', 'jaxtyping', 'numpy'} & set(sys.modules)\n"
     )
     others = ("jaxtyping", "hypothesispytest", "anyio")
     without = [option for name in others for option in ("-p", f"no:{name}")]

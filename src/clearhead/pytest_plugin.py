@@ -1,7 +1,7 @@
 """The plugin of pytest: `--clearhead-seed`, and failures that are the report and nothing else.
 
-Every pytest loads it in whose environment clearhead is installed. It stands beside the package
-because `import clearhead` imports PyTorch; `clearhead.testing` looks for it where it is loaded.
+Every pytest loads it in whose environment clearhead is installed, so it imports nothing else of
+clearhead; `clearhead.testing` looks for it where it is loaded.
 """
 
 from collections.abc import Iterator
