@@ -19,7 +19,13 @@ def _running(*arguments: str) -> Callable[[], int]:
     )
 
 
-@case("import", reach="<= 150000us", work="a fresh process, against `import torch`", memory=False)
+@case(
+    "import",
+    reach="<= 150000us",
+    work="a fresh process, against `import torch`",
+    memory=False,
+    rounds=15,
+)
 def importing() -> Sides:
     return {CORE: _running("-c", CORE), "import torch": _running("-c", "import torch")}
 
@@ -29,6 +35,7 @@ def importing() -> Sides:
     reach="<= 400000us",
     work="every public name in a fresh process, against `import torch`",
     memory=False,
+    rounds=15,
 )
 def importing_all() -> Sides:
     everything = "from clearhead import *"
@@ -37,9 +44,10 @@ def importing_all() -> Sides:
 
 @case(
     "command-line",
-    reach="<= 0.2",
+    reach="<= 0.2x",
     work="`clearhead --help` in a fresh process, against `import torch`",
     memory=False,
+    rounds=15,
 )
 def command_line() -> Sides:
     return {
