@@ -16,7 +16,7 @@ const place = document.getElementById("clearhead-page");
 if (payload !== null && place !== null) {
   const served = payload.dataset.source === "server";
   const source = served
-    ? new ServerSource(headsTile)
+    ? new ServerSource(headsTile, "server")
     : pageSource((payload.textContent ?? "").trim(), headsTile);
   void mount(place, source);
 }

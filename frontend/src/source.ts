@@ -37,6 +37,8 @@ export interface Tile {
   exact?: boolean;
   /** Which share of the work is done for a finer map, while one is being worked out. */
   pending?: number;
+  /** Who was asked for a finer map, and did not answer. */
+  silent?: "server" | "kernel";
 }
 
 /** What a token looks at, or is looked at by: places and weights, the largest first. */

@@ -61,7 +61,7 @@ export function widgetSource(model: Model): [Source, () => void] {
       });
     });
   };
-  const source = new ServerSource(headsTile, ask, read);
+  const source = new ServerSource(headsTile, "kernel", ask, read);
   model.on("msg:custom", told);
   return [source, () => model.off("msg:custom", told)];
 }

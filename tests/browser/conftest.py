@@ -36,7 +36,7 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
     """Opens a payload as a page in a file, or an address: `opens(payload, width=390)`.
 
     At the end of the test it fails for any error or warning of the console, and any request that
-    is not for the file itself, or below `allowed`.
+    is not for the file itself, or below `allowed`; if that may stop, a request may fail.
     """
     contexts: list[BrowserContext] = []
     complaints: list[str] = []
@@ -47,6 +47,7 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
         dark: bool = False,
         size: dict[str, int] = DESKTOP,
         allowed: str | None = None,
+        may_stop: bool = False,
     ) -> Page:
         if isinstance(what, Payload):
             path = write_page(tmp_path / f"page{len(contexts)}.html", what)
@@ -78,6 +79,7 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
             lambda said: (
                 complaints.append(f"{said.type}: {said.text}")
                 if said.type in ("error", "warning")
+                and not (may_stop and said.text.startswith("Failed to load resource"))
                 else None
             ),
         )

@@ -200,6 +200,22 @@ def test_summaries_are_served_as_they_are(serves: Callable[..., Server], opens: 
     assert not [url for url in asked if "/tile?" in url or "/token?" in url]
 
 
+def test_it_says_that_the_server_has_stopped(
+    long: Seen, serves: Callable[..., Server], opens: Opens
+) -> None:
+    server = serves(long, [f"t{place}" for place in range(LONG)])
+    page = opens(server.address, allowed=server.address, may_stop=True)
+    canvas(page).focus()
+    point(page, 0.3, 0.7)
+    page.mouse.wheel(0, -1500)
+    expect(detail(page)).to_have_text(re.compile("worked out from query and key"))
+    server.close()
+    page.keyboard.press("ArrowRight")
+    expect(detail(page)).to_have_text(
+        re.compile(r"tokens.*\. The server does not answer: this is what the page has\.$")
+    )
+
+
 def test_tokens_are_shown_and_never_run(
     short: Seen, serves: Callable[..., Server], opens: Opens
 ) -> None:

@@ -181,6 +181,7 @@ def test_without_a_kernel_the_page_shows_what_it_holds(widget: Callable[..., Pag
     page = widget(payload, no_answer)
     found = page.evaluate(ASK, request([1000, 1011], [993, 1010], [11, 17]))
     assert not found.get("exact")
+    assert found["silent"] == "kernel"
     # It waits for the kernel once.
     quick = "async (request) => { const from = performance.now(); await source.tile(request);"
     quick += " return performance.now() - from < 2000; }"

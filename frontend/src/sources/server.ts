@@ -23,6 +23,7 @@ export class ServerSource extends BytesSource {
   readonly changed = signal(0);
   private readonly fallback: Tiler;
   private readonly get: Get;
+  private readonly who: "server" | "kernel";
   private running = 0;
   private readonly waiting: (() => void)[] = [];
   private readonly kept = new Map<string, Tile>();
@@ -31,9 +32,10 @@ export class ServerSource extends BytesSource {
   private readonly awaited = new Set<string>();
   private readonly tops = new Map<string, number>();
 
-  constructor(fallback: Tiler, get: Get = overNetwork, read: Reader = fetchedOnce()) {
+  constructor(fallback: Tiler, who: "server" | "kernel", get: Get = overNetwork, read: Reader = fetchedOnce()) {
     super(read, fallback);
     this.fallback = fallback;
+    this.who = who;
     this.get = get;
   }
 
@@ -66,7 +68,8 @@ export class ServerSource extends BytesSource {
         return coarse && { ...coarse, pending: done };
       }
     } catch {
-      // Given up, or the server has stopped: the page goes on with what it has.
+      // Given up by the page, which no longer needs it; or whoever was asked has stopped.
+      if (!request.abort?.aborted) return coarse && { ...coarse, silent: this.who };
     }
     return coarse;
   }

@@ -302,19 +302,25 @@ function detail(tile: Tile | null, layer: LayerData, map: HeadMap | null): strin
   const tall = cellSize(tile.rows, tile.cells[0]);
   const wide = cellSize(tile.columns, tile.cells[1]);
   const cell = `One cell = ${tall} × ${wide} ${tall === "1" && wide === "1" ? "token" : "tokens"}`;
-  const [queries, keys] = tile.grain;
   if (tile.exact) return `${cell}, worked out from query and key.`;
   if (tile.pending !== undefined) {
     return `${cell}. A finer map is being worked out: ${Math.floor(tile.pending * 100)} %.`;
   }
+  const silence = tile.silent ? ` The ${tile.silent} does not answer: this is what the page has.` : "";
+  return cell + known(tile, layer, map) + silence;
+}
+
+/** What a map that was not worked out for this view knows. */
+function known(tile: Tile, layer: LayerData, map: HeadMap | null): string {
+  const [queries, keys] = tile.grain;
   if (tile.links) {
-    return `${cell}. The ${tile.links} strongest links of each query are where they are; the rest is known for ${queries} × ${keys} tokens, and spread evenly there.`;
+    return `. The ${tile.links} strongest links of each query are where they are; the rest is known for ${queries} × ${keys} tokens, and spread evenly there.`;
   }
   if (map?.codes) {
     const worst = map.error(layer.weights!.top[map.head]!);
-    return `${cell}. Weights are rounded, by ${percent(worst)} at most, and small ones by far less.`;
+    return `. Weights are rounded, by ${percent(worst)} at most, and small ones by far less.`;
   }
-  return queries > 1 || keys > 1 ? `${cell}; the finest that is known is ${queries} × ${keys}.` : `${cell}.`;
+  return queries > 1 || keys > 1 ? `; the finest that is known is ${queries} × ${keys}.` : ".";
 }
 
 /** The value of a pair, in a tile of single tokens. */
