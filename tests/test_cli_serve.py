@@ -9,15 +9,19 @@ import urllib.request
 import webbrowser
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from typer.testing import CliRunner, Result
 
 import clearhead as ch
 from clearhead import cli
 from clearhead.cli import app
 from clearhead.drawing import server as served
+from clearhead.drawing.heads import Run
+from clearhead.drawing.payload import Payload
 from tests import tiny_models
 
 WAIT = 120
@@ -86,6 +90,47 @@ def test_a_browser_is_opened_where_one_is_asked_for(
     assert result.exit_code == 0, result.output
     assert len(at_once) == opens
     assert set(at_once) <= set(result.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ([], ["0", "1", "2"]),
+        (["--layer", "1"], ["1"]),
+        (["--layer", "-1", "--layer", "0", "--layer", "2"], ["0", "2"]),
+    ],
+)
+def test_some_layers(
+    options: list[str],
+    names: list[str],
+    at_once: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layers = nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in range(3)))
+    with ch.watch(layers) as seen:
+        layers(torch.randn(1, 5, 8))
+    file = seen.save(tmp_path / "run.clearhead")
+    shown: list[list[str]] = []
+    heads_payload = served.heads_payload
+
+    def spied(runs: list[Run], *given: Any, **named: Any) -> Payload:
+        shown.append([layer.name for layer in runs[0].layers])
+        return heads_payload(runs, *given, **named)
+
+    monkeypatch.setattr(served, "heads_payload", spied)
+    result = invoke("serve", str(file), *options)
+    assert result.exit_code == 0, result.output
+    assert shown == [names]
+
+
+def test_layers_that_are_not_there(run: Path) -> None:
+    result = invoke("serve", str(run), "--layer", "1")
+    assert result.exit_code == 1
+    assert result.stderr == "clearhead: [watch.layer] 1 modules attended; there is no 1.\n"
+    result = invoke("serve", str(run), "--layer", "decoder")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("clearhead: [watch.layer] no module 'decoder' attended; these")
 
 
 def test_tokens_of_a_file(run: Path, at_once: list[str], tmp_path: Path) -> None:

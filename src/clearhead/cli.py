@@ -404,6 +404,14 @@ def serve(
             metavar="FILE",
         ),
     ] = None,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this layer, counted from 0, or by name; may be given several times. "
+            "Of a long run the others need not be gone over.",
+            metavar="LAYER",
+        ),
+    ] = None,
 ) -> None:
     """Serve what was seen as a page, live: zooming computes exact weights from query and key.
 
@@ -416,8 +424,11 @@ def serve(
         seen = ch.load(run)
         listed = None if tokens is None else _tokens(tokens)
         from clearhead.drawing.server import serve_seen
+    layers = [int(each) if each.lstrip("-").isdecimal() else each for each in layer or []]
     with _steps() as progress:
-        server = serve_seen(seen, run.name, tokens=listed, port=port, progress=progress)
+        server = serve_seen(
+            seen, run.name, tokens=listed, layers=layers or None, port=port, progress=progress
+        )
     with server, _until_stopped() as wait:
         console = Console()
         console.print(Text(f"{printable(run.name)} is at"))

@@ -331,10 +331,13 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
     def _repr_html_(self) -> str:
         return drawing("inline.matrices").seen_html(self)
 
-    def _layers(self) -> list[tuple[str, Kept]]:
+    def _layers(self, only: Sequence[str | int] | None = None) -> list[tuple[str, Kept]]:
         """What each module attended to, under its path; call by call, where that is not one."""
         found: list[tuple[str, Kept]] = []
+        wanted = None if only is None else {self._name(layer) for layer in only}
         for name, module in self._modules.items():
+            if wanted is not None and name not in wanted:
+                continue
             whole = module.whole()
             calls = module.all() if whole is None else (whole,)
             found += [

@@ -16,7 +16,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -227,6 +227,7 @@ def serve_seen(
     title: str,
     *,
     tokens: Tokens | None = None,
+    layers: Sequence[str | int] | None = None,
     port: int = 0,
     progress: Progress = lambda doing, done: None,
 ) -> Server:
@@ -236,11 +237,13 @@ def serve_seen(
         seen: of a watch, or of a file.
         title: what the page is called.
         tokens: those that were read; None for those in the file, if it has some.
+        layers: only these, by number or name; the others of a long run need not be gone over.
         port: where to listen; 0 is any that is free.
         progress: told what is being done, and which share of it is done.
 
     Raises:
         ArgumentError: codes `serve.port` and, if nothing attended, `page.empty`.
+        SelectionError: code `watch.layer`, for a layer that did not attend.
         ArgumentTypeError, ShapeError: for tokens that do not fit.
 
     Example:
@@ -251,17 +254,17 @@ def serve_seen(
         ...     server.address.startswith("http://127.0.0.1:")
         True
     """
-    layers = [Layer(*each) for each in seen._layers()]
+    shown = [Layer(*each) for each in seen._layers(layers)]
     given = seen.tokens if tokens is None else tokens
     source = seen.source_tokens
     run = Run(
         "",
-        layers,
+        shown,
         None if given is None else read_text("tokens", given),
         None if source is None else read_text("source_tokens", source),
     )
     payload = heads_payload([run], title, progress=progress)
-    matrices = [each.seen if isinstance(each.seen, AttentionMatrix) else None for each in layers]
+    matrices = [each.seen if isinstance(each.seen, AttentionMatrix) else None for each in shown]
     return Server(payload, Tiles(matrices), port=port)
 
 
