@@ -50,3 +50,8 @@ def test_everybody_can_read_it(
     assert page.locator("img").count() == 1 + 2 + 2 + 3
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     assert page.locator("script").count() == 0
+
+
+def test_it_is_a_plain_string() -> None:
+    """Notebooks send it on; that of marimo encodes strings, not what inherits from them."""
+    assert {type(each) for each in cells()} == {str}

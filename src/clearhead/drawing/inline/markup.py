@@ -38,9 +38,9 @@ def joined(children: Iterable["str | Html"]) -> Html:
     )
 
 
-def frame(*children: "str | Html") -> Html:
-    """What a thing draws itself as, whole."""
-    return element("div", *children, style=FRAME)
+def frame(*children: "str | Html") -> str:
+    """What a thing draws itself as, whole: a plain str, since marimo takes no other."""
+    return str(element("div", *children, style=FRAME))
 
 
 def line(*children: "str | Html", small: bool = False) -> Html:
