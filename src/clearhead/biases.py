@@ -133,6 +133,21 @@ class ByPair(Bias):
         """The bias of pairs, as `Bias.at` says."""
 
 
+def _check_beside(numbers: Tensor, dtype: torch.dtype, device: torch.device) -> None:
+    """Whether the numbers of a bias can stand beside a query of this dtype and device."""
+    if numbers.dtype not in (dtype, torch.float32):
+        raise DtypeError(
+            "bias.dtype",
+            f"bias must have the query's dtype, {dtype}, or float32; got {numbers.dtype}.",
+        )
+    if numbers.device != device:
+        raise DeviceError(
+            "bias.device",
+            f"bias must be on the query's device; it is on {numbers.device}, the query on "
+            f"{device}.",
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class DenseBias(Bias):
     """A tensor that broadcasts to (batch, num_heads, query_len, kv_len)."""
@@ -160,17 +175,7 @@ class DenseBias(Bias):
                 f"bias must broadcast to (batch, num_heads, query_len, kv_len) = {full}; "
                 f"got {shape}.",
             )
-        if self.tensor.dtype not in (dtype, torch.float32):
-            raise DtypeError(
-                "bias.dtype",
-                f"bias must have the query's dtype, {dtype}, or float32; got {self.tensor.dtype}.",
-            )
-        if self.tensor.device != device:
-            raise DeviceError(
-                "bias.device",
-                f"bias must be on the query's device; it is on {self.tensor.device}, the query on "
-                f"{device}.",
-            )
+        _check_beside(self.tensor, dtype, device)
 
     def block(
         self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
@@ -264,17 +269,7 @@ class Relative(ByPair):
                 f"the bias {self.describe()} is for {self.values.shape[0]} heads; the query has "
                 f"num_heads={num_heads}.",
             )
-        if self.values.dtype not in (dtype, torch.float32):
-            raise DtypeError(
-                "bias.dtype",
-                f"bias must have the query's dtype, {dtype}, or float32; got {self.values.dtype}.",
-            )
-        if self.values.device != device:
-            raise DeviceError(
-                "bias.device",
-                f"bias must be on the query's device; it is on {self.values.device}, the query on "
-                f"{device}.",
-            )
+        _check_beside(self.values, dtype, device)
 
     def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
         reach = self.values.shape[1] // 2
