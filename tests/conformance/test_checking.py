@@ -345,3 +345,24 @@ class TokensFirst(nn.Module):
 def test_projections_with_len_before_batch() -> None:
     found = ch.check(TokensFirst(15, 3), takes="x,mask", num_heads=3)
     assert [each.code for each in found.findings] == ["mask.inverted"]
+
+
+class OneLength(nn.Module):
+    """As in Swin and CLIP: the bias is of one length, and no other is taken."""
+
+    def __init__(self, spread: float) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+        self.relative = nn.Parameter(spread * torch.randn(7, 7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.query(x) @ self.key(x).mT / 6**0.5 + self.relative
+        return scores.softmax(-1) @ self.value(x)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_a_module_of_one_length_is_checked_at_that_length(spread: float) -> None:
+    torch.manual_seed(0)
+    report = ch.check(OneLength(spread), takes="x")
+    assert report.ok, report
+    assert "gradients" in report.passed

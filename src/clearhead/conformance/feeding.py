@@ -70,6 +70,16 @@ def _takes(subject: Subject, fed: Tokens, tokens: int) -> bool:
     return True
 
 
+def shortened(subject: Subject, main: Tensor, tokens: int) -> Tensor:
+    """The first tokens of an input, or all of it where one length is all that the subject takes."""
+    short = main[..., :tokens, :]
+    try:
+        subject(short)
+    except Exception:  # another length is not owed
+        return main
+    return short
+
+
 def _tried_width(subject: Subject) -> int | None:
     for width in (*range(1, 17), 32, 64, 128, 256, 512, 768):
         shape = (3, width) if subject.takes == "x2d" else (2, 3, width)

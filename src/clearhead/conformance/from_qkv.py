@@ -97,7 +97,9 @@ def examine_qkv(subject: Subject, contract: Contract, notes: Notes, seed: int) -
     constant = [*main.inputs]
     constant[2] = torch.ones_like(constant[2])
     examine_training(subject, main.inputs, constant, contract, notes)
-    examine_nan(subject, main.inputs, cases[0].under(filled).setting, contract.nan_safe, notes)
+    with subject.spare():
+        at = cases[0].under(filled).setting
+        examine_nan(subject, main.inputs, at, contract.nan_safe, notes)
     _examine_empty(subject, filled, contract, notes, seed)
     _examine_halves(subject, main, filled, notes)
     return used

@@ -22,7 +22,7 @@ from clearhead.conformance.dependencies import (
     measured_dependency,
     with_window,
 )
-from clearhead.conformance.feeding import Tokens, drawn_inputs, feed, runs
+from clearhead.conformance.feeding import Tokens, drawn_inputs, feed, runs, shortened
 from clearhead.conformance.judging import (
     difference,
     judge_explained,
@@ -71,9 +71,10 @@ def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int
         judge_outside(subject, inputs, fed, contract, explanation, notes)
         _examine_halves(subject, inputs, fed, explanation.contract, notes)
     batched = main[None] if fed.plain else main
-    examine_nan(batching(subject, fed), batched, measured, contract.nan_safe, notes)
+    with subject.spare():
+        examine_nan(batching(subject, fed), batched, measured, contract.nan_safe, notes)
     examine_inputs(subject, (main,), NAMES[:1], notes)
-    examine_gradients(subject, (main[..., :4, :],), NAMES[:1], notes, seed)
+    examine_gradients(subject, (shortened(subject, main, 4),), NAMES[:1], notes, seed)
     constant = main[..., :1, :].expand_as(main).contiguous()
     examine_training(subject, (main,), (constant,), contract, notes)
     examine_state(subject, fed.width, promised_length(subject, contract), fed.plain, notes, seed)
@@ -139,10 +140,12 @@ def _judge_own_weights(
     x, *context = inputs[0]
     if context:
         return
+    if shortened(subject, x, FEW).shape[-2] > FEW:
+        return
     ways = cases_of(subject, [(x[..., :FEW, :],)], fed.num_heads, contract, fed.width)
     width = ways[0].cases[0].setting.value_head_dim if ways else 0
     tokens = min(FEW, width - 1)
-    if tokens < 3:
+    if tokens < 3 or shortened(subject, x, tokens).shape[-2] > tokens:
         return
     for way in cases_of(subject, [(x[..., :tokens, :],)], fed.num_heads, contract, fed.width):
         case = way.cases[0]
