@@ -141,7 +141,9 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         "  query  [2, 3, 7, 5] float64\n"
         "  key    [2, 3, 7, 5] float64\n"
         "  value  [2, 3, 7, 5] float64\n"
-        "If it needs other sizes, give them: sizes=dict(num_heads=…, head_dim=…).",
+        "If it needs other sizes, give them: sizes=dict(num_heads=…, head_dim=…). If it projects its "
+        "inputs itself, it takes tokens: takes='x'. If it is called in another way, check a function "
+        "that calls it: lambda q, k, v: attention(q, k, v, …).",
     ),
     (
         refused(subject=two_numbers, takes="qkv"),
@@ -161,7 +163,8 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         ch.ModelError,
         "check.call",
         "Widthless was called with takes='x', x [2, 7, 3], and raised ValueError: never\n"
-        "If it needs other sizes, give them: sizes=dict(d_in=…, context_length=…).",
+        "If it needs other sizes, give them: sizes=dict(d_in=…, context_length=…). If it is called "
+        "in another way, check a function that calls it: lambda x: attention(x, …).",
     ),
     (
         refused(subject=nn.Linear(3, 3), takes="decode"),

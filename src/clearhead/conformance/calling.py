@@ -1,11 +1,20 @@
 """How a subject is called: by `takes`, by the kind of PyTorch's own modules, by its parameters."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+# What people call the output where it has a name, and the three inputs.
+OUTPUTS = ("last_hidden_state", "output", "out", "attn_output", "hidden_states", "context", "x")
+SIDES = {
+    **dict.fromkeys(("q", "query", "queries"), "query"),
+    **dict.fromkeys(("k", "key", "keys"), "key"),
+    **dict.fromkeys(("v", "value", "values"), "value"),
+}
 
 
 def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple[Tensor, Any]:
@@ -27,7 +36,27 @@ def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple
         named = _by_parameters(run, takes, tensors, causal)
         if named is not None:
             return _output(_called(run, tensors[0], named))
+        named = _by_sides(run, takes, tensors, causal)
+        if named is not None:
+            return _output(run(**named))
     return _output(run(*tensors))
+
+
+def by_heads(run: Any, axes: int, tensors: Sequence[Tensor]) -> Tensor:
+    """The output of a function of (batch, len, dim), or (len, dim), called head by head."""
+    query, key, value, *mask = tensors
+    groups = query.shape[1] // key.shape[1]
+    heads = []
+    for head in range(query.shape[1]):
+        other = head // groups
+        parts = [query[:, head], key[:, other], value[:, other], *(each[:, 0] for each in mask)]
+        samples = zip(*parts, strict=True)
+        heads.append(
+            _output(run(*parts))[0]
+            if axes == 3
+            else torch.stack([_output(run(*each))[0] for each in samples])
+        )
+    return torch.stack(heads, 1)
 
 
 def _output(found: Any) -> tuple[Tensor, Any]:
@@ -35,6 +64,11 @@ def _output(found: Any) -> tuple[Tensor, Any]:
         return found, None
     if hasattr(found, "last_hidden_state"):
         return found.last_hidden_state, None
+    if is_dataclass(found):
+        found = {each.name: getattr(found, each.name) for each in fields(found)}
+    if isinstance(found, Mapping):
+        names = [name for name in OUTPUTS if isinstance(found.get(name), Tensor)]
+        found = [found[names[0]]] if names else list(found.values())
     if isinstance(found, Sequence) and found and isinstance(found[0], Tensor):
         return found[0], found[1] if len(found) > 1 else None
     raise TypeError(f"a tensor was expected, or a tuple that begins with one; got {type(found)}")
@@ -97,6 +131,45 @@ def _by_parameters(
                 named.pop("attention_mask", None)
                 break
     return named
+
+
+def _by_sides(
+    run: nn.Module, takes: str, tensors: Sequence[Tensor], causal: bool
+) -> dict[str, Any] | None:
+    """The call of a module that wants query, key and value by these names; None for any other.
+
+    A mask that is wanted beside them is none, unless one is declared: what it should look like is
+    not known then.
+    """
+    parameters = inspect.signature(run.forward).parameters
+    sides = {SIDES[name]: name for name in parameters if name in SIDES}
+    if len(sides) < 3:
+        return None
+    named: dict[str, Any] = dict.fromkeys(sides.values(), tensors[0])
+    if takes == "x,context":
+        named |= {sides["key"]: tensors[1], sides["value"]: tensors[1]}
+    if takes == "x,mask":
+        if "key_padding_mask" not in parameters:
+            return None
+        named["key_padding_mask"] = ~tensors[1]
+    for name, parameter in parameters.items():
+        wanted = name not in named and parameter.default is inspect.Parameter.empty
+        if wanted and "mask" in name and not causal:
+            named[name] = None
+    return named
+
+
+def unfilled_mask(run: Any, takes: str) -> str | None:
+    """The parameter by which a causal mask could come, of a module that is called without one."""
+    if takes not in ("x", "x2d") or not isinstance(run, nn.Module):
+        return None
+    names = inspect.signature(run.forward).parameters
+    if isinstance(run, nn.MultiheadAttention | nn.TransformerEncoderLayer):
+        return None
+    handed = {"attention_mask"} if "hidden_states" in names else set()
+    masks = [name for name in names if "mask" in name and name not in handed]
+    other = ("pad", "head_mask", "valid")
+    return next((name for name in masks if not any(word in name for word in other)), None)
 
 
 def _called(run: nn.Module, x: Tensor, named: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead.conformance.calling import unfilled_mask
 from clearhead.conformance.common import (
     examine_gradients,
     examine_inputs,
@@ -32,6 +33,7 @@ from clearhead.conformance.judging import (
 from clearhead.conformance.matching import ROUNDED, Case, Explanation, explain, follows
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import weights
+from clearhead.conformance.probes.dependency import Dependency
 from clearhead.conformance.promises import examine_halves, lost_by_plain
 from clearhead.conformance.readings import cases_of
 from clearhead.conformance.recipes import RIGHT
@@ -44,6 +46,7 @@ from clearhead.conformance.states import (
     judge_scale_from_outside,
 )
 from clearhead.conformance.subject import Subject
+from clearhead.errors import ModelError
 
 NAMES = ("x", "context")
 # exp of such a score does not fit float16.
@@ -65,6 +68,7 @@ def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int
     inputs = [(each,) for each in drawn_inputs(subject, fed, seed)]
     measured = measured_dependency(subject, main, fed, seed)
     contract = with_window(measured, contract, notes)
+    _refuse_without_mask(subject, measured, contract)
     explanation = judge_reading(subject, inputs, fed, contract, notes)
     judge_dependency(subject, main, measured, fed, contract, explanation, notes, seed)
     if explanation is not None and subject.module is not None:
@@ -79,6 +83,19 @@ def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int
     examine_training(subject, (main,), (constant,), contract, notes)
     examine_state(subject, fed.width, promised_length(subject, contract), fed.plain, notes, seed)
     return {"d_in": fed.width, "num_heads": fed.num_heads or 1}
+
+
+def _refuse_without_mask(subject: Subject, measured: Dependency, contract: Contract) -> None:
+    """A module that would have hidden the future had it been told to is not called wrong."""
+    name = unfilled_mask(subject.run, subject.takes) if contract.causal else None
+    if name is None or not measured.moves.all():
+        return
+    raise ModelError(
+        "check.mask",
+        f"{subject.name} takes {name}, for which takes={subject.takes!r} hands over nothing, and "
+        "without it the future is seen. If the causal mask is to come by it, check a function that "
+        f"hands it over: lambda x: attention(x, {name}=…). If not, this is mask.missing.",
+    )
 
 
 def judge_reading(
@@ -99,8 +116,10 @@ def judge_reading(
             judge_explained(notes, way.cases, explanation)
             notes.told += [each for each in way.told if each not in notes.told]
             return explanation
-    for pairs in (False, True):
-        for way in ways[:1] if pairs else [each for each in ways if each.sure][:MOST]:
+    sure = [each for each in ways if each.sure]
+    fused = [each for each in ways if each.fused and not each.sure]
+    for pairs, some in ((False, [*sure, *fused][:MOST]), (True, ways[:1])):
+        for way in some:
             explanation = explain(way.cases, way.contract, bank_for(way.cases), pairs=pairs)
             if explanation.mutants is None:
                 continue

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.conformance.calling import call
+from clearhead.conformance.calling import by_heads, call
 from clearhead.conformance.contract import Contract
 from clearhead.conformance.enclosing import Enclosing, duplicate, held_by
 from clearhead.conformance.making import declared_arguments
@@ -68,6 +68,8 @@ class Subject:
         # What is handed in beside the first input, where only that one is asked about.
         self.beside: Callable[[Tensor], tuple[Tensor, ...]] = lambda x: ()
         self.dtype = torch.float64
+        # Of query, key and value; fewer than 4 where heads are handed over one by one.
+        self.axes = 4
         if self.module is not None and self.copied:
             self.module.eval().to(device="cpu", dtype=torch.float64)
 
@@ -164,6 +166,8 @@ class Subject:
         turned = [each.to(self.dtype) if each.is_floating_point() else each for each in tensors]
         run = self.run.full if self.takes == "decode" else self.run
         try:
+            if self.axes < 4:
+                return by_heads(run, self.axes, turned), None
             return call(run, self.takes, turned, bool(self.contract.causal))
         finally:
             self._let_go()
