@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
+from clearhead.conformance.calling import call, optional_mask, unfilled_mask
 
 
 class Sides(nn.Module):
@@ -202,3 +203,84 @@ def test_the_mask_that_was_handed_over_is_told():
     assert "x [2, 7, 12], mask [2, 7] bool, True = a real token, and raised" in message
     assert "check a function that calls it: lambda x,mask: attention(x, …)." in message
     assert ch.check(lambda x, mask: layer(x, mask[:, None]), takes="x,mask", num_heads=3).ok
+
+
+class OwnMask(nn.Module):
+    """As in GPT-2: its own causal mask, and a parameter by which padding would come."""
+
+    def __init__(self, hides=True, flip=False):
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(12, 36), nn.Linear(12, 12)
+        self.hides, self.flip = hides, flip
+
+    def forward(self, hidden_states, attention_mask=None):
+        q, k, v = (
+            each.unflatten(-1, (3, 4)).transpose(1, 2)
+            for each in self.c_attn(hidden_states).chunk(3, -1)
+        )
+        scores = q @ k.mT / 2
+        if self.hides:
+            past = torch.ones(scores.shape[-2:]).tril().bool()
+            scores = torch.where(
+                ~past if self.flip else past, scores, torch.tensor(-1e4).to(scores)
+            )
+        if attention_mask is not None:
+            scores = scores + attention_mask
+        return self.c_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_a_causal_mask_is_handed_over_only_where_there_is_none():
+    words = "it hides nothing by itself: the causal mask is handed to it, as attention_mask"
+    own = ch.check(OwnMask(), takes="x", causal=True, num_heads=3)
+    handed = ch.check(OwnMask(hides=False), takes="x", causal=True, num_heads=3)
+    assert own.ok
+    assert words not in own.told
+    assert handed.ok
+    assert words in handed.told
+    flipped = ch.check(OwnMask(flip=True), takes="x", causal=True, num_heads=3)
+    assert flipped.findings[0].code == "mask.inverted"
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_encoders_of_pytorch_are_handed_the_causal_mask(batch_first, causal):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    for subject in (layer, encoder):
+        report = ch.check(subject, takes="x", causal=causal)
+        assert report.ok, report
+        assert ("causal" in report.passed) == causal
+
+
+def test_what_shows_no_parameters_is_called_with_the_tokens():
+    class Hidden(nn.Module):
+        forward = torch.relu
+
+    given = torch.randn(2, 5, 12)
+    output, beside = call(Hidden(), "x", [given], causal=True)
+    assert output.equal(given.relu())
+    assert beside is None
+    assert unfilled_mask(Hidden(), "x") is None
+    assert not optional_mask(Hidden())
+
+
+class OfImages(nn.Module):
+    """As in diffusion models: (batch, channels, height, width), and convolutions for projections."""
+
+    def __init__(self, scale=8**-0.5):
+        super().__init__()
+        self.scale = scale
+        self.norm = nn.GroupNorm(2, 8)
+        self.q, self.k, self.v, self.proj_out = (nn.Conv2d(8, 8, 1) for _ in range(4))
+
+    def forward(self, x):
+        h = self.norm(x)
+        q, k, v = (each(h).flatten(2) for each in (self.q, self.k, self.v))
+        weights = torch.bmm(q.mT, k).mul(self.scale).softmax(2)
+        return x + self.proj_out(torch.bmm(v, weights.mT).view(x.shape))
+
+
+def test_attention_over_an_image_is_checked_by_a_function():
+    layer = OfImages()
+    report = ch.check(lambda x: layer(x.mT[..., None])[..., 0].mT, takes="x")
+    assert report.ok, report

@@ -98,7 +98,9 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         "check.made",
         "CausalAttention(dropout=0.0) could not be made: TypeError: CausalAttention.__init__() "
         "missing 3 required positional arguments: 'd_in', 'd_out', and 'context_length'\n"
-        "  args=dict(…) are handed to it, and what sizes=dict(…) says of its parameters.",
+        "  args=dict(…) are handed to it, and what sizes=dict(…) says of its parameters. What wants a "
+        "config goes in as an instance: attention = Attention(Config()) in a file is "
+        "file.py:attention.",
     ),
     (
         refused(subject="attend", takes="qkv"),

@@ -27,11 +27,13 @@ def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple
         return _output(run(*tensors))
     if isinstance(run, nn.MultiheadAttention):
         return _multi_head(run, takes, tensors, causal)
-    if isinstance(run, nn.TransformerEncoderLayer):
-        x = tensors[0] if run.self_attn.batch_first else tensors[0].transpose(0, 1)
-        hidden = None if takes != "x,mask" else ~tensors[1]
-        output = run(x, src_mask=_hidden(x.shape, tensors[0], causal), src_key_padding_mask=hidden)
-        return (output if run.self_attn.batch_first else output.transpose(0, 1)), None
+    if isinstance(run, nn.TransformerEncoderLayer | nn.TransformerEncoder):
+        layer = run if isinstance(run, nn.TransformerEncoderLayer) else run.layers[0]
+        batch_first = layer.self_attn.batch_first  # type: ignore[union-attr]
+        x = tensors[0] if batch_first else tensors[0].transpose(0, 1)
+        padding = None if takes != "x,mask" else ~tensors[1]
+        output = run(x, _hidden(x.shape, tensors[0], causal), src_key_padding_mask=padding)
+        return (output if batch_first else output.transpose(0, 1)), None
     if isinstance(run, nn.Module):
         named = _by_parameters(run, takes, tensors, causal)
         if named is not None:
@@ -102,12 +104,12 @@ def _by_parameters(
     run: nn.Module, takes: str, tensors: Sequence[Tensor], causal: bool
 ) -> dict[str, Any] | None:
     """The call of a module whose parameters are those of transformers; None for any other."""
-    parameters = inspect.signature(run.forward).parameters
+    parameters = _parameters(run)
     if "hidden_states" not in parameters:
         return None
     x = tensors[0]
     named: dict[str, Any] = {}
-    theirs = any(each.__module__.startswith("transformers.") for each in type(run).__mro__)
+    theirs = _of_transformers(run)
     if "attention_mask" in parameters and takes == "x,mask" and not theirs:
         # Somebody's own code with their names: it takes what is said that it takes.
         named["attention_mask"] = tensors[1]
@@ -141,7 +143,7 @@ def _by_sides(
     A mask that is wanted beside them is none, unless one is declared: what it should look like is
     not known then.
     """
-    parameters = inspect.signature(run.forward).parameters
+    parameters = _parameters(run)
     sides = {SIDES[name]: name for name in parameters if name in SIDES}
     if len(sides) < 3:
         return None
@@ -159,12 +161,33 @@ def _by_sides(
     return named
 
 
+def optional_mask(run: Any) -> bool:
+    """Whether somebody's own module with the parameters of transformers takes a mask, or none."""
+    if not isinstance(run, nn.Module) or _of_transformers(run):
+        return False
+    parameters = _parameters(run)
+    mask = parameters.get("attention_mask")
+    return "hidden_states" in parameters and mask is not None and mask.default is None
+
+
+def _of_transformers(run: nn.Module) -> bool:
+    return any(each.__module__.startswith("transformers.") for each in type(run).__mro__)
+
+
+def _parameters(run: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Of its forward; none where it does not show them, as what torch.jit makes."""
+    try:
+        return inspect.signature(run.forward).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
 def unfilled_mask(run: Any, takes: str) -> str | None:
     """The parameter by which a causal mask could come, of a module that is called without one."""
     if takes not in ("x", "x2d") or not isinstance(run, nn.Module):
         return None
-    names = inspect.signature(run.forward).parameters
-    if isinstance(run, nn.MultiheadAttention | nn.TransformerEncoderLayer):
+    names = _parameters(run)
+    if isinstance(run, nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder):
         return None
     handed = {"attention_mask"} if "hidden_states" in names else set()
     masks = [name for name in names if "mask" in name and name not in handed]
@@ -174,7 +197,7 @@ def unfilled_mask(run: Any, takes: str) -> str | None:
 
 def _called(run: nn.Module, x: Tensor, named: dict[str, Any]) -> Any:
     """The call, with cos and sin if it wants them: of the whole width, or of each pair once."""
-    if "position_embeddings" not in inspect.signature(run.forward).parameters:
+    if "position_embeddings" not in _parameters(run):
         return run(x, **named)
     try:
         return run(x, **named, position_embeddings=_rotary(run, x, twice=True))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.conformance.calling import unfilled_mask
+from clearhead.conformance.calling import optional_mask, unfilled_mask
 from clearhead.conformance.common import (
     examine_gradients,
     examine_inputs,
@@ -65,8 +65,8 @@ def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int
         return {"d_in": fed.width}
     if not examine_repetition(subject, (main,), contract, notes):
         return {"d_in": fed.width}
+    measured = _measured(subject, main, fed, contract, notes, seed)
     inputs = [(each,) for each in drawn_inputs(subject, fed, seed)]
-    measured = measured_dependency(subject, main, fed, seed)
     contract = with_window(measured, contract, notes)
     _refuse_without_mask(subject, measured, contract)
     explanation = judge_reading(subject, inputs, fed, contract, notes)
@@ -83,6 +83,21 @@ def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int
     examine_training(subject, (main,), (constant,), contract, notes)
     examine_state(subject, fed.width, promised_length(subject, contract), fed.plain, notes, seed)
     return {"d_in": fed.width, "num_heads": fed.num_heads or 1}
+
+
+def _measured(
+    subject: Subject, main: Tensor, fed: Tokens, contract: Contract, notes: Notes, seed: int
+) -> Dependency:
+    """Who moves whom; a causal mask is handed over only where the module has none of its own."""
+    if not contract.causal or not optional_mask(subject.run):
+        return measured_dependency(subject, main, fed, seed)
+    subject.hands_mask = False
+    measured = measured_dependency(subject, main, fed, seed)
+    if not measured.moves.all():
+        return measured
+    subject.hands_mask = True
+    notes.tell("it hides nothing by itself: the causal mask is handed to it, as attention_mask")
+    return measured_dependency(subject, main, fed, seed)
 
 
 def _refuse_without_mask(subject: Subject, measured: Dependency, contract: Contract) -> None:

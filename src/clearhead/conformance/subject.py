@@ -70,6 +70,8 @@ class Subject:
         self.dtype = torch.float64
         # Of query, key and value; fewer than 4 where heads are handed over one by one.
         self.axes = 4
+        # Whether the causal mask is handed to a module that could do without.
+        self.hands_mask = True
         if self.module is not None and self.copied:
             self.module.eval().to(device="cpu", dtype=torch.float64)
 
@@ -83,7 +85,8 @@ class Subject:
                 "check.made",
                 f"{self.name}({', '.join(f'{k}={v!r}' for k, v in args.items())}) could not be "
                 f"made: {type(error).__name__}: {error}\n  args=dict(…) are handed to it, and "
-                "what sizes=dict(…) says of its parameters.",
+                "what sizes=dict(…) says of its parameters. What wants a config goes in "
+                "as an instance: attention = Attention(Config()) in a file is file.py:attention.",
             ) from error
 
     def sibling(self, args: Mapping[str, Any]) -> "Subject":
@@ -168,7 +171,7 @@ class Subject:
         try:
             if self.axes < 4:
                 return by_heads(run, self.axes, turned), None
-            return call(run, self.takes, turned, bool(self.contract.causal))
+            return call(run, self.takes, turned, bool(self.contract.causal and self.hands_mask))
         finally:
             self._let_go()
 
