@@ -98,7 +98,9 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         "check.made",
         "CausalAttention(dropout=0.0) could not be made: TypeError: CausalAttention.__init__() "
         "missing 3 required positional arguments: 'd_in', 'd_out', and 'context_length'\n"
-        "  args=dict(…) are handed to it, and what sizes=dict(…) says of its parameters.",
+        "  args=dict(…) are handed to it, and what sizes=dict(…) says of its parameters. What wants a "
+        "config goes in as an instance: attention = Attention(Config()) in a file is "
+        "file.py:attention.",
     ),
     (
         refused(subject="attend", takes="qkv"),
@@ -141,7 +143,9 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         "  query  [2, 3, 7, 5] float64\n"
         "  key    [2, 3, 7, 5] float64\n"
         "  value  [2, 3, 7, 5] float64\n"
-        "If it needs other sizes, give them: sizes=dict(num_heads=…, head_dim=…).",
+        "If it needs other sizes, give them: sizes=dict(num_heads=…, head_dim=…). If it projects its "
+        "inputs itself, it takes tokens: takes='x'. If it is called in another way, check a function "
+        "that calls it: lambda q, k, v: attention(q, k, v, …).",
     ),
     (
         refused(subject=two_numbers, takes="qkv"),
@@ -161,7 +165,8 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         ch.ModelError,
         "check.call",
         "Widthless was called with takes='x', x [2, 7, 3], and raised ValueError: never\n"
-        "If it needs other sizes, give them: sizes=dict(d_in=…, context_length=…).",
+        "If it needs other sizes, give them: sizes=dict(d_in=…, context_length=…). If it is called "
+        "in another way, check a function that calls it: lambda x: attention(x, …).",
     ),
     (
         refused(subject=nn.Linear(3, 3), takes="decode"),
@@ -345,3 +350,24 @@ class TokensFirst(nn.Module):
 def test_projections_with_len_before_batch() -> None:
     found = ch.check(TokensFirst(15, 3), takes="x,mask", num_heads=3)
     assert [each.code for each in found.findings] == ["mask.inverted"]
+
+
+class OneLength(nn.Module):
+    """As in Swin and CLIP: the bias is of one length, and no other is taken."""
+
+    def __init__(self, spread: float) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+        self.relative = nn.Parameter(spread * torch.randn(7, 7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.query(x) @ self.key(x).mT / 6**0.5 + self.relative
+        return scores.softmax(-1) @ self.value(x)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_a_module_of_one_length_is_checked_at_that_length(spread: float) -> None:
+    torch.manual_seed(0)
+    report = ch.check(OneLength(spread), takes="x")
+    assert report.ok, report
+    assert "gradients" in report.passed

@@ -1,11 +1,20 @@
 """How a subject is called: by `takes`, by the kind of PyTorch's own modules, by its parameters."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+# What people call the output where it has a name, and the three inputs.
+OUTPUTS = ("last_hidden_state", "output", "out", "attn_output", "hidden_states", "context", "x")
+SIDES = {
+    **dict.fromkeys(("q", "query", "queries"), "query"),
+    **dict.fromkeys(("k", "key", "keys"), "key"),
+    **dict.fromkeys(("v", "value", "values"), "value"),
+}
 
 
 def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple[Tensor, Any]:
@@ -18,16 +27,38 @@ def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple
         return _output(run(*tensors))
     if isinstance(run, nn.MultiheadAttention):
         return _multi_head(run, takes, tensors, causal)
-    if isinstance(run, nn.TransformerEncoderLayer):
-        x = tensors[0] if run.self_attn.batch_first else tensors[0].transpose(0, 1)
-        hidden = None if takes != "x,mask" else ~tensors[1]
-        output = run(x, src_mask=_hidden(x.shape, tensors[0], causal), src_key_padding_mask=hidden)
-        return (output if run.self_attn.batch_first else output.transpose(0, 1)), None
+    if isinstance(run, nn.TransformerEncoderLayer | nn.TransformerEncoder):
+        layer = run if isinstance(run, nn.TransformerEncoderLayer) else run.layers[0]
+        batch_first = layer.self_attn.batch_first  # type: ignore[union-attr]
+        x = tensors[0] if batch_first else tensors[0].transpose(0, 1)
+        padding = None if takes != "x,mask" else ~tensors[1]
+        output = run(x, _hidden(x.shape, tensors[0], causal), src_key_padding_mask=padding)
+        return (output if batch_first else output.transpose(0, 1)), None
     if isinstance(run, nn.Module):
         named = _by_parameters(run, takes, tensors, causal)
         if named is not None:
             return _output(_called(run, tensors[0], named))
+        named = _by_sides(run, takes, tensors, causal)
+        if named is not None:
+            return _output(run(**named))
     return _output(run(*tensors))
+
+
+def by_heads(run: Any, axes: int, tensors: Sequence[Tensor]) -> Tensor:
+    """The output of a function of (batch, len, dim), or (len, dim), called head by head."""
+    query, key, value, *mask = tensors
+    groups = query.shape[1] // key.shape[1]
+    heads = []
+    for head in range(query.shape[1]):
+        other = head // groups
+        parts = [query[:, head], key[:, other], value[:, other], *(each[:, 0] for each in mask)]
+        samples = zip(*parts, strict=True)
+        heads.append(
+            _output(run(*parts))[0]
+            if axes == 3
+            else torch.stack([_output(run(*each))[0] for each in samples])
+        )
+    return torch.stack(heads, 1)
 
 
 def _output(found: Any) -> tuple[Tensor, Any]:
@@ -35,6 +66,11 @@ def _output(found: Any) -> tuple[Tensor, Any]:
         return found, None
     if hasattr(found, "last_hidden_state"):
         return found.last_hidden_state, None
+    if is_dataclass(found):
+        found = {each.name: getattr(found, each.name) for each in fields(found)}
+    if isinstance(found, Mapping):
+        names = [name for name in OUTPUTS if isinstance(found.get(name), Tensor)]
+        found = [found[names[0]]] if names else list(found.values())
     if isinstance(found, Sequence) and found and isinstance(found[0], Tensor):
         return found[0], found[1] if len(found) > 1 else None
     raise TypeError(f"a tensor was expected, or a tuple that begins with one; got {type(found)}")
@@ -68,12 +104,12 @@ def _by_parameters(
     run: nn.Module, takes: str, tensors: Sequence[Tensor], causal: bool
 ) -> dict[str, Any] | None:
     """The call of a module whose parameters are those of transformers; None for any other."""
-    parameters = inspect.signature(run.forward).parameters
+    parameters = _parameters(run)
     if "hidden_states" not in parameters:
         return None
     x = tensors[0]
     named: dict[str, Any] = {}
-    theirs = any(each.__module__.startswith("transformers.") for each in type(run).__mro__)
+    theirs = _of_transformers(run)
     if "attention_mask" in parameters and takes == "x,mask" and not theirs:
         # Somebody's own code with their names: it takes what is said that it takes.
         named["attention_mask"] = tensors[1]
@@ -99,9 +135,69 @@ def _by_parameters(
     return named
 
 
+def _by_sides(
+    run: nn.Module, takes: str, tensors: Sequence[Tensor], causal: bool
+) -> dict[str, Any] | None:
+    """The call of a module that wants query, key and value by these names; None for any other.
+
+    A mask that is wanted beside them is none, unless one is declared: what it should look like is
+    not known then.
+    """
+    parameters = _parameters(run)
+    sides = {SIDES[name]: name for name in parameters if name in SIDES}
+    if len(sides) < 3:
+        return None
+    named: dict[str, Any] = dict.fromkeys(sides.values(), tensors[0])
+    if takes == "x,context":
+        named |= {sides["key"]: tensors[1], sides["value"]: tensors[1]}
+    if takes == "x,mask":
+        if "key_padding_mask" not in parameters:
+            return None
+        named["key_padding_mask"] = ~tensors[1]
+    for name, parameter in parameters.items():
+        wanted = name not in named and parameter.default is inspect.Parameter.empty
+        if wanted and "mask" in name and not causal:
+            named[name] = None
+    return named
+
+
+def optional_mask(run: Any) -> bool:
+    """Whether somebody's own module with the parameters of transformers takes a mask, or none."""
+    if not isinstance(run, nn.Module) or _of_transformers(run):
+        return False
+    parameters = _parameters(run)
+    mask = parameters.get("attention_mask")
+    return "hidden_states" in parameters and mask is not None and mask.default is None
+
+
+def _of_transformers(run: nn.Module) -> bool:
+    return any(each.__module__.startswith("transformers.") for each in type(run).__mro__)
+
+
+def _parameters(run: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Of its forward; none where it does not show them, as what torch.jit makes."""
+    try:
+        return inspect.signature(run.forward).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def unfilled_mask(run: Any, takes: str) -> str | None:
+    """The parameter by which a causal mask could come, of a module that is called without one."""
+    if takes not in ("x", "x2d") or not isinstance(run, nn.Module):
+        return None
+    names = _parameters(run)
+    if isinstance(run, nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder):
+        return None
+    handed = {"attention_mask"} if "hidden_states" in names else set()
+    masks = [name for name in names if "mask" in name and name not in handed]
+    other = ("pad", "head_mask", "valid")
+    return next((name for name in masks if not any(word in name for word in other)), None)
+
+
 def _called(run: nn.Module, x: Tensor, named: dict[str, Any]) -> Any:
     """The call, with cos and sin if it wants them: of the whole width, or of each pair once."""
-    if "position_embeddings" not in inspect.signature(run.forward).parameters:
+    if "position_embeddings" not in _parameters(run):
         return run(x, **named)
     try:
         return run(x, **named, position_embeddings=_rotary(run, x, twice=True))

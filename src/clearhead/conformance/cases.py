@@ -146,8 +146,23 @@ def attempts(subject: Subject, contract: Contract, seed: int) -> list[Attempt]:
         if again.output is not None:
             return [again, first]
     if first.output is None:
+        first = _with_fewer_axes(subject, first, contract, seed)
+    if first.output is None:
         raise cannot_call(subject, first)
     return [first, *(attempted(subject, each, contract, seed + 1) for each in plan[1:])]
+
+
+def _with_fewer_axes(subject: Subject, failed: Attempt, contract: Contract, seed: int) -> Attempt:
+    """The call head by head, of what takes (batch, len, dim) or (len, dim); else the one that failed."""
+    at = failed.sizes
+    for axes in (3, 2):
+        subject.axes = axes
+        again = attempted(subject, at, contract, seed)
+        wanted = at.batch, at.num_heads, at.query_len, at.value_head_dim
+        if again.output is not None and again.output.shape == wanted:
+            return again
+    subject.axes = 4
+    return failed
 
 
 def cannot_call(subject: Subject, attempt: Attempt) -> ModelError:
@@ -162,7 +177,9 @@ def cannot_call(subject: Subject, attempt: Attempt) -> ModelError:
         "check.call",
         f"{subject.name} was called with takes={subject.takes!r} and raised "
         f"{type(error).__name__}: {error}\n{shapes}\n"
-        "If it needs other sizes, give them: sizes=dict(num_heads=…, head_dim=…).",
+        "If it needs other sizes, give them: sizes=dict(num_heads=…, head_dim=…). If it projects its "
+        "inputs itself, it takes tokens: takes='x'. If it is called in another way, check a function "
+        "that calls it: lambda q, k, v: attention(q, k, v, …).",
     )
 
 

@@ -57,12 +57,7 @@ def judge_dependency(
     batched = main[None] if fed.plain else main
     run, generator = batching(subject, fed), torch.Generator().manual_seed(seed)
     if measured.mixed and "softmax.axis" not in notes.codes:
-        notes.found(
-            "batch.mixed",
-            "one sample moves another",
-            "a token of the last sample was changed, and another sample's output moved",
-            "an axis is taken for the batch, or a sum, norm or view goes over it",
-        )
+        _found_mixed(measured, notes)
     at = Setting(
         contract, 1, fed.num_heads or 1, fed.num_heads or 1, main.shape[-2], main.shape[-2], 1, 1
     )
@@ -90,6 +85,25 @@ def judge_dependency(
     return contract
 
 
+def _found_mixed(measured: Dependency, notes: Notes) -> None:
+    own = torch.eye(*measured.moves.shape, dtype=torch.bool)
+    sentence = "one sample moves another"
+    likely = "an axis is taken for the batch, or a sum, norm or view goes over it"
+    if not (measured.moves & ~own).any():
+        sentence += ", and no token another: it attends over the first axis"
+        likely = (
+            "(tokens, batch, dim) is wanted: nn.MultiheadAttention(…, batch_first=True). What takes "
+            "the tokens first on purpose is checked so: lambda x: attention(x.transpose(0, 1))"
+            ".transpose(0, 1)"
+        )
+    notes.found(
+        "batch.mixed",
+        sentence,
+        "a token of the last sample was changed, and another sample's output moved",
+        likely,
+    )
+
+
 def _judge_unread(
     run: Callable[[Tensor], Tensor],
     x: Tensor,
@@ -105,8 +119,11 @@ def _judge_unread(
     if order > 1e-5:
         notes.tell("the order of the tokens matters: it has positions of some kind")
         return
-    spread = constant.measure(run, x[0, 0], (tokens, tokens - 1))
-    even = spread > 1e-4 and constant.grows_evenly(run, x[0, 0], tokens)
+    try:
+        spread = constant.measure(run, x[0, 0], (tokens, tokens - 1))
+        even = spread > 1e-4 and constant.grows_evenly(run, x[0, 0], tokens)
+    except Exception:  # one length is all that it takes
+        return
     if even and contract.sinks is None and notes.unnamed:
         notes.found(
             "softmax.missing",
@@ -143,7 +160,12 @@ def _judge_signature(
             for mutant, total in zip(found, totals, strict=True)
             if total is not None and signatures.proportional(seen, total - total[0])
         ]
-        found = fitting or found
+        unknown = [
+            mutant
+            for mutant, total in zip(found, totals, strict=True)
+            if total is None or not total.isfinite().all()
+        ]
+        found = fitting or unknown or found
     codes = list(dict.fromkeys(mutant.code for mutant in found if mutant.code != "differs"))
     if codes:
         first = found[0]

@@ -63,11 +63,21 @@ def feed(subject: Subject, contract: Contract) -> Tokens:
 
 
 def _takes(subject: Subject, fed: Tokens, tokens: int) -> bool:
+    return _works(subject, fed.draw(tokens, 0))
+
+
+def _works(subject: Subject, x: Tensor) -> bool:
     try:
-        subject(fed.draw(tokens, 0))
+        subject(x)
     except Exception:  # whatever somebody's code raises
         return False
     return True
+
+
+def shortened(subject: Subject, main: Tensor, tokens: int) -> Tensor:
+    """The first tokens of an input, or all of it where one length is all that the subject takes."""
+    short = main[..., :tokens, :]
+    return short if _works(subject, short) else main
 
 
 def _tried_width(subject: Subject) -> int | None:
@@ -111,15 +121,41 @@ def runs(subject: Subject, fed: Tokens, main: Tensor, notes: Notes) -> bool:
                 return False
             raise ModelError(
                 "check.call",
-                f"{subject.name} was called with takes={subject.takes!r}, x {list(main.shape)}, and "
-                f"raised {type(error).__name__}: {error}\n"
-                "If it needs other sizes, give them: sizes=dict(d_in=…, context_length=…).",
+                f"{subject.name} was called with takes={subject.takes!r}, {_handed(subject, main)}, "
+                f"and raised {type(error).__name__}: {error}\n{_without_batch(subject, main)}"
+                "If it needs other sizes, give them: sizes=dict(d_in=…, context_length=…). If it is "
+                "called in another way, check a function that calls it: "
+                f"lambda {subject.takes if 'mask' in subject.takes else 'x'}: attention(x, …).",
             ) from error
     output = subject.settled((main,), output)
-    if output.ndim != main.ndim or output.shape[:-1] != main.shape[:-1]:
+    vectors = output.ndim == main.ndim and output.shape[:-1] == main.shape[:-1]
+    if not vectors or _as_wide_as_long(subject, main, output):
         raise ModelError(
             "check.output",
             f"{subject.name} must give a vector for each token; from x {list(main.shape)} it gave "
-            f"{list(output.shape)}.",
+            f"{list(output.shape)}. If the output is another part of what it returns, check a "
+            "function that picks it: lambda x: attention(x)[1].",
         )
     return True
+
+
+def _as_wide_as_long(subject: Subject, main: Tensor, output: Tensor) -> bool:
+    """Whether what comes has a number for each other token, as weights have: they came first."""
+    if output.shape[-1] != main.shape[-2]:
+        return False
+    short = shortened(subject, main, main.shape[-2] - 1)
+    return short is not main and subject(short).shape[-1] == short.shape[-2]
+
+
+def _handed(subject: Subject, main: Tensor) -> str:
+    """What it was called with, in words."""
+    beside = subject.beside(main)
+    words = [f", mask {list(each.shape)} bool, True = a real token" for each in beside]
+    return f"x {list(main.shape)}{''.join(words)}"
+
+
+def _without_batch(subject: Subject, main: Tensor) -> str:
+    """The advice to leave the batch out, if it then works."""
+    if subject.takes != "x" or not _works(subject, main[0]):
+        return ""
+    return "It takes x without a batch: takes='x2d'.\n"

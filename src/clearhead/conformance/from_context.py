@@ -129,7 +129,8 @@ def _called(subject: Subject, x: Tensor, context: Tensor, first: Exception) -> T
         "check.call",
         f"{subject.name} was called with takes='x,context', x {list(x.shape)}, context "
         f"{list(context.shape)}, and raised {type(first).__name__}: {first}\n"
-        "If it needs other sizes, give them: sizes=dict(d_in=…, d_context=…).",
+        "If it needs other sizes, give them: sizes=dict(d_in=…, d_context=…). If it is called in "
+        "another way, check a function that calls it: lambda x, context: attention(x, context, …).",
     ) from first
 
 
@@ -155,6 +156,9 @@ def _judge_sides(
         notes.found(
             "context.swapped", "queries come from the context, keys and values from x", text, SIDES
         )
+    elif others and not alike and by_context.moves.all():
+        # The lengths differ, so that keys of x alone would not fit values of the context.
+        notes.tell("x is attended to beside the context: outputs move with other tokens of x")
     elif others:
         notes.found(
             "context.ignored",

@@ -1,12 +1,12 @@
 """The examination of an object that decodes with a cache: reset(), step(x), full(x)."""
 
-import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.conformance.contract import Contract
+from clearhead.conformance.enclosing import duplicate
 from clearhead.conformance.feeding import feed
 from clearhead.conformance.matching import distance
 from clearhead.conformance.notes import Notes
@@ -49,7 +49,7 @@ def examine_decoder(
     for name, chunks in cache.schedules(tokens).items():
         try:
             # A cache that is fresh, since reset() is asked about by itself.
-            fresh = _Typed(copy.deepcopy(subject.run)) if subject.copied else decoder
+            fresh = _Typed(duplicate(subject.run)) if subject.copied else decoder
             found = cache.stepped(fresh, x, chunks)
         except Exception as error:
             refused[name] = first_line(error)
@@ -164,7 +164,7 @@ def _right_inside(subject: Subject, decoder: _Typed, x: Tensor) -> bool:
     for chunks in ([1] * tokens, [2, *([1] * (tokens - 2))], [tokens]):
         if sum(chunks) != tokens:
             continue
-        fresh = _Typed(copy.deepcopy(subject.run)) if subject.copied else decoder
+        fresh = _Typed(duplicate(subject.run)) if subject.copied else decoder
         found = cache.stepped(fresh, x, chunks)
         if found.shape != whole.shape or distance(found, whole) > 1e-5:
             return False
@@ -201,10 +201,10 @@ def _judge_reset(
         return
     for name, chunks in cache.schedules(x.shape[1]).items():
         try:
-            first = cache.stepped(_Typed(copy.deepcopy(subject.run)), x, chunks)
+            first = cache.stepped(_Typed(duplicate(subject.run)), x, chunks)
         except Exception:  # a way that is refused is told of elsewhere
             continue
-        used = _Typed(copy.deepcopy(subject.run))
+        used = _Typed(duplicate(subject.run))
         gap = torch.inf
         measured = "the same tokens after reset()"
         try:

@@ -55,7 +55,8 @@ def _examine_padding(
             follows_from=notes.cause,
         )
     if measured.alone < 1e-5:
-        _examine_nan(subject, x, mask, contract, notes)
+        with subject.spare():
+            _examine_nan(subject, x, mask, contract, notes)
     _tell_empty(subject, x, mask, contract, notes)
 
 

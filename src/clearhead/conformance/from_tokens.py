@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead.conformance.calling import optional_mask, unfilled_mask
 from clearhead.conformance.common import (
     examine_gradients,
     examine_inputs,
@@ -22,7 +23,7 @@ from clearhead.conformance.dependencies import (
     measured_dependency,
     with_window,
 )
-from clearhead.conformance.feeding import Tokens, drawn_inputs, feed, runs
+from clearhead.conformance.feeding import Tokens, drawn_inputs, feed, runs, shortened
 from clearhead.conformance.judging import (
     difference,
     judge_explained,
@@ -32,6 +33,7 @@ from clearhead.conformance.judging import (
 from clearhead.conformance.matching import ROUNDED, Case, Explanation, explain, follows
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.probes import weights
+from clearhead.conformance.probes.dependency import Dependency
 from clearhead.conformance.promises import examine_halves, lost_by_plain
 from clearhead.conformance.readings import cases_of
 from clearhead.conformance.recipes import RIGHT
@@ -44,6 +46,7 @@ from clearhead.conformance.states import (
     judge_scale_from_outside,
 )
 from clearhead.conformance.subject import Subject
+from clearhead.errors import ModelError
 
 NAMES = ("x", "context")
 # exp of such a score does not fit float16.
@@ -62,22 +65,52 @@ def examine_tokens(subject: Subject, contract: Contract, notes: Notes, seed: int
         return {"d_in": fed.width}
     if not examine_repetition(subject, (main,), contract, notes):
         return {"d_in": fed.width}
+    measured = _measured(subject, main, fed, contract, notes, seed)
     inputs = [(each,) for each in drawn_inputs(subject, fed, seed)]
-    measured = measured_dependency(subject, main, fed, seed)
     contract = with_window(measured, contract, notes)
+    _refuse_without_mask(subject, measured, contract)
     explanation = judge_reading(subject, inputs, fed, contract, notes)
     judge_dependency(subject, main, measured, fed, contract, explanation, notes, seed)
     if explanation is not None and subject.module is not None:
         judge_outside(subject, inputs, fed, contract, explanation, notes)
         _examine_halves(subject, inputs, fed, explanation.contract, notes)
     batched = main[None] if fed.plain else main
-    examine_nan(batching(subject, fed), batched, measured, contract.nan_safe, notes)
+    with subject.spare():
+        examine_nan(batching(subject, fed), batched, measured, contract.nan_safe, notes)
     examine_inputs(subject, (main,), NAMES[:1], notes)
-    examine_gradients(subject, (main[..., :4, :],), NAMES[:1], notes, seed)
+    examine_gradients(subject, (shortened(subject, main, 4),), NAMES[:1], notes, seed)
     constant = main[..., :1, :].expand_as(main).contiguous()
     examine_training(subject, (main,), (constant,), contract, notes)
     examine_state(subject, fed.width, promised_length(subject, contract), fed.plain, notes, seed)
     return {"d_in": fed.width, "num_heads": fed.num_heads or 1}
+
+
+def _measured(
+    subject: Subject, main: Tensor, fed: Tokens, contract: Contract, notes: Notes, seed: int
+) -> Dependency:
+    """Who moves whom; a causal mask is handed over only where the module has none of its own."""
+    if not contract.causal or not optional_mask(subject.run):
+        return measured_dependency(subject, main, fed, seed)
+    subject.hands_mask = False
+    measured = measured_dependency(subject, main, fed, seed)
+    if not measured.moves.all():
+        return measured
+    subject.hands_mask = True
+    notes.tell("it hides nothing by itself: the causal mask is handed to it, as attention_mask")
+    return measured_dependency(subject, main, fed, seed)
+
+
+def _refuse_without_mask(subject: Subject, measured: Dependency, contract: Contract) -> None:
+    """A module that would have hidden the future had it been told to is not called wrong."""
+    name = unfilled_mask(subject.run, subject.takes) if contract.causal else None
+    if name is None or not measured.moves.all():
+        return
+    raise ModelError(
+        "check.mask",
+        f"{subject.name} takes {name}, for which takes={subject.takes!r} hands over nothing, and "
+        "without it the future is seen. If the causal mask is to come by it, check a function that "
+        f"hands it over: lambda x: attention(x, {name}=…). If not, this is mask.missing.",
+    )
 
 
 def judge_reading(
@@ -98,8 +131,10 @@ def judge_reading(
             judge_explained(notes, way.cases, explanation)
             notes.told += [each for each in way.told if each not in notes.told]
             return explanation
-    for pairs in (False, True):
-        for way in ways[:1] if pairs else [each for each in ways if each.sure][:MOST]:
+    sure = [each for each in ways if each.sure]
+    fused = [each for each in ways if each.fused and not each.sure]
+    for pairs, some in ((False, [*sure, *fused][:MOST]), (True, ways[:1])):
+        for way in some:
             explanation = explain(way.cases, way.contract, bank_for(way.cases), pairs=pairs)
             if explanation.mutants is None:
                 continue
@@ -139,10 +174,12 @@ def _judge_own_weights(
     x, *context = inputs[0]
     if context:
         return
+    if shortened(subject, x, FEW).shape[-2] > FEW:
+        return
     ways = cases_of(subject, [(x[..., :FEW, :],)], fed.num_heads, contract, fed.width)
     width = ways[0].cases[0].setting.value_head_dim if ways else 0
     tokens = min(FEW, width - 1)
-    if tokens < 3:
+    if tokens < 3 or shortened(subject, x, tokens).shape[-2] > tokens:
         return
     for way in cases_of(subject, [(x[..., :tokens, :],)], fed.num_heads, contract, fed.width):
         case = way.cases[0]

@@ -175,7 +175,14 @@ def _behind_bare(reading: Reading, outs: Sequence[Tensor]) -> list[Reading]:
 
 
 def _in_batches(tensor: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-    """(batch, len, width), where a layer was fed the tokens of all samples as rows."""
+    """(batch, len, width), where a layer was fed (len, batch, width), or all samples as rows."""
+    shapes = [given.shape[:2] for given in inputs if given.ndim == 3]
+    if (
+        tensor.ndim == 3
+        and tensor.shape[:2] not in shapes
+        and tensor.transpose(0, 1).shape[:2] in shapes
+    ):
+        return tensor.transpose(0, 1)
     for given in inputs:
         if tensor.ndim == 2 and given.ndim == 3 and len(tensor) == given[..., 0].numel():
             return tensor.unflatten(0, given.shape[:2])
@@ -214,14 +221,16 @@ def _kept_layer(reading: Reading, name: str, weight: Tensor) -> Callable[..., No
         for other, fed, _, _ in reading.layers:
             if other == name and fed.shape == args[0].shape and torch.equal(fed, args[0]):
                 return
-        reading.layers.append((name, args[0].detach(), output.detach(), weight.detach()))
+        # Copies: what a layer gave may be scaled in place, as in fairseq.
+        given, made = args[0].detach().clone(), output.detach().clone()
+        reading.layers.append((name, given, made, weight.detach()))
 
     return hook
 
 
 def _kept_norm(reading: Reading, which: str) -> Callable[..., None]:
     def hook(part: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        reading.normed[which] = output.detach()
+        reading.normed[which] = output.detach().clone()
 
     return hook
 

@@ -18,16 +18,20 @@ from clearhead.conformance.subject import Subject
 
 # Numbers in a matrix from which their spread can be judged.
 FEW = 64
+# Orders in which a fused projection may hold its parts, beside one after the other.
+FUSED = ("heads first", "heads, dims, qkv", "dims, heads, qkv", "qkv, dims, heads")
 
 
 @dataclass
 class Way:
-    """One way to read a module, for every input; `sure` if nothing was guessed."""
+    """One way to read a module, for every input; `sure` if nothing was guessed, `fused` if only the
+    order in a fused projection was."""
 
     contract: Contract
     cases: list[Case] = field(default_factory=list)
     told: tuple[str, ...] = ()
     sure: bool = True
+    fused: bool = False
     plain: bool = False
     spread: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
@@ -63,8 +67,9 @@ def cases_of(
             for key, case, told, sure in _ways(
                 reading, given, subject, num_heads, contract, d_in, padded
             ):
+                fused = key[0] in FUSED and not told and key[2] != "residual"
                 way = ways.setdefault(
-                    (index, *key), Way(case.setting.contract, told=told, sure=sure)
+                    (index, *key), Way(case.setting.contract, told=told, sure=sure, fused=fused)
                 )
                 way.cases.append(case)
                 way.plain = reading.plain
@@ -191,13 +196,13 @@ def _fused(
     heads = num_heads or 1
     if width % (3 * heads) == 0 and heads > 1:
         by_head = whole.unflatten(-1, (heads, 3, -1)).transpose(-3, -2).flatten(-2)
-        yield "heads first", _three(by_head.unbind(-2), heads)
+        yield FUSED[0], _three(by_head.unbind(-2), heads)
         last = whole.unflatten(-1, (heads, -1, 3)).movedim(-1, 2).flatten(-2)
-        yield "heads, dims, qkv", _three(last.unbind(2), heads)
+        yield FUSED[1], _three(last.unbind(2), heads)
         dims = whole.unflatten(-1, (-1, heads, 3)).permute(0, 1, 4, 3, 2).flatten(-2)
-        yield "dims, heads, qkv", _three(dims.unbind(2), heads)
+        yield FUSED[2], _three(dims.unbind(2), heads)
         mixed = whole.unflatten(-1, (3, -1, heads)).transpose(-1, -2).flatten(-2)
-        yield "qkv, dims, heads", _three(mixed.unbind(2), heads)
+        yield FUSED[3], _three(mixed.unbind(2), heads)
 
 
 def _three(parts: Sequence[Tensor], heads: int) -> Parts:

@@ -50,6 +50,10 @@ def width_in(subject: Subject, contract: Contract) -> int | None:
             return part.embed_dim
         if isinstance(part, nn.LayerNorm):
             return part.normalized_shape[-1]
+        if isinstance(part, nn.GroupNorm):
+            return part.num_channels
+        if isinstance(part, nn.Conv1d | nn.Conv2d):
+            return part.in_channels
     by_name = found("d_in", subject, contract)
     if by_name is not None:
         return by_name

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.arguments import is_number
+from clearhead.conformance.enclosing import Enclosing
 from clearhead.conformance.matching import Explanation
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.recipes import Setting
@@ -57,6 +58,11 @@ def _code(subject: Subject) -> Iterator[tuple[nn.Module | None, types.FunctionTy
             yield None, own
         return
     for part in subject.module.modules():
+        if isinstance(part, Enclosing):
+            own = inspect.unwrap(part.function)
+            if isinstance(own, types.FunctionType):
+                yield None, own
+            continue
         for kind in type(part).__mro__:
             if kind.__module__.partition(".")[0] == "torch":
                 break

@@ -4,7 +4,6 @@ A module is copied, and the copy is run in float64. Whatever is drawn at random 
 generators are put back.
 """
 
-import copy
 import importlib
 import importlib.util
 import inspect
@@ -19,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.conformance.calling import call
+from clearhead.conformance.calling import by_heads, call
 from clearhead.conformance.contract import Contract
+from clearhead.conformance.enclosing import Enclosing, duplicate, held_by
 from clearhead.conformance.making import declared_arguments
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
@@ -61,10 +61,17 @@ class Subject:
                 "what is checked must be a class, an instance, a function, or where one is found; "
                 f"got {type(found).__name__}.",
             )
+        held = {} if takes == "decode" else held_by(self.original)
+        if held:
+            self.original = Enclosing(self.original, held)
         self.copied, self.run = _copy(self.original)
         # What is handed in beside the first input, where only that one is asked about.
         self.beside: Callable[[Tensor], tuple[Tensor, ...]] = lambda x: ()
         self.dtype = torch.float64
+        # Of query, key and value; fewer than 4 where heads are handed over one by one.
+        self.axes = 4
+        # Whether the causal mask is handed to a module that could do without.
+        self.hands_mask = True
         if self.module is not None and self.copied:
             self.module.eval().to(device="cpu", dtype=torch.float64)
 
@@ -78,7 +85,8 @@ class Subject:
                 "check.made",
                 f"{self.name}({', '.join(f'{k}={v!r}' for k, v in args.items())}) could not be "
                 f"made: {type(error).__name__}: {error}\n  args=dict(…) are handed to it, and "
-                "what sizes=dict(…) says of its parameters.",
+                "what sizes=dict(…) says of its parameters. What wants a config goes in "
+                "as an instance: attention = Attention(Config()) in a file is file.py:attention.",
             ) from error
 
     def sibling(self, args: Mapping[str, Any]) -> "Subject":
@@ -131,14 +139,24 @@ class Subject:
 
     def within(self, dtype: torch.dtype, *tensors: Tensor) -> Tensor:
         """The output in another precision, of a copy of its own: what is rounded stays rounded."""
-        kept = self.dtype, self.run
-        if self.module is not None and self.copied:
-            self.run = copy.deepcopy(self.run)
-        self.use(dtype)
+        kept = self.dtype
         try:
-            return self(*tensors)
+            with self.spare():
+                self.use(dtype)
+                return self(*tensors)
         finally:
-            self.dtype, self.run = kept
+            self.dtype = kept
+
+    @contextmanager
+    def spare(self) -> Iterator[None]:
+        """With a copy of the module, so that what it keeps of its calls is not kept."""
+        kept = self.run
+        if self.module is not None and self.copied:
+            self.run = duplicate(self.run)
+        try:
+            yield
+        finally:
+            self.run = kept
 
     def whole(self, *tensors: Tensor) -> tuple[Tensor, Any]:
         """The output, and what was returned besides."""
@@ -150,7 +168,20 @@ class Subject:
             tensors = (*tensors, *self.beside(tensors[0]))
         turned = [each.to(self.dtype) if each.is_floating_point() else each for each in tensors]
         run = self.run.full if self.takes == "decode" else self.run
-        return call(run, self.takes, turned, bool(self.contract.causal))
+        try:
+            if self.axes < 4:
+                return by_heads(run, self.axes, turned), None
+            return call(run, self.takes, turned, bool(self.contract.causal and self.hands_mask))
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Cut what a module keeps of a call, a cache or its weights, off the graph of that call."""
+        for part in self.parts():
+            for place in (vars(part), vars(part)["_buffers"]):
+                for name, value in place.items():
+                    if isinstance(value, Tensor) and value.grad_fn is not None:
+                        place[name] = value.detach()
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -166,7 +197,7 @@ class Subject:
 def _copy(original: Any) -> tuple[bool, Any]:
     """A copy, so that the original is never touched; what cannot be copied is used as it is."""
     try:
-        return True, copy.deepcopy(original)
+        return True, duplicate(original)
     except Exception:  # some objects refuse in their own ways
         return False, original
 

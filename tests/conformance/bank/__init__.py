@@ -5,6 +5,7 @@
 
 from tests.conformance.bank import (
     functions,
+    known,
     modules,
     right_modules,
     right_plain,
@@ -36,4 +37,5 @@ ENTRIES: list[Entry] = [
     *right_plain.ENTRIES,
     *right_unusual.ENTRIES,
     *right_modules.ENTRIES,
+    *known.ENTRIES,
 ]

@@ -1,12 +1,14 @@
 """Mutants of bias, softcap and sinks: what is done to the scores, and in which order."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from clearhead import stages
 from clearhead.conformance.contract import Contract
-from clearhead.conformance.recipes import Recipe, Setting, declared_bias
+from clearhead.conformance.recipes import Recipe, Setting, declared_bias, right_prepare
 from clearhead.conformance.references.base import Mutant
 
 
@@ -20,6 +22,10 @@ def _prepared(*order: str) -> Callable[..., Tensor]:
                 raw = raw * scale
             elif step == "cap":
                 raw = stages.capped_scores(raw, at.contract.softcap)
+            elif step == "bend":
+                raw = (raw / (at.contract.softcap or 1.0)).tanh()
+            elif step == "stretch":
+                raw = raw.tanh() * (at.contract.softcap or 1.0)
             elif step == "hide":
                 raw = recipe.hide(raw, seen, scale, recipe.empty)
             elif step == "hide-finite":
@@ -27,6 +33,26 @@ def _prepared(*order: str) -> Callable[..., Tensor]:
             elif bias is not None:
                 raw = raw + (bias if step == "bias" else -bias)
         return raw
+
+    return prepare
+
+
+def _repeated_bias(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: Recipe) -> Tensor:
+    bias = declared_bias(at)
+    scores = stages.capped_scores(raw * scale, at.contract.softcap)
+    if bias is not None:
+        scores = scores + bias.repeat_interleave(at.batch, 0).view(at.batch, *bias.shape)
+    return recipe.hide(scores, seen, scale, recipe.empty)
+
+
+def _other_slopes(first: int) -> Callable[..., Tensor]:
+    """ALiBi's formula for powers of two, used for any number of heads."""
+
+    def prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: Recipe) -> Tensor:
+        heads = torch.arange(first, first + at.num_heads, dtype=torch.float64)
+        slopes = 2 ** (-8 * heads / at.num_heads)
+        contract = replace(at.contract, alibi_slopes=slopes)
+        return right_prepare(raw, seen, scale, at._replace(contract=contract), recipe)
 
     return prepare
 
@@ -115,6 +141,39 @@ ORDER = [
         "scores = softcap * torch.tanh(scores / softcap)",
         {"prepare": _prepared("scale", "bias", "hide")},
         _has_cap,
+    ),
+    Mutant(
+        "differs",
+        "what was bent is not multiplied by the softcap again",
+        "scores = softcap * torch.tanh(scores / softcap)",
+        {"prepare": _prepared("scale", "bend", "bias", "hide")},
+        _has_cap,
+    ),
+    Mutant(
+        "differs",
+        "the scores are not divided by the softcap before they are bent",
+        "scores = softcap * torch.tanh(scores / softcap)",
+        {"prepare": _prepared("scale", "stretch", "bias", "hide")},
+        _has_cap,
+    ),
+    Mutant(
+        "differs",
+        "with heads and samples in one axis, the bias is repeated where it must be tiled",
+        "bias.repeat(batch, 1, 1) beside scores.view(batch · heads, …); repeat_interleave gives a "
+        "head the bias of another",
+        {"prepare": _repeated_bias},
+        _has_bias,
+    ),
+    *(
+        Mutant(
+            "differs",
+            f"the slopes are 2^(−8·head/heads), counted from {first}, and others are declared",
+            "with a number of heads that is no power of two the slopes are those of the power "
+            "below, and every other one of the power above",
+            {"prepare": _other_slopes(first)},
+            lambda contract: contract.alibi_slopes is not None,
+        )
+        for first in (1, 0)
     ),
 ]
 

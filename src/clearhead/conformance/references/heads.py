@@ -102,7 +102,8 @@ HEADS = [
     Mutant(
         "heads.layout",
         "heads are mixed and tokens are not: the axes of heads and tokens are taken for each other",
-        "bring the tensors to (batch, heads, len, dim) first: transpose(1, 2)",
+        "bring the tensors to (batch, heads, len, dim) first: transpose(1, 2). What takes (batch, len, "
+        "heads, dim) on purpose is checked by a function that turns query, key and value first",
         {"around": _heads_as_tokens},
         lambda contract: not _grouped(contract),
     ),

@@ -57,7 +57,8 @@ HIDING = [
     Mutant(
         "mask.added-as-number",
         "the mask is added to the scores as ones and zeros: a hidden key is only e times smaller",
-        "scores + mask adds 1 where the mask is True: scores.masked_fill(~mask, -torch.inf)",
+        "scores + mask adds 1 where the mask is True: scores.masked_fill(~mask, -torch.inf). What "
+        "wants a float mask on purpose is checked by a function that makes one of True and False",
         {"hide": _added(1.0, False)},
     ),
     Mutant(

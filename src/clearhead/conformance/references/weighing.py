@@ -25,6 +25,10 @@ def _safely_over(axis: int) -> Callable[..., Tensor]:
     return share
 
 
+def _over_rows(masked: Tensor, empty: str, at: Setting) -> Tensor:
+    return torch.softmax(masked.flatten(0, 1), 0).view_as(masked)
+
+
 def _raw(masked: Tensor, empty: str, at: Setting) -> Tensor:
     return masked.masked_fill(masked == -torch.inf, 0.0)
 
@@ -66,6 +70,7 @@ SOFTMAX = [
             ("queries", _over(-2)),
             ("heads", _over(1)),
             ("batch", _over(0)),
+            ("samples and heads together", _over_rows),
             ("queries", _safely_over(-2)),
             ("heads", _safely_over(1)),
             ("batch", _safely_over(0)),

@@ -1,0 +1,273 @@
+# type: ignore
+# Modules as people write them, hence without types.
+"""Query, key and value inside a module, as its author moves them about."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import clearhead as ch
+
+
+class ScaledInPlace(nn.Module):
+    """As in fairseq: what the projection gave is scaled in place."""
+
+    def __init__(self, factor=4**-0.5):
+        super().__init__()
+        self.factor = factor
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(12, 12) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        q *= self.factor
+        q, k, v = (each.unflatten(-1, (3, 4)).transpose(1, 2) for each in (q, k, v))
+        return self.out_proj(((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class TokensFirst(ScaledInPlace):
+    """Works with (tokens, batch, dim) inside, with heads and samples in one axis."""
+
+    over = -1
+
+    def forward(self, x):
+        x = x.transpose(0, 1)
+        tokens, batch, width = x.shape
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        q *= self.factor
+        q, k, v = (each.view(tokens, batch * 3, 4).transpose(0, 1) for each in (q, k, v))
+        weights = torch.bmm(q, k.transpose(1, 2)).softmax(self.over)
+        context = torch.bmm(weights, v).transpose(0, 1).reshape(tokens, batch, width)
+        return self.out_proj(context).transpose(0, 1)
+
+
+class OverRows(TokensFirst):
+    over = 0
+
+
+class OverQueries(TokensFirst):
+    over = 1
+
+
+def names(subject, **declared):
+    return [each.code for each in ch.check(subject, takes="x", **declared).findings]
+
+
+@pytest.mark.parametrize("cls", [ScaledInPlace, TokensFirst])
+def test_a_query_that_is_scaled_in_place_is_scaled(cls):
+    torch.manual_seed(0)
+    report = ch.check(cls(), takes="x", num_heads=3)
+    assert report.ok, report
+    assert "scale 1/√4" in report.passed
+    assert names(cls(1.0), num_heads=3) == ["scale.missing"]
+
+
+def test_the_axis_of_the_softmax_is_found_with_tokens_first():
+    assert names(OverQueries(), num_heads=3)[0] == "softmax.axis"
+    report = ch.check(OverRows(), takes="x", num_heads=3)
+    assert report.findings[0].code == "softmax.axis"
+    assert "samples and heads together" in report.findings[0].sentence
+
+
+class Bloom(nn.Module):
+    """The parts of a head lie side by side in the fused projection; ALiBi is added by baddbmm."""
+
+    slopes = torch.tensor([2**-2.0, 2**-4.0, 2**-6.0, 2**-8.0, 2**-1.0, 2**-3.0])
+
+    def __init__(self, beta=1.0, repeat=False, slopes=slopes):
+        super().__init__()
+        self.beta, self.repeat = beta, repeat
+        self.query_key_value, self.dense = nn.Linear(24, 72), nn.Linear(24, 24)
+        self.register_buffer("alibi", slopes)
+
+    def forward(self, x):
+        batch, tokens, _ = x.shape
+        q, k, v = self.query_key_value(x).view(batch, tokens, 6, 3, 4).unbind(-2)
+        q, k, v = (each.transpose(1, 2).flatten(0, 1) for each in (q, k, v))
+        bias = self.alibi[:, None, None] * torch.arange(tokens).to(x)
+        many = bias.repeat_interleave(batch, 0) if self.repeat else bias.repeat(batch, 1, 1)
+        scores = many.baddbmm(q, k.mT, beta=self.beta, alpha=1 / math.sqrt(4))
+        future = torch.ones(tokens, tokens).triu(1).bool()
+        weights = scores.masked_fill(future, torch.finfo(x.dtype).min).softmax(-1)
+        return self.dense((weights @ v).unflatten(0, (batch, 6)).transpose(1, 2).flatten(2))
+
+
+def test_mistakes_are_named_where_the_parts_of_a_head_lie_side_by_side():
+    declared = {"causal": True, "alibi_slopes": Bloom.slopes}
+    assert not names(Bloom(), **declared)
+    assert names(Bloom(beta=4**-0.5), **declared) == ["bias.scaled"]
+    for subject, words in (
+        (Bloom(beta=0.0), "the declared bias is not added"),
+        (Bloom(repeat=True), "the bias is repeated where it must be tiled"),
+        (Bloom(slopes=2 ** (-8 * torch.arange(1, 7) / 6)), "the slopes are 2^(−8·head/heads)"),
+    ):
+        (finding,) = ch.check(subject, takes="x", **declared).findings
+        assert finding.code == "differs"
+        assert words in finding.sentence
+
+
+class Gemma(nn.Module):
+    """A rotary layer with a norm before and a residual around it, and a softcap."""
+
+    def __init__(self, base=10000.0, pairs="half", angles="half", turned="qk", bend="cap"):
+        super().__init__()
+        self.pairs, self.angles, self.turned, self.bend = pairs, angles, turned, bend
+        self.norm = nn.LayerNorm(24)
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+            nn.Linear(24, 24, bias=False) for _ in range(4)
+        )
+        self.register_buffer("inv_freq", base ** -(torch.arange(0, 8, 2).double() / 8))
+
+    def rotate(self, x):
+        angles = torch.arange(x.shape[-2])[:, None] * self.inv_freq
+        half = self.angles == "half"
+        angles = torch.cat([angles, angles], -1) if half else angles.repeat_interleave(2, -1)
+        if self.pairs == "half":
+            one, two = x.chunk(2, -1)
+            other = torch.cat([-two, one], -1)
+        elif self.pairs == "neighbours":
+            other = torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
+        else:
+            other = torch.cat([-x[..., 1::2], x[..., 0::2]], -1)
+        return x * angles.cos() + other * angles.sin()
+
+    def capped(self, scores):
+        if self.bend == "bent only":
+            return torch.tanh(scores / 3.0)
+        return 3.0 * torch.tanh(scores if self.bend == "not divided" else scores / 3.0)
+
+    def forward(self, x):
+        y = self.norm(x)
+        parts = {"q": self.q_proj(y), "k": self.k_proj(y), "v": self.v_proj(y)}
+        heads = {name: each.unflatten(-1, (3, 8)).transpose(1, 2) for name, each in parts.items()}
+        heads |= {name: self.rotate(heads[name]) for name in self.turned}
+        scores = self.capped(heads["q"] @ heads["k"].mT / math.sqrt(8))
+        future = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
+        weights = F.softmax(scores.masked_fill(future, -torch.inf), -1)
+        return x + self.o_proj((weights @ heads["v"]).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        ({"pairs": "half", "angles": "neighbours"}, "rope.layout", "their angles in the other"),
+        ({"pairs": "neighbours", "angles": "half"}, "rope.layout", "their angles in the other"),
+        ({"pairs": "mixed", "angles": "half"}, "rope.layout", "their angles in the other"),
+        ({"pairs": "mixed", "angles": "neighbours"}, "rope.layout", "their angles in the other"),
+        ({"turned": "q"}, "differs", "only the query is rotated"),
+        ({"turned": "k"}, "differs", "only the key is rotated"),
+        ({"turned": "qkv"}, "differs", "the value is rotated too"),
+        ({"base": 500000.0}, "differs", "the base of the rotation is 500,000"),
+        ({"bend": "bent only"}, "differs", "not multiplied by the softcap again"),
+        ({"bend": "not divided"}, "differs", "not divided by the softcap"),
+    ],
+)
+def test_mistakes_of_rotation_and_softcap_in_a_whole_layer(options, code, words):
+    torch.manual_seed(0)
+    declared = {"causal": True, "num_heads": 3, "softcap": 3.0, "rope": {"base": 10000.0}}
+    assert not names(Gemma(), **declared)
+    finding = ch.check(Gemma(**options), takes="x", **declared).findings[0]
+    assert finding.code == code
+    assert words in finding.sentence
+
+
+class NullKey(nn.Module):
+    """As in x-transformers: a learned key and value that everybody sees."""
+
+    def __init__(self, shift=0):
+        super().__init__()
+        self.shift = shift
+        self.null_kv = nn.Parameter(torch.randn(2, 5))
+        self.to_q, self.to_kv = nn.Linear(8, 15), nn.Linear(8, 10)
+
+    def forward(self, x):
+        batch, tokens, _ = x.shape
+        q = self.to_q(x).unflatten(-1, (3, 5)).transpose(1, 2) * 5**-0.5
+        k, v = self.to_kv(x).chunk(2, -1)
+        k, v = (
+            torch.cat([null.expand(batch, 1, -1), each], 1)
+            for null, each in zip(self.null_kv, (k, v), strict=True)
+        )
+        scores = torch.einsum("bhid,bjd->bhij", q, k)
+        future = torch.ones(tokens, tokens + 1).triu(2 - self.shift).bool()
+        weights = scores.masked_fill(future, -torch.finfo(x.dtype).max).softmax(-1)
+        return torch.einsum("bhij,bjd->bhid", weights, v).transpose(1, 2).flatten(2)
+
+
+def test_a_mask_beside_a_learned_key_is_named():
+    torch.manual_seed(0)
+    assert not names(NullKey(), causal=True)
+    assert names(NullKey(shift=1), causal=True) == ["mask.off-by-one"]
+
+
+class Resampler(nn.Module):
+    """As in Flamingo: latents attend to what is given and to themselves."""
+
+    def __init__(self):
+        super().__init__()
+        self.to_q, self.to_kv = nn.Linear(8, 8), nn.Linear(8, 16)
+
+    def forward(self, x, context):
+        k, v = self.to_kv(torch.cat([context, x], 1)).chunk(2, -1)
+        return (self.to_q(x) @ k.mT / 8**0.5).softmax(-1) @ v
+
+
+def test_latents_that_attend_to_themselves_beside_the_context_are_told():
+    report = ch.check(Resampler(), takes="x,context")
+    assert report.ok
+    assert "x is attended to beside the context: outputs move with other tokens of x" in report.told
+
+
+class Scores(nn.Module):
+    """As in Whisper: the scores come with the output, detached."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).mT / 6**0.5
+        return scores.softmax(-1) @ self.value(x), scores.detach()
+
+
+def test_scores_that_are_returned_detached_are_no_weights():
+    report = ch.check(Scores(), takes="x")
+    assert report.ok
+    assert "the scores are returned too, detached, as they are before the softmax" in report.told
+
+
+def both_sides(query, key, value, width=3, shift=0):
+    """A window by slices of padded keys, for as many keys as queries."""
+    tokens = query.shape[-2]
+    places = torch.arange(tokens)[:, None] + torch.arange(2 * width + 1)
+    padded = [F.pad(each, (0, 0, width + shift, width - shift)) for each in (key, value)]
+    keys, values = (each[:, :, places] for each in padded)
+    scores = torch.einsum("bhid,bhiwd->bhiw", query, keys) / query.shape[-1] ** 0.5
+    real = (places >= width + shift) & (places < tokens + width + shift)
+    weights = scores.masked_fill(~real, -torch.inf).softmax(-1)
+    return torch.einsum("bhiw,bhiwd->bhid", weights, values)
+
+
+@pytest.mark.parametrize("declared", [{}, {"window": (3, 3)}])
+def test_a_window_by_slices_is_for_as_many_keys_as_queries(declared):
+    report = ch.check(both_sides, takes="qkv", **declared)
+    assert report.ok, report
+    words = "with more keys than queries it is not the definition: it is for as many of both"
+    assert words in report.told
+
+
+def test_a_window_by_slices_that_is_shifted_is_a_mistake():
+    def shifted(query, key, value):
+        return both_sides(query, key, value, shift=1)
+
+    assert not ch.check(shifted, takes="qkv", window=(3, 3)).ok
+
+
+def test_attending_over_the_first_axis_says_which_axis_is_wanted():
+    attention = nn.MultiheadAttention(8, 2)
+    (finding,) = ch.check(lambda x: attention(x, x, x), takes="x").findings
+    assert finding.code == "batch.mixed"
+    assert finding.sentence.endswith("no token another: it attends over the first axis")
+    assert "batch_first=True" in finding.likely
