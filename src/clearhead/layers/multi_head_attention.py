@@ -473,7 +473,6 @@ class MultiHeadAttention(nn.Module):
             check_cache(cache, mask, None if context is None else source.shape[-2])
 
     def _check_inputs(self, x: Tensor, source: Tensor, is_cross: bool) -> None:
-        weight = self.query_projection.weight
         check_tensor("x", x)
         if is_cross:
             check_tensor("context", source)
@@ -500,6 +499,6 @@ class MultiHeadAttention(nn.Module):
                 "layer.context-batch",
                 f"x and context must have the same batch; got {x.shape[0]} and {source.shape[0]}.",
             )
-        check_beside("x", x, weight)
+        check_beside("x", x, self.query_projection)
         if is_cross:
-            check_beside("context", source, weight)
+            check_beside("context", source, self.key_projection)
