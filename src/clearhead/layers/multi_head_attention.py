@@ -25,7 +25,7 @@ from clearhead.layers.arranging import (
 )
 from clearhead.layers.caches.base import Cache, check_valid
 from clearhead.layers.converting import packed_torch
-from clearhead.layers.converting.fitting import build, refuse, write
+from clearhead.layers.converting.fitting import build, refuse, unplain, write
 from clearhead.layers.converting.reading import Reading
 from clearhead.layers.inputs import check_beside, split_heads
 from clearhead.layers.parts import Part, check_parts, options_of
@@ -171,7 +171,8 @@ class MultiHeadAttention(nn.Module):
             UnsupportedError: code `layer.nested`, for a nested x beside a context, `valid` or a
                 cache, or of another layout.
             ArgumentError: code `layer.cache-causal`, for a cache where a token would see later
-                ones; `layer.cache-context`, for a cache that was filled with another context.
+                ones; `layer.cache-context`, for a cache that was filled with another context;
+                `layer.cache-window`, for a `SlidingCache` of fewer tokens than the context has.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
                 where those of the cache are not tokens in order.
 
@@ -309,6 +310,11 @@ class MultiHeadAttention(nn.Module):
             )
         reading = Reading(module, {})
         packed_torch.read(reading)
+        if reading.is_probed:
+            reading.reasons.append(
+                f"the forward of {type(module).__name__} is its own; clearhead.convert runs a copy "
+                "of it to see what it does"
+            )
         refuse("from_torch", "convert this layer", reading.reasons)
         return build(reading, cls, mask)
 
@@ -351,13 +357,14 @@ class MultiHeadAttention(nn.Module):
         if self.parts:
             names = ", ".join(type(part).__name__ for part in self.parts)
             reasons.append(f"parts: {names}")
+        reasons += unplain(self)
         refuse("to_torch", "convert this layer", reasons)
-        like = self.output_projection.weight
+        like, inputs = self.output_projection.weight, self._input_projections()
         module = nn.MultiheadAttention(
             self.embed_dim,
             self.num_heads,
             dropout=self.dropout or 0.0,
-            bias=self.query_projection.bias is not None or self.output_projection.bias is not None,
+            bias=any(each.bias is not None for each in (*inputs, self.output_projection)),
             kdim=self.context_dim,
             vdim=self.context_dim,
             batch_first=True,
