@@ -266,6 +266,12 @@ REFUSED = {
         "context, use a new cache, or cache.reset().",
         lambda: cross(filled("growing")),
     ),
+    "a ring for a context": Case(
+        ch.ArgumentError,
+        "[layer.cache-window] SlidingCache(3) hides what is far from the last token, and the tokens "
+        "of a context are all as near; use a cache of another kind, such as GrowingCache.",
+        lambda: cross(SlidingCache(3)),
+    ),
     "valid of another shape": Case(
         ch.ShapeError,
         "[cache.valid] valid must have shape (batch, new) = (2, 3); got (2, 4).",

@@ -172,7 +172,7 @@ class MultiHeadAttention(nn.Module):
                 cache, or of another layout.
             ArgumentError: code `layer.cache-causal`, for a cache where a token would see later
                 ones; `layer.cache-context`, for a cache that was filled with another context;
-                `layer.cache-window`, for a `SlidingCache` of fewer tokens than the context has.
+                `layer.cache-window`, for a `SlidingCache` of a context.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
                 where those of the cache are not tokens in order.
 
