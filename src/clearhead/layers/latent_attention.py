@@ -23,7 +23,7 @@ from clearhead.masks.base import Mask
 from clearhead.masks.given import as_mask, both
 from clearhead.matrix import AttentionMatrix, matrix_of
 from clearhead.planning import Plan, plan_for, run
-from clearhead.problem import Problem, pose
+from clearhead.problem import Problem, pose, under_autocast
 from clearhead.shapes import check_tensor
 
 
@@ -215,7 +215,7 @@ class LatentAttention(nn.Module):
         absorbed, key_positions = False, positions
         if cache is not None:
             absorbed = len(cache) > 0 and self._can_absorb()
-            shared, latent = cache.append(shared, latent, valid=valid)
+            shared, latent = cache.append(*under_autocast(shared, latent), valid=valid)
             key_positions = cache.positions
         options = options_of(self.parts, positions, key_positions)
         mask, options = arranged(mask, options, valid, cache, positions, key_positions)

@@ -33,7 +33,7 @@ from clearhead.masks.base import Mask
 from clearhead.masks.given import as_mask, both
 from clearhead.matrix import AttentionMatrix, matrix_of
 from clearhead.planning import Plan, plan_for, run
-from clearhead.problem import Problem, pose
+from clearhead.problem import Problem, pose, under_autocast
 from clearhead.shapes import check_tensor
 
 Layer = TypeVar("Layer", bound="MultiHeadAttention")
@@ -418,7 +418,7 @@ class MultiHeadAttention(nn.Module):
                 return pose(query, key, value, mask=mask, dropout=dropout)
             if is_causal(mask) and context is None:
                 # Nobody asks where the tokens stand, which would be a good part of a step.
-                key, value = cache.append(key, value)
+                key, value = cache.append(*under_autocast(key, value))
                 return self._posed(query, key, value, seen_of(cache, mask), cache, {})
         key_positions = positions
         if key_positions is None:
@@ -432,7 +432,8 @@ class MultiHeadAttention(nn.Module):
             value = part.carry(value)
         value = value if values else key
         if cache is not None:
-            key, value = cache.append(key, value, valid=valid)
+            # A norm may have brought the keys back to float32, which a kernel would not.
+            key, value = cache.append(*under_autocast(key, value), valid=valid)
             key_positions = cache.positions
         options = options_of(self.parts, query_positions, key_positions)
         mask, options = arranged(
