@@ -191,7 +191,7 @@ def pose(
     dims = query.ndim
     device_type = "cpu" if query.is_cpu else query.device.type
     if device_type != "meta" and torch.is_autocast_enabled(device_type):
-        query, key, value = _autocast(query, key, value)
+        query, key, value = under_autocast(query, key, value)
     if dims != 4 or key.ndim != 4 or value.ndim != 4:
         query, key, value = _four_dimensions(query, key, value)
     batch, num_heads, query_len, head_dim = query.shape
@@ -270,12 +270,21 @@ def _check_sinks(sinks: Tensor, num_heads: int, dtype: torch.dtype, device: torc
         )
 
 
-def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What PyTorch's own attention does under autocast; float64 keeps its precision there too."""
-    target = torch.get_autocast_dtype(query.device.type)
-    if any(t.dtype == torch.float64 or not t.is_floating_point() for t in (query, key, value)):
-        return query, key, value
-    return query.to(target), key.to(target), value.to(target)
+def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """What PyTorch's own attention does under autocast; float64 keeps its precision there too.
+
+    Example:
+        >>> with torch.autocast("cpu", torch.bfloat16):
+        ...     under_autocast(torch.ones(1))
+        (tensor([1.], dtype=torch.bfloat16),)
+    """
+    device = tensors[0].device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return tensors
+    if any(each.dtype == torch.float64 or not each.is_floating_point() for each in tensors):
+        return tensors
+    target = torch.get_autocast_dtype(device)
+    return tuple(each.to(target) for each in tensors)
 
 
 def _four_dimensions(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -207,6 +207,28 @@ def test_a_context_is_projected_once(kind: str) -> None:
     torch.testing.assert_close(torch.cat(steps, 1), layer(x, context, valid=valid), **tolerance)
 
 
+class InFloat32(Part):
+    """A norm under autocast on CUDA, where PyTorch brings it back to float32."""
+
+    def turn(
+        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return query.float(), key.float()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_what_comes_back_to_float32_under_autocast(kind: str) -> None:
+    layer = MultiHeadAttention(
+        WIDTH, num_heads=HEADS, mask=ch.causal(), head_dim=HEAD_DIM, parts=[InFloat32()]
+    )
+    cache, x = KINDS[kind](), torch.randn(2, 3, WIDTH)
+    with torch.autocast("cpu", torch.bfloat16):
+        steps = [layer(token, cache=cache) for token in x.split(1, dim=1)]
+        torch.testing.assert_close(torch.cat(steps, 1), layer(x), rtol=0.1, atol=0.1)
+        assert layer.pose(x[:, :1], cache=cache).key.dtype == torch.bfloat16
+
+
 @torch.no_grad()
 def test_beams() -> None:
     layer, cache = made("rotary"), GrowingCache()
@@ -265,6 +287,12 @@ REFUSED = {
         "[layer.cache-context] the cache holds 3 tokens of a context; got one of 4. For another "
         "context, use a new cache, or cache.reset().",
         lambda: cross(filled("growing")),
+    ),
+    "a ring for a context": Case(
+        ch.ArgumentError,
+        "[layer.cache-window] SlidingCache(3) hides what is far from the last token, and the tokens "
+        "of a context are all as near; use a cache of another kind, such as GrowingCache.",
+        lambda: cross(SlidingCache(3)),
     ),
     "valid of another shape": Case(
         ch.ShapeError,

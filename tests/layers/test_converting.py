@@ -1045,6 +1045,26 @@ def test_an_output_of_another_shape() -> None:
     )
 
 
+class OfItself(nn.MultiheadAttention):
+    """PyTorch's layer, called in another way; how often its queries count is not in its weights."""
+
+    times, hidden = 1.0, False
+
+    def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        future = torch.ones(TOKENS, TOKENS).triu(1).bool()[: x.shape[-2], : x.shape[-2]]
+        attn_mask = future if self.hidden else None
+        return super().forward(self.times * x, x, x, attn_mask=attn_mask)[0]
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_subclass_of_pytorchs_layer_is_run(hidden: bool) -> None:
+    module = changed(OfItself(15, 3, batch_first=True), hidden=hidden)
+    x = torch.randn(BATCH, TOKENS, 15)
+    torch.testing.assert_close(ch.convert(module).layer(x), module(x))
+    with pytest.raises(UnsupportedError, match="its output is not that of its weights"):
+        ch.convert(changed(module, times=2.0))
+
+
 def test_a_subclass_of_ones_own_is_not_known_by_its_configuration() -> None:
     model = model_of("llama")
 
@@ -1210,6 +1230,27 @@ def test_numbers_that_have_no_place() -> None:
         head,
         "output_projection.weight must be the identity: the module has none",
     )
+
+
+def test_projections_that_parameters_do_not_tell() -> None:
+    layer = fits()
+    layer.output_projection = nn.Identity()
+    cannot_write(
+        layer,
+        NanoGPT(bias=True, causal=True),
+        "output_projection must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+        "torch.nn.modules.linear.Identity",
+    )
+
+
+def test_projections_that_share_a_weight() -> None:
+    layer = fits()
+    layer.key_projection.weight = layer.query_projection.weight
+    module = NanoGPT(bias=True, causal=True)
+    ch.convert(layer, into=module)
+    query, key, _ = module.c_attn.weight.chunk(3)
+    assert torch.equal(query, layer.query_projection.weight)
+    assert torch.equal(key, query)
 
 
 def test_a_bias_that_is_not_there_is_written_as_zeros() -> None:

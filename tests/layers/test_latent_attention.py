@@ -150,6 +150,23 @@ def test_a_nan_in_the_cache_shows() -> None:
     assert steps.isnan().all(dim=-1).tolist() == [[False, True, True, True]]
 
 
+class InFloat32(torch.nn.RMSNorm):
+    """A norm under autocast on CUDA, where PyTorch brings it back to float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.float())
+
+
+@torch.no_grad()
+def test_a_norm_that_comes_back_to_float32_under_autocast() -> None:
+    layer, cache = made(query_latent_dim=None), ch.layers.GrowingCache()
+    x = torch.randn(2, 4, WIDTH)
+    layer.latent_norm = InFloat32(11)
+    with torch.autocast("cpu", torch.bfloat16):
+        steps = torch.cat([layer(chunk, cache=cache) for chunk in x.split([3, 1], dim=1)], dim=1)
+        torch.testing.assert_close(steps, layer(x), rtol=0.1, atol=0.1)
+
+
 def test_gradients_and_other_parts() -> None:
     parts = [Rotary(4), ch.layers.Softcap(3.0), ch.layers.Sinks(3), ch.layers.OutputGate(WIDTH, 3)]
     layer = made(parts=parts, bias=True, dropout=0.1).train()

@@ -11,6 +11,7 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune
 
 import clearhead as ch
 from clearhead import stages
@@ -484,6 +485,47 @@ def test_to_torch_fills_a_bias_that_is_not_there(bias: bool, output_bias: bool) 
     close(module(x, x, x)[0], layer(x))
 
 
+def test_to_torch_of_projections_that_share_a_weight() -> None:
+    layer = ch.MultiHeadAttention(15, num_heads=3, bias=True).double()
+    layer.key_projection = layer.query_projection
+    layer.value_projection.weight = layer.query_projection.weight
+    x = drawn(BATCH, TOKENS, 15)
+    close(layer.to_torch()(x, x, x)[0], layer(x))
+
+
+@pytest.mark.parametrize("name", ["query_projection", "key_projection", "value_projection"])
+def test_to_torch_of_a_bias_that_one_projection_has(name: str) -> None:
+    layer = ch.MultiHeadAttention(15, num_heads=3, output_bias=False)
+    setattr(layer, name, nn.Linear(15, 15))
+    x = drawn(BATCH, TOKENS, 15)
+    close(layer.double().to_torch()(x, x, x)[0], layer(x))
+
+
+def test_to_torch_of_projections_that_parameters_do_not_tell() -> None:
+    layer: Any = ch.MultiHeadAttention(12, num_heads=3)
+    layer.query_projection = nn.Sequential(layer.query_projection)
+    layer.key_projection = Doubled(12, 12)
+    prune.l1_unstructured(layer.value_projection, "weight", 0.5)
+    layer.output_projection = nn.Identity()
+    text = "[convert.refused] to_torch cannot convert this layer." + "".join(
+        f"\n  - {name}_projection must be a plain torch.nn.Linear, whose weight is a parameter; it is "
+        f"a {kind}"
+        for name, kind in {
+            "query": "torch.nn.modules.container.Sequential",
+            "key": f"{__name__}.Doubled",
+            "value": "torch.nn.modules.linear.Linear",
+            "output": "torch.nn.modules.linear.Identity",
+        }.items()
+    )
+    with refused(UnsupportedError, text):
+        layer.to_torch()
+
+
+class Doubled(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
 def test_to_torch_of_a_context_of_its_own_width() -> None:
     layer, (x, context) = made("cross")
     module = layer.to_torch()
@@ -542,6 +584,34 @@ def test_what_from_torch_refuses(options: dict[str, Any], reasons: list[str]) ->
     text += "".join(f"\n  - {reason}" for reason in reasons)
     with refused(UnsupportedError, text):
         ch.MultiHeadAttention.from_torch(nn.MultiheadAttention(15, 3, **options))
+
+
+def test_from_torch_of_weights_that_are_made_of_others() -> None:
+    packed, alone = theirs(), theirs(context_dim=11)
+    prune.l1_unstructured(packed, "in_proj_weight", 0.5)
+    prune.l1_unstructured(packed, "in_proj_bias", 0.5)
+    parametrizations.weight_norm(alone, "k_proj_weight")
+    made_of_others = "must be a parameter of its own; it is made of others"
+    for module, names in ((packed, ["in_proj_weight", "in_proj_bias"]), (alone, ["k_proj_weight"])):
+        text = "[convert.refused] from_torch cannot convert this layer."
+        text += "".join(f"\n  - {name} {made_of_others}" for name in names)
+        with refused(UnsupportedError, text):
+            ch.MultiHeadAttention.from_torch(module)
+
+
+def test_from_torch_of_a_forward_of_its_own() -> None:
+    text = (
+        "[convert.refused] from_torch cannot convert this layer.\n"
+        "  - the forward of OfItself is its own; clearhead.convert runs a copy of it to see what it "
+        "does"
+    )
+    with refused(UnsupportedError, text):
+        ch.MultiHeadAttention.from_torch(OfItself(15, 3))
+
+
+class OfItself(nn.MultiheadAttention):
+    def forward(self, x: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().forward(x, x, x)
 
 
 def test_from_torch_of_another_module() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, UnsupportedError
 from clearhead.layers.caches.base import Cache, before, is_in_order
+from clearhead.layers.caches.sliding import SlidingCache
 from clearhead.layers.placing import Places, placed_bias, placed_mask
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
@@ -28,7 +29,7 @@ def check_cache(cache: object, mask: Mask | None, context_len: int | None) -> No
 
     Raises:
         ArgumentTypeError: code `layer.cache`.
-        ArgumentError: codes `layer.cache-causal` and `layer.cache-context`.
+        ArgumentError: codes `layer.cache-causal`, `layer.cache-context` and `layer.cache-window`.
     """
     if not isinstance(cache, Cache):
         raise ArgumentTypeError(
@@ -47,6 +48,12 @@ def check_cache(cache: object, mask: Mask | None, context_len: int | None) -> No
             "layer.cache-context",
             f"the cache holds {len(cache)} tokens of a context; got one of {context_len}. For "
             "another context, use a new cache, or cache.reset().",
+        )
+    if context_len is not None and isinstance(cache, SlidingCache):
+        raise ArgumentError(
+            "layer.cache-window",
+            f"{cache.describe()} hides what is far from the last token, and the tokens of a context "
+            "are all as near; use a cache of another kind, such as GrowingCache.",
         )
 
 

@@ -1,18 +1,34 @@
 """What layers check of their inputs, and how they see heads in them."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead.errors import DeviceError, DtypeError
 
 
-def check_beside(name: str, tensor: Tensor, weight: Tensor) -> None:
-    """Refuse an input that the weights of a layer cannot be multiplied with.
+def is_plain(projection: nn.Module) -> bool:
+    """Whether a projection is its weight times the input and its bias, both parameters of its own;
+    not what was put in its place, such as one of low rank beside it, of whole numbers, or pruned."""
+    return (
+        type(projection).forward is nn.Linear.forward
+        and "forward" not in vars(projection)
+        and "weight" in projection._parameters
+    )
+
+
+def check_beside(name: str, tensor: Tensor, projection: nn.Module) -> None:
+    """Refuse an input that a projection of a layer cannot be multiplied with.
+
+    One that is not plain knows by itself what it takes, and its weight may not be there yet.
 
     Raises:
         DtypeError: code `layer.dtype`, unless autocast brings both to one precision.
         DeviceError: code `layer.device`.
     """
+    if not is_plain(projection) or projection._forward_pre_hooks:
+        return
+    weight = projection._parameters["weight"]
+    assert weight is not None
     if tensor.dtype != weight.dtype and not (_is_cast(tensor) and _is_cast(weight)):
         raise DtypeError(
             "layer.dtype",

@@ -17,13 +17,13 @@ from clearhead.layers.arranging import (
     taken_back,
 )
 from clearhead.layers.caches.base import Cache, check_valid
-from clearhead.layers.inputs import check_beside, split_heads
+from clearhead.layers.inputs import check_beside, is_plain, split_heads
 from clearhead.layers.parts import Part, check_parts, options_of
 from clearhead.masks.base import Mask
 from clearhead.masks.given import as_mask, both
 from clearhead.matrix import AttentionMatrix, matrix_of
 from clearhead.planning import Plan, plan_for, run
-from clearhead.problem import Problem, pose
+from clearhead.problem import Problem, pose, under_autocast
 from clearhead.shapes import check_tensor
 
 
@@ -214,8 +214,8 @@ class LatentAttention(nn.Module):
             turning, shared = part.turn(turning, shared, positions, positions)
         absorbed, key_positions = False, positions
         if cache is not None:
-            absorbed = len(cache) > 0
-            shared, latent = cache.append(shared, latent, valid=valid)
+            absorbed = len(cache) > 0 and self._can_absorb()
+            shared, latent = cache.append(*under_autocast(shared, latent), valid=valid)
             key_positions = cache.positions
         options = options_of(self.parts, positions, key_positions)
         mask, options = arranged(mask, options, valid, cache, positions, key_positions)
@@ -240,6 +240,16 @@ class LatentAttention(nn.Module):
             x = self.query_norm(self.query_latent_projection(x))
         return split_heads(self.query_projection(x), self.num_heads)
 
+    def _can_absorb(self) -> bool:
+        """Whether keys and values are a matrix times the latent, and nobody has put in more."""
+        return all(
+            is_plain(each)
+            and each.bias is None
+            and not each._forward_pre_hooks
+            and not each._forward_hooks
+            for each in (self.key_projection, self.value_projection)
+        )
+
     def _up(self, projection: nn.Linear) -> Tensor:
         """The weights from a latent to each head, (num_heads, dim, latent_dim)."""
         return projection.weight.unflatten(0, (self.num_heads, -1))
@@ -261,7 +271,7 @@ class LatentAttention(nn.Module):
                 f"x must have shape (batch, tokens, embed_dim={self.embed_dim}) or "
                 f"(tokens, embed_dim={self.embed_dim}); got {tuple(x.shape)}.",
             )
-        check_beside("x", x, self.output_projection.weight)
+        check_beside("x", x, self.output_projection)
         if valid is not None:
             check_tensor("valid", valid)
             check_valid(valid, x.shape[0] if x.ndim == 3 else 1, x.shape[-2], x.device)

@@ -25,7 +25,7 @@ from clearhead.layers.arranging import (
 )
 from clearhead.layers.caches.base import Cache, check_valid
 from clearhead.layers.converting import packed_torch
-from clearhead.layers.converting.fitting import build, refuse, write
+from clearhead.layers.converting.fitting import build, refuse, unplain, write
 from clearhead.layers.converting.reading import Reading
 from clearhead.layers.inputs import check_beside, split_heads
 from clearhead.layers.parts import Part, check_parts, options_of
@@ -33,7 +33,7 @@ from clearhead.masks.base import Mask
 from clearhead.masks.given import as_mask, both
 from clearhead.matrix import AttentionMatrix, matrix_of
 from clearhead.planning import Plan, plan_for, run
-from clearhead.problem import Problem, pose
+from clearhead.problem import Problem, pose, under_autocast
 from clearhead.shapes import check_tensor
 
 Layer = TypeVar("Layer", bound="MultiHeadAttention")
@@ -171,7 +171,8 @@ class MultiHeadAttention(nn.Module):
             UnsupportedError: code `layer.nested`, for a nested x beside a context, `valid` or a
                 cache, or of another layout.
             ArgumentError: code `layer.cache-causal`, for a cache where a token would see later
-                ones; `layer.cache-context`, for a cache that was filled with another context.
+                ones; `layer.cache-context`, for a cache that was filled with another context;
+                `layer.cache-window`, for a `SlidingCache` of a context.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
                 where those of the cache are not tokens in order.
 
@@ -309,6 +310,11 @@ class MultiHeadAttention(nn.Module):
             )
         reading = Reading(module, {})
         packed_torch.read(reading)
+        if reading.is_probed:
+            reading.reasons.append(
+                f"the forward of {type(module).__name__} is its own; clearhead.convert runs a copy "
+                "of it to see what it does"
+            )
         refuse("from_torch", "convert this layer", reading.reasons)
         return build(reading, cls, mask)
 
@@ -351,13 +357,14 @@ class MultiHeadAttention(nn.Module):
         if self.parts:
             names = ", ".join(type(part).__name__ for part in self.parts)
             reasons.append(f"parts: {names}")
+        reasons += unplain(self)
         refuse("to_torch", "convert this layer", reasons)
-        like = self.output_projection.weight
+        like, inputs = self.output_projection.weight, self._input_projections()
         module = nn.MultiheadAttention(
             self.embed_dim,
             self.num_heads,
             dropout=self.dropout or 0.0,
-            bias=self.query_projection.bias is not None or self.output_projection.bias is not None,
+            bias=any(each.bias is not None for each in (*inputs, self.output_projection)),
             kdim=self.context_dim,
             vdim=self.context_dim,
             batch_first=True,
@@ -411,7 +418,7 @@ class MultiHeadAttention(nn.Module):
                 return pose(query, key, value, mask=mask, dropout=dropout)
             if is_causal(mask) and context is None:
                 # Nobody asks where the tokens stand, which would be a good part of a step.
-                key, value = cache.append(key, value)
+                key, value = cache.append(*under_autocast(key, value))
                 return self._posed(query, key, value, seen_of(cache, mask), cache, {})
         key_positions = positions
         if key_positions is None:
@@ -425,7 +432,8 @@ class MultiHeadAttention(nn.Module):
             value = part.carry(value)
         value = value if values else key
         if cache is not None:
-            key, value = cache.append(key, value, valid=valid)
+            # A norm may have brought the keys back to float32, which a kernel would not.
+            key, value = cache.append(*under_autocast(key, value), valid=valid)
             key_positions = cache.positions
         options = options_of(self.parts, query_positions, key_positions)
         mask, options = arranged(
@@ -473,7 +481,6 @@ class MultiHeadAttention(nn.Module):
             check_cache(cache, mask, None if context is None else source.shape[-2])
 
     def _check_inputs(self, x: Tensor, source: Tensor, is_cross: bool) -> None:
-        weight = self.query_projection.weight
         check_tensor("x", x)
         if is_cross:
             check_tensor("context", source)
@@ -500,6 +507,6 @@ class MultiHeadAttention(nn.Module):
                 "layer.context-batch",
                 f"x and context must have the same batch; got {x.shape[0]} and {source.shape[0]}.",
             )
-        check_beside("x", x, weight)
+        check_beside("x", x, self.query_projection)
         if is_cross:
-            check_beside("context", source, weight)
+            check_beside("context", source, self.key_projection)

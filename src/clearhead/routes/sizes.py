@@ -157,7 +157,9 @@ def estimated(
 
 def _of_module(path: str, module: nn.Module) -> Sizes | None:
     if isinstance(module, MultiHeadAttention):
-        dtype = module.query_projection.weight.dtype
+        # What stands in for a projection need not have a weight.
+        floats = (each.dtype for each in module.parameters() if each.is_floating_point())
+        dtype = next(floats, torch.get_default_dtype())
         return Sizes(path, module.num_heads, module.num_kv_heads, module.head_dim, 0, dtype)
     if isinstance(module, nn.MultiheadAttention):
         more = (module.bias_k is not None) + bool(module.add_zero_attn)

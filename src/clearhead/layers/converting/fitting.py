@@ -4,16 +4,18 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clearhead.errors import UnsupportedError
 from clearhead.layers.converting.places import Place
-from clearhead.layers.converting.reading import Reading, described
+from clearhead.layers.converting.reading import INPUTS, Reading, described
+from clearhead.layers.inputs import is_plain
 from clearhead.layers.parts import Part
 from clearhead.masks.base import Mask
 
 Layer = TypeVar("Layer", bound=nn.Module)
 
+PROJECTIONS = (*INPUTS, "output_projection")
 SIZES = ("num_kv_heads", "head_dim", "value_head_dim", "context_dim", "output_dim")
 
 
@@ -57,10 +59,25 @@ def build(reading: Reading, kind: type[Layer], mask: Mask | None) -> Layer:
 
 def write(reading: Reading, layer: nn.Module) -> None:
     """Write a layer that fits into the module that was read."""
-    ours = dict(layer.named_parameters())
+    ours = _parameters(layer)
     with torch.no_grad():
         for place in reading.places:
             place.write(place.found_in(ours))
+
+
+def _parameters(layer: nn.Module) -> dict[str, Tensor]:
+    """All of them by name; one that two projections share has the names of both."""
+    return dict(layer.named_parameters(remove_duplicate=False))
+
+
+def unplain(layer: Any) -> list[str]:
+    """A reason for each projection of ours that its parameters do not tell."""
+    return [
+        f"{name} must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+        f"{type(each).__module__}.{type(each).__name__}"
+        for name, each in layer.named_children()
+        if name in PROJECTIONS and not is_plain(each)
+    ]
 
 
 def misfits(reading: Reading, layer: Any, mask: Mask | None) -> list[str]:
@@ -80,9 +97,10 @@ def misfits(reading: Reading, layer: Any, mask: Mask | None) -> list[str]:
             for parts in (layer.parts, reading.parts)
         )
         reasons.append(f"parts: {given}, and in the module: {wanted}")
+    reasons += unplain(layer)
     if reasons:
         return reasons
-    ours = dict(layer.named_parameters())
+    ours = _parameters(layer)
     like = next(place.tensor for place in reading.places if place.tensor is not None)
     kinds = {f"{each.dtype} on {each.device}" for each in ours.values()}
     if kinds != {f"{like.dtype} on {like.device}"}:

@@ -5,6 +5,8 @@ from torch import nn
 from clearhead.layers.converting.places import Matrix
 from clearhead.layers.converting.reading import Reading
 
+INPUTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
 
 def recognises(module: nn.Module) -> bool:
     return isinstance(module, nn.MultiheadAttention)
@@ -14,8 +16,16 @@ def read(reading: Reading) -> None:
     module = reading.module
     assert isinstance(module, nn.MultiheadAttention)
     reading.reasons += reasons_against(module)
+    # Pruned or parametrized, they are made of other parameters at each call.
+    reading.reasons += [
+        f"{name} must be a parameter of its own; it is made of others"
+        for name in (*INPUTS, "in_proj_bias")
+        if getattr(module, name) is not None and not reading.has(name)
+    ]
     if reading.reasons:
         return
+    # A class of one's own may do something else with the weights.
+    reading.is_probed = type(module).forward is not nn.MultiheadAttention.forward
     width = module.embed_dim
     bias = reading.tensor("in_proj_bias") if module.in_proj_bias is not None else None
     if module.in_proj_weight is not None:
@@ -28,7 +38,7 @@ def read(reading: Reading) -> None:
         inputs = [packed.part(place * width, (place + 1) * width) for place in range(3)]
     else:
         inputs = []
-        for place, name in enumerate(("q_proj_weight", "k_proj_weight", "v_proj_weight")):
+        for place, name in enumerate(INPUTS[1:]):
             rows = slice(place * width, (place + 1) * width)
             inputs.append(
                 Matrix(
