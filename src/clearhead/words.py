@@ -23,8 +23,8 @@ def readable(text: str) -> str:
     """A message or a path: spaces and line ends stay, what else is not visible is spelled out.
 
     Example:
-        >>> readable("My Files/a.html"), readable("a\x1b[31m")
-        ('My Files/a.html', 'a\\x1b[31m')
+        >>> readable("My Files/a.html"), readable("a\\x1b[31m")
+        ('My Files/a.html', 'a\\\\x1b[31m')
     """
     return "".join(char if char in " \n" else printable(char) for char in text)
 

@@ -454,6 +454,39 @@ def test_the_view_is_exported(opens: Opens, kind: str) -> None:
         assert "Layer 1, head 0" in text
 
 
+def exported(page: Page) -> str:
+    with page.expect_download() as started:
+        page.get_by_role("button", name="SVG", exact=True).click()
+    return started.value.path().read_text(encoding="utf-8")
+
+
+def test_an_exported_map_that_is_far_longer_than_broad_can_be_read(opens: Opens) -> None:
+    page = opens(heads_of(1, 1, tokens=2, keys=900))
+    expect(page.locator(".ch-map-side > .ch-remark")).to_contain_text("One cell")
+    svg = exported(page)
+    found = re.search(r'<clipPath id="\w+"><rect [^>]*width="(\d+)" height="(\d+)"', svg)
+    assert found is not None
+    assert found.groups() == ("480", "120")
+    assert {"␣w0", "␣w1"} <= set(re.findall(r">([^<]+)</text>", svg))
+
+
+def test_an_exported_map_has_no_labels_of_another_one(opens: Opens) -> None:
+    runs = [Run(name, [Layer("", matrix(size, heads=1))]) for name, size in (("A", 5), ("B", 9))]
+    page = opens(heads_payload(runs, "two lengths"))
+    page.keyboard.press("c")
+    remarks = page.locator(".ch-map-side > .ch-remark")
+    for remark in remarks.all():
+        expect(remark).to_contain_text("One cell")
+    names = re.findall(r">#(\d+)</text>", exported(page))
+    assert len(names) == 2 * (5 + 9)
+
+
+def test_nothing_is_exported_where_there_is_nothing(opens: Opens) -> None:
+    page = opens(heads_payload([Run("", [Layer("", matrix(0, heads=1))])], "empty"))
+    page.get_by_role("button", name="SVG", exact=True).click()
+    page.get_by_role("button", name="PNG", exact=True).click()
+
+
 @pytest.mark.parametrize("title", ["a title", *HOSTILE[:4]])
 def test_a_hostile_vocabulary_is_shown_and_never_run(opens: Opens, title: str) -> None:
     page = opens(payload(HOSTILE, title))

@@ -102,7 +102,7 @@ export function Heads({ head, source }: ViewProps) {
     const figures = panels.flatMap((each, place) => {
       const tile = drawn[place]!.value;
       const layer = data.layers[each.layer]!;
-      return tile
+      return tile?.values.length
         ? [
             {
               title: `Layer ${layerName(data, each.layer)}, head ${each.head}`,
