@@ -267,6 +267,28 @@ def test_causal_keeps_the_matrices() -> None:
     assert query(lines("trace", "--causal")) == query(lines("trace"))
 
 
+def test_trace_of_one_word_writes_out_that_one() -> None:
+    assert any(line.startswith("query 0 one") for line in lines("trace", "--text", "one"))
+
+
+def test_trace_refuses_a_page_that_cannot_be_written_at_once(tmp_path: Path) -> None:
+    result = invoke("trace", "--html", str(tmp_path))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "[file.unwritable]" in result.stderr
+
+
+def test_what_is_saved_is_named_so_that_it_can_be_typed(tmp_path: Path) -> None:
+    folder = tmp_path / "my files"
+    folder.mkdir()
+    found = lines("show", "The cat sat", "--save", str(folder / "a.run"))
+    assert f"What was seen is in {folder}/a.run: clearhead serve '{folder}/a.run'" in found
+
+
+def test_a_message_is_shown_and_never_obeyed(tmp_path: Path) -> None:
+    result = invoke("show", "--file", str(tmp_path / "a\x1b[31m"))
+    assert "a\\x1b[31m could not be read" in result.stderr
+
+
 def test_kernels() -> None:
     found = lines("kernels")
     assert found[0].startswith(f"clearhead {version('clearhead')}, torch ")
@@ -317,6 +339,46 @@ def test_a_reader_that_stops_reading() -> None:
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait() == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+def test_an_output_that_cannot_be_written() -> None:
+    for arguments in ["trace"], ["--version"]:
+        with open("/dev/full", "w") as full:
+            process = subprocess.run(
+                [sys.executable, "-m", "clearhead", *arguments],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        assert process.returncode == 1
+        assert process.stderr == (
+            "clearhead: the output could not be written: No space left on device\n"
+        )
+
+
+def test_an_output_that_is_closed() -> None:
+    code = (
+        "import sys; sys.stdout = None; sys.argv[1:] = ['--version']\n"
+        "from clearhead.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (0, "")
+
+
+def test_an_interruption_before_there_is_a_command_is_quiet() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from clearhead.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (130, "")
 
 
 def test_a_terminal_without_unicode() -> None:

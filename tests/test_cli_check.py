@@ -53,6 +53,30 @@ def test_what_is_wrong(place: str, tmp_path: Path) -> None:
     assert "mask.off-by-one" in page.read_text(encoding="utf-8")
 
 
+def test_a_script_that_ends_itself_is_not_right(tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    file.write_text("import sys\nsys.exit(0)\n", encoding="utf-8")
+    found = invoke(f"{file}:attend")
+    assert found.exit_code == 1
+    assert found.stderr == (
+        f"clearhead: [check.import] {file} could not be imported: SystemExit: 0\n"
+    )
+
+
+def test_what_the_file_prints_is_no_part_of_the_json(tmp_path: Path) -> None:
+    file = tmp_path / "talks.py"
+    file.write_text(
+        "print('imported')\n"
+        "def attend(query, key, value):\n"
+        "    print('called')\n"
+        "    return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value\n",
+        encoding="utf-8",
+    )
+    found = invoke(f"{file}:attend", "--takes", "qkv", "--json")
+    assert json.loads(found.stdout)["ok"]
+    assert found.stderr.startswith("imported\ncalled\n")
+
+
 def test_json(place: str) -> None:
     found = invoke(place, "--causal", "--args", f"{ARGS},diagonal=0", "--json")
     assert found.exit_code == 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.words import bytes_in_words, cell_len, printable
+from clearhead.words import bytes_in_words, cell_len, printable, readable
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,10 @@ from clearhead.words import bytes_in_words, cell_len, printable
 )
 def test_shown(token: str, shown: str) -> None:
     assert printable(token) == shown
+
+
+def test_a_message_keeps_its_spaces_and_lines() -> None:
+    assert readable("a b.html\n\x1b[31m\u202e") == "a b.html\n\\x1b[31m\\u202e"
 
 
 @given(st.text())

@@ -12,10 +12,13 @@ def main() -> int:
     """
     try:
         from clearhead.cli import run
+
+        return run()
     except MissingExtraError as error:
         print(f"clearhead: {error.message}", file=sys.stderr)
         return 1
-    return run()
+    except KeyboardInterrupt:  # while the command line itself was being imported
+        return 130
 
 
 if __name__ == "__main__":

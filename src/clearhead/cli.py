@@ -5,19 +5,20 @@ PyTorch, transformers and matplotlib take seconds to import, so each command imp
 
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
 from ast import literal_eval
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from clearhead.errors import ArgumentError, ClearheadError, missing_extra
-from clearhead.words import bytes_in_words, printable
+from clearhead.words import bytes_in_words, readable
 
 try:
     import typer
@@ -45,7 +46,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except ClearheadError as error:
-            print(f"clearhead: {error}", file=sys.stderr)
+            print(f"clearhead: {readable(str(error))}", file=sys.stderr)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error
@@ -70,6 +71,8 @@ class Init(StrEnum):
 
 def run() -> int:
     """Run the command that the arguments name; returns the exit code."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  whoever closed it wants none
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets another one, not a crash.
         reconfigure = getattr(stream, "reconfigure", None)
@@ -79,14 +82,25 @@ def run() -> int:
         app(prog_name="clearhead")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
+    except OSError as error:  # files have errors of their own, so that this is of the output
+        code = _not_written(error)
     else:
         code = 0
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read this has had enough; what is left would be a complaint at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        code = max(code, _not_written(error))
     return code
+
+
+def _not_written(error: OSError) -> int:
+    """Say why there is no more output, and let go of what is left; returns the exit code."""
+    # Python would complain at exit of what is left.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return 0  # whoever read this has had enough
+    print(f"clearhead: the output could not be written: {error.strerror}", file=sys.stderr)
+    return 1
 
 
 def _show_version(wanted: bool) -> None:
@@ -192,7 +206,7 @@ def show(
 
         file = save_png(screens.picture(layer, head), png)
     console.print(
-        Text(f"The picture of layer {layer}, head {head} is in {printable(str(file))}"),
+        Text(f"The picture of layer {layer}, head {head} is in {readable(str(file))}"),
         soft_wrap=True,
     )
 
@@ -213,8 +227,9 @@ def trace(
         typer.Option(help="How the matrices are drawn; uniform with --text, else normal."),
     ] = None,
     query: Annotated[
-        int, typer.Option(help="The token whose arithmetic is written out, from 0.")
-    ] = 1,
+        int | None,
+        typer.Option(help="The token whose arithmetic is written out, from 0; else the second."),
+    ] = None,
     html: Annotated[
         Path | None,
         typer.Option(help="Write a page to step through into this file as well.", metavar="FILE"),
@@ -230,6 +245,10 @@ def trace(
     import clearhead as ch
     from clearhead import ladder
 
+    if html is not None:
+        from clearhead.files import check_writable
+
+        check_writable(html)
     if text is None:
         tokens, embeddings = ladder.EXAMPLE_TOKENS, ladder.EXAMPLE_EMBEDDINGS
     else:
@@ -249,10 +268,12 @@ def trace(
     from clearhead.drawing.terminal import Traced
 
     console = Console()
-    console.print(Traced(steps, query), soft_wrap=True)
+    console.print(
+        Traced(steps, min(1, len(tokens) - 1) if query is None else query), soft_wrap=True
+    )
     if html is not None:
         file = steps.to_html(html)
-        console.print(Text(f"\nThe page to step through is {printable(str(file))}"), soft_wrap=True)
+        console.print(Text(f"\nThe page to step through is {readable(str(file))}"), soft_wrap=True)
 
 
 @app.command()
@@ -323,11 +344,13 @@ def check(
     measured = _lengths(lengths)
     if html is not None:
         check_writable(html)
-    with _busy("checking"):
+    # What the file itself prints is no part of the JSON.
+    printed = redirect_stdout(sys.stderr) if as_json else nullcontext()
+    with _busy("checking"), printed:
         report = ch.check(place, **given)
     found = None
     if profile:
-        with _steps() as progress:
+        with _steps() as progress, printed:
             found = ch.profile(place, **given, lengths=measured, progress=progress)
     if as_json and found is not None:
         whole = json.loads(report.to_json()) | {"profile": found.as_dict()}
@@ -431,7 +454,7 @@ def serve(
         )
     with server, _until_stopped() as wait:
         console = Console()
-        console.print(Text(f"{printable(run.name)} is at"))
+        console.print(Text(f"{readable(run.name)} is at"))
         console.print(Text(server.address), soft_wrap=True)
         console.print(Text("Whoever has this address can see it, from this machine. Ctrl-C stops."))
         sys.stdout.flush()
@@ -472,8 +495,9 @@ def _tokens(file: Path) -> list[str]:
 
 
 def _save(console: "Console", seen: "Seen[Any]", tokens: tuple[str, ...], file: Path) -> None:
-    saved = printable(str(seen.save(file, tokens=tokens)))
-    console.print(Text(f"What was seen is in {saved}: clearhead serve {saved}"), soft_wrap=True)
+    saved = str(seen.save(file, tokens=tokens))
+    words = f"What was seen is in {saved}: clearhead serve {shlex.quote(saved)}"
+    console.print(Text(readable(words)), soft_wrap=True)
 
 
 @app.command()
@@ -554,7 +578,7 @@ def _show_long(
 
     file = save_png(screens.picture(layer, shown, only=only), png)
     console.print(
-        Text(f"The map of layer {layer}, head {shown} is in {printable(str(file))}"),
+        Text(f"The map of layer {layer}, head {shown} is in {readable(str(file))}"),
         soft_wrap=True,
     )
 
@@ -581,7 +605,7 @@ def _write_page(
         note=f"{reader.name} · {counted} · {len(tokens):,} tokens",
     )
     size = bytes_in_words(file.stat().st_size)
-    console.print(Text(f"The page is in {printable(str(file))}, {size}"), soft_wrap=True)
+    console.print(Text(f"The page is in {readable(str(file))}, {size}"), soft_wrap=True)
 
 
 @contextmanager

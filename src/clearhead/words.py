@@ -19,6 +19,16 @@ def printable(word: str) -> str:
     return "".join(_visible(char) for char in word) or "∅"
 
 
+def readable(text: str) -> str:
+    """A message or a path: spaces and line ends stay, what else is not visible is spelled out.
+
+    Example:
+        >>> readable("My Files/a.html"), readable("a\\x1b[31m")
+        ('My Files/a.html', 'a\\\\x1b[31m')
+    """
+    return "".join(char if char in " \n" else printable(char) for char in text)
+
+
 def cell_len(text: str) -> int:
     """How many columns of a terminal a text takes: wide characters two, combining marks none.
 

@@ -48,6 +48,7 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
         size: dict[str, int] = DESKTOP,
         allowed: str | None = None,
         may_stop: bool = False,
+        forced: bool = False,
     ) -> Page:
         if isinstance(what, Payload):
             path = write_page(tmp_path / f"page{len(contexts)}.html", what)
@@ -58,6 +59,7 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
             viewport={"width": size["width"], "height": size["height"]},
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
+            forced_colors="active" if forced else "none",
             offline=allowed is None,
             accept_downloads=True,
         )

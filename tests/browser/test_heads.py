@@ -236,6 +236,37 @@ def test_two_runs(opens: Opens) -> None:
     assert second == first.replace("A0", "B0")
 
 
+def test_two_runs_of_different_models(opens: Opens) -> None:
+    runs = [
+        Run("A", [Layer("attention", matrix(5, heads=3)), Layer("block.0", matrix(5))]),
+        Run("B", [Layer("attention", matrix(9, heads=1))]),
+    ]
+    page = opens(heads_payload(runs, "two models"))
+    for head, other in (("0/2", "Layer B0, head 0"), ("1/1", "Layer B0, head 0")):
+        page.locator(f'[data-head="{head}"]').click()
+        page.keyboard.press("c")
+        assert page.get_by_role("heading", level=2).all_inner_texts()[1] == other
+        page.keyboard.press("c")
+    page.keyboard.press("c")
+    # The longer one is there whole, and what the shorter one does not have is not made up.
+    box = canvas(page).bounding_box()
+    assert box is not None
+    for query, key in ((8, 7), (4, 6)):
+        page.mouse.move(
+            box["x"] + box["width"] * (key + 0.5) / 9, box["y"] + box["height"] * (query + 0.5) / 9
+        )
+        second = page.locator(".ch-panel").nth(1)
+        box_of_second = second.locator(".ch-map-canvas").bounding_box()
+        assert box_of_second is not None
+        page.mouse.move(
+            box_of_second["x"] + box_of_second["width"] * (key + 0.5) / 9,
+            box_of_second["y"] + box_of_second["height"] * (query + 0.5) / 9,
+        )
+        expect(second.locator(".ch-reading")).to_contain_text(f"{query} #{query} → {key} #{key}: ")
+        assert "%" not in reading(page)
+        assert "no number" not in reading(page)
+
+
 def test_two_texts(opens: Opens) -> None:
     source = ["le", "chat", "dort"]
     run = Run(
@@ -308,6 +339,95 @@ def test_what_is_no_number_is_said(opens: Opens) -> None:
     page = opens(heads_payload([run], "broken"))
     page.mouse.move(*at(page, 1, 2, (3, 3)))
     expect(page.locator(".ch-reading")).to_have_text("1 #1 → 2 #2: no number")
+    numbers = page.locator(".ch-numbers")
+    expect(numbers).to_contain_text("Its weights are no numbers.")
+    expect(numbers).to_contain_text(re.compile("entropy *no number *mean distance"))
+    page.mouse.move(0, 0)
+    expect(numbers).to_contain_text("Some weights of this head are no numbers")
+    expect(numbers).not_to_contain_text("%")
+
+
+def test_what_is_no_number_looks_like_none(opens: Opens) -> None:
+    query = torch.zeros(1, 1, 3, 4)
+    query[0, 0, 1] = torch.nan
+    query[0, 0, 2, 0] = 1e3
+    key = torch.eye(3, 4)[None, None]
+    run = Run("", [Layer("", ch.AttentionMatrix(query, key, mask=ch.causal()))])
+    page = opens(heads_payload([run], "broken"))
+    expect(page.locator(".ch-map-side > .ch-remark")).to_contain_text("One cell")
+    colours = page.evaluate(
+        """() => [".ch-map-canvas", ".ch-small canvas"].map((name) => {
+            const canvas = document.querySelector(name);
+            const { width, height } = canvas;
+            const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+            const pixel = (row, column) => {
+                const [down, right] = [(row + 0.5) * height / 3, (column + 0.5) * width / 3];
+                const at = 4 * (Math.floor(down) * width + Math.floor(right));
+                return data.slice(at, at + 4).join();
+            };
+            return [pixel(1, 0), pixel(2, 1), pixel(0, 0)];
+        })"""
+    )
+    for missing, least, most in colours:
+        assert len({missing, least, most}) == 3
+
+
+def heads_of(layers: int, heads: int, tokens: int = 7, keys: int | None = None) -> Payload:
+    made = [
+        Layer(f"layers.{n}", matrix(tokens, heads=heads, keys=keys, seed=n)) for n in range(layers)
+    ]
+    text = read_text("tokens", [f" w{n}" for n in range(tokens)])
+    source = None if keys is None else read_text("source_tokens", [f" s{n}" for n in range(keys)])
+    return heads_payload([Run("", made, text, source)], "a large model")
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE, {"width": 320, "height": 640}])
+def test_nothing_lies_over_something_else(opens: Opens, size: dict[str, int]) -> None:
+    for given in (heads_of(2, 64), heads_of(2, 4, tokens=80), heads_of(1, 2, tokens=5, keys=700)):
+        page = opens(given, size=size)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        for under, over in ((".ch-right", ".ch-grid"), (".ch-panel-body", ".ch-panel > .ch-texts")):
+            if not page.locator(over).count():
+                continue
+            clear = page.evaluate(
+                """([under, over]) => {
+                    const box = document.querySelector(over).getBoundingClientRect();
+                    const inner = [...document.querySelectorAll(`${over} .ch-token`)].map(
+                        (each) => each.getBoundingClientRect().bottom);
+                    const bottom = Math.max(box.bottom, ...inner);
+                    const other = document.querySelector(under).getBoundingClientRect();
+                    return bottom <= other.top + 1 || box.right <= other.left + 1;
+                }""",
+                [under, over],
+            )
+            assert clear, over
+        assert page.evaluate("document.documentElement.scrollHeight") < 5_000
+
+
+def test_the_head_that_is_shown_is_in_sight_among_all(opens: Opens) -> None:
+    page = opens(heads_of(40, 3))
+    inside = """() => {
+        const own = document.querySelector(".ch-chosen").getBoundingClientRect();
+        const grid = document.querySelector(".ch-grid").getBoundingClientRect();
+        return own.top >= grid.top && own.bottom <= grid.bottom;
+    }"""
+    choose(page, 39, 2)
+    for key in ("[", "]", "]"):  # the last one, and round to the first
+        page.keyboard.press(key)
+        page.wait_for_function(inside)
+    assert page.get_by_role("heading", level=2).inner_text() == "Layer 0, head 0"
+    assert page.evaluate("scrollY") == 0
+
+
+def test_numbers_stay_visible_in_colours_of_the_reader(opens: Opens) -> None:
+    page = opens(payload(WORDS), forced=True)
+    page.locator(".ch-token").nth(3).hover()
+    page.locator(".ch-bars").first.wait_for()
+    bar = """(name) => getComputedStyle(document.querySelector(name)).forcedColorAdjust"""
+    for name in (".ch-bar span", ".ch-legend-bar"):
+        assert page.evaluate(bar, name) == "none"
+    own = page.locator(".ch-own")
+    assert own.evaluate("(each) => getComputedStyle(each).outlineStyle") == "solid"
 
 
 @pytest.mark.parametrize("kind", ["PNG", "SVG"])
@@ -332,6 +452,39 @@ def test_the_view_is_exported(opens: Opens, kind: str) -> None:
         assert "<script" not in text
         assert "data:image/png;base64," in text
         assert "Layer 1, head 0" in text
+
+
+def exported(page: Page) -> str:
+    with page.expect_download() as started:
+        page.get_by_role("button", name="SVG", exact=True).click()
+    return started.value.path().read_text(encoding="utf-8")
+
+
+def test_an_exported_map_that_is_far_longer_than_broad_can_be_read(opens: Opens) -> None:
+    page = opens(heads_of(1, 1, tokens=2, keys=900))
+    expect(page.locator(".ch-map-side > .ch-remark")).to_contain_text("One cell")
+    svg = exported(page)
+    found = re.search(r'<clipPath id="\w+"><rect [^>]*width="(\d+)" height="(\d+)"', svg)
+    assert found is not None
+    assert found.groups() == ("480", "120")
+    assert {"␣w0", "␣w1"} <= set(re.findall(r">([^<]+)</text>", svg))
+
+
+def test_an_exported_map_has_no_labels_of_another_one(opens: Opens) -> None:
+    runs = [Run(name, [Layer("", matrix(size, heads=1))]) for name, size in (("A", 5), ("B", 9))]
+    page = opens(heads_payload(runs, "two lengths"))
+    page.keyboard.press("c")
+    remarks = page.locator(".ch-map-side > .ch-remark")
+    for remark in remarks.all():
+        expect(remark).to_contain_text("One cell")
+    names = re.findall(r">#(\d+)</text>", exported(page))
+    assert len(names) == 2 * (5 + 9)
+
+
+def test_nothing_is_exported_where_there_is_nothing(opens: Opens) -> None:
+    page = opens(heads_payload([Run("", [Layer("", matrix(0, heads=1))])], "empty"))
+    page.get_by_role("button", name="SVG", exact=True).click()
+    page.get_by_role("button", name="PNG", exact=True).click()
 
 
 @pytest.mark.parametrize("title", ["a title", *HOSTILE[:4]])

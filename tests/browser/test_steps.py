@@ -336,3 +336,40 @@ def test_a_page_in_a_file(opens: Opens, tmp_path: Path) -> None:
     path = journey().to_html(tmp_path / "steps.html")
     page = opens(path.as_uri())
     assert told(page).startswith("scores 1 journey → 1 journey")
+
+
+def test_no_digit_is_cut_off(opens: Opens) -> None:
+    torch.manual_seed(0)
+    query, key, content = torch.randn(3, 4, 5).unbind()
+    steps = ch.trace(ch.attend, query * 40, key * 700, content * torch.tensor(1e20))
+    page = drawn(opens, steps_payload(steps))
+    for stage in ("query", "key", "value", "scores", "masked_scores", "context"):
+        for cell in page.locator(f"section[data-stage={stage}] tbody td").all():
+            assert cell.evaluate("(each) => each.scrollWidth <= each.clientWidth"), stage
+    row = page.locator("section[data-stage=scores] tbody tr").first.locator("td").all_inner_texts()
+    for text, true in zip(row, steps["scores"][0].tolist(), strict=True):
+        assert abs(value(text) - true) <= abs(true) * 1e-4, (text, true)
+    assert re.fullmatch(
+        r"−?\d\.\de(19|20)",
+        page.locator("section[data-stage=value] tbody td").first.inner_text(),
+    )
+
+
+def test_nothing_is_wider_than_the_window(opens: Opens) -> None:
+    rung = ladder.SelfAttention(3, head_dim=2, value_head_dim=2)
+    tokens = ["a" * 500, "日本語" * 100, "שלום" * 100, "b", "c", "d"]
+    steps = ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=tokens)
+    for size in (DESKTOP, {"width": 320, "height": 640}):
+        page = drawn(opens, steps_payload(steps), size=size)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+
+
+def test_a_window_zoomed_to_four_times_still_shows_the_stages(opens: Opens) -> None:
+    page = drawn(opens, steps_payload(journey()), size={"width": 320, "height": 256})
+    page.locator("section[data-stage=scores]").scroll_into_view_if_needed()
+    told, stage = (
+        page.locator(name).bounding_box() for name in (".ch-st-told", "section[data-stage=scores]")
+    )
+    assert told is not None
+    assert stage is not None
+    assert told["y"] >= stage["y"] + stage["height"]

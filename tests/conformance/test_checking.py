@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,10 @@ def never(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     raise ValueError("not today")
 
 
+def ends_the_program(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    sys.exit(0)
+
+
 class Widthless(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         raise ValueError("never")
@@ -114,6 +119,18 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         "check.import",
         "no_such_module_here could not be imported: ModuleNotFoundError: No module named "
         "'no_such_module_here'",
+    ),
+    (
+        refused(subject="my_attention.py", takes="qkv"),
+        ch.ArgumentError,
+        "check.place",
+        "a place is \"file.py:Name\" or a dotted import path; got 'my_attention.py'.",
+    ),
+    (
+        refused(subject=ends_the_program, takes="qkv"),
+        ch.ModelError,
+        "check.exit",
+        "what is checked ended the program, by sys.exit(0).",
     ),
     (
         refused(subject="clearhead.testing:attend", takes="qkv"),

@@ -30,6 +30,9 @@ const STOPS: Record<Theme, Rgb[]> = {
 /** Where nothing may be seen: neither a colour of the scale, nor the ground. */
 const HIDDEN: Record<Theme, Rgb> = { light: [0.93, 0.004, 250], dark: [0.245, 0.008, 260] };
 
+/** Where there is no number: of another hue than all that is one. */
+const NO_NUMBER: Record<Theme, Rgb> = { light: [0.74, 0.13, 55], dark: [0.62, 0.12, 55] };
+
 const ramps: Partial<Record<Theme, Uint32Array>> = {};
 
 /** 256 colours as pixels of a canvas (ABGR in one number), from 0 to 1. */
@@ -41,6 +44,10 @@ export function ramp(theme: Theme): Uint32Array {
 
 export function hiddenPixel(theme: Theme): number {
   return pixel(HIDDEN[theme]);
+}
+
+export function noNumberPixel(theme: Theme): number {
+  return pixel(NO_NUMBER[theme]);
 }
 
 /** The colour of a share as CSS has it. */

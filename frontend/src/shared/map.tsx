@@ -3,7 +3,7 @@
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { useSignal, type ReadonlySignal, type Signal } from "@preact/signals";
 import type { Tile } from "../source";
-import { hiddenPixel, ramp } from "./colour";
+import { hiddenPixel, noNumberPixel, ramp } from "./colour";
 import { placeOf, scale, type Scale } from "./scale";
 import { theme } from "./theme";
 
@@ -407,9 +407,11 @@ export function paintValues(
 ) {
   const colours = ramp(theme.peek());
   const hidden = hiddenPixel(theme.peek());
+  const none = noNumberPixel(theme.peek());
   for (let at = 0; at < values.length; at++) {
     const value = values[at]!;
-    pixels[at] = value < 0 ? hidden : colours[Math.round(255 * placeOf(value, top, kind))]!;
+    if (Number.isNaN(value)) pixels[at] = none;
+    else pixels[at] = value < 0 ? hidden : colours[Math.round(255 * placeOf(value, top, kind))]!;
   }
 }
 

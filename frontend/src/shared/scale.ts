@@ -35,6 +35,11 @@ export function percent(share: number): string {
   return hundredths < 0.0001 ? "< 0.0001 %" : `${Number(hundredths.toPrecision(1))} %`;
 }
 
+/** A number with what it counts. */
+export function quantity(value: number, unit: string): string {
+  return Number.isFinite(value) ? `${number(value)} ${unit}` : number(value);
+}
+
 export function number(value: number): string {
   if (!Number.isFinite(value)) return "no number";
   return value >= 100 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3)));

@@ -13,7 +13,7 @@ from clearhead.conformance.from_tokens import examine_tokens
 from clearhead.conformance.notes import Notes
 from clearhead.conformance.report import Report
 from clearhead.conformance.subject import Subject, left_alone, undisturbed
-from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
 EXAMINATIONS = {
     "qkv": examine_qkv,
@@ -64,11 +64,16 @@ def check(
     """
     promised = _contract(contract, sizes, declared)
     notes = Notes()
-    with undisturbed():
-        found = Subject(subject, takes, args, promised, seed)
-        with left_alone(found.original, found.copied):
-            examine = EXAMINATIONS[takes]
-            sizes_used = examine(found, promised, notes, seed)
+    try:
+        with undisturbed():
+            found = Subject(subject, takes, args, promised, seed)
+            with left_alone(found.original, found.copied):
+                examine = EXAMINATIONS[takes]
+                sizes_used = examine(found, promised, notes, seed)
+    except SystemExit as error:  # nobody may take that for a report without findings
+        raise ModelError(
+            "check.exit", f"what is checked ended the program, by sys.exit({error.code!r})."
+        ) from error
     return notes.report(found.name, sizes_used)
 
 

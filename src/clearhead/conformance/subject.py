@@ -246,7 +246,7 @@ def name_of(found: Any) -> str:
 def located(place: str) -> Any:
     """What stands at "file.py:Name", "package.module:Name" or "package.module.Name"."""
     module, colon, name = place.rpartition(":")
-    if not colon:
+    if not colon and not place.endswith(".py"):
         module, _, name = place.rpartition(".")
     if not module or not name:
         raise ArgumentError(
@@ -257,7 +257,7 @@ def located(place: str) -> Any:
         found: Any = (
             _from_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
         )
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends itself would end this one
         raise ModelError(
             "check.import", f"{module} could not be imported: {type(error).__name__}: {error}"
         ) from error

@@ -202,7 +202,8 @@ def write_heads(
     if note is None:
         size = 0 if not layers else _lengths(layers[0][1])[1]
         counted = "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
-        note = f"{counted} · {size:,} {'tokens' if text is not None else 'keys'}"
+        unit = "token" if text is not None else "key"
+        note = f"{counted} · {size:,} {unit}{'' if size == 1 else 's'}"
     return write_page(path, heads_payload(runs, title, note, progress))
 
 

@@ -57,6 +57,18 @@ def test_small_stages_have_their_numbers() -> None:
     assert bar_label(long) == "share of 1 hatched: hidden"
 
 
+def test_large_numbers_stay_in_their_cells() -> None:
+    query = torch.tensor([[1e6, 3.0], [-2.0, 40.0]])
+    axes = ch.trace(ch.attend, query, 5 * query, query).plot(["query", "scores"])
+    assert [text.get_text() for text in axes[0].texts] == ["1e06", "3.00", "−2.00", "40.00"]
+    figure = axes[0].figure
+    figure.canvas.draw()
+    for each in axes:
+        (left, right), columns = each.get_window_extent().intervalx, len(each.get_xticks())
+        for text in each.texts:
+            assert text.get_window_extent().width <= (right - left) / columns
+
+
 def test_stages_in_the_order_asked_for() -> None:
     trace = traced()
     axes = trace.plot(["weights", "dropped_weights", "query"])

@@ -44,6 +44,11 @@ export interface LayerData {
   links?: (Steps & { top: number[][]; count: number; planes: number }) | null;
 }
 
+/** A text of so few tokens stands above the map, with arcs between them. */
+export function isFew(layer: LayerData): boolean {
+  return layer.queries <= 80 && layer.keys <= 80;
+}
+
 export interface HeadsData {
   note: string;
   runs: string[];

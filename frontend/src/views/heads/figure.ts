@@ -17,6 +17,8 @@ export interface Figure {
 }
 
 const SIDE = 480;
+/** What a side has at least, as on the screen, of a map that is far longer than broad. */
+const LEAST_SIDE = 120;
 const GUTTER = 90;
 const BELOW = 64;
 
@@ -34,9 +36,11 @@ export function toSvg(figures: Figure[]): string {
   );
 }
 
-function one({ title, tile, view, queryToken, keyToken }: Figure, text: string, quiet: string): string {
+function one({ title, tile, view, queries, keys, queryToken, keyToken }: Figure, text: string, quiet: string): string {
   const unit = SIDE / Math.max(view.rows, view.columns);
-  const [height, width] = [view.rows * unit, view.columns * unit];
+  const height = Math.max(LEAST_SIDE, view.rows * unit);
+  const width = Math.max(LEAST_SIDE, view.columns * unit);
+  const [down, right] = [height / view.rows, width / view.columns];
   const image = document.createElement("canvas");
   [image.height, image.width] = [tile.cells[0], tile.cells[1]];
   const context = image.getContext("2d")!;
@@ -45,17 +49,17 @@ function one({ title, tile, view, queryToken, keyToken }: Figure, text: string, 
   context.putImageData(pixels, 0, 0);
   const top = GUTTER + 28;
   const labels: string[] = [];
-  const step = Math.max(1, 2 ** Math.ceil(Math.log2(11 / unit)));
-  const named = step === 1;
-  for (let row = Math.ceil(view.row / step) * step; row < view.row + view.rows - 0.25; row += step) {
-    const words = named ? short(label(queryToken(row)), 12) : String(row);
+  const rows = places(view.row, view.rows, queries, down);
+  for (const row of rows.at) {
+    const words = rows.named ? short(label(queryToken(row)), 12) : String(row);
     labels.push(
-      `<text x="${GUTTER - 6}" y="${top + (row - view.row + 0.5) * unit}" text-anchor="end" dominant-baseline="central">${escaped(words)}</text>`,
+      `<text x="${GUTTER - 6}" y="${top + (row - view.row + 0.5) * down}" text-anchor="end" dominant-baseline="central">${escaped(words)}</text>`,
     );
   }
-  for (let column = Math.ceil(view.column / step) * step; column < view.column + view.columns - 0.25; column += step) {
-    const words = named ? short(label(keyToken(column)), 12) : String(column);
-    const x = GUTTER + (column - view.column + 0.5) * unit;
+  const columns = places(view.column, view.columns, keys, right);
+  for (const column of columns.at) {
+    const words = columns.named ? short(label(keyToken(column)), 12) : String(column);
+    const x = GUTTER + (column - view.column + 0.5) * right;
     labels.push(
       `<text transform="translate(${x} ${top - 6}) rotate(-90)" dominant-baseline="central">${escaped(words)}</text>`,
     );
@@ -71,12 +75,21 @@ function one({ title, tile, view, queryToken, keyToken }: Figure, text: string, 
   return (
     `<text x="${GUTTER}" y="20" font-size="14" font-weight="600" fill="${text}">${escaped(title)}</text>` +
     `<clipPath id="${clip}"><rect x="${GUTTER}" y="${top}" width="${width}" height="${height}"/></clipPath>` +
-    `<image clip-path="url(#${clip})" x="${GUTTER + (tile.columns[0] - view.column) * unit}" y="${top + (tile.rows[0] - view.row) * unit}" ` +
-    `width="${(tile.columns[1] - tile.columns[0]) * unit}" height="${(tile.rows[1] - tile.rows[0]) * unit}" ` +
+    `<image clip-path="url(#${clip})" x="${GUTTER + (tile.columns[0] - view.column) * right}" y="${top + (tile.rows[0] - view.row) * down}" ` +
+    `width="${(tile.columns[1] - tile.columns[0]) * right}" height="${(tile.rows[1] - tile.rows[0]) * down}" ` +
     `preserveAspectRatio="none" style="image-rendering:pixelated" href="${image.toDataURL()}"/>` +
     `<g fill="${text}">${labels.join("")}</g>${legend.join("")}${numbers.join("")}` +
     `<text x="${GUTTER + 262}" y="${top + height + 23}" fill="${quiet}">of a query’s attention</text>`
   );
+}
+
+/** Which queries or keys get a label, of those that there are: every one, by its name, or some. */
+function places(first: number, count: number, length: number, size: number): { named: boolean; at: number[] } {
+  const step = Math.max(1, 2 ** Math.ceil(Math.log2(11 / size)));
+  const at: number[] = [];
+  const end = Math.min(length, first + count - 0.25);
+  for (let place = Math.ceil(first / step) * step; place < end; place += step) at.push(place);
+  return { named: step === 1, at };
 }
 
 function escaped(text: string): string {

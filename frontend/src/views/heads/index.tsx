@@ -8,10 +8,10 @@ import { scale } from "../../shared/scale";
 import { Shell } from "../../shared/shell";
 import type { Tile } from "../../source";
 import type { ViewProps } from "../registry";
-import type { HeadsData } from "./data";
+import { isFew, type HeadsData } from "./data";
 import { save, toPng, toSvg } from "./figure";
 import { layerName, Overview, score, type Chosen } from "./overview";
-import { HeadText, isFew, matches, NOTHING, Panel, tokenOf } from "./panel";
+import { HeadText, matches, NOTHING, Panel, tokenOf } from "./panel";
 
 const KEYS: [string, string][] = [
   ["arrows", "Go from head to head, cell to cell, or token to token, wherever the focus is"],
@@ -75,6 +75,10 @@ export function Heads({ head, source }: ViewProps) {
       } else {
         second.value = partner(data, first.value);
         focused.value = 1;
+        const other = data.layers[second.value.layer]!;
+        if (other.queries !== layer.queries || other.keys !== layer.keys) {
+          viewport.value = whole(Math.max(layer.queries, other.queries), Math.max(layer.keys, other.keys));
+        }
       }
     });
   };
@@ -98,7 +102,7 @@ export function Heads({ head, source }: ViewProps) {
     const figures = panels.flatMap((each, place) => {
       const tile = drawn[place]!.value;
       const layer = data.layers[each.layer]!;
-      return tile
+      return tile?.values.length
         ? [
             {
               title: `Layer ${layerName(data, each.layer)}, head ${each.head}`,
@@ -240,8 +244,13 @@ function interesting(data: HeadsData): Chosen {
 /** Whom a head is compared with at first: the same head of the other run, or the next one. */
 function partner(data: HeadsData, chosen: Chosen): Chosen {
   const { run, name } = data.layers[chosen.layer]!;
-  const place = data.layers.findIndex((each) => each.run !== run && each.name === name);
-  return place >= 0 ? { layer: place, head: chosen.head } : next(data, chosen, 1);
+  const others = data.layers.flatMap((each, place) => (each.run === run ? [] : [place]));
+  if (!others.length) return next(data, chosen, 1);
+  // Another model calls its layers otherwise, and may have fewer of them, and of heads.
+  const within = chosen.layer - data.layers.findIndex((each) => each.run === run);
+  const named = others.find((place) => data.layers[place]!.name === name);
+  const layer = named ?? others[Math.min(within, others.length - 1)]!;
+  return { layer, head: Math.min(chosen.head, data.layers[layer]!.heads - 1) };
 }
 
 function next(data: HeadsData, { layer, head }: Chosen, step: 1 | -1): Chosen {

@@ -4,7 +4,7 @@ import type { ReadonlySignal } from "@preact/signals";
 import type { Source, TokenNumbers } from "../../source";
 import { label, short } from "../../shared/labels";
 import type { Point } from "../../shared/map";
-import { number, percent } from "../../shared/scale";
+import { percent, quantity } from "../../shared/scale";
 import { ofHead, strongest, type HeadMap, type Link } from "./data";
 
 const SHOWN = 6;
@@ -55,18 +55,24 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
               title={`${tokenName(queryToken, query)} looks at`}
               links={looksAt ? exactLinks(looksAt, (at, weight) => ({ query, key: at, weight })) : map.looksAt(query, SHOWN)}
               token={(link) => tokenName(keyToken, link.key)}
-              empty={looksAt || map.codes || map.linkKeys.length ? "nothing" : "not kept to the single token"}
+              empty={
+                Number.isNaN(all?.max[query])
+                  ? "Its weights are no numbers."
+                  : looksAt || map.codes || map.linkKeys.length
+                    ? "nothing"
+                    : "not kept to the single token"
+              }
             />
           )}
           {query !== null && all && (
             <dl class="ch-facts">
               <div>
                 <dt>entropy</dt>
-                <dd>{number(all.entropy[query]!)} nats</dd>
+                <dd>{quantity(all.entropy[query]!, "nats")}</dd>
               </div>
               <div>
                 <dt>mean distance</dt>
-                <dd>{number(all.distance[query]!)} tokens</dd>
+                <dd>{quantity(all.distance[query]!, "tokens")}</dd>
               </div>
               <div>
                 <dt>largest weight</dt>
@@ -86,7 +92,7 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
             <dl class="ch-facts">
               <div>
                 <dt>received</dt>
-                <dd title="1 is the whole attention of one query">{number(all.received[key]!)} queries</dd>
+                <dd title="1 is the whole attention of one query">{quantity(all.received[key]!, "queries")}</dd>
               </div>
             </dl>
           )}
@@ -170,9 +176,12 @@ interface MostProps {
 
 function MostReceived({ all, map, keyToken, onPin }: MostProps) {
   if (!all) return <section />;
-  const total = all.received.reduce((sum, each) => sum + each, 0) || 1;
+  const total = all.received.reduce((sum, each) => sum + each, 0);
+  if (Number.isNaN(total)) {
+    return <p class="ch-remark">Some weights of this head are no numbers, so that it has no shares. Point at the map.</p>;
+  }
   const group = map.layer.heads / map.layer.kv_heads;
-  const found = strongest(10, all.received.length, (key) => all.received[key]! / total);
+  const found = strongest(10, all.received.length, (key) => all.received[key]! / (total || 1));
   return (
     <section>
       <h3>Most received</h3>

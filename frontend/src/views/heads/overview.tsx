@@ -41,6 +41,21 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
     ? data.layers.map((_, place) => every.filter((each) => each.layer === place))
     : chunks(shown.value, most);
 
+  // Only the grid is scrolled for the head that is looked at.
+  const { layer, head } = chosen.value;
+  useEffect(() => {
+    const box = grid.current!;
+    const small = box.querySelector(`[data-head="${layer}/${head}"]`);
+    if (!small) return;
+    const [seen, own] = [box.getBoundingClientRect(), small.getBoundingClientRect()];
+    if (own.top < seen.top || own.bottom > seen.bottom) {
+      box.scrollTop += own.top - seen.top - (seen.height - own.height) / 2;
+    }
+    if (own.left < seen.left || own.right > seen.right) {
+      box.scrollLeft += own.left - seen.left - (seen.width - own.width) / 2;
+    }
+  }, [layer, head, order.value, only.value]);
+
   const go = (down: number, right: number) => {
     const places = lines.flatMap((line, row) => line.map((each, column) => ({ ...each, at: row, column })));
     const now = places.find((each) => each.layer === chosen.value.layer && each.head === chosen.value.head);
@@ -132,7 +147,7 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
         ))}
       </div>
       <p class="ch-remark">
-        {shown.value.length === every.length ? `${every.length} heads` : `${shown.value.length} of ${every.length} heads`}
+        {shown.value.length === every.length ? `${every.length} ${every.length === 1 ? "head" : "heads"}` : `${shown.value.length} of ${every.length} heads`}
         {runs ? `, ${data.runs.length} runs` : ""}. Each map up to its own largest value, by the square root.
       </p>
     </section>

@@ -6,7 +6,7 @@ import { label, short } from "../../shared/labels";
 import { HeatMap, including, moved, whole, type Point, type Viewport } from "../../shared/map";
 import { number, percent } from "../../shared/scale";
 import { Legend } from "../../shared/legend";
-import { ROLES, type HeadMap, type HeadsData, type LayerData } from "./data";
+import { isFew, ROLES, type HeadMap, type HeadsData, type LayerData } from "./data";
 import { layerName, score, type Chosen } from "./overview";
 import { Numbers } from "./numbers";
 import { Texts, type Side } from "./text";
@@ -56,11 +56,6 @@ function useHeadMap(source: Source, data: HeadsData, { layer, head }: Chosen): [
     };
   }, [layer, head, source]);
   return [map && map.layer === about && map.head === head ? map : null, failed];
-}
-
-/** A text of so few tokens stands above the map, with arcs between them. */
-export function isFew(layer: LayerData): boolean {
-  return layer.queries <= 80 && layer.keys <= 80;
 }
 
 /** What is pointed at, or else pinned, as far as the layer has it. */
@@ -155,7 +150,7 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
             onPin={(point) => pin(point, layer, shared)}
             drawn={drawn}
             version={`${chosen.layer}/${chosen.head}/${source.changed?.value ?? 0}`}
-            words={(point, tile) => words(point, tile, ready, layer, queryToken, keyToken)}
+            words={(point, tile) => words(inside(point, layer), tile, ready, layer, queryToken, keyToken)}
           />
           <div class="ch-under">
             <Legend top={drawn.value?.top ?? 0} unit="of a query’s attention" />

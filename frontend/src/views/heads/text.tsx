@@ -6,7 +6,7 @@ import { label } from "../../shared/labels";
 import type { Point } from "../../shared/map";
 import { placeOf, scale } from "../../shared/scale";
 import { theme } from "../../shared/theme";
-import type { HeadMap, Link } from "./data";
+import { isFew, type HeadMap, type Link } from "./data";
 
 /** So many tokens are in the page at a time. */
 const WINDOW = 600;
@@ -54,7 +54,7 @@ export function Texts({ sides, map, active, found, onHover, onPin }: TextsProps)
     ].filter((link) => link.weight >= 0.02);
     setLinks(arcs);
   });
-  const few = map !== null && map.layer.queries <= 80;
+  const few = map !== null && isFew(map.layer);
   const idle = active.value.query === null && active.value.key === null;
   const drawn = idle && few ? map.strongest(Math.min(40, map.layer.queries * 2)).filter((link) => link.weight > 0.15) : links;
   return (

@@ -104,12 +104,23 @@ function named(step: StepData) {
   return { name: step.name, formula: step.formula, shape: step.shape };
 }
 
+/** Characters for which a cell has room. */
+const MOST_OF_CELL = 8;
+
 /** A number to four places, as Python's `print(trace)` has it. */
 export function number(value: number): string {
   if (value === -Infinity) return "−∞";
   if (value === Infinity) return "∞";
   if (Number.isNaN(value)) return "nan";
   return value.toFixed(4).replace("-", "−");
+}
+
+/** A number that fits into a cell: digits that are cut off would make another number of it. */
+export function cellNumber(value: number): string {
+  if (!Number.isFinite(value)) return number(value);
+  const texts = [4, 3, 2, 1, 0].map((places) => value.toFixed(places));
+  const text = texts.find((each) => each.length <= MOST_OF_CELL) ?? value.toExponential(1);
+  return text.replaceAll("-", "−").replace("e+", "e");
 }
 
 /** The same as a factor: in brackets where it is negative. */

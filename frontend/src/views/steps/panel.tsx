@@ -4,7 +4,7 @@ import { memo } from "preact/compat";
 import { cssOf, ramp } from "../../shared/colour";
 import { theme, type Theme } from "../../shared/theme";
 import type { Origin } from "./arithmetic";
-import { number, type Stage, type TraceData } from "./model";
+import { cellNumber, type Stage, type TraceData } from "./model";
 import { NUMBERS, TOKENS, type State } from "./state";
 import type { ReadonlySignal } from "@preact/signals";
 
@@ -140,7 +140,7 @@ const Table = memo(({ stage, data, masked, row, rows, column, columns, theme }: 
               const hidden = MASKED.has(stage.name) && isHidden(stage, masked, data, r, c);
               return (
                 <td key={c} class={hidden ? "ch-st-hidden" : undefined} style={hidden ? undefined : paint(stage, value, theme)}>
-                  {number(value)}
+                  {cellNumber(value)}
                 </td>
               );
             })}

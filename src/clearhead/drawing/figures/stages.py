@@ -33,6 +33,8 @@ ACROSS = 12.0
 
 WRITTEN = 0.33
 """A number is written into a cell of so many inches or more."""
+LETTERS_OF_CELL = 6
+"""What such a cell has room for."""
 HATCH = "#C0C0C0"
 TOKENS_OF = {
     "query_len": "queries",
@@ -176,14 +178,17 @@ def _draw(
 
 
 def _written(value: float) -> str:
-    """A number to two places.
+    """A number to two places, or as many as a cell has room for.
 
     Example:
-        >>> _written(-0.001), _written(-1.0)
-        ('0.00', '−1.00')
+        >>> _written(-0.001), _written(-1.0), _written(-1234.5), _written(1.2e11)
+        ('0.00', '−1.00', '−1234', '1e11')
     """
-    text = f"{value:.2f}"
-    return text.removeprefix("-") if text == "-0.00" else text.replace("-", "−")
+    texts = [f"{value:.{places}f}" for places in (2, 1, 0)]
+    text = next((each for each in texts if len(each) <= LETTERS_OF_CELL), f"{value:.0e}")
+    if text == "-0.00":
+        return "0.00"
+    return text.replace("e+", "e").replace("-", "−")
 
 
 def _label(axes: Axes, trace: Trace, step: Step, *, rows: bool) -> None:
