@@ -1234,7 +1234,7 @@ def test_numbers_that_have_no_place() -> None:
 
 def test_projections_that_parameters_do_not_tell() -> None:
     layer = fits()
-    layer.output_projection = nn.Identity()
+    layer.add_module("output_projection", nn.Identity())
     cannot_write(
         layer,
         NanoGPT(bias=True, causal=True),

@@ -40,7 +40,7 @@ def test_layers_of_clearhead() -> None:
     assert sizes_of(nn.Sequential(nn.Linear(3, 3), layer)) == [
         Sizes("1", 6, 2, 5, 0, torch.float64)
     ]
-    layer.query_projection = nn.Sequential(layer.query_projection)
+    layer.add_module("query_projection", nn.Sequential(layer.query_projection))
     assert sizes_of(layer) == [Sizes("", 6, 2, 5, 0, torch.float64)]
 
 
