@@ -26,6 +26,9 @@ from clearhead.masks.dense import dense
 from clearhead.masks.full import Full
 from clearhead.shapes import KEY_AXES, QUERY_AXES, VALUE_AXES, check_tensor, named
 
+# New in PyTorch 2.7.
+is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -101,6 +104,20 @@ class Problem(NamedTuple):
         given = (self.query, self.key, self.value, self.sinks, numbers)
         return all(each is None or (is_plain(each) and not each.is_meta) for each in given)
 
+    def is_one_graph(self, numbers: int, most: int) -> bool:
+        """Whether all queries are taken at once because portions of them would be unrolled: the
+        compiler would make a graph for each length, and an exported one would fit one length only.
+
+        Args:
+            numbers: how many there are at a time then.
+            most: how many there may be where autograd does not keep those of all portions anyhow.
+        """
+        if not torch.compiler.is_compiling():
+            return False
+        given = (self.query, self.key, self.value)
+        kept = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+        return is_exporting() or kept or numbers <= most
+
     def restore(self, tensor: Tensor) -> Tensor:
         """Give a result as many dimensions as the user's query had."""
         return tensor if self.dims == 4 else tensor.reshape(tensor.shape[4 - self.dims :])
@@ -110,8 +127,8 @@ class Problem(NamedTuple):
         if self.mask is None:
             return None
         return self.mask.block(
-            queries or slice(0, self.query_len),
-            keys or slice(0, self.kv_len),
+            slice(0, self.query_len) if queries is None else queries,
+            slice(0, self.kv_len) if keys is None else keys,
             self.query_len,
             self.kv_len,
             self.device,
@@ -122,8 +139,8 @@ class Problem(NamedTuple):
         if self.bias is None:
             return None
         return self.bias.block(
-            queries or slice(0, self.query_len),
-            keys or slice(0, self.kv_len),
+            slice(0, self.query_len) if queries is None else queries,
+            slice(0, self.kv_len) if keys is None else keys,
             self.query_len,
             self.kv_len,
             self.device,
