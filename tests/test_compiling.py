@@ -140,6 +140,25 @@ def test_texts_of_any_length_are_few_graphs(name: str, with_gradients: bool) -> 
     assert counter.frame_count <= 3
 
 
+# PyTorch makes its derivatives of derivatives by what it has called deprecated.
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_hessian() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2, mask=ch.causal()).double()
+    x = torch.randn(1, 3, 8).double()
+
+    def loss(x: Tensor) -> Tensor:
+        return layer(x).square().sum()
+
+    def gradient(x: Tensor) -> Tensor:
+        (found,) = torch.autograd.grad(loss(leaf := x.clone().requires_grad_()), leaf)
+        return found
+
+    step = torch.randn_like(x) * 1e-5
+    change = gradient(x + step) - gradient(x - step)
+    hessian = torch.func.hessian(loss)(x)
+    torch.testing.assert_close((hessian * 2 * step).sum((3, 4, 5)), change, rtol=1e-4, atol=1e-9)
+
+
 @pytest.mark.filterwarnings("ignore:Using `torch.compile")
 @pytest.mark.parametrize("before", [False, True], ids=["compiled inside", "compiled before"])
 def test_a_compiled_model_runs_as_if_nobody_watched(before: bool) -> None:

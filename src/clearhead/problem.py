@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 
 from clearhead.biases import Bias, as_bias
@@ -94,7 +94,7 @@ class Problem(NamedTuple):
             return False
         numbers = None if self.bias is None else self.bias.numbers
         given = (self.query, self.key, self.value, self.sinks, numbers)
-        return any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in given)
+        return any(t is not None and _has_tangent(t) for t in given)
 
     @property
     def readable(self) -> bool:
@@ -160,6 +160,15 @@ class Problem(NamedTuple):
         options += ["sinks"] if self.sinks is not None else []
         options += [f"dropout={self.dropout:g}"] if self.dropout is not None else []
         return "\n".join([*lines, ", ".join(options)])
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    """Whether a tensor has one, or may have: a transformation of torch.func around another one, as
+    for a Hessian, does not show what is inside."""
+    if forward_ad.unpack_dual(tensor).tangent is not None:
+        return True
+    within = get_unwrapped(tensor) if is_functorch_wrapped_tensor(tensor) else tensor
+    return within is not tensor and is_functorch_wrapped_tensor(within)
 
 
 def is_plain(tensor: Tensor) -> bool:
