@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 import clearhead as ch
 from tests.kernels.definition import draw, outcome
@@ -97,12 +98,65 @@ def test_a_layer_as_one_graph(mask: ch.Mask | None) -> None:
         torch.testing.assert_close(tensor, expected[of], msg=lambda text, of=of: f"{of}: {text}")
 
 
-def test_an_exported_layer_fits_any_batch() -> None:
-    layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
-    sizes = {"x": {0: torch.export.Dim("batch")}}
-    exported = torch.export.export(layer, (torch.randn(2, 5, 8),), dynamic_shapes=sizes).module()
-    x = torch.randn(3, 5, 8)
-    torch.testing.assert_close(exported(x), layer(x))
+OF_ANY_LENGTH: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"mask": ch.causal()},
+    "window": {"mask": ch.causal() & ch.sliding_window(left=3), "parts": [ch.layers.Rotary(4)]},
+    "prefix": {"mask": ch.causal() | ch.prefix(2)},
+    "softcap": {"parts": [ch.layers.Softcap(3.0)]},
+    "relative": {"mask": ch.causal(), "parts": [ch.layers.RelativeBias(2)]},
+    "alibi, sinks": {"parts": [ch.layers.ScoreBias(ch.alibi(2)), ch.layers.Sinks(2)]},
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("with_gradients", [True, False])
+@pytest.mark.parametrize("name", OF_ANY_LENGTH)
+def test_an_exported_layer_fits_any_batch_and_any_length(name: str, with_gradients: bool) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, **OF_ANY_LENGTH[name])
+    sizes = {"x": {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", min=2)}}
+    with torch.set_grad_enabled(with_gradients):
+        exported = torch.export.export(layer, (torch.randn(2, 5, 8),), dynamic_shapes=sizes)
+        for batch, tokens in ((3, 5), (2, 11), (5, 2)):
+            x = torch.randn(batch, tokens, 8)
+            torch.testing.assert_close(exported.module()(x), layer(x))
+
+
+# The compiler makes an instance of an autograd function.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("with_gradients", [True, False])
+@pytest.mark.parametrize("name", OF_ANY_LENGTH)
+def test_texts_of_any_length_are_few_graphs(name: str, with_gradients: bool) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, **OF_ANY_LENGTH[name])
+    counter = CompileCounter()
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend=counter)
+    with torch.set_grad_enabled(with_gradients):
+        for batch, tokens in ((2, 5), (3, 7), (2, 11), (5, 13)):
+            x = torch.randn(batch, tokens, 8)
+            torch.testing.assert_close(compiled(x), layer(x))
+    # One for the first sizes, and at most two for all others.
+    assert counter.frame_count <= 3
+
+
+# PyTorch makes its derivatives of derivatives by what it has called deprecated.
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_hessian() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2, mask=ch.causal()).double()
+    x = torch.randn(1, 3, 8).double()
+
+    def loss(x: Tensor) -> Tensor:
+        return layer(x).square().sum()
+
+    def gradient(x: Tensor) -> Tensor:
+        (found,) = torch.autograd.grad(loss(leaf := x.clone().requires_grad_()), leaf)
+        return found
+
+    step = torch.randn_like(x) * 1e-5
+    change = gradient(x + step) - gradient(x - step)
+    hessian = torch.func.hessian(loss)(x)
+    torch.testing.assert_close((hessian * 2 * step).sum((3, 4, 5)), change, rtol=1e-4, atol=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore:Using `torch.compile")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 
 from clearhead.biases import Bias, as_bias
@@ -25,6 +25,9 @@ from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
 from clearhead.masks.full import Full
 from clearhead.shapes import KEY_AXES, QUERY_AXES, VALUE_AXES, check_tensor, named
+
+# New in PyTorch 2.7.
+is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -91,7 +94,7 @@ class Problem(NamedTuple):
             return False
         numbers = None if self.bias is None else self.bias.numbers
         given = (self.query, self.key, self.value, self.sinks, numbers)
-        return any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in given)
+        return any(t is not None and _has_tangent(t) for t in given)
 
     @property
     def readable(self) -> bool:
@@ -100,6 +103,20 @@ class Problem(NamedTuple):
         numbers = None if self.bias is None else self.bias.numbers
         given = (self.query, self.key, self.value, self.sinks, numbers)
         return all(each is None or (is_plain(each) and not each.is_meta) for each in given)
+
+    def is_one_graph(self, numbers: int, most: int) -> bool:
+        """Whether all queries are taken at once because portions of them would be unrolled: the
+        compiler would make a graph for each length, and an exported one would fit one length only.
+
+        Args:
+            numbers: how many there are at a time then.
+            most: how many there may be where autograd does not keep those of all portions anyhow.
+        """
+        if not torch.compiler.is_compiling():
+            return False
+        given = (self.query, self.key, self.value)
+        kept = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+        return is_exporting() or kept or numbers <= most
 
     def restore(self, tensor: Tensor) -> Tensor:
         """Give a result as many dimensions as the user's query had."""
@@ -110,8 +127,8 @@ class Problem(NamedTuple):
         if self.mask is None:
             return None
         return self.mask.block(
-            queries or slice(0, self.query_len),
-            keys or slice(0, self.kv_len),
+            slice(0, self.query_len) if queries is None else queries,
+            slice(0, self.kv_len) if keys is None else keys,
             self.query_len,
             self.kv_len,
             self.device,
@@ -122,8 +139,8 @@ class Problem(NamedTuple):
         if self.bias is None:
             return None
         return self.bias.block(
-            queries or slice(0, self.query_len),
-            keys or slice(0, self.kv_len),
+            slice(0, self.query_len) if queries is None else queries,
+            slice(0, self.kv_len) if keys is None else keys,
             self.query_len,
             self.kv_len,
             self.device,
@@ -143,6 +160,15 @@ class Problem(NamedTuple):
         options += ["sinks"] if self.sinks is not None else []
         options += [f"dropout={self.dropout:g}"] if self.dropout is not None else []
         return "\n".join([*lines, ", ".join(options)])
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    """Whether a tensor has one, or may have: a transformation of torch.func around another one, as
+    for a Hessian, does not show what is inside."""
+    if forward_ad.unpack_dual(tensor).tangent is not None:
+        return True
+    within = get_unwrapped(tensor) if is_functorch_wrapped_tensor(tensor) else tensor
+    return within is not tensor and is_functorch_wrapped_tensor(within)
 
 
 def is_plain(tensor: Tensor) -> bool:

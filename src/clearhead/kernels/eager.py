@@ -3,6 +3,8 @@
 Queries are taken in portions, so that without gradients the memory stays bounded.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -50,9 +52,8 @@ def logsumexp(problem: Problem) -> Tensor:
 
 def compute(problem: Problem, queries: slice | None = None) -> stages.Stages:
     """Every stage for some of the queries, or for all."""
-    queries = queries or slice(0, problem.query_len)
     return stages.compute(
-        problem.query[:, :, queries],
+        problem.query if queries is None else problem.query[:, :, queries],
         stages.repeated_heads(problem.key, problem.num_heads),
         stages.repeated_heads(problem.value, problem.num_heads),
         scale=problem.scale,
@@ -64,8 +65,12 @@ def compute(problem: Problem, queries: slice | None = None) -> stages.Stages:
     )
 
 
-def _portions(problem: Problem) -> list[slice]:
-    per_query = max(1, problem.batch * problem.num_heads * problem.kv_len)
+def _portions(problem: Problem) -> Sequence[slice | None]:
+    """Which queries are taken at a time; None is all of them."""
+    row = problem.batch * problem.num_heads * problem.kv_len
+    if problem.is_one_graph(row * problem.query_len, PORTION):
+        return [None]
+    per_query = max(1, row)
     portion = max(1, PORTION // per_query)
     starts = range(0, problem.query_len, portion) or [0]
     return [slice(start, min(start + portion, problem.query_len)) for start in starts]

@@ -47,6 +47,7 @@ class Piece(NamedTuple):
 ALL = slice(None)
 EVERYTHING = [Piece(ALL, ALL, ALL, causal=False, masked=False, whole=True)]
 EVERYTHING_CAUSAL = [Piece(ALL, ALL, ALL, causal=True, masked=False, whole=True)]
+EVERYTHING_MASKED = [Piece(ALL, ALL, ALL, causal=False, masked=True, whole=True)]
 
 
 def refusals(problem: Problem) -> list[str]:
@@ -84,8 +85,8 @@ def yields(problem: Problem) -> list[str]:
     if (
         problem.mask is None
         or problem.bias is not None
-        or problem.query_len * problem.kv_len < WORTH_SLICING
         or not _may_look(problem.query)
+        or problem.query_len * problem.kv_len < WORTH_SLICING
         or not _has_gradient(problem)
     ):
         return []
@@ -229,16 +230,17 @@ def _end_of_run(steps: Tensor, turns: Tensor, first: int) -> int:
 
 def _portions(problem: Problem, spans: Spans | None) -> list[Piece]:
     """Portions of queries, each with the keys that they see and their part of the mask."""
+    per_query = max(1, _masks(problem) * problem.kv_len)
+    if problem.is_one_graph(per_query * problem.query_len, MASK_PORTION):
+        return EVERYTHING_MASKED
     everything = slice(0, problem.batch)
-    whole = Piece(everything, slice(0, problem.query_len), slice(0, problem.kv_len), False, True)
-    per_query = max(1, _mask_numbers(problem, whole) // problem.query_len)
     portion = max(16, MASK_PORTION // per_query)
     if spans is not None and problem.query_len > portion // 4:
         portion = min(portion, max(256, problem.query_len // 64))
     pieces = []
     for first in range(0, problem.query_len, portion):
         queries = slice(first, min(first + portion, problem.query_len))
-        keys = whole.keys
+        keys = slice(0, problem.kv_len)
         if spans is not None:
             start, stop = spans.start[:, queries], spans.stop[:, queries]
             used = stop > start
@@ -251,6 +253,24 @@ def _portions(problem: Problem, spans: Spans | None) -> list[Piece]:
 
 def _mask_numbers(problem: Problem, piece: Piece) -> int:
     """How many numbers the part of the mask and bias of a piece has."""
+    queries, keys = _lengths(problem, piece)
+    return _masks(problem) * queries * keys
+
+
+def _lengths(problem: Problem, piece: Piece) -> tuple[int, int]:
+    """How many queries and keys a piece has."""
+    if piece.whole:
+        return problem.query_len, problem.kv_len
+    return piece.queries.stop - piece.queries.start, piece.keys.stop - piece.keys.start
+
+
+def _place(piece: Piece) -> tuple[slice | None, slice | None]:
+    """The queries and keys of a piece; None for all."""
+    return (None, None) if piece.whole else (piece.queries, piece.keys)
+
+
+def _masks(problem: Problem) -> int:
+    """How many samples and heads have a mask or a bias of their own."""
     heads = 1
     batch = 1
     if problem.mask is not None:
@@ -259,14 +279,13 @@ def _mask_numbers(problem: Problem, piece: Piece) -> int:
         corner = problem.bias_block(slice(0, 1), slice(0, 1))
         assert corner is not None
         batch, heads = max(batch, corner.shape[0]), max(heads, corner.shape[1])
-    queries = piece.queries.stop - piece.queries.start
-    return batch * heads * queries * (piece.keys.stop - piece.keys.start)
+    return batch * heads
 
 
 def _run(
     problem: Problem, pieces: list[Piece], query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
-    if pieces[0].whole and problem.sinks is None:
+    if pieces[0].whole and not pieces[0].masked and problem.sinks is None:
         return _fused(problem, query, key, value, None, pieces[0].causal)
     if len(pieces) == 1 or not _may_look(query) or _has_gradient(problem):
         parts = [_run_piece(problem, piece, query, key, value) for piece in pieces]
@@ -386,15 +405,13 @@ def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | 
     """
     if not piece.masked:
         return None, None
-    visible = problem.visible(piece.queries, piece.keys)
-    added = problem.bias_block(piece.queries, piece.keys)
+    visible, added = problem.visible(*_place(piece)), problem.bias_block(*_place(piece))
     if added is None:
         assert visible is not None
         seen = visible.any(dim=-1, keepdim=True)
         return (visible, None) if _all_seen(problem, seen) else (visible | ~seen, seen)
     assert problem.bias is not None
-    queries = len(range(*piece.queries.indices(problem.query_len)))
-    keys = len(range(*piece.keys.indices(problem.kv_len)))
+    queries, keys = _lengths(problem, piece)
     added = _in_precision(problem, added).expand(-1, -1, queries, keys)
     if visible is not None:
         added = torch.where(visible, added, -torch.inf)
@@ -464,9 +481,9 @@ def _seen_of(problem: Problem, piece: Piece, marks: Tensor) -> Tensor:
     marks = marks[piece.rows, :, piece.keys]
     if piece.causal:
         return marks.cumsum(dim=2)
-    visible = problem.visible(piece.queries, piece.keys) if piece.masked else None
+    visible = problem.visible(*_place(piece)) if piece.masked else None
     if visible is None:
-        queries = len(range(*piece.queries.indices(problem.query_len)))
+        queries, _ = _lengths(problem, piece)
         return marks.sum(dim=2, keepdim=True).expand(-1, -1, queries, -1)
     return visible.float() @ marks
 
