@@ -68,6 +68,24 @@ class Plan:
         return "\n".join(lines)
 
 
+def named(kernel: str) -> Kernel | None:
+    """The kernel of a name; None for "auto".
+
+    Raises:
+        ArgumentError: code `kernel.name`, if there is none of that name.
+    """
+    if isinstance(kernel, str) and kernel == "auto":
+        return None
+    by_name = {each.NAME: each for each in KERNELS}
+    found = by_name.get(kernel) if isinstance(kernel, str) else None
+    if found is None:
+        names = ", ".join(f'"{each.NAME}"' for each in KERNELS)
+        raise ArgumentError(
+            "kernel.name", f'kernel must be "auto" or one of {names}; got {kernel!r}.'
+        )
+    return found
+
+
 def choose(problem: Problem, kernel: str = "auto") -> Kernel:
     """The kernel for a problem: the first that can, or the one asked for by name.
 
@@ -75,16 +93,10 @@ def choose(problem: Problem, kernel: str = "auto") -> Kernel:
         UnsupportedError: code `kernel.refused`, if the one asked for cannot run the problem.
         ArgumentError: code `kernel.name`, if there is none of that name.
     """
-    if isinstance(kernel, str) and kernel == "auto":
+    chosen = named(kernel)
+    if chosen is None:
         return next(
             each for each in KERNELS if not each.refusals(problem) and not each.yields(problem)
-        )
-    by_name = {each.NAME: each for each in KERNELS}
-    chosen = by_name.get(kernel) if isinstance(kernel, str) else None
-    if chosen is None:
-        names = ", ".join(f'"{each.NAME}"' for each in KERNELS)
-        raise ArgumentError(
-            "kernel.name", f'kernel must be "auto" or one of {names}; got {kernel!r}.'
         )
     reasons = chosen.refusals(problem)
     if reasons:

@@ -22,7 +22,7 @@ from clearhead.layers.parts import Part, check_parts, options_of
 from clearhead.masks.base import Mask
 from clearhead.masks.given import as_mask, both
 from clearhead.matrix import AttentionMatrix, matrix_of
-from clearhead.planning import Plan, plan_for, run
+from clearhead.planning import Plan, named, plan_for, run
 from clearhead.problem import Problem, pose, under_autocast
 from clearhead.shapes import check_tensor
 
@@ -132,6 +132,7 @@ class LatentAttention(nn.Module):
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         cache: Cache | None = None,
+        kernel: str = "auto",
     ) -> Tensor:
         """Attend from x to itself, and to what a cache holds.
 
@@ -140,12 +141,14 @@ class LatentAttention(nn.Module):
         Returns:
             (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
         """
+        named(kernel)
         nested = packed(x, valid=valid, cache=cache)
         with taken_back(cache):
             problem, absorbed = self._pose(x, mask, valid, cache, nested)
+            attended = run(problem, kernel)
         if nested is not None:
-            return nested.like_it(self._join(run(problem), nested.tokens, absorbed))
-        output = self._join(run(problem), x, absorbed)
+            return nested.like_it(self._join(attended, nested.tokens, absorbed))
+        output = self._join(attended, x, absorbed)
         return output if x.ndim == 3 else output[0]
 
     def weights(
@@ -172,10 +175,11 @@ class LatentAttention(nn.Module):
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         cache: Cache | None = None,
+        kernel: str = "auto",
     ) -> Plan:
         """The kernel that `forward` would use for these arguments, and why not the others."""
         nested = packed(x, valid=valid, cache=cache)
-        return plan_for(self._pose(x, mask, valid, copy.deepcopy(cache), nested)[0])
+        return plan_for(self._pose(x, mask, valid, copy.deepcopy(cache), nested)[0], kernel)
 
     def extra_repr(self) -> str:
         text = (

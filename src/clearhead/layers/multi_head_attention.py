@@ -32,7 +32,7 @@ from clearhead.layers.parts import Part, check_parts, options_of
 from clearhead.masks.base import Mask
 from clearhead.masks.given import as_mask, both
 from clearhead.matrix import AttentionMatrix, matrix_of
-from clearhead.planning import Plan, plan_for, run
+from clearhead.planning import Plan, named, plan_for, run
 from clearhead.problem import Problem, pose, under_autocast
 from clearhead.shapes import check_tensor
 
@@ -143,6 +143,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         cache: Cache | None = None,
+        kernel: str = "auto",
     ) -> Tensor:
         """Attend from x to itself, or to a context.
 
@@ -161,6 +162,8 @@ class MultiHeadAttention(nn.Module):
                 are counted from 0.
             cache: keys and values of the tokens before, of this layer only; see
                 `clearhead.layers.Cache`.
+            kernel: "auto", or the name of one, as of `attend`: "eager" has derivatives of any
+                order, and "flex" compiles.
 
         Returns:
             (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
@@ -174,7 +177,8 @@ class MultiHeadAttention(nn.Module):
                 ones; `layer.cache-context`, for a cache that was filled with another context;
                 `layer.cache-window`, for a `SlidingCache` of a context.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
-                where those of the cache are not tokens in order.
+                where those of the cache are not tokens in order; `kernel.refused`, if the kernel
+                asked for cannot run this.
 
         Example:
             >>> import torch, clearhead as ch
@@ -185,12 +189,16 @@ class MultiHeadAttention(nn.Module):
             ...     torch.allclose(torch.cat(steps, dim=1), layer(x), atol=1e-6)
             True
         """
+        named(kernel)
+        mask = both(self.mask, as_mask(mask))
         nested = packed(x, context=context, valid=valid, cache=cache)
         if nested is not None:
-            problem = self._pose_packed(nested, both(self.mask, as_mask(mask)))
-            return nested.like_it(self.join(run(problem), nested.tokens))
-        problem = self.pose(x, context, mask=mask, valid=valid, cache=cache)
-        output = self.join(run(problem), x)
+            problem = self._pose_packed(nested, mask)
+            return nested.like_it(self.join(run(problem, kernel), nested.tokens))
+        self._check_call(x, context, mask, valid, cache)
+        with taken_back(cache):
+            attended = run(self._pose(x, context, mask, valid, cache), kernel)
+        output = self.join(attended, x)
         return output if x.ndim == 3 else output[0]
 
     def pose(
@@ -271,10 +279,11 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         cache: Cache | None = None,
+        kernel: str = "auto",
     ) -> Plan:
         """The kernel that `forward` would use for these arguments, and why not the others."""
         posed = self.pose(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
-        return plan_for(posed)
+        return plan_for(posed, kernel)
 
     @classmethod
     def from_torch(
