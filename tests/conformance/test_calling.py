@@ -86,6 +86,9 @@ def test_a_mask_that_is_not_handed_over_is_asked_for_and_is_no_mistake():
     assert ch.check(lambda x: layer(x, mask=future), takes="x", causal=True).ok
     inverted = ch.check(lambda x: layer(x, mask=~future), takes="x", causal=True)
     assert inverted.findings[0].code == "mask.inverted"
+    # Who says that it is causal hides the future by itself.
+    layer.is_causal = True
+    assert ch.check(layer, takes="x", causal=True).findings[0].code == "mask.missing"
 
 
 @dataclass
