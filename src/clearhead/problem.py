@@ -24,7 +24,7 @@ from clearhead.errors import (
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
 from clearhead.masks.full import Full
-from clearhead.shapes import KEY_AXES, QUERY_AXES, VALUE_AXES, check_tensor, named
+from clearhead.shapes import KEY_AXES, QUERY_AXES, VALUE_AXES, check_tensor, is_autocast, named
 
 # New in PyTorch 2.7.
 is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
@@ -215,9 +215,7 @@ def pose(
     check_tensor("key", key)
     check_tensor("value", value)
     dims = query.ndim
-    device_type = "cpu" if query.is_cpu else query.device.type
-    if device_type != "meta" and torch.is_autocast_enabled(device_type):
-        query, key, value = under_autocast(query, key, value)
+    query, key, value = under_autocast(query, key, value)
     if dims != 4 or key.ndim != 4 or value.ndim != 4:
         query, key, value = _four_dimensions(query, key, value)
     batch, num_heads, query_len, head_dim = query.shape
@@ -304,12 +302,11 @@ def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
         ...     under_autocast(torch.ones(1))
         (tensor([1.], dtype=torch.bfloat16),)
     """
-    device = tensors[0].device.type
-    if device == "meta" or not torch.is_autocast_enabled(device):
+    if not is_autocast(tensors[0]):
         return tensors
     if any(each.dtype == torch.float64 or not each.is_floating_point() for each in tensors):
         return tensors
-    target = torch.get_autocast_dtype(device)
+    target = torch.get_autocast_dtype(tensors[0].device.type)
     return tuple(each.to(target) for each in tensors)
 
 

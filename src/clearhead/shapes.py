@@ -73,6 +73,19 @@ def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> 
         )
 
 
+def is_autocast(tensor: Tensor) -> bool:
+    """Whether autocast is on where a tensor is; of the meta device it knows nothing.
+
+    Example:
+        >>> with torch.autocast("cpu", torch.bfloat16):
+        ...     is_autocast(torch.ones(1)), is_autocast(torch.ones(1, device="meta"))
+        (True, False)
+    """
+    # The name of a device is made anew each time that it is asked for.
+    device = "cpu" if tensor.is_cpu else tensor.device.type
+    return device != "meta" and torch.is_autocast_enabled(device)
+
+
 def whole(value: object) -> int | None:
     """The int that a whole number is, one of numpy's included; None for all else, as for a bool."""
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None

@@ -17,6 +17,7 @@ from clearhead import stages
 from clearhead.biases import Alibi, DenseBias, Relative
 from clearhead.masks.spans import Spans
 from clearhead.problem import Problem
+from clearhead.shapes import is_autocast
 from clearhead.statistics import Chunk, Statistic
 
 HIDDEN = -1e30
@@ -63,9 +64,8 @@ def sweep(
         statistics: who wants to see the weights; they are told of chunks in this order.
         progress: told after each chunk which share of the work is done, 0 to 1.
     """
-    device = problem.device.type
-    lowered = device != "meta" and torch.is_autocast_enabled(device)
-    quiet = torch.autocast(device, enabled=False) if lowered else nullcontext()
+    lowered = is_autocast(problem.query)
+    quiet = torch.autocast(problem.device.type, enabled=False) if lowered else nullcontext()
     with torch.no_grad(), quiet:
         _sweep(problem, statistics, progress)
 

@@ -22,6 +22,7 @@ from clearhead.errors import UnsupportedError
 from clearhead.masks.base import Mask
 from clearhead.masks.spans import Spans
 from clearhead.problem import Problem
+from clearhead.shapes import is_autocast
 from clearhead.words import bytes_in_words
 
 _softmax_backward = torch.ops.aten._softmax_backward_data.out
@@ -176,7 +177,7 @@ def logsumexp(problem: Problem) -> Tensor:
 
 def _without_autocast(problem: Problem, compute: Any) -> Tensor:
     # The tensors have been brought to their precision; sums are not to be lowered.
-    if not torch.is_autocast_enabled(problem.device.type):
+    if not is_autocast(problem.query):
         return compute(problem)
     with torch.autocast(problem.device.type, enabled=False):
         return compute(problem)
@@ -818,7 +819,7 @@ class _Gradients(torch.autograd.Function):
     def forward(
         ctx: Any, work: Work, wanted: tuple[bool, ...], *tensors: Any
     ) -> tuple[Tensor | None, ...]:
-        if not torch.is_autocast_enabled(work.device.type):
+        if not is_autocast(tensors[0]):
             return _backward(work, wanted, *tensors)
         with torch.autocast(work.device.type, enabled=False):
             return _backward(work, wanted, *tensors)

@@ -17,6 +17,7 @@ from clearhead.errors import UnsupportedError
 from clearhead.masks.causal import Causal
 from clearhead.masks.spans import Spans
 from clearhead.problem import Problem, is_plain
+from clearhead.shapes import is_autocast
 from clearhead.words import bytes_in_words
 
 NAME = "fused"
@@ -128,10 +129,9 @@ def how(problem: Problem) -> str:
 def attend(problem: Problem) -> Tensor:
     """The context, (batch, num_heads, query_len, value_head_dim)."""
     query, key, value = problem.query, problem.key, problem.value
-    device = "cpu" if query.is_cpu else query.device.type
-    if device != "meta" and torch.is_autocast_enabled(device):
+    if is_autocast(query):
         # The tensors have been brought to their precision; a float32 bias keeps its own.
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(query.device.type, enabled=False):
             return attend(problem)
     if _has_gradient(problem) and is_plain(query):
         query, key, value = _FirstDerivatives.apply(query, key, value)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from clearhead.errors import ArgumentTypeError, DeviceError, DtypeError, ShapeError
+from clearhead.shapes import is_autocast
 
 
 def check_tensor(name: str, value: Any) -> None:
@@ -55,7 +55,7 @@ def check_tokens(
         )
     if like is None:
         return
-    if tokens.dtype != like.dtype and not torch.is_autocast_enabled(tokens.device.type):
+    if tokens.dtype != like.dtype and not is_autocast(tokens):
         raise DtypeError(
             "rung.dtype",
             f"{name} must have the dtype of the weights, {like.dtype}; got {tokens.dtype}.",

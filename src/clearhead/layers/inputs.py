@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import DeviceError, DtypeError
+from clearhead.shapes import is_autocast
 
 
 def is_plain(projection: nn.Module) -> bool:
@@ -44,13 +45,7 @@ def check_beside(name: str, tensor: Tensor, projection: nn.Module) -> None:
 
 def _is_cast(tensor: Tensor) -> bool:
     """Whether autocast brings the tensor to the precision of its products."""
-    device = tensor.device.type
-    return (
-        tensor.is_floating_point()
-        and tensor.dtype != torch.float64
-        and device != "meta"  # which autocast does not know
-        and torch.is_autocast_enabled(device)
-    )
+    return tensor.is_floating_point() and tensor.dtype != torch.float64 and is_autocast(tensor)
 
 
 def split_heads(projected: Tensor, num_heads: int) -> Tensor:
