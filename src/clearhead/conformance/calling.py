@@ -183,12 +183,15 @@ def _parameters(run: nn.Module) -> Mapping[str, inspect.Parameter]:
 
 
 def unfilled_mask(run: Any, takes: str) -> str | None:
-    """The parameter by which a causal mask could come, of a module that is called without one."""
+    """The parameter by which a causal mask could come, of a module that is called without one; not
+    of one that says of itself that it is causal."""
     if takes not in ("x", "x2d") or not isinstance(run, nn.Module):
         return None
-    names = _parameters(run)
     if isinstance(run, nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerEncoder):
         return None
+    if any(getattr(run, flag, None) is True for flag in ("causal", "is_causal")):
+        return None
+    names = _parameters(run)
     handed = {"attention_mask"} if "hidden_states" in names else set()
     masks = [name for name in names if "mask" in name and name not in handed]
     other = ("pad", "head_mask", "valid")

@@ -101,12 +101,9 @@ def _measured(
 
 
 def _refuse_without_mask(subject: Subject, measured: Dependency, contract: Contract) -> None:
-    """A module that would have hidden the future had it been told to is not called wrong, unless it
-    says of itself that it is causal."""
+    """A module that would have hidden the future had it been told to is not called wrong."""
     name = unfilled_mask(subject.run, subject.takes) if contract.causal else None
     if name is None or not measured.moves.all():
-        return
-    if any(getattr(subject.run, flag, None) is True for flag in ("causal", "is_causal")):
         return
     raise ModelError(
         "check.mask",
