@@ -68,7 +68,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def named(kernel: str) -> Kernel | None:
+def kernel_named(kernel: str) -> Kernel | None:
     """The kernel of a name; None for "auto".
 
     Raises:
@@ -93,7 +93,7 @@ def choose(problem: Problem, kernel: str = "auto") -> Kernel:
         UnsupportedError: code `kernel.refused`, if the one asked for cannot run the problem.
         ArgumentError: code `kernel.name`, if there is none of that name.
     """
-    chosen = named(kernel)
+    chosen = kernel_named(kernel)
     if chosen is None:
         return next(
             each for each in KERNELS if not each.refusals(problem) and not each.yields(problem)

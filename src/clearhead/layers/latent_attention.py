@@ -22,7 +22,7 @@ from clearhead.layers.parts import Part, check_parts, options_of
 from clearhead.masks.base import Mask
 from clearhead.masks.given import as_mask, both
 from clearhead.matrix import AttentionMatrix, matrix_of
-from clearhead.planning import Plan, named, plan_for, run
+from clearhead.planning import Plan, kernel_named, plan_for, run
 from clearhead.problem import Problem, pose, under_autocast
 from clearhead.shapes import check_tensor
 
@@ -141,7 +141,7 @@ class LatentAttention(nn.Module):
         Returns:
             (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
         """
-        named(kernel)
+        kernel_named(kernel)
         nested = packed(x, valid=valid, cache=cache)
         with taken_back(cache):
             problem, absorbed = self._pose(x, mask, valid, cache, nested)

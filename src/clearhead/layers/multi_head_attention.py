@@ -32,7 +32,7 @@ from clearhead.layers.parts import Part, check_parts, options_of
 from clearhead.masks.base import Mask
 from clearhead.masks.given import as_mask, both
 from clearhead.matrix import AttentionMatrix, matrix_of
-from clearhead.planning import Plan, named, plan_for, run
+from clearhead.planning import Plan, kernel_named, plan_for, run
 from clearhead.problem import Problem, pose, under_autocast
 from clearhead.shapes import check_tensor
 
@@ -189,13 +189,11 @@ class MultiHeadAttention(nn.Module):
             ...     torch.allclose(torch.cat(steps, dim=1), layer(x), atol=1e-6)
             True
         """
-        named(kernel)
-        mask = both(self.mask, as_mask(mask))
-        nested = packed(x, context=context, valid=valid, cache=cache)
+        kernel_named(kernel)
+        mask, nested = self._given(x, context, mask, valid, cache)
         if nested is not None:
             problem = self._pose_packed(nested, mask)
             return nested.like_it(self.join(run(problem, kernel), nested.tokens))
-        self._check_call(x, context, mask, valid, cache)
         with taken_back(cache):
             attended = run(self._pose(x, context, mask, valid, cache), kernel)
         output = self.join(attended, x)
@@ -214,13 +212,9 @@ class MultiHeadAttention(nn.Module):
 
         Arguments and errors are those of `forward`; a cache takes the tokens.
         """
-        mask = both(self.mask, as_mask(mask))
-        nested = packed(x, context=context, valid=valid, cache=cache)
+        mask, nested = self._given(x, context, mask, valid, cache)
         if nested is not None:
             return self._pose_packed(nested, mask)
-        self._check_call(x, context, mask, valid, cache)
-        if cache is None:
-            return self._pose(x, context, mask, valid, cache)
         with taken_back(cache):
             return self._pose(x, context, mask, valid, cache)
 
@@ -247,12 +241,10 @@ class MultiHeadAttention(nn.Module):
             >>> layer.weights(torch.randn(1, 1000, 8))[..., -1, :].shape
             torch.Size([1, 2, 1000])
         """
-        mask = both(self.mask, as_mask(mask))
-        nested = packed(x, context=context, valid=valid, cache=cache)
+        mask, nested = self._given(x, context, mask, valid, cache)
         if nested is not None:
             problem = self._pose_packed(nested, mask, values=False)
         else:
-            self._check_call(x, context, mask, valid, cache)
             copied = copy.deepcopy(cache)
             problem = self._pose(x, context, mask, valid, copied, values=cache is not None)
         return matrix_of(problem)
@@ -396,8 +388,22 @@ class MultiHeadAttention(nn.Module):
             text += f", mask={self.mask.describe()}"
         return text if self.dropout is None else f"{text}, dropout={self.dropout}"
 
+    def _given(
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        mask: Mask | Tensor | None,
+        valid: Tensor | None,
+        cache: Cache | None,
+    ) -> tuple[Mask | None, Packed | None]:
+        """What has been checked of a call: its mask and the layer's, and x if it is nested."""
+        mask = both(self.mask, as_mask(mask))
+        nested = packed(x, context=context, valid=valid, cache=cache)
+        tokens = x if nested is None else nested.tokens
+        self._check_call(tokens, context, mask, valid, cache)
+        return mask, nested
+
     def _pose_packed(self, nested: Packed, mask: Mask | None, *, values: bool = True) -> Problem:
-        self._check_call(nested.tokens, None, mask, None, None)
         mask, positions = nested.within(mask), nested.positions[0]
         return self._pose(nested.tokens, None, mask, None, None, positions=positions, values=values)
 
