@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from benchmarks.harness import Sides, case
 
 CORE = "from clearhead import MultiHeadAttention, attend, watch"
+EVERYTHING = "from clearhead import *"
 
 
 def _running(*arguments: str) -> Callable[[], int]:
@@ -19,38 +21,32 @@ def _running(*arguments: str) -> Callable[[], int]:
     )
 
 
-@case(
-    "import",
-    reach="<= 150000us",
-    work="a fresh process, against `import torch`",
-    memory=False,
-    rounds=15,
-)
+def _beside_torch(name: str, *arguments: str) -> Sides:
+    return {name: _running(*arguments), "import torch": _running("-c", "import torch")}
+
+
+# Processes scatter more than calls, and have no memory that could be told from that of torch.
+process = partial(case, memory=False, rounds=15)
+
+
+@process("import", reach="<= 150000us", work="a fresh process, against `import torch`")
 def importing() -> Sides:
-    return {CORE: _running("-c", CORE), "import torch": _running("-c", "import torch")}
+    return _beside_torch(CORE, "-c", CORE)
 
 
-@case(
+@process(
     "import-all",
     reach="<= 400000us",
     work="every public name in a fresh process, against `import torch`",
-    memory=False,
-    rounds=15,
 )
 def importing_all() -> Sides:
-    everything = "from clearhead import *"
-    return {everything: _running("-c", everything), "import torch": _running("-c", "import torch")}
+    return _beside_torch(EVERYTHING, "-c", EVERYTHING)
 
 
-@case(
+@process(
     "command-line",
     reach="<= 0.2x",
     work="`clearhead --help` in a fresh process, against `import torch`",
-    memory=False,
-    rounds=15,
 )
 def command_line() -> Sides:
-    return {
-        "clearhead --help": _running("-m", "clearhead", "--help"),
-        "import torch": _running("-c", "import torch"),
-    }
+    return _beside_torch("clearhead --help", "-m", "clearhead", "--help")

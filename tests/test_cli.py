@@ -357,14 +357,16 @@ def test_an_output_that_cannot_be_written() -> None:
         )
 
 
-def test_an_output_that_is_closed() -> None:
-    code = (
-        "import sys; sys.stdout = None; sys.argv[1:] = ['--version']\n"
-        "from clearhead.__main__ import main\n"
-        "sys.exit(main())\n"
-    )
+def ended(before: str) -> tuple[int, str]:
+    """The exit code and the complaints of a command line before which this code has run."""
+    code = f"{before}from clearhead.__main__ import main\nsys.exit(main())\n"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (process.returncode, process.stderr) == (0, "")
+    return process.returncode, process.stderr
+
+
+def test_an_output_that_is_closed() -> None:
+    code = "import sys; sys.stdout = None; sys.argv[1:] = ['--version']\n"
+    assert ended(code) == (0, "")
 
 
 def test_an_interruption_before_there_is_a_command_is_quiet() -> None:
@@ -374,11 +376,8 @@ def test_an_interruption_before_there_is_a_command_is_quiet() -> None:
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name == 'typer': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupted())\n"
-        "from clearhead.__main__ import main\n"
-        "sys.exit(main())\n"
     )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (process.returncode, process.stderr) == (130, "")
+    assert ended(code) == (130, "")
 
 
 def test_a_terminal_without_unicode() -> None:
