@@ -3,14 +3,20 @@
     .venv/bin/python -m benchmarks.pages [--long 50000]
 
 It needs chromium, prints a line for each page, and files them in benchmarks/results/pages.md.
-Weights are those of random query and key; those of a trained model deflate worse.
+Weights are those of random query and key; those of a trained model deflate worse. Where BertViz
+(Vig, 2019, https://arxiv.org/abs/1906.05714) is installed, its page of the same weights is written
+beside ours.
 """
 
 import argparse
+import importlib.util
 import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -88,6 +94,20 @@ def drawn(page: Page, path: Path) -> str:
     )
 
 
+def by_bertviz(seen: "ch.Seen[ch.AttentionMatrix]", words: list[str], path: Path) -> None:
+    """Every head to the single token, as a page of BertViz."""
+    weights = [seen[name].dense() for name in seen]
+    shown = importlib.import_module("bertviz").model_view(weights, words, html_action="return")
+    path.write_text(shown.data, encoding="utf-8")
+
+
+def written(write: Callable[[], object], path: Path) -> tuple[float, int]:
+    """The seconds that a page takes to write, and its bytes."""
+    start = time.perf_counter()
+    write()
+    return time.perf_counter() - start, path.stat().st_size
+
+
 def main() -> None:
     """Write the pages, open them, print a line for each."""
     arguments = argparse.ArgumentParser(description=__doc__)
@@ -105,13 +125,19 @@ def main() -> None:
             words = [f" w{n % 997}" for n in range(tokens)]
             path = Path(folder) / f"{tokens}.html"
             seen = watched(tokens, layers) if layers > 1 else weights(tokens, 0)
-            start = time.perf_counter()
-            seen.to_html(path, tokens=words)
-            seconds = time.perf_counter() - start
-            size = bytes_in_words(path.stat().st_size)
+            seconds, size = written(partial(seen.to_html, path, tokens=words), path)
             lines.append(
-                f"{layers} × {HEADS} heads, {tokens} tokens: {size}, written in {seconds:.1f} s, "
-                f"{drawn(page, path)}"
+                f"{layers} × {HEADS} heads, {tokens} tokens: {bytes_in_words(size)}, written in "
+                f"{seconds:.1f} s, {drawn(page, path)}"
+            )
+            print(lines[-1], flush=True)
+            if not isinstance(seen, ch.Seen) or importlib.util.find_spec("bertviz") is None:
+                continue
+            theirs, large = written(partial(by_bertviz, seen, words, path), path)
+            lines.append(
+                f"the same by BertViz {version('bertviz')}: {bytes_in_words(large)}, written in "
+                f"{theirs:.1f} s; ours takes {size / large:.4f} × its bytes and "
+                f"{seconds / theirs:.3f} × its time"
             )
             print(lines[-1], flush=True)
         browser.close()
