@@ -10,11 +10,11 @@ PACKAGES := frontend/node_modules/.package-lock.json
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 # The modules whose annotations are checked at run time, shape by shape, and the tests of those modules.
-SHAPED := stages kernels ladder layers
-SHAPED_TESTS := $(wildcard $(foreach name,$(SHAPED),tests/$(name) tests/test_$(name).py))
+SHAPED := stages attention.kernels ladder layers
+SHAPED_TESTS := $(wildcard $(foreach name,$(subst .,/,$(SHAPED)),tests/$(name) tests/test_$(name).py))
 # These go over the same calls thousands of times, or are read by a compiler that the checks would stop; they are
 # run unchecked below.
-SHAPED_LESS := $(addprefix --ignore=tests/kernels/test_,agreement.py hidden.py flex.py)
+SHAPED_LESS := $(addprefix --ignore=tests/attention/kernels/test_,agreement.py hidden.py flex.py)
 EMPTY :=
 COMMA := ,
 # A process for each core, up to four; threads that wait for each other must not spin meanwhile.
@@ -47,6 +47,8 @@ lint: setup $(PACKAGES)
 	@$(RUN) -m ruff format --check --quiet
 	@echo "lint: rules"
 	@$(RUN) -m ruff check --quiet
+	@echo "lint: imports"
+	@out="$$($(VENV)/bin/lint-imports --no-cache --no-logo)" || { echo "$$out"; exit 1; }
 	@echo "lint: types"
 	@$(RUN) -m pyright
 	@$(NPM) run --silent check

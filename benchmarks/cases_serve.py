@@ -10,7 +10,7 @@ from torch import Tensor
 
 import clearhead as ch
 from benchmarks.harness import Sides, case
-from clearhead.drawing.tiles import Tile, exact_tile, make_level, tile_of_level
+from clearhead.drawing.live.tiles import Tile, exact_tile, make_level, tile_of_level
 
 LENGTH = 50_000
 WORK = "one head of 50,000 tokens, width 64, causal: "

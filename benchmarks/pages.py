@@ -26,7 +26,7 @@ import clearhead as ch
 from benchmarks.harness import environment
 from benchmarks.report import RESULTS, stamp
 from benchmarks.report import place as place_of
-from clearhead.words import bytes_in_words
+from clearhead._common.text import bytes_in_words
 
 LAYERS, HEADS, HEAD_DIM = 12, 12, 64
 FRAMES = 60

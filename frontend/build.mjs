@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const assets = join(here, "../src/clearhead/drawing/assets");
+const assets = join(here, "../src/clearhead/drawing/page/assets");
 
 /** All that decides about the bundle: our sources, and the exact versions of what they use. */
 function sources() {

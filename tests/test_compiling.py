@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
 import clearhead as ch
-from tests.kernels.definition import draw, outcome
+from tests.attention.kernels.definition import draw, outcome
 from tests.layers.test_parts import DIM, EMBED, HEADS, PARTS
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ import torch
 
 import clearhead as ch
 from clearhead import errors
-from clearhead.problem import pose
+from clearhead.attention.problem import pose
 from tests.surface import MODULES
 
 TREE = {
@@ -870,7 +870,8 @@ CHECKED = {
     str(path)
     for name, path in MODULES.items()
     if name.startswith("clearhead.masks.")
-    or name in ("clearhead.biases", "clearhead.problem", "clearhead.shapes")
+    or name
+    in ("clearhead.attention.biases", "clearhead.attention.problem", "clearhead._common.axes")
 }
 
 

@@ -1,6 +1,10 @@
 from . import layers, testing
-from .biases import Bias, alibi, relative
-from .conformance import Contract, Finding, Report, check
+from .attention.biases import Bias, alibi, relative
+from .attention.functional import attend
+from .attention.planning import Plan, plan
+from .checking import Contract, Finding, Report, check
+from .checking.profiling import Profile, profile
+from .drawing.notebook.widget import view
 from .errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -17,9 +21,6 @@ from .errors import (
     UnsupportedError,
     WatchError,
 )
-from .functional import attend
-from .head_roles import roles
-from .influence import rollout
 from .layers import MultiHeadAttention
 from .layers.converting.convert import Conversion, convert
 from .masks import (
@@ -33,16 +34,15 @@ from .masks import (
     prefix,
     sliding_window,
 )
-from .matrix import AttentionMatrix
-from .planning import Plan, plan
-from .profiling import Profile, profile
-from .routes.sizes import Estimate
-from .seen import Seen, load
-from .summary import Roles, Summary, TopK
-from .table import HeadRow, Table
-from .tracing import Step, Trace, trace
-from .viewing import view
-from .watching import Watch, watch
+from .matrix.matrix import AttentionMatrix
+from .matrix.roles import roles
+from .matrix.rollout import rollout
+from .matrix.summary import Roles, Summary, TopK
+from .tracing.trace import Step, Trace, trace
+from .watching.estimate import Estimate
+from .watching.seen import Seen, load
+from .watching.table import HeadRow, Table
+from .watching.watch import Watch, watch
 
 __all__ = [
     "ArgumentError",

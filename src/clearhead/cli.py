@@ -17,8 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from clearhead._common.text import bytes_in_words, readable
 from clearhead.errors import ArgumentError, ClearheadError, missing_extra
-from clearhead.words import bytes_in_words, readable
 
 try:
     import typer
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clearhead.integrations.huggingface import TextModel
-    from clearhead.matrix import AttentionMatrix
-    from clearhead.seen import Seen
-    from clearhead.summary import Summary
+    from clearhead.matrix.matrix import AttentionMatrix
+    from clearhead.matrix.summary import Summary
+    from clearhead.watching.seen import Seen
 
 
 class Commands(TyperGroup):
@@ -159,22 +159,22 @@ def show(
     if head is not None and layer is None:
         raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
     if png is not None:
-        from clearhead.drawing.static import check_place
+        from clearhead.drawing.figures.static import check_place
 
         png = check_place(png)
     for written in filter(None, (html, save)):
-        from clearhead.files import check_writable
+        from clearhead.watching.files import check_writable
 
         check_writable(written)
     reader = _load(model)
-    from clearhead.drawing.long import LONG
+    from clearhead.drawing.terminal.long import LONG
 
     if reader.count(sentence) > LONG:
         _show_long(console, reader, sentence, layer, head, png, html, save)
         return
     with _busy("reading"):
         reading = reader.read(sentence)
-    from clearhead.drawing.screens import Screens
+    from clearhead.drawing.terminal.screens import Screens
 
     screens = Screens(console, reading)
     screens.check(layer, head)
@@ -202,7 +202,7 @@ def show(
             )
         return
     with _busy("drawing"):
-        from clearhead.drawing.static import save_png
+        from clearhead.drawing.figures.static import save_png
 
         file = save_png(screens.picture(layer, head), png)
     console.print(
@@ -246,7 +246,7 @@ def trace(
     from clearhead import ladder
 
     if html is not None:
-        from clearhead.files import check_writable
+        from clearhead.watching.files import check_writable
 
         check_writable(html)
     if text is None:
@@ -265,7 +265,7 @@ def trace(
             embeddings.shape[1], head_dim=d_qk, value_head_dim=d_v, mask=ch.causal()
         ).with_weights(rung.query_weight, rung.key_weight, rung.value_weight)
     steps = ch.trace(rung, embeddings, tokens=tokens)
-    from clearhead.drawing.terminal import Traced
+    from clearhead.drawing.terminal.terminal import Traced
 
     console = Console()
     console.print(
@@ -323,7 +323,7 @@ def check(
     --profile it is also told what it costs over length, beside the fused call.
     """
     import clearhead as ch
-    from clearhead.files import check_writable, replacing
+    from clearhead.watching.files import check_writable, replacing
 
     declared = {
         "causal": causal,
@@ -358,13 +358,13 @@ def check(
     elif as_json:
         print(report.to_json())
     else:
-        from clearhead.drawing.checked import print_report
+        from clearhead.drawing.terminal.checked import print_report
 
         print_report(Console(), report)
         if found is not None:
             print(f"\n{found}")
     if html is not None:
-        from clearhead.conformance.pages import page
+        from clearhead.checking.pages import page
 
         sections = [each._repr_html_() for each in (report, found) if each is not None]
         with replacing(html) as (name, _):
@@ -446,7 +446,7 @@ def serve(
     with _busy("reading"):
         seen = ch.load(run)
         listed = None if tokens is None else _tokens(tokens)
-        from clearhead.drawing.server import serve_seen
+        from clearhead.drawing.live.server import serve_seen
     layers = [int(each) if each.lstrip("-").isdecimal() else each for each in layer or []]
     with _steps() as progress:
         server = serve_seen(
@@ -503,7 +503,7 @@ def _save(console: "Console", seen: "Seen[Any]", tokens: tuple[str, ...], file: 
 @app.command()
 def kernels() -> None:
     """Show what can run attention on this machine, and why the rest cannot."""
-    from clearhead.drawing.machine import print_machine
+    from clearhead.drawing.terminal.machine import print_machine
 
     print_machine(Console())
 
@@ -541,13 +541,13 @@ def _show_long(
     save: Path | None,
 ) -> None:
     """What a text of many tokens is shown as: numbers, maps and tokens that stand out."""
-    from clearhead.drawing.long import PICTURE_CELLS, TERMINAL_CELLS, LongScreens, coarser
+    from clearhead.drawing.terminal.long import PICTURE_CELLS, TERMINAL_CELLS, LongScreens, coarser
 
     with _steps() as progress:
         pool = TERMINAL_CELLS if png is None else PICTURE_CELLS
         links = None
         if html is not None:
-            from clearhead.drawing.heads import LINKS, MAPS
+            from clearhead.drawing.page.heads import LINKS, MAPS
 
             pool, links = MAPS[0], LINKS
         reading = reader.read_long(
@@ -574,7 +574,7 @@ def _show_long(
                 f"[bold]Next:[/] add {more}--png map.png, or --html page.html.", highlight=False
             )
         return
-    from clearhead.drawing.static import save_png
+    from clearhead.drawing.figures.static import save_png
 
     file = save_png(screens.picture(layer, shown, only=only), png)
     console.print(
@@ -592,8 +592,8 @@ def _write_page(
     text: str,
 ) -> None:
     """Write the page, and say where it is."""
-    from clearhead.drawing.heads import write_heads
-    from clearhead.drawing.page import MOST_OF_TITLE
+    from clearhead.drawing.page.heads import write_heads
+    from clearhead.drawing.page.page import MOST_OF_TITLE
 
     words = " ".join(text.split())
     counted = "1 layer" if len(layers) == 1 else f"{len(layers)} layers"

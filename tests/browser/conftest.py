@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
 
-from clearhead.drawing.page import write_page
-from clearhead.drawing.payload import Payload
+from clearhead.drawing.page.page import write_page
+from clearhead.drawing.page.payload import Payload
 
 ARGUMENTS = (
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update "

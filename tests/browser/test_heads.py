@@ -10,9 +10,9 @@ import torch
 from playwright.sync_api import Locator, Page, expect
 
 import clearhead as ch
-from clearhead.drawing.heads import Layer, Run, heads_payload
-from clearhead.drawing.payload import Payload
-from clearhead.drawing.texts import read_text
+from clearhead.drawing.page.heads import Layer, Run, heads_payload
+from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.texts import read_text
 from tests.browser.conftest import DESKTOP, PHONE, Opens
 
 WORDS = ["the", "cat", "sat", "on", "the", "mat", "because", "it", "was", "tired", "."]
@@ -548,7 +548,7 @@ def test_dark_and_light_change_by_a_button(opens: Opens) -> None:
 
 
 def test_a_page_cut_short_says_so(opens: Opens, tmp_path: Any) -> None:
-    from clearhead.drawing.page import page as page_of
+    from clearhead.drawing.page.page import page as page_of
 
     html = page_of(payload(WORDS))
     start = html.index('base64">') + 8

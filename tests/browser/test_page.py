@@ -2,7 +2,7 @@
 
 import torch
 
-from clearhead.drawing.payload import Payload
+from clearhead.drawing.page.payload import Payload
 from tests.browser.conftest import Opens
 
 

@@ -12,13 +12,13 @@ from playwright.sync_api import Locator, Page, Response, expect
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.drawing import tile_store, tiles
-from clearhead.drawing.server import Server, serve_seen
-from clearhead.drawing.tiles import Level
-from clearhead.problem import Problem
-from clearhead.sweep import Progress
+from clearhead.attention.problem import Problem
+from clearhead.drawing.live import tile_store, tiles
+from clearhead.drawing.live.server import Server, serve_seen
+from clearhead.drawing.live.tiles import Level
+from clearhead.matrix.sweep import Progress
 from tests.browser.conftest import Opens
-from tests.drawing.test_tiles import pooled
+from tests.drawing.live.test_tiles import pooled
 
 LONG = 1500
 ANSWERED = "performance.getEntriesByType('resource')"

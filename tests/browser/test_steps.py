@@ -13,8 +13,8 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import ladder
-from clearhead.drawing.payload import Payload
-from clearhead.drawing.steps import steps_payload
+from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.steps import steps_payload
 from tests.browser.conftest import DESKTOP, PHONE, Opens
 
 HOSTILE = ["<script>alert(1)</script>", "</script>", "\x1b[31m", "\u202eabc", "שלום", "猫👩‍👩‍👧"]

@@ -11,12 +11,12 @@ from playwright.sync_api import Page
 
 import clearhead as ch
 from clearhead import ladder
-from clearhead.drawing.heads import Layer, Run, heads_payload
-from clearhead.drawing.page import asset
-from clearhead.drawing.payload import Payload
-from clearhead.drawing.server import answer, routes_to
-from clearhead.drawing.steps import steps_payload
-from clearhead.drawing.tile_store import Tiles
+from clearhead.drawing.live.server import answer, routes_to
+from clearhead.drawing.live.tile_store import Tiles
+from clearhead.drawing.page.heads import Layer, Run, heads_payload
+from clearhead.drawing.page.page import asset
+from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.steps import steps_payload
 from tests.browser.conftest import Opens
 
 HOST = """<!doctype html>

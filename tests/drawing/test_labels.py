@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clearhead._common.text import cell_len
 from clearhead.drawing.labels import clusters, fit, label, widest
-from clearhead.words import cell_len
 
 
 @given(st.text(max_size=12), st.integers(0, 9))

@@ -19,9 +19,9 @@ from clearhead.errors import (
     TooLargeError,
     WatchError,
 )
-from clearhead.head_roles import roles
 from clearhead.integrations import huggingface
 from clearhead.integrations.huggingface import TextModel, load, readable_tokens
+from clearhead.matrix.roles import roles
 from tests import tiny_models
 from tests.memory import LargestTensor
 from tests.tolerances import assert_no_worse

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
+from clearhead.attention.planning import KERNELS
 from clearhead.errors import ArgumentError, UnsupportedError
 from clearhead.layers import GrowingCache, LatentAttention, Rotary, SlidingCache
-from clearhead.planning import KERNELS
-from tests.kernels.definition import RUNNABLE
+from tests.attention.kernels.definition import RUNNABLE
 
 Layer = ch.MultiHeadAttention | LatentAttention
 WIDTH = 13

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.kernels import fused
+from clearhead.attention.kernels import fused
 from clearhead.layers import MultiHeadAttention, Part
 
 WIDTH, LENGTHS = 12, (5, 1, 0, 11, 3)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.masks.given import as_mask, both
+from clearhead.masks.coerce import as_mask, both
 
 DRAWN = torch.tensor([[True, False, True], [True, True, False]])
 

@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Iterable
 
-from clearhead.words import cell_len, printable
+from clearhead._common.text import cell_len, printable
 
 
 def label(token: str) -> str:

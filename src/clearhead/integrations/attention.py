@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead.attention.planning import run
+from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError, missing_extra
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import causal
@@ -19,10 +21,8 @@ from clearhead.masks.documents import documents
 from clearhead.masks.full import Full, full
 from clearhead.masks.padding import padding
 from clearhead.masks.sliding_window import sliding_window
-from clearhead.matrix import AttentionMatrix, matrix_of
-from clearhead.planning import run
-from clearhead.problem import Problem
-from clearhead.routes.transformers import NAME, Described, read_call
+from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.watching.hooks.transformers import NAME, Described, read_call
 
 REMAPPED = "remap_positions_for_packed_sequence"
 

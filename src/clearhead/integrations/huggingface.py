@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from clearhead._common.text import bytes_in_words
 from clearhead.errors import (
     ArgumentTypeError,
     ModelError,
@@ -22,12 +23,11 @@ from clearhead.errors import (
     WatchError,
     missing_extra,
 )
-from clearhead.head_roles import roles
-from clearhead.matrix import AttentionMatrix, free_bytes
-from clearhead.seen import Seen
-from clearhead.summary import Summary
-from clearhead.watching import Watch, watch
-from clearhead.words import bytes_in_words
+from clearhead.matrix.matrix import AttentionMatrix, free_bytes
+from clearhead.matrix.roles import roles
+from clearhead.matrix.summary import Summary
+from clearhead.watching.seen import Seen
+from clearhead.watching.watch import Watch, watch
 
 PACKAGED = "all-MiniLM-L6-v2"
 """The small sentence encoder that the extra `demo` brings (Wang et al., 2020,

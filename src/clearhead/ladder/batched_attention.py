@@ -11,7 +11,7 @@ from torch import Tensor
 from clearhead.ladder.dropout_attention import DropoutAttention
 from clearhead.ladder.masking import visible_pairs
 from clearhead.masks import Mask
-from clearhead.masks.given import as_mask, both
+from clearhead.masks.coerce import as_mask, both
 from clearhead.stages import Stages, compute
 
 

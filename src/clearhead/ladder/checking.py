@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
+from clearhead._common.axes import is_autocast
 from clearhead.errors import ArgumentTypeError, DeviceError, DtypeError, ShapeError
-from clearhead.shapes import is_autocast
 
 
 def check_tensor(name: str, value: Any) -> None:

@@ -7,7 +7,7 @@ and another width. This is how a translation looks at the sentence it translates
 
 from torch import Tensor, nn
 
-from clearhead.arguments import check_sizes
+from clearhead._common.checks import check_sizes
 from clearhead.ladder.checking import check_pair
 from clearhead.ladder.linear_layers import SelfAttentionWithLayers
 from clearhead.stages import Stages, compute

@@ -7,7 +7,7 @@ https://jmlr.org/papers/v15/srivastava14a.html). A model that cannot rely on one
 
 from torch import Tensor
 
-from clearhead.arguments import check_dropout
+from clearhead._common.checks import check_dropout
 from clearhead.ladder.masked_attention import MaskedAttention
 from clearhead.ladder.masking import visible_pairs
 from clearhead.masks import Mask

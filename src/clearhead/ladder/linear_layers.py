@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from clearhead.arguments import check_sizes, check_switch
+from clearhead._common.checks import check_sizes, check_switch
 from clearhead.ladder.checking import check_tokens
 from clearhead.ladder.given import fill
 from clearhead.ladder.simple_attention import SimpleAttention

@@ -15,7 +15,7 @@ from clearhead.ladder.cross_attention import CrossAttention
 from clearhead.ladder.masking import visible_pairs
 from clearhead.ladder.normalising import weights_by_sum
 from clearhead.masks import Mask
-from clearhead.masks.given import as_mask
+from clearhead.masks.coerce import as_mask
 from clearhead.stages import Stages, compute
 
 

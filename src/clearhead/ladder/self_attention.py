@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from clearhead.arguments import check_sizes
+from clearhead._common.checks import check_sizes
 from clearhead.errors import ArgumentError
 from clearhead.ladder.checking import check_tokens
 from clearhead.ladder.given import check_given, trainable

@@ -11,14 +11,14 @@ from typing import TypeVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead.arguments import check_sizes, check_switch
+from clearhead._common.checks import check_sizes, check_switch
 from clearhead.errors import ArgumentError
 from clearhead.ladder.batched_attention import BatchedAttention
 from clearhead.ladder.concatenated_heads import merge_heads
 from clearhead.ladder.given import fill
 from clearhead.ladder.masking import visible_pairs
 from clearhead.masks import Mask
-from clearhead.masks.given import as_mask, both
+from clearhead.masks.coerce import as_mask, both
 from clearhead.stages import Stages, compute
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.arguments import check_sizes
+from clearhead._common.checks import check_sizes
 from clearhead.errors import ArgumentError, ArgumentTypeError, MaskError, ShapeError
 from clearhead.ladder.batched_attention import BatchedAttention
 from clearhead.ladder.concatenated_heads import ConcatenatedHeads

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.arguments import check_sizes
+from clearhead._common.checks import check_sizes
 from clearhead.errors import ArgumentError, ArgumentTypeError
 
 EXAMPLE_TOKENS = ("Your", "journey", "starts", "with", "one", "step")

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.axes import is_autocast
 from clearhead.errors import DeviceError, DtypeError
-from clearhead.shapes import is_autocast
 
 
 def is_plain(projection: nn.Module) -> bool:

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from clearhead.arguments import check_dropout, check_sizes, check_switch
+from clearhead._common.axes import check_tensor
+from clearhead._common.checks import check_dropout, check_sizes, check_switch
+from clearhead.attention.planning import Plan, kernel_named, plan_for, run
+from clearhead.attention.problem import Problem, pose, under_autocast
 from clearhead.errors import ShapeError
-from clearhead.layers.arranging import (
+from clearhead.layers.caches.base import Cache, check_valid
+from clearhead.layers.inputs import check_beside, is_plain, split_heads
+from clearhead.layers.parts import Part, check_parts, options_of
+from clearhead.layers.positions import (
     Packed,
     arranged,
     check_cache,
@@ -16,15 +22,9 @@ from clearhead.layers.arranging import (
     packed,
     taken_back,
 )
-from clearhead.layers.caches.base import Cache, check_valid
-from clearhead.layers.inputs import check_beside, is_plain, split_heads
-from clearhead.layers.parts import Part, check_parts, options_of
 from clearhead.masks.base import Mask
-from clearhead.masks.given import as_mask, both
-from clearhead.matrix import AttentionMatrix, matrix_of
-from clearhead.planning import Plan, kernel_named, plan_for, run
-from clearhead.problem import Problem, pose, under_autocast
-from clearhead.shapes import check_tensor
+from clearhead.masks.coerce import as_mask, both
+from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 
 
 class LatentAttention(nn.Module):

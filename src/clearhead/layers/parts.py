@@ -7,8 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from clearhead.arguments import check_sizes, check_switch, is_number
-from clearhead.biases import Bias
+from clearhead._common.checks import check_sizes, check_switch, is_number
+from clearhead.attention.biases import Bias
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 
 

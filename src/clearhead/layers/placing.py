@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.biases import Alibi, Bias, ByPair, Relative, as_bias
+from clearhead.attention.biases import Alibi, Bias, ByPair, Relative, as_bias
 from clearhead.errors import UnsupportedError
 from clearhead.masks.base import And, Mask, Not, Or
 from clearhead.masks.causal import Causal, Positioned

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.arguments import check_sizes, check_switch
-from clearhead.biases import relative
+from clearhead._common.checks import check_sizes, check_switch
+from clearhead.attention.biases import relative
 from clearhead.errors import ArgumentError
 from clearhead.layers.parts import Part
 

@@ -6,11 +6,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clearhead.arguments import check_sizes, is_number
+from clearhead._common.axes import check_tensor
+from clearhead._common.checks import check_sizes, is_number
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.layers.parts import Part
 from clearhead.layers.scalings import Scaling
-from clearhead.shapes import check_tensor
 
 Layout = Literal["half", "interleaved"]
 

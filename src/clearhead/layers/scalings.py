@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.arguments import is_number
+from clearhead._common.checks import is_number
 from clearhead.errors import ArgumentError
 
 

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from clearhead._common.axes import check_length, whole
+from clearhead._common.lazy import drawing
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, MaskError
 from clearhead.masks.blocks import BlockMap, block_map
 from clearhead.masks.drawing import draw_dense
 from clearhead.masks.spans import Spans, complement, intersection, union
-from clearhead.shapes import check_length, whole
-from clearhead.showing import drawing
 
 REPR_TOKENS = 6
 DRAWING_TOKENS = 200
@@ -319,7 +319,7 @@ class Mask(ABC):
             return self.describe()
 
     def _repr_html_(self) -> str:
-        return drawing("inline.masks").mask_html(self)
+        return drawing("notebook.inline.masks").mask_html(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clearhead._common.axes import check_tensor
 from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
 from clearhead.masks.base import Mask
-from clearhead.shapes import check_tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clearhead._common.axes import check_tensor, whole
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.spans import Spans
-from clearhead.shapes import check_tensor, whole
 
 RETURNS_WORTH_LISTING = 8
 

@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from clearhead._common.axes import check_tensor
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow
 from clearhead.masks.spans import Spans, every_key, no_key, one_run
-from clearhead.shapes import check_tensor
 
 Side = Literal["right", "left"]
 

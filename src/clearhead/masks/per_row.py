@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clearhead._common.axes import check_tensor, whole
 from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
-from clearhead.shapes import check_tensor, whole
 
 MOST_TOKENS = 1 << 60
 """Above any length there is, and a sum of a few still fits into int64."""

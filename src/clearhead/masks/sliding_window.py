@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clearhead._common.axes import whole
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Positioned
 from clearhead.masks.per_row import PerRow, bounded
 from clearhead.masks.spans import Spans, one_run
-from clearhead.shapes import whole
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,8 +1,9 @@
-"""For other people's tests: `assert_attention`, `conformance`, `assert_no_worse`."""
+"""For other people's tests: `assert_attention`, `conformance`, `assert_no_worse`.
 
-from clearhead.testing.asserting import assert_attention
-from clearhead.testing.cases import ConformanceCase
-from clearhead.testing.suite import conformance
-from clearhead.testing.tolerances import assert_no_worse
+Names are imported when they are first used, since pytest loads the plugin of this package in every
+environment that has clearhead, and need not wait for PyTorch.
+"""
 
-__all__ = ["ConformanceCase", "assert_attention", "assert_no_worse", "conformance"]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from clearhead.conformance import check
+from clearhead.checking import check
 from clearhead.testing.seeds import chosen
 
 # pytest shows what is raised here without frames of this module.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from clearhead.conformance import Contract, check
+from clearhead.checking import Contract, check
 from clearhead.testing.posing import LEFT, RIGHT, SCALE, SOFTCAP
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ def chosen(seed: int | None) -> int:
     """
     if seed is None:
         # Without pytest nobody has loaded the plugin.
-        plugin = sys.modules.get("clearhead.pytest_plugin")
+        plugin = sys.modules.get("clearhead.testing.pytest_plugin")
         return 0 if plugin is None else plugin.seed()
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise ArgumentTypeError(

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from clearhead.arguments import check_sizes
+from clearhead._common.checks import check_sizes
+from clearhead.attention.problem import DTYPES
 from clearhead.errors import ArgumentError, ArgumentTypeError
-from clearhead.problem import DTYPES
 from clearhead.testing.cases import ConformanceCase
 from clearhead.testing.features import FEATURES, MASKS, apart
 from clearhead.testing.posing import LEFT, Sizes

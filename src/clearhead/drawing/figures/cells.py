@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clearhead._common.axes import whole
+from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError
-from clearhead.matrix import AttentionMatrix, matrix_of
-from clearhead.problem import Problem
-from clearhead.routes.keeping import of_heads
-from clearhead.shapes import whole
-from clearhead.statistics import bins
+from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.matrix.reductions import bins
+from clearhead.watching.recording import of_heads
 
 PORTION = 1 << 21
 """How many pairs of a mask are looked at a time."""

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from clearhead._common.axes import whole
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
-from clearhead.shapes import whole
 
 
 def check_kind(kind: object, kinds: Collection[str]) -> str:

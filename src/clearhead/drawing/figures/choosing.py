@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.arguments import check_switch
+from clearhead._common.checks import check_switch
 from clearhead.drawing.figures import head_grid, head_map, numbers, received
 from clearhead.drawing.figures.cells import Cells, check_cells, of_pooled, of_weights
 from clearhead.drawing.figures.checks import (
@@ -19,10 +19,10 @@ from clearhead.drawing.figures.checks import (
 from clearhead.drawing.figures.lettering import short_paths
 from clearhead.drawing.figures.numbers import QUANTITIES
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
-from clearhead.matrix import AttentionMatrix
-from clearhead.routes.keeping import real_queries
-from clearhead.seen import Seen
-from clearhead.summary import Summary
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.summary import Summary
+from clearhead.watching.recording import real_queries
+from clearhead.watching.seen import Seen
 
 KINDS = ("map", *QUANTITIES, "received")
 

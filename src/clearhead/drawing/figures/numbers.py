@@ -12,7 +12,7 @@ from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.cells import masked, side
 from clearhead.drawing.figures.lettering import LINE, entitle, families, name_axis, tick
 from clearhead.drawing.figures.paper import inches, one
-from clearhead.statistics import bins
+from clearhead.matrix.reductions import bins
 
 MOST_CELLS = 256
 PER_TOKEN, LEAST, MOST = 0.25, 3.2, 10.0

@@ -8,6 +8,7 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.patches import Patch
 from torch import Tensor
 
+from clearhead._common.axes import check_length
 from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.cells import check_cells, side
 from clearhead.drawing.figures.checks import check_place, check_words
@@ -16,7 +17,6 @@ from clearhead.drawing.figures.lettering import entitle, name_axis, tick
 from clearhead.drawing.figures.paper import one
 from clearhead.errors import ArgumentError
 from clearhead.masks.base import Mask
-from clearhead.shapes import check_length
 
 VISIBLE, HIDDEN = "#31688E", "#FFFFFF"
 EDGE = "#808080"

@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from torch import Tensor
 
-from clearhead.arguments import check_switch
+from clearhead._common.checks import check_switch
 from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.lettering import LETTERS, entitle, tick
 from clearhead.drawing.figures.paper import across, array, given, inches, new_figure
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
-from clearhead.tracing import Step, Trace
+from clearhead.tracing.trace import Step, Trace
 
 SHARES = ("weights", "dropped_weights")
 WRITTEN_ROWS, WRITTEN_COLUMNS = 12, 8

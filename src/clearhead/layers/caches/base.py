@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._common.axes import KEY_AXES, VALUE_AXES, check_length, check_tensor, named, whole
+from clearhead.attention.problem import DTYPES
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -17,8 +19,6 @@ from clearhead.errors import (
     ShapeError,
 )
 from clearhead.masks.base import Mask
-from clearhead.problem import DTYPES
-from clearhead.shapes import KEY_AXES, VALUE_AXES, check_length, check_tensor, named, whole
 
 
 class Layout(NamedTuple):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from clearhead.arguments import check_sizes
+from clearhead._common.checks import check_sizes
 from clearhead.errors import TooLargeError
 from clearhead.layers.caches.base import Cache, Layout, before, memory
 from clearhead.masks.base import Mask

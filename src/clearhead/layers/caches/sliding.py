@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead.arguments import check_sizes
+from clearhead._common.axes import check_length
+from clearhead._common.checks import check_sizes
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.layers.caches.base import Cache, Layout, before, memory
 from clearhead.masks.base import Mask
@@ -13,7 +14,6 @@ from clearhead.masks.full import full
 from clearhead.masks.padding import padding
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.masks.spans import Spans, one_run
-from clearhead.shapes import check_length
 
 
 class SlidingCache(Cache):

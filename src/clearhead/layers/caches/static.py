@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from clearhead.arguments import check_sizes
+from clearhead._common.checks import check_sizes
 from clearhead.errors import TooLargeError
 from clearhead.layers.caches.base import Layout, memory
 from clearhead.layers.caches.columns import ColumnCache

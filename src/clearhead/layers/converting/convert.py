@@ -14,7 +14,7 @@ from clearhead.layers.converting.probing import probe
 from clearhead.layers.converting.reading import Reading, check_tensors
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
-from clearhead.masks.given import as_mask, both
+from clearhead.masks.coerce import as_mask, both
 
 
 class Family(NamedTuple):

@@ -13,12 +13,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.axes import whole
 from clearhead.layers.converting.fitting import build
 from clearhead.layers.converting.reading import Reading
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks import causal
 from clearhead.masks.base import Mask
-from clearhead.shapes import whole
 
 BATCH, QUERIES, KEYS = 2, 5, 7
 # Some modules work their weights out in float32 whatever comes in; a difference that means

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.arguments import is_number
+from clearhead._common.axes import whole
+from clearhead._common.checks import is_number
 from clearhead.errors import ClearheadError
 from clearhead.layers.converting.places import Matrix, Place, Row
 from clearhead.layers.parts import Part, Scale
 from clearhead.masks.base import Mask
-from clearhead.shapes import whole
 
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads")
 DIMS = ("head_dim", "attention_head_size", "key_value_proj_dim", "dim_head")

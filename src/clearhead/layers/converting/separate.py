@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clearhead.arguments import is_number
+from clearhead._common.checks import is_number
 from clearhead.errors import ArgumentError
 from clearhead.layers.converting.positions import add_rotary, hide_by_configuration
 from clearhead.layers.converting.reading import Reading, as_refusal, model_type

@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from torch import nn
 
+from clearhead._common.axes import whole
 from clearhead.layers.converting.reading import Reading
 from clearhead.layers.converting.separate import read_what_projections_share
-from clearhead.shapes import whole
 
 PHI = ("phi3",)
 NEOX = ("gpt_neox",)

@@ -1,0 +1,72 @@
+"""Attention as one function."""
+
+from torch import Tensor
+
+from clearhead.attention.biases import Bias
+from clearhead.attention.planning import run
+from clearhead.attention.problem import pose
+from clearhead.masks.base import Mask
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Bias | Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float | None = None,
+    kernel: str = "auto",
+) -> Tensor:
+    """Scaled dot-product attention (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762).
+
+    The order is scores → scale → softcap → + bias → mask → softmax → dropout → context; `stages.py`
+    is its definition. Sums are made in float32 for 16-bit inputs.
+
+    Args:
+        query: (batch, num_heads, query_len, head_dim). Leading dimensions may be left out, down to
+            (query_len, head_dim); then key and value leave out the same.
+        key: (batch, num_kv_heads, kv_len, head_dim). num_heads is a multiple of num_kv_heads, and
+            neighbouring query heads share a key head (Ainslie et al., 2023).
+        value: (batch, num_kv_heads, kv_len, value_head_dim).
+        mask: who may see whom, a `Mask` or a bool tensor, True = may attend. A query that may
+            attend to nothing gets zeros.
+        bias: floating, (query_len, kv_len) or (batch, num_heads, query_len, kv_len) with 1 for any
+            size; added to the scores. Or a `Bias`, such as `alibi(num_heads)`.
+        scale: what the scores are multiplied by; None is 1/√head_dim.
+        softcap: bound of the scaled scores, `softcap · tanh(score / softcap)`; None is no bound.
+        sinks: (num_heads,), a score per head that takes a share of the weights and gives nothing.
+        dropout: probability, in [0, 1), of dropping a weight; the others grow by 1/(1 − dropout).
+            It is applied whenever it is given.
+        kernel: "auto", or the name of one; that one runs, or raises with every reason.
+
+    Returns:
+        The context, (batch, num_heads, query_len, value_head_dim), with the query's dtype and as
+        many dimensions as the query.
+
+    Raises:
+        ShapeError, DtypeError, DeviceError, MaskError, ArgumentError, ArgumentTypeError: for input
+            that attention is not defined for, before anything is computed.
+        UnsupportedError: code `kernel.refused`, if the kernel asked for cannot run this.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> query, key, value = torch.randn(3, 2, 4, 5, 8).unbind()
+        >>> ch.attend(query, key, value, mask=ch.causal()).shape
+        torch.Size([2, 4, 5, 8])
+    """
+    problem = pose(
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+        dropout=dropout,
+    )
+    return problem.restore(run(problem, kernel))

@@ -1,0 +1,76 @@
+"""The definition itself as a kernel: runs anything, anywhere, and holds queries × keys.
+
+Queries are taken in portions, so that without gradients the memory stays bounded.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead._common.text import bytes_in_words
+from clearhead.attention.problem import Problem
+
+NAME = "eager"
+SUMMARY = "the definition, stage by stage, in plain PyTorch; holds queries × keys numbers"
+PORTION = 1 << 24
+
+
+def refusals(problem: Problem) -> list[str]:
+    """Why this kernel cannot run the problem: never."""
+    return []
+
+
+def yields(problem: Problem) -> list[str]:
+    """Why another kernel is to be preferred to this one: it is the last."""
+    return []
+
+
+def how(problem: Problem) -> str:
+    """What a run of the problem does, in a line."""
+    numbers = problem.batch * problem.num_heads * problem.query_len * problem.kv_len
+    width = 8 if problem.query.dtype == torch.float64 else 4
+    portions = len(_portions(problem))
+    split = f" in {portions} portions of queries" if portions > 1 else ""
+    return f"the stages one by one{split}; the scores alone take {bytes_in_words(numbers * width)}"
+
+
+def attend(problem: Problem) -> Tensor:
+    """The context, (batch, num_heads, query_len, value_head_dim)."""
+    parts = [compute(problem, queries).context for queries in _portions(problem)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+
+
+def logsumexp(problem: Problem) -> Tensor:
+    """log Σ exp of the masked scores of each query, (batch, num_heads, query_len)."""
+    parts = [
+        stages.logsumexp(compute(problem, queries).masked_scores) for queries in _portions(problem)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+
+
+def compute(problem: Problem, queries: slice | None = None) -> stages.Stages:
+    """Every stage for some of the queries, or for all."""
+    return stages.compute(
+        problem.query if queries is None else problem.query[:, :, queries],
+        stages.repeated_heads(problem.key, problem.num_heads),
+        stages.repeated_heads(problem.value, problem.num_heads),
+        scale=problem.scale,
+        softcap=problem.softcap,
+        bias=problem.bias_block(queries),
+        visible=problem.visible(queries),
+        sinks=problem.sinks,
+        dropout=problem.dropout,
+    )
+
+
+def _portions(problem: Problem) -> Sequence[slice | None]:
+    """Which queries are taken at a time; None is all of them."""
+    row = problem.batch * problem.num_heads * problem.kv_len
+    if problem.is_one_graph(row * problem.query_len, PORTION):
+        return [None]
+    per_query = max(1, row)
+    portion = max(1, PORTION // per_query)
+    starts = range(0, problem.query_len, portion) or [0]
+    return [slice(start, min(start + portion, problem.query_len)) for start in starts]

@@ -1,0 +1,293 @@
+"""PyTorch's FlexAttention, compiled, on CUDA (Dong et al., 2024, https://arxiv.org/abs/2412.05496).
+
+The mask goes there as the runs of keys of each query, and its blocks are counted from these runs, so
+that no pair is ever asked whether it is visible but those of the blocks at the edges. The first call
+of a kind compiles for seconds, so that "auto" leaves this kernel to those who ask for it by name.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention as torch_flex
+
+from clearhead import stages
+from clearhead.attention.biases import Alibi, Bias, DenseBias, Relative
+from clearhead.attention.problem import Problem
+from clearhead.masks.blocks import FULL, PARTIAL
+from clearhead.masks.spans import Spans
+
+NAME = "flex"
+SUMMARY = "PyTorch's FlexAttention, compiled, on CUDA; memory grows with tokens"
+
+BLOCK = 128
+"""Queries, and keys, of a block: what FlexAttention has been tuned for."""
+
+RUNS = 4
+"""How many runs of keys a query may see: each is compared with at every pair of a ragged block."""
+
+LEAST_WIDTH = 16
+
+Scores = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def refusals(problem: Problem) -> list[str]:
+    """Why this kernel cannot run the problem, a line each; empty if it can."""
+    if not problem.query.is_cuda:
+        # Alone, since the rest would be asked of every call on the CPU that others refuse.
+        return [f"it is compiled for CUDA; the tensors are on {problem.device}"]
+    return limits(problem)
+
+
+def limits(problem: Problem) -> list[str]:
+    """Why this kernel cannot run the problem on any device."""
+    reasons = []
+    if problem.query.dtype == torch.float64:
+        reasons.append("float64: FlexAttention has none on CUDA")
+    if problem.dropout is not None:
+        reasons.append("dropout: FlexAttention has none")
+    if problem.has_tangents:
+        reasons.append("forward-mode derivatives: FlexAttention has none")
+    if not (problem.query.numel() and problem.value.numel()):
+        reasons.append("an empty axis: there is nothing to compile for")
+    elif min(problem.query.shape[3], problem.value.shape[3]) < LEAST_WIDTH:
+        reasons.append(
+            f"narrow heads: FlexAttention wants a width of {LEAST_WIDTH} or more; got "
+            f"head_dim={problem.query.shape[3]}, value_head_dim={problem.value.shape[3]}"
+        )
+    bias = problem.bias
+    if bias is not None and bias.requires_grad:
+        reasons.append("bias that is trained: this kernel gives it no gradient")
+    elif bias is not None and not isinstance(bias, DenseBias | Alibi | Relative):
+        reasons.append(
+            "bias of one's own class: this kernel takes a tensor, alibi and relative; got "
+            f"{type(bias).__name__}"
+        )
+    if not problem.readable:
+        reasons.append(
+            "tensors that cannot be read: blocks are found by reading the mask, which "
+            "torch.compile, torch.func and the meta device do not allow"
+        )
+    elif problem.mask is not None:
+        spans = _spans(problem)
+        if spans is None:
+            reasons.append("mask that is no short list of runs of keys for each query")
+        elif spans.pieces > RUNS:
+            reasons.append(
+                f"mask of many runs: up to {RUNS} runs of keys a query; got {spans.pieces}"
+            )
+    return reasons
+
+
+def yields(problem: Problem) -> list[str]:
+    """Why another kernel is to be preferred to this one, where both can."""
+    return ["its first call compiles for seconds: it runs where it is asked for by name"]
+
+
+def how(problem: Problem) -> str:
+    """What a run of the problem does, in a line."""
+    if problem.mask is None:
+        return "one compiled call, without a mask"
+    kinds = problem.mask.blocks(problem.query_len, problem.kv_len, BLOCK).kinds
+    partial, empty = int((kinds == PARTIAL).sum()), int((kinds != FULL).sum())
+    empty -= partial
+    return (
+        f"one compiled call; of {kinds.numel()} blocks of {BLOCK} × {BLOCK} pairs {empty} are "
+        f"skipped and {partial} masked"
+    )
+
+
+def attend(problem: Problem) -> Tensor:
+    """The context, (batch, num_heads, query_len, value_head_dim)."""
+    return attend_by(_compiled(), problem)
+
+
+def attend_by(flex: Callable[..., Any], problem: Problem) -> Tensor:
+    """The context by FlexAttention as it is, or compiled: where it runs is not asked here."""
+    query, key, value = problem.query, problem.key, problem.value
+    spans = None if problem.mask is None else _spans(problem)
+    blocks = None if spans is None else block_mask(problem, spans)
+    finite = stages.all_finite(query) and (
+        problem.keys_finite or (stages.all_finite(key) and stages.all_finite(value))
+    )
+    if not finite:
+        query, key, value = (stages.finite(each) for each in (query, key, value))
+    hides = problem.bias is not None and problem.bias.may_hide
+    wanted = hides or problem.sinks is not None
+    context, total = _call(flex, problem, query, key, value, _scores(problem), blocks, wanted)
+    if problem.sinks is not None:
+        assert total is not None
+        share = torch.sigmoid(total - problem.sinks.to(total.dtype)[:, None])
+        context = context * share[..., None].to(context.dtype)
+    # What is written for a query that sees nothing differs from one device to another.
+    sees = _sees(spans) if total is None else total.detach() > -torch.inf
+    if sees is not None:
+        context = context.masked_fill(~sees[..., None], 0)
+    if not finite:
+        with torch.no_grad():
+            shows = _shows(flex, problem, blocks)
+            tainted = stages.tainted(problem.query)
+            shows |= (tainted if sees is None else tainted & sees)[..., None]
+        context = context.masked_fill(shows, torch.nan)
+    return context.to(problem.query.dtype)
+
+
+def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
+    """The mask of a problem as FlexAttention wants it, from the runs of keys that it shows.
+
+    It is what `create_block_mask` finds by asking every pair, in O(tokens + blocks) instead.
+    """
+    assert problem.mask is not None
+    query_len, kv_len = problem.query_len, problem.kv_len
+    kinds = problem.mask.blocks(query_len, kv_len, BLOCK).kinds.to(problem.device)
+    kinds = kinds.view(-1, 1, *kinds.shape[-2:])
+    full = kinds == FULL
+    # A full block is not masked at all, so that it must not reach beyond the tokens there are.
+    full[:, :, query_len // BLOCK :] = False
+    full[:, :, :, kv_len // BLOCK :] = False
+    partial = (kinds == PARTIAL) | ((kinds == FULL) & ~full)
+    return torch_flex.BlockMask.from_kv_blocks(
+        *_listed(partial),
+        *_listed(full),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=_visible(spans),
+        seq_lengths=(query_len, kv_len),
+    )
+
+
+def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks each row of blocks has, and which, these first."""
+    number = blocks.sum(-1, dtype=torch.int32)
+    order = blocks.int().argsort(dim=-1, descending=True, stable=True)
+    return number, order.to(torch.int32).contiguous()
+
+
+def _spans(problem: Problem) -> Spans | None:
+    assert problem.mask is not None
+    return problem.mask.spans(problem.query_len, problem.kv_len, problem.device, {})
+
+
+def _sees(spans: Spans | None) -> Tensor | None:
+    """Which queries see a key by the mask, (batch or 1, 1, query_len); None if all do."""
+    if spans is None:
+        return None
+    return (spans.stop > spans.start).any(-1)[:, None]
+
+
+def _visible(spans: Spans) -> Visible:
+    """Whether a key lies in one of the runs of a query, for one pair."""
+    start, stop = spans.start.contiguous(), spans.stop.contiguous()
+    pieces, several = spans.pieces, spans.start.shape[0] > 1
+
+    def visible(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        row = row if several else torch.zeros_like(row)
+        seen = (start[row, query, 0] <= key) & (key < stop[row, query, 0])
+        for piece in range(1, pieces):
+            seen = seen | ((start[row, query, piece] <= key) & (key < stop[row, query, piece]))
+        return seen
+
+    return visible
+
+
+def _scores(problem: Problem) -> Scores | None:
+    """What becomes of a scaled score before the mask, for one pair."""
+    softcap = problem.softcap
+    added = None if problem.bias is None else _added(problem.bias, problem)
+    if softcap is None and added is None:
+        return None
+
+    def scores(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        if added is not None:
+            score = score + added(row, head, query, key)
+        return score
+
+    return scores
+
+
+def _hiding(problem: Problem) -> Scores | None:
+    """What a bias hides, without what it adds."""
+    if problem.bias is None or not problem.bias.may_hide:
+        return None
+    added = _added(problem.bias, problem)
+
+    def hiding(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return torch.where(added(row, head, query, key) == -torch.inf, -torch.inf, score)
+
+    return hiding
+
+
+def _added(bias: Bias, problem: Problem) -> Visible:
+    """The bias of one pair."""
+    numbers = bias.numbers
+    assert numbers is not None
+    numbers = numbers.to(problem.device)
+    behind = problem.kv_len - problem.query_len
+    if isinstance(bias, Alibi):
+        return lambda row, head, query, key: -numbers[head] * (query + behind - key).abs()
+    if isinstance(bias, Relative):
+        reach, one = numbers.shape[1] // 2, numbers.shape[0] == 1
+        return lambda row, head, query, key: numbers[
+            torch.zeros_like(head) if one else head,
+            (key - query - behind).clamp(-reach, reach) + reach,
+        ]
+    single = [size == 1 for size in numbers.shape]
+    return lambda *place: numbers[
+        tuple(
+            torch.zeros_like(index) if one else index
+            for index, one in zip(place, single, strict=True)
+        )
+    ]
+
+
+def _call(
+    flex: Callable[..., Any],
+    problem: Problem,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scores: Scores | None,
+    blocks: torch_flex.BlockMask | None,
+    logsumexp: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """The context, and the logsumexp of each query where it is wanted."""
+    options: dict[str, Any] = {}
+    if logsumexp and hasattr(torch_flex, "AuxRequest"):
+        options["return_aux"] = torch_flex.AuxRequest(lse=True)
+    elif logsumexp:
+        options["return_lse"] = True
+    result = flex(
+        query,
+        key,
+        value,
+        score_mod=scores,
+        block_mask=blocks,
+        scale=problem.scale,
+        enable_gqa=problem.num_heads != problem.num_kv_heads,
+        **options,
+    )
+    if not logsumexp:
+        return result, None
+    context, more = result
+    return context, more if isinstance(more, Tensor) else more.lse
+
+
+def _shows(
+    flex: Callable[..., Any], problem: Problem, blocks: torch_flex.BlockMask | None
+) -> Tensor:
+    """Where a key or a value that is not finite may be seen: marks of them have a share there."""
+    query, key, value = problem.query, problem.key, problem.value
+    marks = (~torch.isfinite(value) | stages.tainted(key)[..., None]).to(query.dtype)
+    # Scores of nought give every visible key the same share, which nothing makes too small.
+    nought = torch.zeros_like(query), torch.zeros_like(key)
+    share, _ = _call(flex, problem, *nought, marks, _hiding(problem), blocks, logsumexp=False)
+    return share > 0
+
+
+@cache
+def _compiled() -> Callable[..., Any]:
+    return torch.compile(torch_flex.flex_attention)

@@ -1,0 +1,203 @@
+"""Which kernel runs a problem, and why the others do not."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+from torch import Tensor
+
+from clearhead.attention.biases import Bias
+from clearhead.attention.kernels import blockwise, eager, flex, fused
+from clearhead.attention.problem import Problem, pose
+from clearhead.errors import ArgumentError, UnsupportedError
+from clearhead.masks.base import Mask
+
+
+class Kernel(Protocol):
+    """What a module of `kernels/` offers."""
+
+    @property
+    def NAME(self) -> str: ...  # noqa: N802 - a constant of the module
+    @property
+    def SUMMARY(self) -> str: ...  # noqa: N802
+    @staticmethod
+    def refusals(problem: Problem) -> list[str]: ...
+    @staticmethod
+    def yields(problem: Problem) -> list[str]: ...
+    @staticmethod
+    def how(problem: Problem) -> str: ...
+    @staticmethod
+    def attend(problem: Problem) -> Tensor: ...
+
+
+KERNELS: tuple[Kernel, ...] = (fused, flex, blockwise, eager)
+"""In the order in which "auto" tries them: it takes the first that can, and does not yield."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The kernel for a problem, what it will do, and for each other one the reason against it.
+
+    Attributes:
+        kernel: the name of the kernel that runs.
+        how: what it will do, in a line.
+        reasons: for each other kernel, why not; each at least one line.
+        problem: the problem in words.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> query = key = value = torch.zeros(1, 2, 5, 8)
+        >>> chosen = ch.plan(query, key, value, mask=ch.causal(), softcap=30.0)
+        >>> chosen.kernel
+        'blockwise'
+        >>> chosen.reasons["fused"]
+        ("softcap: PyTorch's fused attention has none",)
+    """
+
+    kernel: str
+    how: str
+    reasons: Mapping[str, tuple[str, ...]]
+    problem: str
+
+    def __str__(self) -> str:
+        lines = [f"{self.kernel}: {self.how}"]
+        lines += [f"  {line}" for line in self.problem.splitlines()]
+        for name, reasons in self.reasons.items():
+            lines += [f"not {name}: {reason}" for reason in reasons]
+        return "\n".join(lines)
+
+
+def kernel_named(kernel: str) -> Kernel | None:
+    """The kernel of a name; None for "auto".
+
+    Raises:
+        ArgumentError: code `kernel.name`, if there is none of that name.
+    """
+    if isinstance(kernel, str) and kernel == "auto":
+        return None
+    by_name = {each.NAME: each for each in KERNELS}
+    found = by_name.get(kernel) if isinstance(kernel, str) else None
+    if found is None:
+        names = ", ".join(f'"{each.NAME}"' for each in KERNELS)
+        raise ArgumentError(
+            "kernel.name", f'kernel must be "auto" or one of {names}; got {kernel!r}.'
+        )
+    return found
+
+
+def choose(problem: Problem, kernel: str = "auto") -> Kernel:
+    """The kernel for a problem: the first that can, or the one asked for by name.
+
+    Raises:
+        UnsupportedError: code `kernel.refused`, if the one asked for cannot run the problem.
+        ArgumentError: code `kernel.name`, if there is none of that name.
+    """
+    chosen = kernel_named(kernel)
+    if chosen is None:
+        return next(
+            each for each in KERNELS if not each.refusals(problem) and not each.yields(problem)
+        )
+    reasons = chosen.refusals(problem)
+    if reasons:
+        raise _refused(chosen, reasons, problem)
+    return chosen
+
+
+def _refused(kernel: Kernel, reasons: list[str], problem: Problem) -> UnsupportedError:
+    able = [each.NAME for each in KERNELS if not each.refusals(problem)]
+    best = choose(problem).NAME
+    lines = [f'kernel="{kernel.NAME}" cannot run this problem.']
+    lines += [f"  - {reason}" for reason in reasons]
+    lines += [f"  {line}" for line in problem.describe().splitlines()]
+    lines += [f'These kernels can: {", ".join(able)}; kernel="auto" would take {best}.']
+    return UnsupportedError("kernel.refused", "\n".join(lines))
+
+
+Observer = Callable[[Problem], Callable[[], None]]
+observers: list[Observer] = []
+"""Who is told of each problem before it runs, and, by what it returns, after; `watch` is."""
+
+
+def run(problem: Problem, kernel: str = "auto") -> Tensor:
+    """The context, (batch, num_heads, query_len, value_head_dim), by the kernel that `choose`
+    takes."""
+    chosen = choose(problem, kernel)
+    if not observers:
+        return chosen.attend(problem)
+    endings = [observer(problem) for observer in observers]
+    try:
+        return chosen.attend(problem)
+    finally:
+        for end in endings:
+            end()
+
+
+def plan_for(problem: Problem, kernel: str = "auto") -> Plan:
+    """The plan for a problem that has been posed."""
+    chosen = choose(problem, kernel)
+    reasons: dict[str, tuple[str, ...]] = {}
+    for other in KERNELS:
+        if other is chosen:
+            continue
+        against = tuple(other.refusals(problem))
+        if not against and kernel == "auto":
+            against = tuple(other.yields(problem))
+        if not against:
+            against = (
+                f'kernel="{kernel}" was asked for'
+                if kernel != "auto"
+                else f"it comes after {chosen.NAME}; it would run {other.how(problem)}",
+            )
+        reasons[other.NAME] = against
+    return Plan(chosen.NAME, chosen.how(problem), MappingProxyType(reasons), problem.describe())
+
+
+def plan(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Bias | Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float | None = None,
+    kernel: str = "auto",
+) -> Plan:
+    """What `attend` would do with these arguments, without doing it.
+
+    Args, shapes and errors are those of `attend`.
+
+    Returns:
+        The kernel, what it will do, and for each other kernel the reason against it; `print` it.
+
+    Raises:
+        ClearheadError: for the input that `attend` refuses.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> query = key = value = torch.zeros(1, 2, 5, 8)
+        >>> print(ch.plan(query, key, value, mask=ch.causal()))
+        fused: one fused call on cpu, with the causal flag
+          query  [batch=1, num_heads=2, query_len=5, head_dim=8] float32 cpu
+          key    [batch=1, num_kv_heads=2, kv_len=5, head_dim=8] float32 cpu
+          value  [batch=1, num_kv_heads=2, kv_len=5, value_head_dim=8] float32 cpu
+          mask=causal(), scale=0.353553
+        not flex: it is compiled for CUDA; the tensors are on cpu
+        not blockwise: it comes after fused; it would run 1 block of up to 5 queries × 5 keys; ...
+        not eager: it comes after fused; it would run the stages one by one; ...
+    """
+    problem = pose(
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+        dropout=dropout,
+    )
+    return plan_for(problem, kernel)

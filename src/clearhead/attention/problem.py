@@ -1,0 +1,397 @@
+"""The question that a kernel answers: what attends to what, validated and frozen.
+
+Every check that does not depend on the kernel is made here, before anything is computed.
+"""
+
+import math
+from collections.abc import Callable
+from numbers import Real
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch.autograd import forward_ad
+
+from clearhead._common.axes import (
+    KEY_AXES,
+    QUERY_AXES,
+    VALUE_AXES,
+    check_tensor,
+    is_autocast,
+    named,
+)
+from clearhead.attention.biases import Bias, as_bias
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeviceError,
+    DtypeError,
+    ShapeError,
+)
+from clearhead.masks.base import Mask
+from clearhead.masks.dense import dense
+from clearhead.masks.full import Full
+
+# New in PyTorch 2.7.
+is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Problem(NamedTuple):
+    """One call of attention: tensors of four dimensions and a description of who may see whom.
+
+    Attributes:
+        query: (batch, num_heads, query_len, head_dim).
+        key: (batch, num_kv_heads, kv_len, head_dim).
+        value: (batch, num_kv_heads, kv_len, value_head_dim).
+        mask: who may see whom; None when everybody sees everybody.
+        bias: added to the scores after scale and softcap, or None.
+        scale: what the scores are multiplied by.
+        softcap: bound of the scaled scores, or None.
+        sinks: one score per head that takes a share of the weights, or None.
+        dropout: share of the weights to drop, or None.
+        dims: how many dimensions the user's query had.
+        keys_finite: whether key and value are known to be finite, so that nobody need look; a cache
+            has looked at each token once.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Mask | None
+    bias: Bias | None
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None
+    dropout: float | None
+    dims: int
+    keys_finite: bool = False
+
+    @property
+    def batch(self) -> int:
+        return self.query.shape[0]
+
+    @property
+    def num_heads(self) -> int:
+        return self.query.shape[1]
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.key.shape[1]
+
+    @property
+    def query_len(self) -> int:
+        return self.query.shape[2]
+
+    @property
+    def kv_len(self) -> int:
+        return self.key.shape[2]
+
+    @property
+    def device(self) -> torch.device:
+        return self.query.device
+
+    @property
+    def has_tangents(self) -> bool:
+        """Whether derivatives are being taken in forward mode."""
+        # Asked of every call, and nearly always answered by this.
+        if forward_ad._current_level < 0 or torch.compiler.is_compiling():
+            return False
+        numbers = None if self.bias is None else self.bias.numbers
+        given = (self.query, self.key, self.value, self.sinks, numbers)
+        return any(t is not None and _has_tangent(t) for t in given)
+
+    @property
+    def readable(self) -> bool:
+        """Whether the numbers of its tensors can be read: not under torch.compile or torch.func,
+        nor on the meta device."""
+        numbers = None if self.bias is None else self.bias.numbers
+        given = (self.query, self.key, self.value, self.sinks, numbers)
+        return all(each is None or (is_plain(each) and not each.is_meta) for each in given)
+
+    def is_one_graph(self, numbers: int, most: int) -> bool:
+        """Whether all queries are taken at once because portions of them would be unrolled: the
+        compiler would make a graph for each length, and an exported one would fit one length only.
+
+        Args:
+            numbers: how many there are at a time then.
+            most: how many there may be where autograd does not keep those of all portions anyhow.
+        """
+        if not torch.compiler.is_compiling():
+            return False
+        given = (self.query, self.key, self.value)
+        kept = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+        return is_exporting() or kept or numbers <= most
+
+    def restore(self, tensor: Tensor) -> Tensor:
+        """Give a result as many dimensions as the user's query had."""
+        return tensor if self.dims == 4 else tensor.reshape(tensor.shape[4 - self.dims :])
+
+    def visible(self, queries: slice | None = None, keys: slice | None = None) -> Tensor | None:
+        """The mask, or a rectangle of it, as a bool tensor of four dimensions; None for no mask."""
+        if self.mask is None:
+            return None
+        return self.mask.block(
+            slice(0, self.query_len) if queries is None else queries,
+            slice(0, self.kv_len) if keys is None else keys,
+            self.query_len,
+            self.kv_len,
+            self.device,
+        )
+
+    def bias_block(self, queries: slice | None = None, keys: slice | None = None) -> Tensor | None:
+        """The bias, or a rectangle of it, as a tensor of four dimensions; None for no bias."""
+        if self.bias is None:
+            return None
+        return self.bias.block(
+            slice(0, self.query_len) if queries is None else queries,
+            slice(0, self.kv_len) if keys is None else keys,
+            self.query_len,
+            self.kv_len,
+            self.device,
+        )
+
+    def describe(self) -> str:
+        """The tensors by the names of their axes, and what else was asked for."""
+        lines = [
+            f"query  {named(self.query, QUERY_AXES)}",
+            f"key    {named(self.key, KEY_AXES)}",
+            f"value  {named(self.value, VALUE_AXES)}",
+        ]
+        options = [f"mask={self.mask.describe()}"] if self.mask is not None else []
+        options += [f"bias={self.bias.describe()}"] if self.bias is not None else []
+        options += [f"scale={self.scale:.6g}"]
+        options += [f"softcap={self.softcap:g}"] if self.softcap is not None else []
+        options += ["sinks"] if self.sinks is not None else []
+        options += [f"dropout={self.dropout:g}"] if self.dropout is not None else []
+        return "\n".join([*lines, ", ".join(options)])
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    """Whether a tensor has one, or may have: a transformation of torch.func around another one, as
+    for a Hessian, does not show what is inside."""
+    if forward_ad.unpack_dual(tensor).tangent is not None:
+        return True
+    within = get_unwrapped(tensor) if is_functorch_wrapped_tensor(tensor) else tensor
+    return within is not tensor and is_functorch_wrapped_tensor(within)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether nothing traces or transforms what is computed with a tensor.
+
+    Example:
+        >>> is_plain(torch.ones(2))
+        True
+    """
+    return (
+        type(tensor) in (Tensor, torch.nn.Parameter)
+        and not torch.compiler.is_compiling()
+        and not is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def pose(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Bias | Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float | None = None,
+) -> Problem:
+    """Make a problem of what a user gave, or refuse it with the name of the argument.
+
+    Raises:
+        ShapeError, DtypeError, DeviceError, MaskError, ArgumentError, ArgumentTypeError: see the
+            page on errors; nothing has been computed when they are raised.
+
+    Example:
+        >>> import torch
+        >>> print(pose(torch.zeros(3, 5, 8), torch.zeros(3, 7, 8), torch.zeros(3, 7, 2)).describe())
+        query  [batch=1, num_heads=3, query_len=5, head_dim=8] float32 cpu
+        key    [batch=1, num_kv_heads=3, kv_len=7, head_dim=8] float32 cpu
+        value  [batch=1, num_kv_heads=3, kv_len=7, value_head_dim=2] float32 cpu
+        scale=0.353553
+    """
+    check_tensor("query", query)
+    check_tensor("key", key)
+    check_tensor("value", value)
+    dims = query.ndim
+    query, key, value = under_autocast(query, key, value)
+    if dims != 4 or key.ndim != 4 or value.ndim != 4:
+        query, key, value = _four_dimensions(query, key, value)
+    batch, num_heads, query_len, head_dim = query.shape
+    key_batch, num_kv_heads, kv_len, key_dim = key.shape
+    value_batch, value_heads, value_len, _ = value.shape
+    dtype, device = query.dtype, query.device
+    if not (
+        key_batch == batch == value_batch
+        and key_dim == head_dim
+        and head_dim > 0
+        and value_heads == num_kv_heads
+        and value_len == kv_len
+        and 0 < num_kv_heads <= num_heads
+        and num_heads % num_kv_heads == 0
+        and dtype == key.dtype == value.dtype
+        and dtype in DTYPES
+        and device == key.device == value.device
+    ):
+        raise _mismatch(query, key, value)
+    if mask is not None:
+        if not isinstance(mask, Mask):
+            mask = dense(mask)
+        if isinstance(mask, Full):
+            mask = None
+        else:
+            mask.check(batch, num_heads, query_len, kv_len, device)
+    if bias is not None:
+        bias = as_bias(bias)
+        bias.check(batch, num_heads, query_len, kv_len, dtype, device)
+    if scale is None:
+        scale = 1.0 / math.sqrt(head_dim)
+    else:
+        scale = _number("scale", scale, "a finite number, or None for 1/√head_dim", math.isfinite)
+    if softcap is not None:
+        expected = "a finite number above 0, or None for no cap"
+        softcap = _number("softcap", softcap, expected, lambda bound: 0 < bound < math.inf)
+    if dropout is not None:
+        expected = "a probability in [0, 1), or None for no dropout"
+        dropout = _number("dropout", dropout, expected, lambda share: 0 <= share < 1)
+    if sinks is not None:
+        _check_sinks(sinks, num_heads, dtype, device)
+    return Problem(query, key, value, mask, bias, scale, softcap, sinks, dropout or None, dims)
+
+
+def _number(name: str, given: object, expected: str, allowed: Callable[[float], bool]) -> float:
+    if not isinstance(given, Real) or isinstance(given, bool):
+        raise ArgumentTypeError(
+            f"{name}.type", f"{name} must be {expected}; got {type(given).__name__}."
+        )
+    try:
+        number = float(given)
+    except OverflowError:
+        number = math.inf
+    if not allowed(number):
+        raise ArgumentError(f"{name}.value", f"{name} must be {expected}; got {number}.")
+    return number
+
+
+def _check_sinks(sinks: Tensor, num_heads: int, dtype: torch.dtype, device: torch.device) -> None:
+    check_tensor("sinks", sinks, "a tensor of shape (num_heads,)")
+    if sinks.shape != (num_heads,):
+        raise ShapeError(
+            "sinks.shape",
+            f"sinks must have shape (num_heads,) = ({num_heads},); got {tuple(sinks.shape)}.",
+        )
+    if sinks.dtype not in (dtype, torch.float32):
+        raise DtypeError(
+            "sinks.dtype",
+            f"sinks must have the query's dtype, {dtype}, or float32; got {sinks.dtype}.",
+        )
+    if sinks.device != device:
+        raise DeviceError(
+            "sinks.device",
+            f"sinks must be on the query's device; they are on {sinks.device}, the query on "
+            f"{device}.",
+        )
+
+
+def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """What PyTorch's own attention does under autocast; float64 keeps its precision there too.
+
+    Example:
+        >>> with torch.autocast("cpu", torch.bfloat16):
+        ...     under_autocast(torch.ones(1))
+        (tensor([1.], dtype=torch.bfloat16),)
+    """
+    if not is_autocast(tensors[0]):
+        return tensors
+    if any(each.dtype == torch.float64 or not each.is_floating_point() for each in tensors):
+        return tensors
+    target = torch.get_autocast_dtype(tensors[0].device.type)
+    return tuple(each.to(target) for each in tensors)
+
+
+def _four_dimensions(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    dims = query.ndim
+    if not 2 <= dims <= 4 or key.ndim != dims or value.ndim != dims:
+        raise ShapeError(
+            "shape.dimensions",
+            "query, key and value must have the same number of dimensions, 2 to 4: "
+            "(batch, num_heads, len, dim), (num_heads, len, dim) or (len, dim); got "
+            f"{dims}, {key.ndim} and {value.ndim}.\n" + _shapes(query, key, value),
+        )
+    missing = (None,) * (4 - dims)
+    return query[missing], key[missing], value[missing]
+
+
+def _shapes(query: Tensor, key: Tensor, value: Tensor) -> str:
+    return (
+        f"  query  {named(query, QUERY_AXES)}\n"
+        f"  key    {named(key, KEY_AXES)}\n"
+        f"  value  {named(value, VALUE_AXES)}"
+    )
+
+
+def _mismatch(query: Tensor, key: Tensor, value: Tensor) -> ShapeError | DtypeError | DeviceError:
+    """The first thing that is wrong with query, key and value, in the order a user would look."""
+    shapes = "\n" + _shapes(query, key, value)
+    batch, num_heads, _, head_dim = query.shape
+    _, num_kv_heads, kv_len, _ = key.shape
+    dtypes = [str(t.dtype).removeprefix("torch.") for t in (query, key, value)]
+    if len(set(dtypes)) > 1:
+        return DtypeError(
+            "dtype.mixed",
+            "query, key and value must have one dtype; got {}, {} and {}.".format(*dtypes) + shapes,
+        )
+    if query.dtype not in DTYPES:
+        return DtypeError(
+            "dtype.unsupported",
+            "query, key and value must be float16, bfloat16, float32 or float64; got "
+            f"{dtypes[0]}." + shapes,
+        )
+    if not query.device == key.device == value.device:
+        return DeviceError(
+            "device.mixed",
+            "query, key and value must be on one device; got "
+            f"{query.device}, {key.device} and {value.device}." + shapes,
+        )
+    if not batch == key.shape[0] == value.shape[0]:
+        return ShapeError(
+            "shape.batch",
+            "query, key and value must have the same batch; got "
+            f"{batch}, {key.shape[0]} and {value.shape[0]}." + shapes,
+        )
+    if head_dim != key.shape[3] or head_dim == 0:
+        return ShapeError(
+            "shape.head-dim",
+            "query and key must have the same head_dim, 1 or more; got "
+            f"{head_dim} and {key.shape[3]}." + shapes,
+        )
+    if value.shape[2] != kv_len:
+        return ShapeError(
+            "shape.kv-len",
+            f"key and value must have the same kv_len; got {kv_len} and {value.shape[2]}." + shapes,
+        )
+    if value.shape[1] != num_kv_heads:
+        return ShapeError(
+            "shape.value-heads",
+            "key and value must have the same num_kv_heads; got "
+            f"{num_kv_heads} and {value.shape[1]}." + shapes,
+        )
+    hint = ""
+    if query.shape[2] == key.shape[2] and num_heads != num_kv_heads:
+        hint = (
+            "\nIf the tensors are (batch, len, num_heads, head_dim), turn them: "
+            "tensor.transpose(1, 2)."
+        )
+    return ShapeError(
+        "shape.kv-heads",
+        "num_heads must be a multiple of num_kv_heads, both 1 or more; got "
+        f"{num_heads} and {num_kv_heads}." + shapes + hint,
+    )

@@ -1,0 +1,219 @@
+"""What is declared of an attention: the contract that `check` holds it to."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead._common.checks import check_dropout, check_sizes, check_switch, is_number
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+
+SIZES = (
+    "d_in",
+    "d_out",
+    "d_context",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "value_head_dim",
+    "context_length",
+)
+# What the sizes are called in other people's code.
+SIZE_NAMES: Mapping[str, tuple[str, ...]] = {
+    "d_in": (
+        "d_in", "input_dim", "in_dim", "in_features", "embed_dim", "d_model", "dim", "hidden_size",
+        "n_embd", "emb_dim", "embed_size", "hid_dim", "hidden_dim", "hidden", "model_dim", "width",
+        "query_dim", "channels", "dim_in", "d_emb",
+    ),
+    "d_out": ("d_out", "output_dim", "out_dim", "out_features", "dim_out"),
+    "num_heads": (
+        "num_heads", "n_heads", "n_head", "nhead", "heads", "h", "num_attention_heads", "nheads",
+    ),
+    "num_kv_heads": (
+        "num_kv_heads", "n_kv_heads", "num_key_value_heads", "kv_heads", "n_kv_head", "kv",
+    ),
+    "head_dim": (
+        "head_dim", "d_head", "dim_head", "d_k", "head_size", "attention_head_size", "d_kv",
+    ),
+    "value_head_dim": ("value_head_dim", "d_v", "v_head_dim"),
+    "context_length": (
+        "context_length", "max_len", "block_size", "max_seq_len", "n_positions",
+        "max_length", "ctx_len", "n_ctx",
+    ),
+    "d_context": ("d_context", "context_dim", "kdim", "cross_attention_dim"),
+}  # fmt: skip
+EMPTY_ROWS = ("zero", "uniform")
+LAYOUTS = ("half", "interleaved")
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """What an attention promises. What is None is not declared: measured and told, never judged.
+
+    Args:
+        causal: whether no query sees a later key; with query_len ≠ kv_len the last query sees the
+            last key.
+        window: (left, right), tokens on each side that a query sees, the query itself always;
+            None for one of them is no limit.
+        scale: of the scores; None is 1/√head_dim.
+        softcap: the scores are bent into (−softcap, softcap).
+        bias: a function (query_len, kv_len) → (heads, query_len, kv_len), added to the scores.
+        alibi_slopes: (num_heads,), the bias −slope · distance.
+        sinks: (num_heads,), one more score for each head, that gives no value.
+        rope: dict(base=10000.0, layout="half" or "interleaved"): query and key are rotated.
+        num_heads, num_kv_heads: heads, and heads of keys and values.
+        dropout: the probability with which weights are dropped while training.
+        empty_row: what a query that may attend to nothing gives: "zero" or "uniform".
+        nan_safe: whether a NaN behind the mask stays there.
+        padded_queries: "zero" if the outputs of padding tokens are zero.
+        dtypes: 16-bit dtypes that it works in.
+        sizes: d_in, d_out, d_context, num_heads, num_kv_heads, head_dim, value_head_dim,
+            context_length, as far as they are known.
+
+    Raises:
+        ArgumentError, ArgumentTypeError, ShapeError: a field that makes no sense.
+
+    Example:
+        >>> ch.Contract(causal=True, window=(4, 0), num_heads=6, num_kv_heads=2).window
+        (4, 0)
+    """
+
+    causal: bool | None = None
+    window: tuple[int | None, int | None] | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    bias: Callable[[int, int], Tensor] | None = None
+    alibi_slopes: Tensor | None = None
+    sinks: Tensor | None = None
+    rope: Mapping[str, Any] | None = None
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    dropout: float | None = None
+    empty_row: str | None = None
+    nan_safe: bool | None = None
+    padded_queries: str | None = None
+    dtypes: tuple[torch.dtype, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("causal", "nan_safe"):
+            if getattr(self, name) is not None:
+                check_switch(name, getattr(self, name))
+        check_dropout(self.dropout)
+        self._check_numbers()
+        self._check_window()
+        self._check_tensors()
+        self._check_rope()
+        self._check_choices()
+        self._check_sizes()
+
+    def _check_numbers(self) -> None:
+        for name in ("scale", "softcap"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not is_number(value) or not math.isfinite(value) or value <= 0:
+                raise ArgumentError(
+                    f"{name}.value",
+                    f"{name} must be a finite number above 0, or None; got {value!r}.",
+                )
+
+    def _check_window(self) -> None:
+        if self.window is None:
+            return
+        window = self.window
+        if not isinstance(window, tuple) or len(window) != 2:
+            raise ArgumentTypeError(
+                "window.type",
+                f"window must be (left, right), the tokens seen on each side; got {window!r}.",
+            )
+        for side in window:
+            if side is not None and (not isinstance(side, int) or side < 0):
+                raise ArgumentError(
+                    "window.value",
+                    f"window must hold whole numbers of 0 or more, or None for no limit; got {window}.",
+                )
+
+    def _check_tensors(self) -> None:
+        for name in ("alibi_slopes", "sinks"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not isinstance(value, Tensor):
+                raise ArgumentTypeError(
+                    f"{name}.type",
+                    f"{name} must be a tensor of shape (num_heads,); got {type(value).__name__}.",
+                )
+            if value.ndim != 1:
+                raise ShapeError(
+                    f"{name}.shape",
+                    f"{name} must have shape (num_heads,); got {tuple(value.shape)}.",
+                )
+        if self.bias is not None and not callable(self.bias):
+            raise ArgumentTypeError(
+                "bias.type",
+                "bias must be a function (query_len, kv_len) → (heads, query_len, kv_len); got "
+                f"{type(self.bias).__name__}.",
+            )
+
+    def _check_rope(self) -> None:
+        if self.rope is None:
+            return
+        known = isinstance(self.rope, Mapping) and set(self.rope) <= {"base", "layout"}
+        if not known or self.rope.get("layout", "half") not in LAYOUTS:
+            raise ArgumentError(
+                "rope.value",
+                'rope must be dict(base=10000.0, layout="half" or "interleaved"); got '
+                f"{self.rope!r}.",
+            )
+
+    def _check_choices(self) -> None:
+        if self.empty_row is not None and self.empty_row not in EMPTY_ROWS:
+            raise ArgumentError(
+                "empty-row.value",
+                f'empty_row must be "zero", "uniform", or None; got {self.empty_row!r}.',
+            )
+        if self.padded_queries not in (None, "zero"):
+            raise ArgumentError(
+                "padded-queries.value",
+                f'padded_queries must be "zero", or None; got {self.padded_queries!r}.',
+            )
+        if not isinstance(self.dtypes, tuple) or not set(self.dtypes) <= set(DTYPES):
+            raise ArgumentError(
+                "dtypes.value",
+                "dtypes must be a tuple of float16, bfloat16, float32 and float64; got "
+                f"{self.dtypes!r}.",
+            )
+
+    def _check_sizes(self) -> None:
+        unknown = sorted(set(self.sizes) - set(SIZES))
+        if unknown:
+            raise ArgumentError(
+                "sizes.name", f"sizes knows {', '.join(SIZES)}; got {', '.join(unknown)}."
+            )
+        check_sizes(**self.sizes)
+        given = {"num_heads": self.num_heads, "num_kv_heads": self.num_kv_heads}
+        check_sizes(**{name: size for name, size in given.items() if size is not None})
+        num_heads, num_kv_heads = self.heads()
+        if num_heads is not None and num_kv_heads is not None and num_heads % num_kv_heads:
+            raise ShapeError(
+                "shape.kv-heads",
+                f"num_heads must be a multiple of num_kv_heads; got {num_heads} and {num_kv_heads}.",
+            )
+
+    def heads(self) -> tuple[int | None, int | None]:
+        """num_heads and num_kv_heads, from the fields or from the sizes."""
+        num_heads = self.num_heads or self.sizes.get("num_heads")
+        if num_heads is None:
+            slopes = self.alibi_slopes if self.alibi_slopes is not None else self.sinks
+            num_heads = None if slopes is None else slopes.shape[0]
+        if num_heads is None and self.bias is not None:
+            num_heads = self.bias(2, 2).shape[0]
+        return num_heads, self.num_kv_heads or self.sizes.get("num_kv_heads")
+
+
+FIELDS = tuple(each.name for each in fields(Contract))

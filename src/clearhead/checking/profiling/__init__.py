@@ -1,0 +1,6 @@
+"""What somebody's own attention costs over length, beside the fused call."""
+
+from clearhead.checking.profiling.profile import profile
+from clearhead.checking.profiling.report import Profile
+
+__all__ = ["Profile", "profile"]

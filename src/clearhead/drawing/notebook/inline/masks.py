@@ -1,0 +1,109 @@
+"""A mask as a grid of who sees whom, or, of a long one, how much of each block is visible."""
+
+import torch
+from torch import Tensor
+
+from clearhead.drawing.notebook.inline.markup import Html, element, frame, line, title
+from clearhead.drawing.notebook.inline.pictures import enlarged, picture
+from clearhead.errors import ClearheadError
+from clearhead.masks.base import REPR_TOKENS, Mask
+from clearhead.masks.blocks import block_counts
+
+SIDE, LARGEST_CELL, LINED_CELL = 192, 24, 8
+"""Pixels: of the longer side of a picture, of a cell at most, and of one that has lines around it."""
+
+CELLS = 64
+"""Rows and columns of a picture at most; a mask of no more tokens is drawn pair by pair."""
+
+MOST_PARTS = 8
+"""How many samples and heads of a mask that tells them apart are drawn."""
+
+VISIBLE = (33, 145, 140)
+SHARES = [
+    (128, 128, 128),
+    (128, 128, 128),
+    *[VISIBLE] * 64,
+]
+# A hidden pair is a faint grey on any ground, a visible one stands out the more the more is visible.
+OPACITIES = bytes([0, 40, *(round(80 + 175 * level / 63) for level in range(64))])
+
+
+def mask_html(mask: Mask) -> str:
+    """The mask in words and as a picture, at its own lengths, or at a few tokens if it fits any.
+
+    Example:
+        >>> "21 of 36 pairs visible" in mask_html(ch.causal())
+        True
+    """
+    query_len, kv_len = mask.sizes() or (REPR_TOKENS, REPR_TOKENS)
+    heading = title(element("code", mask.describe()))
+    unreadable = mask.device is not None and mask.device.type == "meta"
+    if unreadable or 0 in (query_len, kv_len):
+        return frame(heading)
+    try:
+        return frame(heading, *_pictures(mask, query_len, kv_len))
+    except ClearheadError:  # made for lengths that only the query will tell
+        return frame(heading, line("It is made for sizes that only a query will tell.", small=True))
+
+
+def _pictures(mask: Mask, query_len: int, kv_len: int) -> list[Html]:
+    block = (-(-query_len // CELLS), -(-kv_len // CELLS))
+    mask.check(*mask.leading, query_len, kv_len, mask.device or torch.device("cpu"))
+    counts = block_counts(mask, query_len, kv_len, block).expand(*mask.leading, -1, -1).cpu()
+    sizes = _sizes(query_len, block[0])[:, None] * _sizes(kv_len, block[1])
+    parts, names = [], []
+    for sample in range(counts.shape[0]):
+        for head in range(counts.shape[1]):
+            names.append(_name(sample, head, mask))
+            parts.append((counts[sample, head], sizes))
+    same = "" if mask.sizes() else " (it fits any length)"
+    words = f"{query_len} queries × {kv_len} keys{same}: "
+    shown = [_part(name, *part) for name, part in zip(names, parts[:MOST_PARTS], strict=False)]
+    visible, pairs = int(counts.sum()), int(sizes.sum()) * len(parts)
+    words += f"{visible:,} of {pairs:,} pairs visible ({100 * visible / pairs:.3g} %)".replace(
+        ",", " "
+    )
+    more = len(parts) - len(shown)
+    cell = "a cell is a pair" if block == (1, 1) else f"a cell is {block[0]} × {block[1]} pairs"
+    legend = [
+        "Rows are queries, columns are keys; ",
+        cell,
+        "; ",
+        element("span", "■", style="color:rgb(33,145,140)"),
+        " may attend, grey is hidden."
+        if block == (1, 1)
+        else " is visible, paler where only some of its pairs are; grey is hidden.",
+        f" {more} more samples or heads are not drawn." if more else "",
+    ]
+    return [line(words), element("div", *shown), line(*legend, small=True)]
+
+
+def _part(name: str, counts: Tensor, sizes: Tensor) -> Html:
+    """One sample and head: its picture, and its name under it."""
+    rows, columns = counts.shape
+    visible, pairs = int(counts.sum()), int(sizes.sum())
+    # What is hidden, or visible, but for one pair is not taken for empty, or full.
+    share = (counts.double() / sizes * 63).floor()
+    places = torch.where(counts == 0, 1, share.long() + 2).to(torch.uint8)
+    pixels = min(LARGEST_CELL, SIDE // max(rows, columns))
+    places = enlarged(places, pixels)
+    if pixels >= LINED_CELL:
+        places[pixels - 1 :: pixels] = places[:, pixels - 1 :: pixels] = 0
+    alt = f"{name or 'the mask'}: {visible} of {pairs} pairs visible"
+    image = picture(places, alt, colours=SHARES, opacities=OPACITIES)
+    children = [image, line(name, small=True)] if name else [image]
+    return element("div", *children, style="display:inline-block;margin:4px 12px 4px 0")
+
+
+def _name(sample: int, head: int, mask: Mask) -> str:
+    names = []
+    if mask.batch is not None and mask.batch > 1:
+        names.append(f"sample {sample}")
+    if mask.heads is not None and mask.heads > 1:
+        names.append(f"head {head}")
+    return ", ".join(names)
+
+
+def _sizes(length: int, block: int) -> Tensor:
+    starts = torch.arange(0, length, block)
+    return (length - starts).clamp(max=block)

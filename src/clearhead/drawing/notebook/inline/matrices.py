@@ -1,0 +1,188 @@
+"""A matrix, a summary, or what a model attended to: small maps of the heads, and their numbers."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from clearhead._common.text import bytes_in_words
+from clearhead.drawing.labels import label
+from clearhead.drawing.notebook.inline.maps import PAIRS, Maps, maps_of
+from clearhead.drawing.notebook.inline.markup import (
+    Html,
+    element,
+    frame,
+    line,
+    scrolling,
+    table,
+    title,
+)
+from clearhead.drawing.notebook.inline.pictures import enlarged, picture, shade, side_by_side
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.summary import Summary
+
+if TYPE_CHECKING:
+    from clearhead.watching.seen import Seen
+
+CELLS, SIDE = 48, 144
+"""Rows and columns of the map of a head that has a picture of its own, and its pixels."""
+
+MOST_HEADS, MOST_LAYERS = 16, 48
+"""How many heads of a matrix, and how many layers of a model, are drawn."""
+
+ALL_CELLS = 160_000
+SMALL_CELLS = 24
+"""Cells of all small maps together, which keeps the whole below 300 kB, and of a side of one."""
+
+SMALL_SIDE = 48
+
+
+def matrix_html(thing: "AttentionMatrix | Summary") -> str:
+    """A map of each head with its numbers, and what the matrix is.
+
+    Example:
+        >>> drawn = matrix_html(ch.AttentionMatrix(torch.zeros(2, 5, 4), torch.zeros(2, 5, 4)))
+        >>> drawn.count("<img "), "1.61 nats" in drawn
+        (2, True)
+    """
+    maps = maps_of(thing, CELLS)
+    parts = [title(element("code", repr(thing)))]
+    if isinstance(thing, AttentionMatrix):
+        size = bytes_in_words(thing.nbytes)
+        parts.append(line(f"{size} if it were in memory; rows are queries, columns are keys"))
+    if maps.entropy is None:
+        return frame(*parts, line(_unseen(thing), small=True))
+    heads = len(maps.entropy)
+    parts.append(element("div", *(_head(maps, head) for head in range(min(heads, MOST_HEADS)))))
+    notes = [_legend(maps), *_which(thing, maps)]
+    if heads > MOST_HEADS:
+        notes.append(f"{heads - MOST_HEADS} more heads are not drawn.")
+    parts.append(line(" ".join(filter(None, notes)), small=True))
+    return frame(*parts)
+
+
+def seen_html(seen: "Seen[Any]") -> str:
+    """A row for each layer: the small maps of its heads, and their numbers.
+
+    Example:
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+        >>> with ch.watch(layer) as seen:
+        ...     output = layer(torch.randn(1, 5, 8))
+        >>> seen_html(seen).count("<img ")
+        1
+    """
+    words = repr(seen).splitlines()[0]
+    layers = [(name, seen.calls(name)) for name in seen.layers][:MOST_LAYERS]
+    if not layers:
+        return frame(title(words))
+    shown = [_shown(seen, name, calls) for name, calls in layers]
+    heads = sum(_heads(each) for each in shown)
+    cells = max(4, min(SMALL_CELLS, int((ALL_CELLS / max(1, heads)) ** 0.5)))
+    rows, every = [], []
+    for (name, calls), thing in zip(layers, shown, strict=True):
+        maps = maps_of(thing, cells, PAIRS // len(layers))
+        every.append(maps)
+        times = "" if len(calls) == 1 else f", {len(calls)} calls"
+        if times and thing is calls[0]:
+            times += ", the first is drawn"
+        sizes = f"{_heads(thing)} heads, {maps.query_len} × {maps.kv_len}{times}"
+        where = element("code", label(name) if name else "(the model)")
+        rows.append(
+            [
+                element("span", where, line(sizes, small=True)),
+                _strip(maps, name),
+                _range(maps.entropy),
+                _range(maps.distance),
+            ]
+        )
+    heading = ["layer", "heads, from 0 on", "entropy, nats", "distance, tokens"]
+    drawn = next((maps for maps in every if maps.shares is not None), every[0])
+    notes = [_legend(drawn) or _unseen(shown[0]), *_which(shown[0], drawn)]
+    if len(seen.layers) > MOST_LAYERS:
+        notes.append(f"{len(seen.layers) - MOST_LAYERS} more layers are not drawn.")
+    return frame(
+        title(words),
+        scrolling(table(heading, rows)),
+        line(" ".join(filter(None, notes)), small=True),
+    )
+
+
+def _shown(seen: "Seen[Any]", name: str, calls: Sequence[Any]) -> "AttentionMatrix | Summary":
+    """What is drawn of a layer: the one matrix that its calls are rows of, or the first call."""
+    return seen._modules[name].whole() or calls[0]
+
+
+def _heads(thing: "AttentionMatrix | Summary") -> int:
+    if isinstance(thing, Summary):
+        return thing.entropy.shape[-2] if thing.entropy.ndim > 1 else 1
+    return thing.problem.num_heads
+
+
+def _head(maps: Maps, head: int) -> Html:
+    assert maps.entropy is not None
+    assert maps.distance is not None
+    numbers = f"{maps.entropy[head]:.2f} nats · {maps.distance[head]:.1f} tokens"
+    parts = [line(element("b", f"head {head}"))]
+    if maps.shares is not None:
+        shares = maps.shares[head]
+        top = float(shares.nan_to_num().max())
+        alt = f"map of head {head}, from 0 to {top:.3g}: entropy and distance {numbers}"
+        pixels = max(1, SIDE // max(shares.shape))
+        parts.append(picture(enlarged(_shaded(shares), pixels), alt, border=True))
+        parts.append(line(f"largest {top:.3g}", small=True))
+    parts.append(line(numbers, small=True))
+    style = "display:inline-block;vertical-align:top;margin:4px 16px 4px 0"
+    return element("div", *parts, style=style)
+
+
+def _strip(maps: Maps, layer: str) -> Html:
+    """The maps of all heads of a layer side by side."""
+    if maps.shares is None:
+        return element("span", "—")
+    pixels = max(1, SMALL_SIDE // max(maps.shares.shape[-2:]))
+    strip = side_by_side([enlarged(_shaded(each), pixels) for each in maps.shares])
+    alt = f"maps of {len(maps.shares)} heads of {label(layer) if layer else 'the model'}"
+    return picture(strip, alt)
+
+
+def _shaded(shares: Tensor) -> Tensor:
+    """The colours of a map, from 0 to its own largest share."""
+    top = shares.nan_to_num().max().clamp(min=torch.finfo(shares.dtype).tiny)
+    return shade(shares / top)
+
+
+def _range(numbers: Tensor | None) -> str:
+    """What the heads of a layer come to."""
+    if numbers is None:
+        return "—"
+    low, high = float(numbers.min()), float(numbers.max())
+    return f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+
+
+def _legend(maps: Maps) -> str:
+    if maps.shares is None:
+        return ""
+    return (
+        f"Every map goes from 0 (empty) over dark to its own largest share of a row (yellow); "
+        f"{maps.grain}."
+    )
+
+
+def _which(thing: "AttentionMatrix | Summary", maps: Maps) -> list[str]:
+    """What the numbers are of, where it is not everything."""
+    notes = []
+    batch = thing.entropy.shape[0] if isinstance(thing, Summary) else thing.problem.batch
+    if (thing.entropy.ndim if isinstance(thing, Summary) else thing.ndim - 1) == 3 and batch > 1:
+        notes.append(f"Sample 0 of {batch}.")
+    if 0 < maps.queries < maps.query_len:
+        notes.append("Entropy and distance are averages of these queries; entropy() has all.")
+    return notes
+
+
+def _unseen(thing: "AttentionMatrix | Summary") -> str:
+    if isinstance(thing, Summary):
+        return ""
+    if thing.device.type == "meta" or 0 in thing.shape:
+        return "There are no numbers to draw."
+    return "It is too large to be looked at in passing; summary() works its numbers out."

@@ -1,0 +1,95 @@
+"""Maps as pictures inside the text: PNG, a byte a pixel with a table of colours."""
+
+import base64
+import zlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clearhead.drawing.colours import NOTHING, Colour, colour
+from clearhead.drawing.notebook.inline.markup import Html, element
+
+NO_WEIGHT, NO_NUMBER, LEVELS = 0, 1, 254
+"""Of the 256 colours the first stays empty, the second is for NaN, and the rest go from 0 to 1."""
+
+SHADES = [NOTHING, NOTHING, *(colour(level / (LEVELS - 1)) for level in range(LEVELS))]
+SEE_THROUGH = bytes([0])
+
+GAP = 4
+"""Pixels between maps that stand side by side."""
+
+
+def shade(shares: Tensor) -> Tensor:
+    """Shares of one as places in the table of colours, uint8; brightness grows with the root.
+
+    Example:
+        >>> shade(torch.tensor([0.0, 1.0, torch.nan]))
+        tensor([  0, 255,   1], dtype=torch.uint8)
+    """
+    levels = (shares.clamp(0, 1).sqrt() * (LEVELS - 1)).round() + 2
+    levels = torch.where(shares == 0, float(NO_WEIGHT), levels)
+    return torch.where(shares.isnan(), float(NO_NUMBER), levels).to(torch.uint8)
+
+
+def enlarged(places: Tensor, pixels: int) -> Tensor:
+    """Each cell as a square of so many pixels a side."""
+    return places.repeat_interleave(pixels, 0).repeat_interleave(pixels, 1)
+
+
+def side_by_side(maps: Sequence[Tensor]) -> Tensor:
+    """Maps of one height as one, with a gap between them."""
+    gap = torch.full((maps[0].shape[0], GAP), NO_WEIGHT, dtype=torch.uint8)
+    parts = [part for each in maps for part in (each, gap)]
+    return torch.cat(parts[:-1], dim=1)
+
+
+def picture(
+    places: Tensor,
+    alt: str,
+    *,
+    colours: Sequence[Colour] = SHADES,
+    opacities: bytes = SEE_THROUGH,
+    border: bool = False,
+) -> Html:
+    """An image that brings its own data.
+
+    Args:
+        places: (height, width), uint8: places in the table of colours.
+        alt: what it shows, in words.
+        colours: the table.
+        opacities: of the first of them, 0 to 255; the others are opaque.
+        border: whether a line goes around it.
+    """
+    height, width = places.shape
+    data = base64.b64encode(png(places, colours, opacities)).decode("ascii")
+    style = "display:inline-block;margin:0;vertical-align:middle;max-width:none"
+    if border:
+        style += ";outline:1px solid rgba(128,128,128,0.5)"
+    source = f"data:image/png;base64,{data}"
+    return element("img", src=source, alt=alt, title=alt, width=width, height=height, style=style)
+
+
+def png(places: Tensor, colours: Sequence[Colour], opacities: bytes = b"") -> bytes:
+    """A picture with a table of colours, as PNG (ISO/IEC 15948).
+
+    Example:
+        >>> png(torch.zeros(2, 3, dtype=torch.uint8), [(0, 0, 0)])[:4]
+        b'\\x89PNG'
+    """
+    height, width = places.shape
+    size = width.to_bytes(4, "big") + height.to_bytes(4, "big")
+    # Each line begins with how it was filtered: not at all.
+    lines = torch.cat([places.new_zeros(height, 1), places], dim=1).contiguous()
+    chunks = [
+        (b"IHDR", size + bytes([8, 3, 0, 0, 0])),
+        (b"PLTE", b"".join(bytes(each) for each in colours)),
+        (b"tRNS", opacities),
+        (b"IDAT", zlib.compress(bytes(lines.untyped_storage()), 9)),
+        (b"IEND", b""),
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big")
+        for name, data in chunks
+        if data or name == b"IEND"
+    )

@@ -1,0 +1,142 @@
+"""The page in a cell of a notebook: the widget of `view`.
+
+The widget holds the payload of the page, as bytes, and answers what the page would ask a server for:
+{"kind": "ask", "id", "route": "tile?layer=0&…"}, as a message of its own, gets back {"kind":
+"answer", "id", "status"}, with the content as the one buffer.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+from clearhead.drawing.live.server import answer, routes_to
+from clearhead.drawing.live.tile_store import Tiles
+from clearhead.drawing.page.heads import Layer, Run, heads_payload
+from clearhead.drawing.page.page import asset
+from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.steps import steps_payload
+from clearhead.drawing.page.texts import read_text
+from clearhead.errors import ArgumentError, ArgumentTypeError, missing_extra
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.summary import Summary
+from clearhead.tracing.trace import Trace
+from clearhead.watching.seen import Seen
+
+
+def view(
+    thing: Seen[Any] | AttentionMatrix | Summary | Trace,
+    *,
+    tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
+    source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
+    sample: int = 0,
+) -> Any:
+    """The page of what was seen, of a matrix or of a trace, to look around in, inside a notebook.
+
+    It is a widget of anywidget, which works in JupyterLab, VS Code, Colab and marimo. Nothing is
+    fetched from a network. While the kernel runs, zooming into a long text asks it for exact tiles; without a
+    kernel, in a notebook that was saved with its widgets, the page shows what it holds.
+
+    Args:
+        thing: what to look at.
+        tokens: what the queries are, as strings or ids, one for each token; those that were saved
+            with it, if None. A trace has its own.
+        source_tokens: what the keys are, in attention between two texts.
+        sample: which row of the batch. A page of a trace has all to choose from.
+
+    Returns:
+        The widget; a cell that ends in it draws it.
+
+    Raises:
+        MissingExtraError: if anywidget is not installed.
+        ArgumentTypeError: code `view.type`, for anything else; masks, summaries and reports draw
+            themselves.
+        ArgumentError: code `view.trace`, for tokens or a sample of a trace.
+        ClearheadError: for tokens that do not fit, or nothing that attended.
+
+    Example:
+        >>> query = key = torch.randn(1, 2, 5, 4)
+        >>> widget = ch.view(ch.AttentionMatrix(query, key), tokens=["to", "be", "or", "not", "to"])
+        >>> widget.payload[:9]
+        b'clearhead'
+    """
+    made = _widget()
+    if isinstance(thing, Trace):
+        if tokens is not None or source_tokens is not None or sample != 0:
+            raise ArgumentError(
+                "view.trace",
+                "a trace has tokens of its own, and all of its samples; trace(…, tokens=…) takes "
+                "them.",
+            )
+        return made(steps_payload(thing), None)
+    layers = _layers(thing)
+    if isinstance(thing, Seen):
+        tokens = thing.tokens if tokens is None else tokens
+        source_tokens = thing.source_tokens if source_tokens is None else source_tokens
+    text, source = (
+        None if given is None else read_text(name, given, sample)
+        for name, given in (("tokens", tokens), ("source_tokens", source_tokens))
+    )
+    run = Run("", layers, text, source, sample)
+    payload = heads_payload([run], repr(thing).splitlines()[0])
+    matrices = [each.seen if isinstance(each.seen, AttentionMatrix) else None for each in layers]
+    known = any(each is not None for each in matrices)
+    return made(payload, Tiles(matrices, sample=sample) if known else None)
+
+
+def _layers(thing: object) -> list[Layer]:
+    if isinstance(thing, AttentionMatrix | Summary):
+        return [Layer("", thing)]
+    if not isinstance(thing, Seen):
+        raise ArgumentTypeError(
+            "view.type",
+            "view takes what a watch has seen, an AttentionMatrix, a Summary or a Trace; got "
+            f"{type(thing).__name__}. A mask or a report draws itself at the end of a cell.",
+        )
+    return [Layer(*each) for each in thing._layers()]
+
+
+@cache
+def _widget() -> Any:
+    """The class of the widget, which is made when somebody wants one."""
+    try:
+        import anywidget
+        import traitlets
+    except ModuleNotFoundError as error:
+        if error.name not in ("anywidget", "traitlets"):
+            raise
+        raise missing_extra("anywidget", "notebook", "a widget in a notebook") from error
+
+    class Page(anywidget.AnyWidget):
+        """A page of clearhead as a widget."""
+
+        _esm = asset("page.js")
+        _css = asset("page.css")
+        payload = traitlets.Bytes().tag(sync=True)
+        exact = traitlets.Bool().tag(sync=True)
+
+        def __init__(self, payload: Payload, tiles: Tiles | None) -> None:
+            super().__init__(payload=payload.to_bytes(), exact=tiles is not None)
+            self._title = payload.title
+            self._tiles = tiles
+            self.on_msg(self._receive)
+
+        def __repr__(self) -> str:
+            return f"view of {self._title}"
+
+        def close(self) -> None:
+            """Take it away, and end what is worked out for it."""
+            if self._tiles is not None:
+                self._tiles.close()
+            super().close()
+
+        def _receive(self, _: object, content: object, buffers: object) -> None:
+            if self._tiles is None or not isinstance(content, Mapping):
+                return
+            if content.get("kind") == "ask" and isinstance(content.get("route"), str):
+                route, _, query = content["route"].partition("?")
+                status, _, told = answer(routes_to(self._tiles), route, query)
+                self.send({"kind": "answer", "id": content.get("id"), "status": status}, [told])
+
+    return Page

@@ -1,0 +1,105 @@
+"""A trace as a page to step through: every stage, and the arithmetic of each of its numbers."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.drawing.page.payload import Payload
+from clearhead.errors import SelectionError, TooLargeError
+from clearhead.tracing.trace import Step, Trace
+
+MOST_NUMBERS = 1 << 23
+"""Of a page, which takes about five bytes for each."""
+
+
+def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None = None) -> Payload:
+    """What the page of a trace draws.
+
+    Args:
+        trace: the stages.
+        sample: only this row of the batch; None for all.
+        head: only this query head; None for all.
+
+    Raises:
+        SelectionError: code `trace.part`, if there is no such sample or head.
+        TooLargeError: code `trace.page-size`, for more numbers than a page can hold.
+
+    Example:
+        >>> x = torch.eye(2)
+        >>> payload = steps_payload(ch.trace(ch.attend, x, x, x))
+        >>> payload.kind, list(payload.arrays)[:3]
+        ('trace', ['query', 'key', 'value'])
+    """
+    wanted = {"batch": sample, "num_heads": head}
+    sizes = {"batch": 1, "num_heads": 1, "num_kv_heads": 1}
+    for step in trace.steps.values():
+        sizes |= {axis: size for axis, size in _sizes(step).items() if axis in sizes}
+    for axis, index in wanted.items():
+        if index is not None and not 0 <= index < sizes[axis]:
+            raise SelectionError(
+                "trace.part", f"there are {sizes[axis]} along {axis}; got {index}."
+            )
+    if head is not None:
+        wanted["num_kv_heads"] = head // (sizes["num_heads"] // sizes["num_kv_heads"])
+    steps: list[dict[str, Any]] = []
+    arrays: dict[str, Tensor] = {}
+    for name, step in trace.steps.items():
+        if step.same_as is None:
+            arrays[name] = _part(step, wanted)
+        steps.append(
+            {
+                "name": name,
+                "axes": step.axes[-2:],
+                "lead": step.axes[:-2],
+                "shape": step.shape,
+                "formula": step.formula,
+                "same_as": step.same_as,
+            }
+        )
+    _check_size(sum(array.numel() for array in arrays.values()))
+    sinks = None if trace.sinks is None else trace.sinks.tolist()
+    heads = list(range(sizes["num_heads"])) if head is None else [head]
+    data = {
+        "tokens": trace.tokens,
+        "source_tokens": trace.source_tokens,
+        "steps": steps,
+        "samples": list(range(sizes["batch"])) if sample is None else [sample],
+        "heads": heads,
+        "scale": trace.scale,
+        "softcap": trace.softcap,
+        "dropout": trace.dropout,
+        "sinks": sinks and [sinks[each] for each in heads],
+        "renormalised": trace.renormalised,
+        "kernel": trace.kernel,
+        "difference": trace.difference if math.isfinite(trace.difference) else None,
+    }
+    return Payload("trace", f"trace of {trace.title}", data, arrays)
+
+
+def _sizes(step: Step) -> dict[str, int]:
+    return dict(zip(step.axes, step.tensor.shape, strict=True))
+
+
+def _part(step: Step, wanted: dict[str, int | None]) -> Tensor:
+    """The numbers of a stage, (batch, heads, rows, columns), for those that are wanted."""
+    tensor = step.tensor.detach()
+    for axis, name in enumerate(step.axes[:-2]):
+        index = wanted.get(name)
+        if index is not None:
+            tensor = tensor.narrow(axis, index, 1)
+    if "batch" not in step.axes:
+        tensor = tensor[None]
+    if tensor.ndim == 3:
+        tensor = tensor[:, None]
+    return tensor.to("cpu", torch.float32)
+
+
+def _check_size(numbers: int) -> None:
+    if numbers > MOST_NUMBERS:
+        raise TooLargeError(
+            "trace.page-size",
+            f"the stages are {numbers:,} numbers, of which a page holds {MOST_NUMBERS:,} at most. "
+            "sample= and head= take a part of them; AttentionMatrix is for long texts.",
+        )

@@ -1,0 +1,105 @@
+"""Whose tokens the queries and keys of a matrix are."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead._common.checks import is_number
+from clearhead.errors import ArgumentTypeError, ShapeError
+
+
+class Text(NamedTuple):
+    """The tokens of a text.
+
+    Attributes:
+        tokens: as a person reads them.
+        ids: (len,), int64: equal for equal tokens.
+    """
+
+    tokens: tuple[str, ...]
+    ids: Tensor
+
+
+class Place(NamedTuple):
+    """Where a row of queries or keys is in a text: `text` counts from 0; None without tokens."""
+
+    text: int | None
+    first: int
+
+
+def read_text(name: str, given: Any, sample: int = 0) -> Text:
+    """Tokens as strings, or as ids, of one sample or a batch of them.
+
+    Raises:
+        ArgumentTypeError: code `page.tokens`, for anything else.
+
+    Example:
+        >>> read_text("tokens", ["to", "be", "to"])
+        Text(tokens=('to', 'be', 'to'), ids=tensor([0, 1, 0]))
+        >>> read_text("tokens", [7, 8]).tokens
+        ('#7', '#8')
+    """
+    if isinstance(given, Tensor) and given.ndim == 2 and 0 <= sample < len(given):
+        given = given[sample]
+    if isinstance(given, Tensor) and given.ndim == 1:
+        given = given.tolist()
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        if all(isinstance(each, str) for each in given):
+            known: dict[str, int] = {}
+            ids = [known.setdefault(each, len(known)) for each in given]
+            return Text(tuple(given), torch.tensor(ids, dtype=torch.int64))
+        if all(is_number(each) and int(each) == each for each in given):
+            ids = [int(each) for each in given]
+            return Text(tuple(f"#{each}" for each in ids), torch.tensor(ids, dtype=torch.int64))
+    raise ArgumentTypeError(
+        "page.tokens",
+        f"{name} must be strings or whole numbers, one for each token, or a tensor of ids of shape "
+        f"(len,) or (batch, len); got {type(given).__name__}.",
+    )
+
+
+def places(
+    layer: str, query_len: int, kv_len: int, tokens: int | None, source: int | None
+) -> tuple[Place, Place]:
+    """Which text the queries and the keys of a layer are of: 0 is the text, 1 is the source.
+
+    A layer between two texts has the source's length of keys. Where both texts are of one length,
+    the layer's path tells: a part of it with "cross", "encoder_attn", "EncDec" or "multihead_attn".
+
+    Args:
+        layer: the path of the layer.
+        query_len, kv_len: its sizes.
+        tokens, source: how many there are of either; None where none were given.
+
+    Raises:
+        ShapeError: code `page.lengths`, if it is of neither.
+
+    Example:
+        >>> places("decoder.self_attn", 1, 5, 5, 9)  # the newest token, behind a cache
+        (Place(text=0, first=4), Place(text=0, first=0))
+        >>> places("decoder.encoder_attn", 5, 9, 5, 9)
+        (Place(text=0, first=0), Place(text=1, first=0))
+    """
+    if tokens is None and source is None:
+        return Place(None, 0), Place(None, 0)
+    own = 0 if tokens is None else tokens
+    crosses = any(part in layer for part in ("cross", "encoder_attn", "EncDec", "multihead_attn"))
+    if source is not None and kv_len == source:
+        # The encoder of the source attends within it.
+        if query_len == source and not crosses and (own != source or layer.startswith("encoder")):
+            return Place(1, 0), Place(1, 0)
+        if query_len <= own and (own != source or crosses):
+            return Place(0, 0 if query_len == own else own - query_len), Place(1, 0)
+        if tokens is None and query_len != source:
+            return Place(None, 0), Place(1, 0)
+    # What was generated last has not attended yet, so that there may be a token more than keys.
+    if query_len <= kv_len <= own and own - kv_len <= 1:
+        return Place(0, kv_len - query_len), Place(0, 0)
+    given = f"{own} tokens" if source is None else f"{own} tokens and {source} source tokens"
+    raise ShapeError(
+        "page.lengths",
+        f"tokens must be as many as the keys of {layer or 'the matrix'}, kv_len={kv_len}; got "
+        f"{given}. For attention from one text to another give source_tokens as well.",
+    )

@@ -1,0 +1,34 @@
+"""What `clearhead check` prints: the text of a report, in colour."""
+
+import re
+
+from clearhead.checking.report import Report
+from clearhead.drawing.terminal.terminal import Console, Text
+
+STYLES = (
+    (r"^✗ \S+( or \S+)*", "bold red"),
+    (r"^  ↳ \S+( or \S+)*", "bold yellow"),
+    (r"^    (measured|likely|see) ", "dim"),
+    (r"✓", "green"),
+    (r"^told|–", "dim"),
+)
+
+
+def print_report(console: Console, report: Report) -> None:
+    """The report, and how many mistakes it holds.
+
+    Example:
+        >>> import io
+        >>> console = Console(file=io.StringIO(), width=80)
+        >>> print_report(console, ch.check(ch.attend, takes="qkv"))
+        >>> console.file.getvalue().splitlines()[-1]
+        'attend: no mistake found'
+    """
+    for line in str(report).splitlines():
+        text = Text(line)
+        for pattern, style in STYLES:
+            for match in re.finditer(pattern, line):
+                text.stylize(style, *match.span())
+        console.print(text, soft_wrap=True)
+    style = "bold green" if report.ok else "bold"
+    console.print(Text(f"{report.name}: {report.summary}", style), soft_wrap=True)

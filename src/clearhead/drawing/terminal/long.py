@@ -1,0 +1,206 @@
+"""What `clearhead show` prints of a text that is too long for a column per token."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from clearhead.drawing.labels import fit, label
+from clearhead.drawing.terminal.terminal import Console, PooledMap, Text, bar
+from clearhead.integrations.huggingface import LongReading
+from clearhead.matrix.reductions import bins
+from clearhead.matrix.summary import Summary
+from clearhead.watching.table import HeadRow, Table, rows_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LONG = 1024
+"""From more tokens than this on a text is long: a matrix of weights is no longer shown, and no
+longer formed."""
+
+TERMINAL_CELLS, PICTURE_CELLS = 64, 256
+"""Rows and columns of a map."""
+
+MOST_RECEIVED = 8
+AROUND = 3
+TOKENS = 40
+POINTING = ("induction", "duplicate", "previous")
+
+ACROSS = "head  entropy distance  first  prev. dupl. induct. local unif.  role"
+UNITS = "         nats   tokens  how far it fills the role, in %"
+
+
+class LongScreens:
+    """Prints what a model made of a long text.
+
+    Args:
+        console: where to.
+        reading: what the model made of the text.
+
+    Example:
+        >>> import io
+        >>> from clearhead.integrations import huggingface
+        >>> minilm = huggingface.load()
+        >>> reading = minilm.read_long("The cat sat on the mat. " * 60, layer=0)
+        >>> console = Console(file=io.StringIO(), width=80)
+        >>> LongScreens(console, reading).layer(0, None)
+        2
+        >>> "previous" in console.file.getvalue()
+        True
+    """
+
+    def __init__(self, console: Console, reading: LongReading) -> None:
+        self._console = console
+        self._reading = reading
+
+    def title(self, name: str, *, encoder_only: bool = False) -> None:
+        """Which model it is, and how the text begins."""
+        reading = self._reading
+        heads = " or ".join(map(str, sorted(set(reading.heads))))
+        part = " (its encoder only)" if encoder_only else ""
+        size = f": {len(reading.layers)} layers × {heads} heads, {len(reading.tokens)} tokens"
+        self._print(Text.assemble((label(name), "bold"), part, size))
+        tokens = " ".join(map(label, reading.tokens[:TOKENS]))
+        self._print(Text(f"{tokens} … and {len(reading.tokens) - TOKENS} more", "italic"))
+
+    def model(self) -> int:
+        """A line for each layer; returns the one that looks back at other tokens most."""
+        self._heading("What the layers do, averaged over their heads")
+        self._line(Text("layer  entropy distance  first  prev.  induct.  heads with a role", "dim"))
+        self._line(Text("          nats   tokens   in %   in %     in %", "dim"))
+        pointing = []
+        for number, summary in self._reading.summaries.items():
+            rows = rows_of(self._reading.layers[number], [summary])
+            names = [row.role for row in rows if row.role]
+            counted = ", ".join(
+                f"{names.count(name)} {name}" for name in sorted(set(names), key=names.index)
+            )
+            line = f"{number:>5}{_mean(rows, 'entropy'):9.2f}{_mean(rows, 'distance'):9.0f}"
+            for name, width in (("first", 7), ("previous", 7), ("induction", 9)):
+                line += f"{_mean(rows, name) * 100:{width}.0f}"
+            self._line(Text(f"{line}  {counted}"))
+            pointing.append((max(_pointing(row) for row in rows), number))
+        return max(pointing)[1]
+
+    def layer(self, layer: int, head: int | None) -> int:
+        """The heads of a layer, a line each, the map of one, and which tokens receive most.
+
+        Args:
+            layer: which layer.
+            head: which head was asked for, the only one of the summary; None for all.
+
+        Returns:
+            The head of the map.
+        """
+        summary = self._reading.summaries[layer]
+        rows = rows_of(self._reading.layers[layer], [summary])
+        if head is not None:
+            rows = [row._replace(head=head) for row in rows]
+        one = "" if head is None else f", head {head}"
+        self._heading(f"Layer {layer}{one}", self._reading.layers[layer])
+        self._table(Table(rows))
+        place = max(range(len(rows)), key=lambda place: _pointing(rows[place]))
+        self._heading(f"Layer {layer}, head {rows[place].head}, from the first token to the last")
+        self._print(PooledMap(self.shares(layer, place), len(self._reading.tokens)))
+        self._heading("The tokens that receive most of the attention")
+        self._received(summary)
+        return rows[place].head
+
+    def shares(self, layer: int, place: int) -> Tensor:
+        """The map of a head, (rows, columns): which share of its attention a row gives a column."""
+        pooled = self._reading.summaries[layer].pooled
+        assert pooled is not None
+        head = pooled[0, place]
+        return head / head.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(head.dtype).tiny)
+
+    def picture(self, layer: int, head: int, *, only: bool) -> "Axes":
+        """The map of a head as a picture; `only` if the summary is of this head alone.
+
+        Raises:
+            MissingExtraError: if matplotlib is not installed.
+        """
+        from clearhead.drawing.figures.static import pooled_picture
+
+        return pooled_picture(
+            self.shares(layer, 0 if only else head),
+            len(self._reading.tokens),
+            title=f"layer {layer}, head {head}",
+        )
+
+    def _table(self, table: Table) -> None:
+        self._line(Text(ACROSS, "dim"))
+        self._line(Text(UNITS, "dim"))
+        for row in table:
+            line = f"{row.head:>4}{row.entropy:9.2f}{row.distance:9.0f}"
+            for name, width in (
+                ("first", 7),
+                ("previous", 7),
+                ("duplicate", 6),
+                ("induction", 8),
+                ("local", 6),
+                ("uniform", 6),
+            ):
+                score = getattr(row, name)
+                line += ("" if score is None else f"{score * 100:.0f}").rjust(width)
+            self._line(Text(f"{line}  {row.role}"))
+
+    def _received(self, summary: Summary) -> None:
+        """The tokens that get most from all queries of all heads, with what stands around them."""
+        received = summary.received[0].double().sum(dim=0)
+        share = received / received.sum()
+        tokens = self._reading.tokens
+        wide = len(str(len(tokens) - 1))
+        for place in share.topk(min(MOST_RECEIVED, len(tokens))).indices.tolist():
+            value = float(share[place])
+            line = Text(f"{place:>{wide}} {fit(label(tokens[place]), 12)} {value * 100:5.1f} % ")
+            line.append_text(bar(value / float(share.max()), self._console))
+            before = " ".join(map(label, tokens[max(0, place - AROUND) : place]))
+            after = " ".join(map(label, tokens[place + 1 : place + 1 + AROUND]))
+            line.append(f"  {before} [", "dim").append(label(tokens[place]))
+            line.append(f"] {after}", "dim")
+            self._line(line)
+
+    def _print(self, what: object) -> None:
+        self._console.print(what)
+
+    def _line(self, line: Text) -> None:
+        """Print a line that is cut where the terminal ends."""
+        self._console.print(line, no_wrap=True, overflow="ellipsis")
+
+    def _heading(self, heading: str, remark: str = "") -> None:
+        self._print(Text())
+        self._print(Text.assemble((heading, "bold"), (f"   {remark}" if remark else "", "dim")))
+
+
+def coarser(reading: LongReading, cells: int) -> LongReading:
+    """The reading with maps of so many rows and columns at most.
+
+    Example:
+        >>> from clearhead.integrations import huggingface
+        >>> reading = huggingface.load().read_long("The cat sat on the mat. " * 20, layer=0, pool=64)
+        >>> coarser(reading, 8).summaries[0].pooled.shape
+        torch.Size([1, 12, 8, 8])
+    """
+    summaries = {}
+    for number, summary in reading.summaries.items():
+        pooled = summary.pooled
+        if pooled is not None:
+            for axis in (2, 3):
+                size = pooled.shape[axis]
+                if size > cells:
+                    shape = [*pooled.shape[:axis], cells, *pooled.shape[axis + 1 :]]
+                    into = bins(size, cells, pooled.device)
+                    pooled = pooled.new_zeros(shape).index_add_(axis, into, pooled)
+        summaries[number] = replace(summary, pooled=pooled)
+    return reading._replace(summaries=summaries)
+
+
+def _mean(rows: list[HeadRow], name: str) -> float:
+    return sum(getattr(row, name) for row in rows) / len(rows)
+
+
+def _pointing(row: HeadRow) -> float:
+    """How far a head points at a certain other token than the first."""
+    return max(getattr(row, name) or 0.0 for name in POINTING)

@@ -1,0 +1,97 @@
+"""What `clearhead kernels` prints: which kernel runs what on this machine."""
+
+import platform
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from clearhead.attention.planning import KERNELS
+from clearhead.attention.problem import Problem, pose
+from clearhead.drawing.terminal.terminal import Console, Text
+from clearhead.masks import causal, padding
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def print_machine(console: Console) -> None:
+    """Versions, devices, the kernels, and for each device what each kernel refuses.
+
+    Example:
+        >>> import io
+        >>> console = Console(file=io.StringIO(), width=80)
+        >>> print_machine(console)
+        >>> "softcap" in console.file.getvalue()
+        True
+    """
+    system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    console.print(Text(f"clearhead {version('clearhead')}, torch {torch.__version__}, {system}"))
+    for device, description in devices().items():
+        console.print(Text(f"{device}: {description or 'none that this torch can use'}"))
+    console.print()
+    wide = max(len(kernel.NAME) for kernel in KERNELS)
+    for kernel in KERNELS:
+        console.print(Text.assemble((f"{kernel.NAME:{wide}}  ", "bold"), kernel.SUMMARY))
+    console.print(
+        Text(
+            'kernel="auto" takes the first of these that can, unless a later one is faster.', "dim"
+        )
+    )
+    for device, description in devices().items():
+        if description:
+            console.print()
+            _print_refusals(console, device)
+
+
+def devices() -> dict[str, str | None]:
+    """The kinds of devices that are asked about, and what there is of each; None for nothing.
+
+    Example:
+        >>> list(devices())
+        ['cpu', 'cuda']
+    """
+    cpu = f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
+    cuda = None
+    if torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        cuda = f"{torch.cuda.get_device_name()}, compute capability {major}.{minor}"
+    return {"cpu": cpu, "cuda": cuda}
+
+
+def _print_refusals(console: Console, device: str) -> None:
+    problems = dict(_problems(device))
+    names = [kernel.NAME for kernel in KERNELS]
+    left = max(map(len, problems))
+    console.print(Text(f"{f'on {device}':{left}}  {'  '.join(names)}", "bold"))
+    reasons: list[str] = []
+    for about, problem in problems.items():
+        line = Text(f"{about:{left}}")
+        for kernel in KERNELS:
+            against = kernel.refusals(problem)
+            line.append("  ")
+            line.append("no " if against else "yes", "red" if against else "green")
+            line.append(" " * (len(kernel.NAME) - 3))
+            reasons += [f"not {kernel.NAME}: {reason}" for reason in against]
+        console.print(line)
+    for reason in dict.fromkeys(reasons):
+        console.print(Text(reason, "dim"))
+
+
+def _problems(device: str) -> Iterator[tuple[str, Problem]]:
+    """Small problems that differ from a plain one in one thing each."""
+
+    def posed(heads: int = 4, dtype: torch.dtype = torch.float32, **options: Any) -> Problem:
+        query = torch.zeros(1, 4, 8, 16, dtype=dtype, device=device)
+        return pose(query, query[:, :heads], query[:, :heads], **options)
+
+    for dtype in DTYPES:
+        yield str(dtype).removeprefix("torch."), posed(dtype=dtype)
+    yield "causal mask", posed(mask=causal())
+    yield "causal and padding", posed(mask=causal() & padding([5]))
+    yield "grouped heads", posed(heads=2)
+    yield "bias", posed(bias=torch.zeros(8, 8, device=device))
+    yield "trained bias", posed(bias=torch.zeros(8, 8, device=device, requires_grad=True))
+    yield "softcap", posed(softcap=30.0)
+    yield "sinks", posed(sinks=torch.zeros(4, device=device))
+    yield "dropout", posed(dropout=0.1)

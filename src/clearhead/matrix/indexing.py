@@ -1,0 +1,148 @@
+"""Indices of queries and keys as a user gives them, read and refused."""
+
+import reprlib
+from collections.abc import Sequence
+from types import EllipsisType
+
+import torch
+from torch import Tensor
+
+from clearhead._common.axes import whole
+from clearhead.errors import SelectionError
+
+Index = int | slice | EllipsisType | Sequence[int] | Tensor
+
+
+def complete(given: tuple[Index, ...], shape: torch.Size) -> list[tuple[Index, int]]:
+    """One index per axis, with `...` and what is left out spelled as whole slices."""
+    dots = [i for i, each in enumerate(given) if each is Ellipsis]
+    count = len(given) - len(dots)
+    if len(dots) > 1 or count > len(shape):
+        raise SelectionError(
+            "matrix.index",
+            f"a matrix of {len(shape)} dimensions takes up to {len(shape)} indices and one `...`; "
+            f"got {len(given)}.",
+        )
+    missing = [slice(None)] * (len(shape) - count)
+    at = dots[0] if dots else len(given)
+    full = [*given[:at], *missing, *given[at + 1 :]]
+    return list(zip(full, shape, strict=True))
+
+
+def read_index(index: Index, size: int, axis: int) -> tuple[Tensor | slice, bool]:
+    """The index as a slice or a tensor, and whether it was a single int."""
+    if isinstance(index, slice):
+        return index, False
+    tensor = index if isinstance(index, Tensor) else _ints(index, size, axis)
+    dtype = tensor.dtype
+    if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool or tensor.ndim > 1:
+        raise SelectionError(
+            "matrix.index",
+            f"axis {axis} takes an int, a slice or one dimension of ints; got {dtype} of "
+            f"shape {tuple(tensor.shape)}.",
+        )
+    single = tensor.ndim == 0
+    tensor = tensor.reshape(-1).to(torch.int64)
+    if tensor.numel():
+        _check_range(int(tensor.min()), int(tensor.max()), size, axis)
+    return tensor.remainder(size) if size else tensor, single
+
+
+def read_pairs(
+    query_index: int | Sequence[int] | Tensor,
+    key_index: int | Sequence[int] | Tensor,
+    sizes: tuple[int, int, int],
+) -> tuple[Tensor, Tensor, bool]:
+    """The queries and the keys of chosen pairs, each (batch or 1, pairs), and whether it was one.
+
+    `sizes` are batch, query_len and kv_len; the last two axes of the matrix are named in errors.
+    """
+    batch, query_len, kv_len = sizes
+    read = []
+    for index, size, axis in ((query_index, query_len, -2), (key_index, kv_len, -1)):
+        tensor = index if isinstance(index, Tensor) else _ints(index, size, axis)
+        dtype = tensor.dtype
+        if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool or tensor.ndim > 2:
+            raise SelectionError(
+                "matrix.index",
+                f"axis {axis} takes ints of shape (pairs,) or (batch, pairs); got {dtype} of "
+                f"shape {tuple(tensor.shape)}.",
+            )
+        tensor = tensor.to(torch.int64)
+        if tensor.numel():
+            _check_range(int(tensor.min()), int(tensor.max()), size, axis)
+        read.append(torch.where(tensor < 0, tensor + size, tensor))
+    single = read[0].ndim == read[1].ndim == 0
+    shapes = tuple(read[0].shape), tuple(read[1].shape)
+    try:
+        queries, keys = torch.broadcast_tensors(*read)
+    except RuntimeError as error:
+        raise SelectionError(
+            "matrix.pairs",
+            f"query_index and key_index must broadcast against each other; got shapes {shapes[0]} "
+            f"and {shapes[1]}.",
+        ) from error
+    queries, keys = (torch.atleast_2d(each) for each in (queries, keys))
+    if queries.shape[0] not in (1, batch):
+        raise SelectionError(
+            "matrix.pairs",
+            f"pairs must have shape (pairs,) or (batch, pairs) with batch={batch}; got "
+            f"{tuple(queries.shape)}.",
+        )
+    return queries, keys, single
+
+
+def _ints(index: object, size: int, axis: int) -> Tensor:
+    """A whole number as a tensor of no dimension, or several as one of one dimension."""
+    number = whole(index)
+    if number is not None:
+        _check_range(number, number, size, axis)
+        return torch.tensor(number)
+    if isinstance(index, Sequence) and not isinstance(index, str | bytes):
+        numbers = [each for number in index if (each := whole(number)) is not None]
+        if len(numbers) == len(index):
+            _check_range(min(numbers, default=0), max(numbers, default=-1), size, axis)
+            return torch.tensor(numbers, dtype=torch.int64)
+    raise SelectionError(
+        "matrix.index",
+        f"axis {axis} takes an int, a slice or a list of ints; got {reprlib.repr(index)}.",
+    )
+
+
+def _check_range(low: int, high: int, size: int, axis: int) -> None:
+    if low < -size or high >= size:
+        raise SelectionError(
+            "matrix.range",
+            f"index {low if low < -size else high} is out of range for axis {axis}, "
+            f"which has {size}.",
+        )
+
+
+def as_indices(index: Tensor | slice, size: int, device: torch.device) -> Tensor:
+    if isinstance(index, slice):
+        try:
+            start, stop, step = index.indices(size)
+        except (TypeError, ValueError) as error:
+            raise SelectionError("matrix.index", f"{index} is not a slice of ints.") from error
+        count = len(range(start, stop, step))
+        return torch.arange(count, device=device) * step + start
+    return index.to(device)
+
+
+def take(tensor: Tensor, axis: int, indices: Tensor) -> Tensor:
+    """The indices along an axis; the tensor itself, without a copy, if they are all in order."""
+    size = tensor.shape[axis]
+    if indices.shape[0] == size and bool((indices == torch.arange(size).to(indices)).all()):
+        return tensor
+    return tensor.index_select(axis, indices)
+
+
+def runs(rows: Tensor) -> list[slice]:
+    """Neighbouring rows as slices."""
+    found: list[slice] = []
+    for row in rows.tolist():
+        if found and found[-1].stop == row:
+            found[-1] = slice(found[-1].start, row + 1)
+        else:
+            found.append(slice(row, row + 1))
+    return found

@@ -1,0 +1,108 @@
+"""Parts of the weights, worked out from query and key: a rectangle, or chosen pairs."""
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.attention.problem import Problem
+from clearhead.matrix.indexing import runs, take
+
+
+def masked_scores(
+    problem: Problem, samples: Tensor, heads: Tensor, rows: Tensor, columns: Tensor
+) -> Tensor:
+    """The masked scores of a rectangle, (samples, heads, rows, columns)."""
+    group = problem.num_heads // problem.num_kv_heads
+    query = take(take(take(problem.query, 0, samples), 1, heads), 2, rows)
+    key = take(take(take(problem.key, 0, samples), 1, heads // group), 2, columns)
+    visible = None
+    if problem.mask is not None:
+        visible = problem.mask.visible(
+            rows.view(1, 1, -1, 1), columns.view(1, 1, 1, -1), problem.query_len, problem.kv_len
+        )
+        if visible.shape[0] > 1:
+            visible = take(visible, 0, samples)
+        if visible.shape[1] > 1:
+            visible = take(visible, 1, heads)
+    scores = stages.scores(query, key)
+    capped = stages.capped_scores(stages.scaled_scores(scores, problem.scale), problem.softcap)
+    bias = _bias(problem, samples, heads, rows, columns)
+    return stages.masked_scores(capped, bias, visible)
+
+
+def _bias(
+    problem: Problem, samples: Tensor, heads: Tensor, rows: Tensor, columns: Tensor
+) -> Tensor | None:
+    """The bias of a rectangle, which is made for runs of queries and of keys."""
+    if problem.bias is None:
+        return None
+    first, stop = (int(columns.min()), int(columns.max()) + 1) if columns.numel() else (0, 0)
+    blocks = []
+    for run in runs(rows) or [slice(0, 0)]:
+        block = problem.bias.block(
+            run, slice(first, stop), problem.query_len, problem.kv_len, problem.device
+        )
+        if block.shape[0] > 1:
+            block = take(block, 0, samples)
+        if block.shape[1] > 1:
+            block = take(block, 1, heads)
+        block = block.expand(-1, -1, run.stop - run.start, stop - first)
+        blocks.append(take(block, 3, columns - first))
+    return torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]
+
+
+def weights_from(problem: Problem, scores: Tensor, total: Tensor, heads: Tensor) -> Tensor:
+    """Weights of a rectangle from its scores and the logsumexp of its queries."""
+    if problem.sinks is not None:
+        sinks = stages.accumulated(problem.sinks)[heads]
+        total = torch.logaddexp(total, sinks[:, None].expand_as(total))
+    hidden = scores == -torch.inf
+    # As in the stages: a query whose scores are no numbers gets NaN, and sends no gradient.
+    broken = ~(total < torch.inf)
+    total = total.masked_fill(broken | (total == -torch.inf), 0.0)
+    shares = torch.exp(scores.masked_fill(broken[..., None], 0.0) - total[..., None])
+    return shares.masked_fill(broken[..., None], torch.nan).masked_fill(hidden, 0.0)
+
+
+def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
+    """Weights of pairs, (batch, num_heads, pairs), from indices (batch or 1, pairs)."""
+    query = stages.accumulated(_rows(problem.query, queries))
+    key = stages.accumulated(_rows(problem.key, keys))
+    # Grouped heads share a key; a head of the group is an axis of its own here.
+    query, key = query.unflatten(1, (problem.num_kv_heads, -1)), key[:, :, None]
+    with torch.autocast(problem.device.type, enabled=False):
+        raw = torch.linalg.vecdot(query, key)
+        # A sum with something in it that is not finite is not finite itself.
+        if not stages.all_finite(raw.detach()):
+            raw = torch.linalg.vecdot(stages.finite(query), stages.finite(key))
+            raw = raw.masked_fill(stages.tainted(query) | stages.tainted(key), torch.nan)
+    raw = raw.flatten(1, 2)
+    at_query, at_key = queries[:, None, None, :], keys[:, None, None, :]
+    sizes = problem.query_len, problem.kv_len
+    bias = visible = None
+    if problem.bias is not None:
+        bias = problem.bias.at(at_query, at_key, *sizes)
+    if problem.mask is not None:
+        visible = problem.mask.visible(at_query, at_key, *sizes)
+    capped = stages.capped_scores(stages.scaled_scores(raw, problem.scale), problem.softcap)
+    masked = stages.masked_scores(capped[:, :, None], bias, visible)
+    total = torch.take_along_dim(total, queries[:, None], dim=2)
+    every = torch.arange(problem.num_heads, device=problem.device)
+    # Every pair is a row of its own, with one key.
+    return weights_from(problem, masked.mT, total, every)[..., 0]
+
+
+def _rows(tensor: Tensor, index: Tensor) -> Tensor:
+    """The rows of (batch, heads, len, dim) at (batch or 1, pairs): (batch, heads, pairs, dim)."""
+    if index.shape[0] == 1:
+        places = index[0]
+        steps = places.diff()
+        if len(places) and bool((steps == 1).all()):
+            return tensor.narrow(2, int(places[0]), len(places))  # a diagonal; nothing is copied
+        if len(places) and not bool(steps.any()):
+            return tensor.narrow(2, int(places[0]), 1).expand(-1, -1, len(places), -1)
+        return tensor.index_select(2, places)
+    # Whole rows are copied this way, and not number by number.
+    sample = torch.arange(tensor.shape[0], device=tensor.device)[:, None, None]
+    head = torch.arange(tensor.shape[1], device=tensor.device)[:, None]
+    return tensor[sample, head, index[:, None]]

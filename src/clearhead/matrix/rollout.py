@@ -1,0 +1,126 @@
+"""How much each token of the input reaches one output, through all layers."""
+
+import reprlib
+from collections.abc import Sequence
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+from clearhead._common.axes import whole
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DtypeError,
+    SelectionError,
+    ShapeError,
+)
+from clearhead.matrix.indexing import read_index
+from clearhead.matrix.matrix import AttentionMatrix
+
+
+def rollout(
+    matrices: Sequence[AttentionMatrix],
+    *,
+    output: int | Sequence[int] | Tensor = -1,
+    head: str | int = "mean",
+    residual: float = 0.5,
+) -> Tensor:
+    """The influence of every input token on an output, layer after layer.
+
+    Attention rollout (Abnar & Zuidema, 2020, https://arxiv.org/abs/2005.00928): each layer passes
+    on `(1 − residual) · weights + residual · identity`, and the influence is the product of all
+    layers. Only the row of the output is followed, from the last layer down, as a product with one
+    vector per layer: O(tokens) memory, and no matrix at any length.
+
+    Args:
+        matrices: the attention of each layer, from the first on: as many queries as keys, the same
+            tokens everywhere.
+        output: which output to explain, the last one if nothing is said; several give a row each.
+        head: "mean" of the heads, or the number of one head.
+        residual: share of a token that goes round the attention, 0 to 1.
+
+    Returns:
+        (batch, tokens), or (batch, outputs, tokens) for several outputs, without batch if the
+        matrices have none. A row sums to 1 if no query is empty and there are no sinks.
+
+    Raises:
+        ArgumentTypeError: code `rollout.type`, for what is no sequence of matrices.
+        ArgumentError: codes `rollout.empty`, `rollout.head` and `rollout.residual`.
+        ShapeError: code `rollout.shape`, for matrices that are not of the same tokens.
+        DtypeError: code `rollout.dtype`, for weights of different precisions.
+        SelectionError: codes `matrix.index` and `matrix.range`, for an output that is not there.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> query = key = torch.zeros(3, 2)
+        >>> layer = ch.AttentionMatrix(query, key, mask=ch.causal())
+        >>> ch.rollout([layer, layer])
+        tensor([0.3194, 0.2361, 0.4444])
+    """
+    layers = _checked(matrices)
+    _check_head(head, layers)
+    if isinstance(residual, bool) or not isinstance(residual, Real) or not 0 <= residual <= 1:
+        raise ArgumentError(
+            "rollout.residual", f"residual must be a number from 0 to 1; got {residual!r}."
+        )
+    share = float(residual)
+    last = layers[-1]
+    tokens = last.shape[-1]
+    if isinstance(output, slice):
+        raise SelectionError(
+            "matrix.index", f"output must be an int or a list of ints; got {output}."
+        )
+    places, single = read_index(output, tokens, -2)
+    assert isinstance(places, Tensor)
+    start = torch.zeros(tokens, len(places), dtype=last.dtype, device=last.device)
+    start[places, torch.arange(len(places))] = 1.0
+    reached = start.expand(*last.shape[:-3], tokens, len(places))
+    for layer in reversed(layers):
+        if layer.ndim == 2:
+            passed = layer.mT @ reached
+        else:
+            each = layer.mT @ reached.unsqueeze(-3).expand(*layer.shape[:-1], len(places))
+            passed = each.mean(dim=-3) if head == "mean" else each.select(-3, int(head))
+        reached = (1 - share) * passed + share * reached
+    rows = reached.mT
+    return rows[..., 0, :] if single else rows
+
+
+def _checked(matrices: object) -> list[AttentionMatrix]:
+    if not isinstance(matrices, Sequence) or not all(
+        isinstance(each, AttentionMatrix) for each in matrices
+    ):
+        raise ArgumentTypeError(
+            "rollout.type",
+            "matrices must be a sequence of AttentionMatrix, one a layer; got "
+            f"{reprlib.repr(matrices)}.",
+        )
+    if not matrices:
+        raise ArgumentError("rollout.empty", "matrices must hold one layer at least; got none.")
+    first = matrices[0]
+    want = (*first.shape[:-3], first.shape[-1], first.shape[-1])
+    for place, each in enumerate(matrices):
+        if (*each.shape[:-3], *each.shape[-2:]) != want or each.ndim != first.ndim:
+            raise ShapeError(
+                "rollout.shape",
+                "every layer must attend from the same tokens to the same tokens; layer 0 is "
+                f"{first!r}, layer {place} is {each!r}.",
+            )
+        if each.dtype != first.dtype:
+            raise DtypeError(
+                "rollout.dtype",
+                "the weights of every layer must have one dtype; those of layer 0 are "
+                f"{first.dtype}, those of layer {place} {each.dtype}.",
+            )
+    return list(matrices)
+
+
+def _check_head(head: object, layers: list[AttentionMatrix]) -> None:
+    most = min(1 if layer.ndim == 2 else layer.shape[-3] for layer in layers)
+    number = whole(head)
+    if head != "mean" and (number is None or not 0 <= number < most):
+        raise ArgumentError(
+            "rollout.head",
+            f'head must be "mean" or the number of a head, 0 to {most - 1}; got {head!r}.',
+        )

@@ -1,0 +1,293 @@
+"""One pass over the weights, some queries at a time, for all that is a sum or a largest value over
+rows or columns.
+
+The scores of a chunk of queries and a few heads are made in one buffer and their softmax in
+another, and every statistic that was asked for takes what it needs while both are near. Nothing of
+size query_len × kv_len is ever there.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead._common.axes import is_autocast
+from clearhead.attention.biases import Alibi, DenseBias, Relative
+from clearhead.attention.problem import Problem
+from clearhead.masks.spans import Spans
+from clearhead.matrix.reductions import Chunk, Statistic
+
+HIDDEN = -1e30
+"""The score of a hidden pair. Its weight is exactly 0, as with −∞, and weight · score is 0 too."""
+
+LARGEST = 1e25
+"""Scores up to this magnitude stay clear of HIDDEN."""
+
+BUFFER = 1 << 21
+"""How many weights there are at a time, unless rows are so long that it would be too few of them."""
+
+LEAST_ROWS = 64
+"""How many rows of weights there are at least at a time, so that the products are efficient."""
+
+MOST_QUERIES = 256
+
+Progress = Callable[[float], None]
+
+
+class Part(NamedTuple):
+    """Some queries of a sample and the keys that one of them sees.
+
+    Attributes:
+        queries: which queries.
+        keys: which keys; no query of the part sees another.
+        hidden: rectangles of pairs that are hidden: the columns, counted from the first of `keys`,
+            and a bool tensor that broadcasts to (heads, queries, columns).
+        empty: (queries,) or (heads, queries), bool: who sees nothing; None if all see something.
+    """
+
+    queries: slice
+    keys: slice
+    hidden: list[tuple[slice, Tensor]]
+    empty: Tensor | None
+
+
+def sweep(
+    problem: Problem, statistics: Sequence[Statistic], progress: Progress | None = None
+) -> None:
+    """Let every statistic take all of the weights, chunk by chunk.
+
+    Args:
+        problem: what attends to what; its dropout is left out.
+        statistics: who wants to see the weights; they are told of chunks in this order.
+        progress: told after each chunk which share of the work is done, 0 to 1.
+    """
+    lowered = is_autocast(problem.query)
+    quiet = torch.autocast(problem.device.type, enabled=False) if lowered else nullcontext()
+    with torch.no_grad(), quiet:
+        _sweep(problem, statistics, progress)
+
+
+def _sweep(problem: Problem, statistics: Sequence[Statistic], progress: Progress | None) -> None:
+    if not problem.query.shape[:3].numel():
+        return
+    group = problem.num_heads // problem.num_kv_heads
+    kv_heads, queries = _sizes(problem, group)
+    ordinary = _is_ordinary(problem) and all(each.finite for each in statistics)
+    make = _Buffers(problem, kv_heads * group * queries).chunk if ordinary else _by_the_stages
+    mask = problem.mask
+    spans = None
+    if mask is not None:
+        spans = mask.spans(problem.query_len, problem.kv_len, problem.device, {})
+    steps = problem.batch * -(-problem.num_kv_heads // kv_heads) * problem.query_len
+    done = 0
+    shared: list[Part] | None = None
+    for sample in range(problem.batch):
+        parts = shared
+        if parts is None and (mask is None or spans is not None):
+            # Worked out once for all heads, and for all samples if they are alike.
+            parts = list(_parts(problem, spans, sample, queries))
+            shared = parts if mask is None or (spans and spans.start.shape[0] == 1) else None
+        for first in range(0, problem.num_kv_heads, kv_heads):
+            heads = slice(first, min(first + kv_heads, problem.num_kv_heads))
+            key = stages.accumulated(problem.key[sample, heads])
+            for part in parts if parts is not None else _parts(problem, None, sample, queries):
+                chunk = make(problem, sample, heads, key, part)
+                for statistic in statistics:
+                    statistic.take(chunk)
+                done += part.queries.stop - part.queries.start
+                if progress is not None:
+                    progress(done / steps)
+
+
+def _sizes(problem: Problem, group: int) -> tuple[int, int]:
+    """How many key heads and how many queries make a chunk."""
+    rows = max(LEAST_ROWS, BUFFER // max(1, problem.kv_len))
+    queries = min(problem.query_len, MOST_QUERIES, max(1, rows // group))
+    kv_heads = max(1, min(problem.num_kv_heads, rows // (queries * group)))
+    return kv_heads, queries
+
+
+def _is_ordinary(problem: Problem) -> bool:
+    """Whether all numbers are finite, and so small that no score comes near HIDDEN."""
+    query, key = _magnitude(problem.query), _magnitude(problem.key)
+    score, scale = query * key * problem.query.shape[3], abs(problem.scale)
+    # The scale may be taken first or last. A comparison with NaN is false.
+    if not all(size <= LARGEST for size in (score, query * scale, score * scale)):
+        return False
+    if problem.sinks is not None and not stages.all_finite(problem.sinks):
+        return False
+    bias = problem.bias
+    if isinstance(bias, Alibi):
+        return _magnitude(bias.slopes) * (problem.query_len + problem.kv_len) <= LARGEST
+    if isinstance(bias, DenseBias | Relative):
+        added = bias.tensor if isinstance(bias, DenseBias) else bias.values
+        return bool(((added.abs() <= LARGEST) | (added == -torch.inf)).all())
+    return bias is None or not bias.may_hide
+
+
+def _magnitude(tensor: Tensor) -> float:
+    """The largest absolute value; NaN if there is one, 0 for nothing."""
+    if not tensor.numel():
+        return 0.0
+    if tensor.ndim == 4 and not tensor.is_contiguous():
+        tensor = tensor.transpose(1, 2)  # as layers make them: in this order nothing is copied
+    return float(torch.linalg.vector_norm(tensor, torch.inf))
+
+
+def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> Iterator[Part]:
+    """All queries of a sample, in order."""
+    row = 0 if spans is None else min(sample, spans.start.shape[0] - 1)
+    for first in range(0, problem.query_len, queries):
+        some = slice(first, min(first + queries, problem.query_len))
+        every = slice(0, problem.kv_len)
+        if problem.mask is None:
+            yield Part(some, every, [], None)
+        elif spans is not None and spans.pieces == 1:
+            yield part_of_runs(spans.start[row, some, 0], spans.stop[row, some, 0], some)
+        else:
+            if spans is not None:
+                every = _hull(spans.start[row, some], spans.stop[row, some])
+            yield _of_mask(problem, sample, some, every)
+
+
+def _hull(start: Tensor, stop: Tensor) -> slice:
+    used = stop > start
+    if not bool(used.any()):
+        return slice(0, 0)
+    return slice(int(start[used].min()), int(stop[used].max()))
+
+
+def part_of_runs(start: Tensor, stop: Tensor, queries: slice) -> Part:
+    """The part in which each query sees one run of keys: hidden are the ragged edges only."""
+    used = stop > start
+    keys = _hull(start, stop)
+    empty = None if bool(used.all()) else ~used
+    if keys.start == keys.stop:
+        return Part(queries, keys, [], empty)
+    start, stop = start[:, None], stop[:, None]
+    left, right = int(start[used].max()), int(stop[used].min())
+    if left > right:
+        regions = [keys]
+    else:
+        edges = (slice(keys.start, left), slice(right, keys.stop))
+        regions = [edge for edge in edges if edge.stop > edge.start]
+    hidden = []
+    for region in regions:
+        key = torch.arange(region.start, region.stop, device=start.device)
+        columns = slice(region.start - keys.start, region.stop - keys.start)
+        hidden.append((columns, (key < start) | (key >= stop)))
+    return Part(queries, keys, hidden, empty)
+
+
+def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> Part:
+    """The part of any mask, read as a tensor."""
+    visible = problem.visible(queries, keys)
+    assert visible is not None
+    visible = visible[sample if visible.shape[0] > 1 else 0]
+    empty = ~visible.any(dim=-1)
+    return Part(
+        queries,
+        keys,
+        [(slice(0, keys.stop - keys.start), ~visible)],
+        empty if bool(empty.any()) else None,
+    )
+
+
+class _Buffers:
+    """Makes chunks of ordinary numbers, each in the place of the one before."""
+
+    def __init__(self, problem: Problem, rows: int) -> None:
+        size = rows * problem.kv_len
+        like = stages.accumulated(problem.query[:0])
+        self.scores, self.weights = like.new_empty(size), like.new_empty(size)
+        self.sinks = None if problem.sinks is None else stages.accumulated(problem.sinks)
+
+    def chunk(
+        self, problem: Problem, sample: int, kv_heads: slice, key: Tensor, part: Part
+    ) -> Chunk:
+        group = problem.num_heads // problem.num_kv_heads
+        heads = slice(kv_heads.start * group, kv_heads.stop * group)
+        query = stages.accumulated(problem.query[sample, heads, part.queries]) * problem.scale
+        key = key[:, part.keys]
+        shape = (*query.shape[:2], key.shape[1])
+        count = torch.Size(shape).numel()
+        scores, weights = self.scores[:count].view(shape), self.weights[:count].view(shape)
+        # The heads of a group share their key, so their queries stand below each other.
+        rows = group * query.shape[1]
+        torch.bmm(
+            query.reshape(key.shape[0], rows, query.shape[2]),
+            key.mT,
+            out=scores.view(key.shape[0], rows, key.shape[1]),
+        )
+        if problem.softcap is not None:
+            scores.div_(problem.softcap).tanh_().mul_(problem.softcap)
+        empty = part.empty
+        if problem.bias is not None:
+            empty = _add_bias(problem, sample, heads, part, scores)
+        for columns, hidden in part.hidden:
+            hidden = hidden[heads] if hidden.ndim == 3 and hidden.shape[0] > 1 else hidden
+            scores[:, :, columns].masked_fill_(hidden, HIDDEN)
+        if problem.bias is not None and problem.bias.may_hide:
+            scores.clamp_(min=HIDDEN)
+            empty = (scores == HIDDEN).all(dim=-1)
+        elif empty is not None and empty.ndim == 2 and empty.shape[0] > 1:
+            empty = empty[heads]
+        torch.softmax(scores, dim=-1, out=weights)
+        if empty is not None:
+            weights.masked_fill_(empty[..., None], 0.0)
+        chunk = Chunk(sample, kv_heads, heads, part.queries, part.keys, scores, weights, empty)
+        if self.sinks is not None:
+            chunk.share_with(self.sinks[heads])
+        return chunk
+
+
+def _add_bias(
+    problem: Problem, sample: int, heads: slice, part: Part, scores: Tensor
+) -> Tensor | None:
+    added = problem.bias_block(part.queries, part.keys)
+    assert added is not None
+    added = added[sample if added.shape[0] > 1 else 0]
+    scores.add_(added[heads] if added.shape[0] > 1 else added)
+    return part.empty
+
+
+def _by_the_stages(
+    problem: Problem, sample: int, kv_heads: slice, key: Tensor, part: Part
+) -> Chunk:
+    """A chunk of numbers that may be NaN, infinite or very large, by the definition itself."""
+    group = problem.num_heads // problem.num_kv_heads
+    heads = slice(kv_heads.start * group, kv_heads.stop * group)
+    query = problem.query[sample, heads, part.queries]
+    key = stages.repeated_heads(key[:, part.keys], heads.stop - heads.start)
+    visible = problem.visible(part.queries, part.keys)
+    bias = problem.bias_block(part.queries, part.keys)
+    visible, bias = (
+        None if each is None else _of_sample(each, sample, heads) for each in (visible, bias)
+    )
+    sinks = None if problem.sinks is None else problem.sinks[heads]
+    scaled = stages.scaled_scores(stages.scores(query, key), problem.scale)
+    masked = stages.masked_scores(stages.capped_scores(scaled, problem.softcap), bias, visible)
+    weights = stages.weights(masked, sinks)
+    chunk = Chunk(
+        sample,
+        kv_heads,
+        heads,
+        part.queries,
+        part.keys,
+        masked.masked_fill(masked == -torch.inf, HIDDEN),
+        weights,
+        (masked == -torch.inf).all(dim=-1),
+    )
+    chunk.visible = masked != -torch.inf if visible is None else visible.expand(masked.shape)
+    chunk.logsumexp = stages.logsumexp(masked)
+    chunk.sinks = None if sinks is None else stages.accumulated(sinks)
+    return chunk
+
+
+def _of_sample(tensor: Tensor, sample: int, heads: slice) -> Tensor:
+    """A sample and some heads of a tensor that may have one for all of either."""
+    tensor = tensor[sample if tensor.shape[0] > 1 else 0]
+    return tensor[heads] if tensor.shape[0] > 1 else tensor

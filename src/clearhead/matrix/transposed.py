@@ -1,0 +1,152 @@
+"""Products with the transposed matrix of attention weights: what every key gets of the queries."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead._common.axes import check_tensor
+from clearhead.attention.planning import choose
+from clearhead.attention.problem import Problem, pose
+from clearhead.errors import DeviceError, DtypeError, ShapeError, UnsupportedError
+from clearhead.matrix.reductions import TransposedSum
+from clearhead.matrix.sweep import sweep
+
+
+class Transposed:
+    """The transposed matrix: what every key gets of the queries. It is there for products.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> query = key = torch.zeros(3, 2)
+        >>> weights = ch.AttentionMatrix(query, key, mask=ch.causal())
+        >>> weights.mT @ torch.ones(3)
+        tensor([1.8333, 0.8333, 0.3333])
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    @property
+    def shape(self) -> torch.Size:
+        """(batch, num_heads, kv_len, query_len), with as many dimensions as the query."""
+        problem = self.problem
+        sizes = (problem.batch, problem.num_heads, problem.kv_len, problem.query_len)
+        return torch.Size(sizes[4 - problem.dims :])
+
+    def __matmul__(self, vectors: Tensor) -> Tensor:
+        """What the keys get of vectors of the queries, in O(tokens) memory; differentiable.
+
+        Args:
+            vectors: (batch, num_heads, query_len, width), or (query_len, width) for all samples
+                and heads, or (query_len,).
+
+        Returns:
+            (batch, num_heads, kv_len, width), or without the width for one dimension. Each query
+            head is on its own: those that share a key are not summed.
+
+        Raises:
+            ArgumentTypeError: code `vectors.type`, for what is no tensor.
+            ShapeError: code `vectors.shape`.
+            DtypeError: code `vectors.dtype`, for another dtype than the query's or the weights'.
+            DeviceError: code `vectors.device`.
+            UnsupportedError: code `matrix.gradient`, for a bias that is trained.
+        """
+        problem = self.problem
+        check_tensor("vectors", vectors)
+        if vectors.ndim == 1:
+            return (self @ vectors[:, None])[..., 0]
+        full = (problem.batch, problem.num_heads, problem.query_len)
+        if vectors.ndim == 2 and problem.dims > 2:
+            given = vectors.expand(*full[:2], *vectors.shape)
+        else:
+            given = vectors[(None,) * (4 - vectors.ndim)] if vectors.ndim <= 4 else vectors
+        if given.shape[:3] != full or vectors.ndim not in (2, problem.dims):
+            raise ShapeError(
+                "vectors.shape",
+                f"vectors must have shape {full[4 - problem.dims :]} and a width, or "
+                f"(query_len, width), or (query_len,), with query_len={problem.query_len}; got "
+                f"{tuple(vectors.shape)}.",
+            )
+        summing = stages.accumulated(problem.query[:0]).dtype
+        if vectors.dtype not in (problem.query.dtype, summing):
+            raise DtypeError(
+                "vectors.dtype",
+                f"vectors must have the query's dtype, {problem.query.dtype}, or that of the "
+                f"weights, {summing}; got {vectors.dtype}.",
+            )
+        if vectors.device != problem.device:
+            raise DeviceError(
+                "vectors.device",
+                f"vectors must be on the query's device; they are on {vectors.device}, the query "
+                f"on {problem.device}.",
+            )
+        if torch.is_grad_enabled() and problem.bias is not None and problem.bias.requires_grad:
+            raise UnsupportedError(
+                "matrix.gradient",
+                "the transposed product gives a bias no gradient; detach the bias, or index the "
+                "rows that you need.",
+            )
+        product = _TransposedProduct.apply(
+            problem.query, problem.key, stages.accumulated(given), problem.sinks, problem
+        )
+        return problem.restore(product)
+
+    def __repr__(self) -> str:
+        return f"Transposed {list(self.shape)}"
+
+
+class _TransposedProduct(torch.autograd.Function):
+    """Pᵀ · vectors. Seen from the other side it is attention: ⟨Pᵀ x, g⟩ = ⟨x, P g⟩, so that its
+    gradients are those of attention with g as the value."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        vectors: Tensor,
+        sinks: Tensor | None,
+        problem: Problem,
+    ) -> Tensor:
+        ctx.save_for_backward(query, key, vectors, sinks)
+        ctx.problem = problem
+        product = TransposedSum(problem, vectors)
+        sweep(problem, [product])
+        return product.result
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # its type hides the name of ctx
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        problem = ctx.problem
+        query, key, vectors, sinks = ctx.saved_tensors
+        query, key = (stages.accumulated(each.detach()).requires_grad_() for each in (query, key))
+        if sinks is not None:
+            sinks = stages.accumulated(sinks.detach()).requires_grad_()
+        # Autocast would lower what the product was made of.
+        with torch.enable_grad(), torch.autocast(query.device.type, enabled=False):
+            posed = pose(
+                query,
+                stages.repeated_heads(key, problem.num_heads),
+                grads[0],
+                mask=problem.mask,
+                bias=problem.bias,
+                scale=problem.scale,
+                softcap=problem.softcap,
+                sinks=sinks,
+            )
+            context = choose(posed).attend(posed)
+        wanted = [each for each in (query, key, sinks) if each is not None]
+        found = list(torch.autograd.grad(context, wanted, vectors))
+        of_query, of_key = found[0], found[1]
+        of_sinks = found[2] if sinks is not None else None
+        return (
+            of_query.to(problem.query.dtype),
+            of_key.to(problem.key.dtype),
+            context.detach(),
+            None if of_sinks is None else of_sinks.to(problem.sinks.dtype),
+            None,
+        )

@@ -1,0 +1,164 @@
+"""The stages of attention as text: tables of numbers, and the arithmetic of one query."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead._common.text import cell_len
+
+MOST_ROWS, MOST_COLUMNS = 16, 12
+MOST_FACTORS = 8
+
+
+def table(part: Tensor, labels: list[str], which: str) -> list[str]:
+    """The numbers of a stage in rows, or, if there are too many, what they are like."""
+    rows, columns = part.shape
+    prefix = f"{which}: " if which else ""
+    if rows > MOST_ROWS or columns > MOST_COLUMNS:
+        numbers = part.float()[torch.isfinite(part)]
+        about = "none finite"
+        if numbers.numel():
+            low, high, mean = (float(f(numbers)) for f in (torch.min, torch.max, torch.mean))
+            about = f"from {number(low)} to {number(high)}, mean {number(mean)}"
+        return [f"{prefix}{rows} × {columns} numbers, too many to print: {about}"]
+    cells = [[number(value) for value in row] for row in part.tolist()]
+    wide = max((len(cell) for row in cells for cell in row), default=0)
+    # The labels of the keys are those of the columns too, but numbers say it more briefly.
+    label_wide = max((cell_len(label) for label in labels[:rows]), default=0)
+    lines = [which] if which else []
+    for label, row in zip(labels, cells, strict=False):
+        padded = label + " " * (label_wide - cell_len(label))
+        lines.append(f"{padded}  " + "  ".join(cell.rjust(wide) for cell in row))
+    return lines
+
+
+def number(value: float) -> str:
+    """A number to four places.
+
+    Example:
+        >>> number(-0.5), number(float("-inf"))
+        ('−0.5000', '−∞')
+    """
+    if value == -math.inf:
+        return "−∞"
+    return f"{value:.4f}".replace("-", "−") if math.isfinite(value) else str(value)
+
+
+def _short(value: float) -> str:
+    """A number to four places, and no more of them than it needs."""
+    text = f"{value:.4f}".rstrip("0").rstrip(".").replace("-", "−")
+    return "0" if text == "−0" else text
+
+
+def _factor(value: float) -> str:
+    text = _short(value)
+    return f"({text})" if text.startswith("−") else text
+
+
+def _products(left: list[float], right: list[float]) -> str:
+    pairs = [f"{_factor(a)}·{_factor(b)}" for a, b in zip(left, right, strict=True)]
+    if len(pairs) > MOST_FACTORS:
+        rest = len(pairs) - MOST_FACTORS + 1
+        pairs = [*pairs[: MOST_FACTORS - 1], f"… {rest} more"]
+    return " + ".join(pairs)
+
+
+def fenced(text: str) -> str:
+    """A text as a block of Markdown that nothing in it can end."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    ticks = "`" * max(3, longest + 1)
+    return f"{ticks}text\n{text}\n{ticks}"
+
+
+def arithmetic(
+    parts: Mapping[str, Tensor],
+    query: int,
+    name: str,
+    words: Sequence[str],
+    formulas: Mapping[str, str],
+    *,
+    renormalised: bool,
+    sink: float | None,
+) -> Iterator[str]:
+    """What one query does, line by line.
+
+    Args:
+        parts: each stage for one sample and head, with two dimensions.
+        query: its place.
+        name: what it is called.
+        words: what the keys are called.
+        formulas: of the stages that change something.
+        renormalised: whether weights are hidden after the softmax and divided by their sum.
+        sink: the sink of the head, or None.
+    """
+    vector = parts["query"][query].tolist()
+    keys, values = parts["key"].tolist(), parts["value"].tolist()
+    rows = {name: part[query].tolist() for name, part in parts.items() if name in stages.NAMES}
+    shown = range(min(len(keys), MOST_ROWS))
+    wide = max((cell_len(words[j]) for j in shown), default=0)
+    label = [words[j] + " " * (wide - cell_len(words[j])) for j in shown]
+    more = [f"  … and {len(keys) - len(shown)} more keys"] if len(keys) > len(shown) else []
+    start = ", ".join(_short(v) for v in vector[:MOST_FACTORS])
+    dots = ", …" if len(vector) > MOST_FACTORS else ""
+    yield f"query {name}: [{start}{dots}]"
+    yield ""
+    yield "scores: the query times each key"
+    for j in shown:
+        products = _products(vector, keys[j])
+        yield f"  {label[j]}  {products} = {number(rows['scores'][j])}"
+    yield from more
+    yield ""
+    yield from _shares(rows, label, formulas, renormalised, sink)
+    yield from more
+    yield ""
+    yield "context: each value as much as its weight"
+    mixing = rows["dropped_weights"]
+    used = [j for j, weight in enumerate(mixing) if weight != 0]
+    if not used:
+        yield "  nothing to attend to: 0"
+        return
+    for column, total in enumerate(rows["context"][:MOST_FACTORS]):
+        products = _products([mixing[j] for j in used], [values[j][column] for j in used])
+        yield f"  {products} = {number(total)}"
+    if len(rows["context"]) > MOST_FACTORS:
+        yield f"  … and {len(rows['context']) - MOST_FACTORS} more numbers"
+
+
+def _shares(
+    rows: dict[str, list[float]],
+    label: list[str],
+    formulas: Mapping[str, str],
+    renormalised: bool,
+    sink: float | None,
+) -> Iterator[str]:
+    """From scores to weights, a line per key."""
+    before = ("scaled_scores", "capped_scores", "masked_scores")
+    changes = [formulas[stage] for stage in before if stage in formulas]
+    masked, weights = rows["masked_scores"], rows["weights"]
+    scores = masked if sink is None else [*masked, sink]
+    top = max((score for score in scores if math.isfinite(score)), default=0.0)
+    share = f"exp(score − {_factor(top)}), the largest, as a share of the sum"
+    if all(score == -math.inf for score in masked):
+        share = "no key is visible, so that every weight is 0"
+    elif renormalised:
+        share += "; then 0 where hidden, and what remains as a share of its sum"
+    yield "weights: " + "; ".join([*changes, share])
+    exps = [math.exp(score - top) for score in masked]
+    dropped = rows["dropped_weights"] if "dropped_weights" in formulas else None
+    for j, word in enumerate(label):
+        power = f"exp({number(masked[j] - top)})"
+        line = f"  {word}  {number(masked[j]):>9}  {power:>12} = {exps[j]:.4f}"
+        if masked[j] == -math.inf:
+            line = f"  {word}  {number(masked[j]):>9}  hidden".ljust(len(line))
+        line += f"   weight {number(weights[j])}"
+        if dropped is not None:
+            line += f"   after dropout {number(dropped[j])}"
+        yield line
+    if sink is not None:
+        exps.append(math.exp(sink - top))
+        yield f"  and the sink of this head: exp({number(sink - top)}) = {exps[-1]:.4f}"
+    yield f"  the exps add up to {sum(exps):.4f}, the weights to {sum(weights):.4f}"

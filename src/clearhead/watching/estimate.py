@@ -1,0 +1,201 @@
+"""What watching a model will take, read from its layers before it runs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from clearhead._common.axes import whole
+from clearhead._common.text import bytes_in_words
+from clearhead.errors import WatchError
+from clearhead.layers.multi_head_attention import MultiHeadAttention
+from clearhead.watching.recording import POOL, TOP_K, key_heads
+
+STATISTICS = 6
+"""Of each query: logsumexp, entropy, max, distance, first, previous."""
+
+ROLES = 4
+"""Of each head without tokens; with them there are two more."""
+
+
+class Sizes(NamedTuple):
+    """The sizes of one module that attends.
+
+    Attributes:
+        path: where it stands in the model, or None if that is not known.
+        num_heads: query heads.
+        num_kv_heads: key heads.
+        head_dim: width of a query and a key.
+        more_keys: how many keys the module adds of its own.
+        dtype: that of query and key.
+    """
+
+    path: str | None
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    more_keys: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What watching one run of a model will keep, in bytes.
+
+    Masks are not counted: a description takes next to nothing, and layers share a tensor.
+
+    Attributes:
+        keep: "matrix" or "summary", as for `watch`.
+        layers: how many modules attend.
+        heads: how many heads are kept, of all layers together.
+        batch: samples.
+        query_len: tokens that attend.
+        kv_len: tokens that are attended to.
+        nbytes: what is kept.
+        matrix_nbytes: what the matrices of weights would take, which are never made.
+
+    Example:
+        >>> import clearhead as ch
+        >>> model = torch.nn.TransformerEncoderLayer(768, nhead=12, batch_first=True)
+        >>> print(ch.watch(model, keep="summary").estimate(batch=1, query_len=4096))
+        1 layer × 12 heads, 4096 tokens: 6.3 MB with keep='summary' (the matrices would take 805.3 MB)
+    """
+
+    keep: str
+    layers: int
+    heads: int
+    batch: int
+    query_len: int
+    kv_len: int
+    nbytes: int
+    matrix_nbytes: int
+
+    def __str__(self) -> str:
+        each, rest = divmod(self.heads, self.layers)
+        layers = _many(self.layers, "layer")
+        heads = (
+            f"{layers}, {self.heads} heads in all" if rest else f"{layers} × {_many(each, 'head')}"
+        )
+        tokens = _many(self.query_len, "token")
+        if self.query_len != self.kv_len:
+            tokens = f"{_many(self.query_len, 'query', 'queries')} × {_many(self.kv_len, 'key')}"
+        batch = "" if self.batch == 1 else f"a batch of {self.batch}, "
+        return (
+            f"{heads}, {batch}{tokens}: {bytes_in_words(self.nbytes)} with keep={self.keep!r} "
+            f"(the matrices would take {bytes_in_words(self.matrix_nbytes)})"
+        )
+
+
+def sizes_of(model: nn.Module, chosen: Callable[[str], bool] | None = None) -> list[Sizes]:
+    """The sizes of the modules of a model that attend.
+
+    They are read from layers of this package, from nn.MultiheadAttention, and else from the
+    `config` of a model, as those of transformers have one.
+
+    Args:
+        model: any model.
+        chosen: says of a path whether that module counts; None for all.
+
+    Raises:
+        WatchError: code `watch.sizes`, if sizes cannot be read.
+
+    Example:
+        >>> layer = torch.nn.MultiheadAttention(12, num_heads=3)
+        >>> sizes_of(layer)[0][:4]
+        ('', 3, 3, 4)
+    """
+    known = [size for path, module in model.named_modules() if (size := _of_module(path, module))]
+    known = known or _of_config(model, places=chosen is not None)
+    if chosen is not None:
+        known = [size for size in known if size.path is not None and chosen(size.path)]
+    if not known:
+        raise WatchError(
+            "watch.sizes",
+            f"the sizes of {type(model).__name__} cannot be read: none of the modules in question "
+            "is an nn.MultiheadAttention or a layer of clearhead, and there is no config with "
+            "num_hidden_layers, num_attention_heads and hidden_size for them.",
+        )
+    return known
+
+
+def estimated(
+    known: list[Sizes], heads: tuple[int, ...] | None, keep: str, lengths: tuple[int, int, int]
+) -> Estimate:
+    """What modules of these sizes take; lengths are batch, query_len and kv_len.
+
+    Raises:
+        WatchError: code `watch.heads`, for a head that one of the modules does not have.
+
+    Example:
+        >>> layer = torch.nn.MultiheadAttention(12, num_heads=3)
+        >>> estimated(sizes_of(layer), None, "matrix", (1, 5, 5)).nbytes  # two of 3 × 5 × 4 floats
+        480
+    """
+    batch, query_len, kv_len = lengths
+    total, matrices, count = 0, 0, 0
+    for size in known:
+        chosen = range(size.num_heads) if heads is None else heads
+        used = len(key_heads(chosen, size.num_heads, size.num_kv_heads, size.path or ""))
+        keys = kv_len + size.more_keys
+        rows = batch * len(chosen) * query_len
+        # The weights and what is made of them: 16-bit numbers are worked with in float32.
+        wide = max(4, size.dtype.itemsize)
+        if keep == "matrix":
+            kept = (rows + batch * used * keys) * size.head_dim * size.dtype.itemsize
+        else:
+            kept = rows * (STATISTICS * wide + min(TOP_K, keys) * (wide + 8))
+            kept += batch * used * keys * wide
+            pooled = min(POOL, query_len) * min(POOL, keys)
+            kept += batch * len(chosen) * (pooled + ROLES) * wide
+        total += kept
+        matrices += rows * keys * wide
+        count += len(chosen)
+    return Estimate(keep, len(known), count, batch, query_len, kv_len, total, matrices)
+
+
+def _of_module(path: str, module: nn.Module) -> Sizes | None:
+    if isinstance(module, MultiHeadAttention):
+        # What stands in for a projection need not have a weight.
+        floats = (each.dtype for each in module.parameters() if each.is_floating_point())
+        dtype = next(floats, torch.get_default_dtype())
+        return Sizes(path, module.num_heads, module.num_kv_heads, module.head_dim, 0, dtype)
+    if isinstance(module, nn.MultiheadAttention):
+        more = (module.bias_k is not None) + bool(module.add_zero_attn)
+        heads, dtype = module.num_heads, module.out_proj.weight.dtype
+        return Sizes(path, heads, heads, module.head_dim, more, dtype)
+    return None
+
+
+def _of_config(model: nn.Module, *, places: bool) -> list[Sizes]:
+    """What a config says, if it says it plainly: one stack of layers that are all alike."""
+    config: Any = getattr(model, "config", None)
+    layers = whole(getattr(config, "num_hidden_layers", None))
+    heads = whole(getattr(config, "num_attention_heads", None))
+    width = whole(getattr(config, "hidden_size", None))
+    if not layers or not heads or getattr(config, "is_encoder_decoder", False):
+        return []
+    shared = whole(getattr(config, "num_key_value_heads", None)) or heads
+    head_dim = whole(getattr(config, "head_dim", None)) or (width or 0) // heads
+    if not head_dim:
+        return []
+    dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), None)
+    paths: list[str] | list[None] = [None] * layers
+    if places:
+        paths = _innermost(model)
+        if len(paths) != layers:
+            return []
+    dtype = dtype or torch.get_default_dtype()
+    return [Sizes(path, heads, shared, head_dim, 0, dtype) for path in paths]
+
+
+def _innermost(model: nn.Module) -> list[str]:
+    """The modules that attend, by the names of their classes: an attention with none inside."""
+    named = [path for path, module in model.named_modules() if "Attention" in type(module).__name__]
+    return [path for path in named if not any(other.startswith(f"{path}.") for other in named)]
+
+
+def _many(count: int, one: str, several: str | None = None) -> str:
+    """A number of things, in words: 1 layer, 2 layers."""
+    return f"{count} {one if count == 1 else several or one + 's'}"

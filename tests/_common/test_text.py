@@ -1,0 +1,102 @@
+"""Text for people: what a token may hold is shown, never obeyed."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clearhead._common.text import bytes_in_words, cell_len, printable, readable
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        ("the", "the"),
+        (" the", "␣the"),
+        ("a\nb", "a⏎b"),
+        ("\t", "⇥"),
+        ("\r", "␍"),
+        ("", "∅"),
+        ("\x1b[31m", "\\x1b[31m"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("a\u200db", "a\\u200db"),
+        ("\u2028", "\\u2028"),
+        ("猫", "猫"),
+        ("[red]", "[red]"),
+        ("<script>", "<script>"),
+    ],
+)
+def test_shown(token: str, shown: str) -> None:
+    assert printable(token) == shown
+
+
+def test_a_message_keeps_its_spaces_and_lines() -> None:
+    assert readable("a b.html\n\x1b[31m\u202e") == "a b.html\n\\x1b[31m\\u202e"
+
+
+@given(st.text())
+def test_nothing_is_left_that_acts(token: str) -> None:
+    acting = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    assert not any(unicodedata.category(char) in acting for char in printable(token))
+    assert printable(token)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"), [("cat", 3), ("猫", 2), ("e\u0301", 1), ("", 0), ("ｃ", 2)]
+)
+def test_columns_of_a_terminal(text: str, columns: int) -> None:
+    assert cell_len(text) == columns
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1.0 kB"),
+        (45_000, "45.0 kB"),
+        (7_100_000, "7.1 MB"),
+        (1.44e12, "1,440.0 GB"),
+    ],
+)
+def test_sizes(size: float, words: str) -> None:
+    assert bytes_in_words(size) == words
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        ("a\u00a0b", "a\\xa0b"),
+        ("\u3000", "\\u3000"),
+        ("\U000e0041", "\\U000e0041"),
+        ("\ue000", "\\ue000"),
+        ("e\u0301", "e\u0301"),
+    ],
+)
+def test_blanks_of_other_kinds_and_characters_beyond_the_first_plane(
+    token: str, shown: str
+) -> None:
+    assert printable(token) == shown
+
+
+@pytest.mark.parametrize(
+    ("mark", "columns"), [("\u0301", 0), ("\u0941", 0), ("\ufe0f", 0), ("\u20e3", 0), ("\u0903", 1)]
+)
+def test_marks_that_stand_on_others_take_no_column(mark: str, columns: int) -> None:
+    assert cell_len(f"a{mark}") == 1 + columns
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (999.4, "999 bytes"),
+        (999.6, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_960, "1.0 MB"),
+        (999_960_000, "1.0 GB"),
+        (12_345_678_901, "12.3 GB"),
+    ],
+)
+def test_sizes_that_are_rounded_up_change_their_unit(size: float, words: str) -> None:
+    assert bytes_in_words(size) == words

@@ -1,0 +1,112 @@
+"""What a kernel must give: the stages on whole tensors, in float64, and in the kernel's own dtype."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import stages
+from clearhead.attention.planning import KERNELS
+from tests.tolerances import assert_no_worse
+
+RUNNABLE = [kernel.NAME for kernel in KERNELS if kernel.NAME != "flex"]
+"""The kernels that run on every device; flex has tests of its own."""
+
+# Tensors by the names of the arguments that they are for; Any, as they are handed on with `**`.
+Tensors = dict[str, Any]
+
+
+def draw(
+    batch: int = 3,
+    num_heads: int = 6,
+    num_kv_heads: int | None = None,
+    query_len: int = 19,
+    kv_len: int | None = None,
+    head_dim: int = 5,
+    value_head_dim: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensors:
+    """Query, key and value. Sizes that are left out are those of their neighbours."""
+    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    kv_len = query_len if kv_len is None else kv_len
+    value_head_dim = head_dim if value_head_dim is None else value_head_dim
+    return {
+        "query": torch.randn(batch, num_heads, query_len, head_dim).to(dtype),
+        "key": torch.randn(batch, num_kv_heads, kv_len, head_dim).to(dtype),
+        "value": torch.randn(batch, num_kv_heads, kv_len, value_head_dim).to(dtype),
+    }
+
+
+def defined(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: ch.Mask | Tensor | None = None,
+    bias: ch.Bias | Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> stages.Stages:
+    """The stages for tensors of four dimensions, with mask and bias as tensors."""
+    lengths = query.shape[2], key.shape[2]
+    return stages.compute(
+        query,
+        stages.repeated_heads(key, query.shape[1]),
+        stages.repeated_heads(value, query.shape[1]),
+        scale=query.shape[3] ** -0.5 if scale is None else scale,
+        softcap=softcap,
+        bias=bias.to_dense(*lengths) if isinstance(bias, ch.Bias) else bias,
+        visible=mask.to_dense(*lengths) if isinstance(mask, ch.Mask) else mask,
+        sinks=sinks,
+    )
+
+
+def context(**given: Any) -> Tensor:
+    return defined(**given).context
+
+
+def outcome(compute: Callable[..., Tensor], tensors: Tensors, grad: Tensor) -> Tensors:
+    """What a computation gives, and the gradient of each tensor; their strides stay."""
+    leaves = {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
+    result = compute(**leaves)
+    grads = torch.autograd.grad(result, list(leaves.values()), grad.to(result.dtype))
+    return {"context": result.detach()} | dict(zip(leaves, grads, strict=True))
+
+
+def assert_agrees(kernel: str, tensors: Tensors, **options: Any) -> None:
+    """Hold a kernel to the definition, forward and backward."""
+    query, value = tensors["query"], tensors["value"]
+    grad = torch.randn(*query.shape[:3], value.shape[3]).to(query.dtype)
+    actual = outcome(lambda **given: ch.attend(**given, **options, kernel=kernel), tensors, grad)
+    plain = outcome(lambda **given: context(**given, **options), tensors, grad)
+    doubled = {name: tensor.double() for name, tensor in tensors.items()}
+    truth = outcome(lambda **given: context(**given, **options), doubled, grad)
+    for name in truth:
+        assert actual[name].shape == truth[name].shape, name
+        assert actual[name].dtype == plain[name].dtype, name
+    close(actual.pop("context"), truth.pop("context"), plain.pop("context"), "the context")
+    # Gradients are held to the largest of them: a gradient of 0 may be a difference of large ones,
+    # which is 0 in one order of summation and rounding in another. And a kernel that never held the
+    # weights makes them anew, as exp(score − logsumexp), with the rounding of both in the exponent.
+    dtype, what = query.dtype, f"a gradient of {', '.join(truth)}"
+    close(flat(actual, dtype), flat(truth), flat(plain, dtype), what, factor=10.0)
+
+
+def flat(tensors: Tensors, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.cat([tensor.flatten().to(dtype) for tensor in tensors.values()])
+
+
+def close(actual: Tensor, truth: Tensor, plain: Tensor, what: str, factor: float = 3.0) -> None:
+    """As `assert_no_worse`; for float64, where no better truth is at hand, by rounding alone."""
+    if actual.dtype != torch.float64:
+        assert_no_worse(actual, truth, plain, factor, what)
+        return
+    # Sums of fewer than 100 numbers of about 1, each rounded a few times.
+    largest = max(1.0, truth[truth.isfinite()].abs().max().item())
+    bound = 300 * torch.finfo(torch.float64).eps * largest
+    torch.testing.assert_close(
+        actual, truth, rtol=0, atol=bound, equal_nan=True, msg=lambda text: f"{what}: {text}"
+    )

@@ -1,0 +1,562 @@
+"""Blocks: which are visited, what they give, forward and backward, and what is never allocated."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd import forward_ad
+
+import clearhead as ch
+from clearhead import stages
+from clearhead.attention.kernels import blockwise, eager
+from clearhead.attention.problem import Problem, pose
+from tests.attention.kernels.definition import Tensors, assert_agrees, close, draw, flat, outcome
+from tests.attention.kernels.test_agreement import BIASES, MASKS, OF_ENOUGH_KEYS, STRIDES, problems
+from tests.attention.kernels.test_hidden import MASKS as HIDING
+from tests.attention.kernels.test_hidden import assert_stays_hidden, poisoned
+from tests.masks.expressions import Expression, expressions
+from tests.memory import LargestTensor
+
+BATCH, HEADS = 3, 6
+SMALL_SIZES = {"ROWS": 1, "LEAST_QUERIES": 4, "BUFFER": 1, "SMALL": 1, "WORTH_CUTTING": 0, "GAP": 0}
+
+ways = pytest.mark.parametrize("parts", [False, True], ids=["whole", "in parts"])
+
+
+def sizes_for(parts: bool, patch: pytest.MonkeyPatch) -> None:
+    """Take small problems apart as only large ones are."""
+    for name, size in SMALL_SIZES.items() if parts else ():
+        patch.setattr(blockwise, name, size)
+
+
+@pytest.fixture
+def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    sizes_for(request.param, monkeypatch)
+    return request.param
+
+
+indirect_ways = pytest.mark.parametrize(
+    "parts", [False, True], ids=["whole", "in parts"], indirect=True
+)
+
+
+@pytest.mark.parametrize("sizes", [(19, 23), (37, 37), (1, 13), (23, 1), (1, 1)], ids=str)
+@pytest.mark.parametrize("name", [*MASKS, *OF_ENOUGH_KEYS])
+@indirect_ways
+def test_masks(parts: bool, name: str, sizes: tuple[int, int]) -> None:
+    if name in OF_ENOUGH_KEYS and sizes[0] > sizes[1]:
+        sizes = sizes[1], sizes[0]
+    mask = (MASKS | OF_ENOUGH_KEYS)[name](*sizes)
+    assert_agrees("blockwise", draw(BATCH, HEADS, 2, *sizes), mask=mask)
+
+
+@pytest.mark.parametrize("query_len", [63, 64, 65, 127, 128, 129])
+@pytest.mark.parametrize("more", [-61, 0, 7])
+def test_around_the_edges_of_blocks(query_len: int, more: int) -> None:
+    tensors = draw(1, 2, 2, query_len, query_len + more, 5, 3)
+    for mask in (None, ch.causal(), ch.causal() & ch.sliding_window(left=17)):
+        assert_agrees("blockwise", tensors, mask=mask, softcap=2.0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "query_len", "kv_len", "value_head_dim"),
+    [(2, 3, 0, 5), (2, 0, 3, 5), (0, 3, 3, 5), (2, 3, 4, 0), (0, 0, 0, 0), (1, 1, 1, 1)],
+)
+@pytest.mark.parametrize("mask", [None, ch.causal(), ch.padding(0)])
+def test_empty_axes(
+    batch: int, query_len: int, kv_len: int, value_head_dim: int, mask: ch.Mask | None
+) -> None:
+    tensors = draw(batch, 2, 2, query_len, kv_len, 5, value_head_dim) | {"sinks": torch.randn(2)}
+    assert_agrees("blockwise", tensors, mask=mask, softcap=1.0)
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 3, 6])
+@pytest.mark.parametrize("widths", [(5, 3), (3, 11), (1, 1)])
+@indirect_ways
+def test_grouped_heads_and_widths(parts: bool, num_kv_heads: int, widths: tuple[int, int]) -> None:
+    tensors = draw(2, HEADS, num_kv_heads, 37, 41, *widths)
+    assert_agrees("blockwise", tensors, mask=ch.causal() & ch.padding([41, 13]), softcap=1.3)
+
+
+@pytest.mark.parametrize("strides", STRIDES)
+@indirect_ways
+def test_strides(parts: bool, strides: str) -> None:
+    tensors = {name: STRIDES[strides](t) for name, t in draw(2, 4, 2, 37, 37, 8, 8).items()}
+    tensors["sinks"] = torch.randn(8)[::2]
+    assert_agrees("blockwise", tensors, mask=ch.causal() & ch.padding([37, 9]), softcap=2.0)
+
+
+@pytest.mark.parametrize("name", BIASES)
+@pytest.mark.parametrize(
+    "mask", [None, ch.causal(), ch.padding([23, 5, 0], side="left") & ch.sliding_window(left=4)]
+)
+@indirect_ways
+def test_biases(parts: bool, name: str, mask: ch.Mask | None) -> None:
+    tensors = draw(BATCH, HEADS, 2, 19, 23) | {"sinks": torch.randn(HEADS)}
+    assert_agrees("blockwise", tensors, mask=mask, bias=BIASES[name](), softcap=1.3)
+
+
+TRAINED = [name for name, make in BIASES.items() if isinstance(make(), Tensor)]
+TWO_RUNS = ch.causal() & (ch.sliding_window(left=3) | ch.prefix(2))
+
+
+@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("mask", [None, ch.causal(), ch.padding([23, 5, 0]), TWO_RUNS])
+@indirect_ways
+def test_trained_biases(parts: bool, name: str, mask: ch.Mask | None) -> None:
+    tensors = draw(BATCH, HEADS, 2, 19, 23) | {"bias": BIASES[name]()}
+    assert_agrees("blockwise", tensors, mask=mask)
+    assert_agrees("blockwise", tensors | {"sinks": torch.randn(HEADS)}, mask=mask, softcap=1.3)
+
+
+def test_one_column_for_runs_of_different_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of a single key beside a longer one, and a bias that is the same for every key."""
+    monkeypatch.setattr(blockwise, "GAP", 0)
+    mask = ch.dense(torch.tensor([i < 5 or i == 11 for i in range(23)]).expand(19, 23))
+    for shape in ((19, 1), (1, 1), (1, 23)):
+        tensors = draw(BATCH, HEADS, 2, 19, 23) | {"bias": torch.randn(*shape)}
+        assert_agrees("blockwise", tensors, mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda numbers: ch.alibi(slopes=numbers), (HEADS,)),
+        (ch.relative, (HEADS, 11)),
+        (ch.relative, (1, 3)),
+        (ch.relative, (HEADS, 101)),
+    ],
+    ids=["alibi", "relative", "relative of all heads", "relative beyond the text"],
+)
+@indirect_ways
+def test_trained_numbers_of_a_bias(
+    parts: bool, make: Callable[[Tensor], ch.Bias], shape: tuple[int, ...]
+) -> None:
+    tensors = draw(BATCH, HEADS, 2, 19, 23, dtype=torch.float64)
+    tensors["numbers"] = torch.rand(shape)
+    grad = torch.randn(BATCH, HEADS, 19, 5)
+
+    def by(kernel: str) -> Tensors:
+        def attended(numbers: Tensor, **given: Any) -> Tensor:
+            bias = make(numbers)
+            return ch.attend(**given, bias=bias, mask=TWO_RUNS, softcap=2.0, kernel=kernel)
+
+        return outcome(attended, tensors, grad)
+
+    ours, theirs = by("blockwise"), by("eager")
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("mask", [None, ch.causal(), ch.padding([31, 7, 0]), TWO_RUNS])
+@indirect_ways
+def test_sinks(parts: bool, mask: ch.Mask | None) -> None:
+    """A sink that is next to nothing, one that takes nearly all, and some between."""
+    sinks = torch.tensor([-torch.inf, -100.0, 0.0, 1.0, 5.0, 100.0])
+    tensors = draw(BATCH, HEADS, 3, 31) | {"sinks": sinks}
+    assert_agrees("blockwise", tensors, mask=mask)
+    assert_agrees("blockwise", tensors, mask=mask, softcap=0.7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("mask", [None, ch.causal(), TWO_RUNS])
+@indirect_ways
+def test_dtypes(parts: bool, dtype: torch.dtype, mask: ch.Mask | None) -> None:
+    tensors = draw(2, 4, 2, 37, 37, 8, 11, dtype)
+    more = {"sinks": torch.randn(4).to(dtype), "bias": torch.randn(1, 4, 37, 37).to(dtype)}
+    assert_agrees("blockwise", tensors, mask=mask)
+    assert_agrees("blockwise", tensors | more, mask=mask, softcap=5.0)
+    beside = {"sinks": torch.randn(4) * 20, "bias": torch.randn(1, 4, 37, 37) * 20}
+    assert_agrees("blockwise", tensors, **beside, mask=mask)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast(dtype: torch.dtype) -> None:
+    """The same as the inputs brought to 16 bits by hand, and sums are not lowered, backward too."""
+    tensors = draw(2, 4, 2, 37, 37, 8, 8)
+    by_hand = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    grad = torch.randn(2, 4, 37, 8)
+
+    def attended(**given: Any) -> Tensor:
+        return ch.attend(**given, mask=ch.causal(), softcap=3.0, kernel="blockwise")
+
+    expected = outcome(attended, by_hand, grad)
+    with torch.autocast("cpu", dtype):
+        actual = outcome(attended, tensors, grad)
+    for name, result in actual.items():
+        assert torch.equal(result.float(), expected[name].float()), name
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("mask", [None, ch.causal(), ch.padding(0)])
+@indirect_ways
+def test_a_bias_that_is_no_number(parts: bool, number: float, mask: ch.Mask | None) -> None:
+    """It shows to those who see it, and its query passes nothing on."""
+    bias = torch.randn(19, 23)
+    bias[7, 3] = bias[2, 22] = number
+    assert_agrees("blockwise", draw(BATCH, HEADS, 2, 19, 23), mask=mask, bias=bias)
+    assert_agrees("blockwise", draw(BATCH, HEADS, 2, 19, 23), mask=mask, bias=bias, softcap=1.0)
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("name", HIDING)
+@pytest.mark.parametrize("tensor", ["query", "key", "value"])
+@indirect_ways
+def test_what_is_not_finite_stays_hidden(
+    parts: bool, poison: float, name: str, tensor: str
+) -> None:
+    tensors = draw(3, 4, 2, 19, 19, 5, 3)
+    tensors[tensor][:, 1, 9, 1] = poison
+    assert_stays_hidden("blockwise", tensors, HIDING[name]())
+
+
+@ways
+@given(case=poisoned())
+def test_anything_not_finite_stays_hidden(parts: bool, case: tuple[Tensors, ch.Mask]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        sizes_for(parts, patch)
+        assert_stays_hidden("blockwise", *case)
+
+
+@ways
+@given(problem=problems())
+def test_any_problem(parts: bool, problem: tuple[Tensors, dict[str, Any]]) -> None:
+    tensors, options = problem
+    with pytest.MonkeyPatch.context() as patch:
+        sizes_for(parts, patch)
+        assert_agrees("blockwise", tensors, **options)
+
+
+@ways
+@given(expression=expressions)
+def test_the_blocks_are_the_mask(parts: bool, expression: Expression) -> None:
+    """Every visible pair is in one block, not hidden; no query is in two; every block is needed."""
+    sizes = expression.sizes
+    posed = pose(*draw(*sizes[:2], None, *sizes[2:]).values(), mask=expression.mask)
+    found = torch.zeros(sizes, dtype=torch.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        sizes_for(parts, patch)
+        work = blockwise._work(posed)
+        for block, part, hidden, _ in blockwise._parts(work, None):
+            seen = torch.ones(part.rows.stop - part.rows.start, *sizes[1:2], *block.shape).bool()
+            seen = seen[:, part.heads]
+            for columns, where in hidden:
+                seen[..., columns].masked_fill_(where, False)
+            keys = torch.cat([torch.arange(run.start, run.stop) for run in block.keys])
+            found[part.rows, part.heads, block.queries, keys] += seen.long()
+    assert torch.equal(found, expression.expected.long())
+    times = torch.zeros(sizes.batch, sizes.query_len)
+    for block in work.blocks:
+        times[block.rows, block.queries] += 1
+        keys = torch.cat([torch.arange(run.start, run.stop) for run in block.keys])
+        assert expression.expected[block.rows, :, block.queries][..., keys].any()
+    assert times.le(1).all()
+
+
+def scores_of(posed: Problem) -> int:
+    """How many scores are computed for a head."""
+    shapes = [block.shape for block in blockwise._work(posed).blocks]
+    return sum(queries * keys for queries, keys in shapes)
+
+
+@pytest.mark.parametrize(
+    ("mask", "share"),
+    [
+        (ch.causal(), 0.52),
+        (ch.causal() & ch.sliding_window(left=255), 320 / 4096),
+        (TWO_RUNS, 80 / 4096),
+        (ch.causal() & ch.documents([i // 500 for i in range(4096)]), 0.08),
+        (ch.padding(1000), 1000 / 4096),
+        (ch.padding(torch.arange(4096) % 1000 < 9), 45 / 4096),
+    ],
+    ids=lambda each: each.describe() if isinstance(each, ch.Mask) else "",
+)
+def test_what_nobody_sees_is_not_visited(mask: ch.Mask, share: float) -> None:
+    posed = pose(*draw(1, 8, 8, 4096, head_dim=1).values(), mask=mask)
+    assert scores_of(posed) <= share * 4096 * 4096
+
+
+@pytest.mark.parametrize("mask", [ch.sliding_window(left=255, right=0), TWO_RUNS])
+def test_a_window_costs_as_much_for_each_token(mask: ch.Mask) -> None:
+    once, twice = (
+        scores_of(pose(*draw(1, 8, 8, tokens, head_dim=1).values(), mask=mask))
+        for tokens in (4096, 8192)
+    )
+    assert twice <= 2.1 * once
+
+
+def test_small_samples_share_a_block() -> None:
+    posed = pose(*draw(8, 2, 2, 19).values(), mask=ch.padding(list(range(8, 16))))
+    assert [block.rows for block in blockwise._work(posed).blocks] == [slice(0, 8)]
+
+
+def dropped(posed: Problem, seed: int) -> Tensor:
+    """The weights that dropout leaves: the context of an identity."""
+    identity = torch.eye(posed.kv_len, dtype=posed.value.dtype)
+    identity = identity.expand(*posed.value.shape[:2], -1, -1)
+    torch.manual_seed(seed)
+    return blockwise.attend(posed._replace(value=identity))
+
+
+@pytest.mark.parametrize("mask", [None, ch.causal(), ch.padding([23, 5, 0]), TWO_RUNS])
+@pytest.mark.parametrize("dropout", [0.1, 0.5, 0.9])
+@indirect_ways
+def test_dropout_is_the_same_in_both_passes(
+    parts: bool, mask: ch.Mask | None, dropout: float
+) -> None:
+    tensors = draw(BATCH, HEADS, 2, 19, 23, dtype=torch.float64)
+    tensors |= {"sinks": torch.randn(HEADS).double(), "bias": torch.randn(19, 23).double()}
+    options: dict[str, Any] = {"mask": mask, "softcap": 1.3}
+    left = dropped(pose(**tensors, **options, dropout=dropout), seed=5) != 0
+    factors = left.double() / (1 - dropout)
+    visible = None if mask is None else mask.to_dense(19, 23)
+
+    def attended(**given: Any) -> Tensor:
+        torch.manual_seed(5)
+        return ch.attend(**given, **options, dropout=dropout, kernel="blockwise")
+
+    def by_the_pattern(query: Tensor, key: Tensor, value: Tensor, **more: Any) -> Tensor:
+        key, value = (stages.repeated_heads(each, HEADS) for each in (key, value))
+        weights = stages.compute(
+            query, key, value, scale=5**-0.5, visible=visible, softcap=1.3, **more
+        ).weights
+        return (weights * factors) @ value
+
+    grad = torch.randn(BATCH, HEADS, 19, 5)
+    actual, truth = (outcome(way, tensors, grad) for way in (attended, by_the_pattern))
+    close(flat(actual), flat(truth), flat(truth), "dropout")
+
+
+@indirect_ways
+def test_gradients_with_dropout_are_those_of_differences(parts: bool) -> None:
+    tensors = draw(2, 2, 1, 7, 11, 3, 2, dtype=torch.float64)
+    tensors |= {"bias": torch.randn(7, 11).double(), "sinks": torch.randn(2).double()}
+
+    def attended(*given: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        options: Tensors = dict(zip(tensors, given, strict=True))
+        return ch.attend(**options, mask=ch.causal(), softcap=2.0, dropout=0.4, kernel="blockwise")
+
+    leaves = [tensor.requires_grad_() for tensor in tensors.values()]
+    assert torch.autograd.gradcheck(attended, leaves)
+
+
+@pytest.mark.parametrize("dropout", [1e-9, 0.1, 0.5, 0.999])
+@indirect_ways
+def test_survivors_are_scaled(parts: bool, dropout: float) -> None:
+    posed = pose(**draw(2, 4, 2, 41, 43, dtype=torch.float64), dropout=dropout)
+    weights = dropped(posed._replace(dropout=None), seed=1)
+    left = dropped(posed, seed=1)
+    kept = left != 0
+    torch.testing.assert_close(left[kept], weights[kept] / (1 - dropout))
+    # Five standard deviations of a number of independent throws.
+    count, expected = kept.numel(), kept.numel() * (1 - dropout)
+    assert abs(int(kept.sum()) - expected) <= 5 * (count * dropout * (1 - dropout)) ** 0.5 + 1
+
+
+@indirect_ways
+def test_patterns_differ_between_parts_and_calls(parts: bool) -> None:
+    posed = pose(**draw(2, 4, 2, 41, 43), dropout=0.5)
+    first, again, other = (dropped(posed, seed) != 0 for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    rows = torch.cat([first, other]).flatten(0, 2)
+    assert len(rows.unique(dim=0)) == len(rows)
+
+
+def test_nothing_is_drawn_without_dropout() -> None:
+    posed = pose(**draw(1, 2, 2, 19), mask=ch.causal(), dropout=0.5)
+    before = torch.get_rng_state()
+    blockwise.how(posed)
+    blockwise.attend(posed._replace(dropout=None))
+    blockwise.logsumexp(posed)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("heads", [6, 1])
+@indirect_ways
+def test_logsumexp_and_its_gradient(parts: bool, name: str, heads: int) -> None:
+    given = draw(BATCH, HEADS, heads, 19, 23, dtype=torch.float64)
+    bias = torch.randn(19, 23).double().requires_grad_()
+    options: dict[str, Any] = {"mask": MASKS[name](19, 23), "bias": bias, "softcap": 3.0}
+    posed = pose(**given, **options, sinks=torch.ones(HEADS), dropout=0.5)
+    leaves = [t.requires_grad_() for t in (posed.query, posed.key)] + [bias]
+    ours, theirs = blockwise.logsumexp(posed), eager.logsumexp(posed)
+    torch.testing.assert_close(ours, theirs)
+    toward = torch.randn_like(theirs).masked_fill(theirs == -torch.inf, 0.0)
+    mine, other = (
+        torch.autograd.grad((total.nan_to_num(neginf=0.0) * toward).sum(), leaves)
+        for total in (ours, theirs)
+    )
+    torch.testing.assert_close(mine, other)
+
+
+def test_logsumexp_of_what_is_not_finite() -> None:
+    given = draw(2, 4, 2, 19)
+    given["key"][0, 0, 7, 1] = torch.nan
+    given["query"][1, 3, 5, 0] = torch.inf
+    posed = pose(**given, mask=ch.sliding_window(left=2, right=0))
+    torch.testing.assert_close(blockwise.logsumexp(posed), eager.logsumexp(posed), equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "sinks", "bias"])
+def test_no_gradient_where_none_is_asked_for(name: str) -> None:
+    tensors = draw(2, 4, 2, 37, 37, 8, 6)
+    tensors |= {"sinks": torch.randn(4), "bias": torch.randn(37, 37)}
+    grad = torch.randn(2, 4, 37, 6)
+
+    def attended(**given: Any) -> Tensor:
+        return ch.attend(**given, mask=ch.causal(), softcap=2.0, kernel="blockwise")
+
+    every = outcome(attended, tensors, grad)
+    others = {other: tensor for other, tensor in tensors.items() if other != name}
+    alone = outcome(lambda **given: attended(**given, **others), {name: tensors[name]}, grad)
+    assert torch.equal(alone[name], every[name])
+    with torch.inference_mode():
+        assert not attended(**tensors).requires_grad
+
+
+def test_inputs_are_left_alone() -> None:
+    tensors = draw(2, 4, 2, 37, 37, 8, 6)
+    tensors |= {"sinks": torch.randn(4), "bias": torch.randn(37, 37)}
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    grad = torch.randn(2, 4, 37, 6)
+    kept = grad.clone()
+    outcome(lambda **given: ch.attend(**given, dropout=0.5, kernel="blockwise"), tensors, grad)
+    for name, tensor in (tensors | {"grad": grad}).items():
+        assert torch.equal(tensor, (before | {"grad": kept})[name]), name
+
+
+def test_a_bias_changed_between_the_passes_is_noticed() -> None:
+    bias = torch.randn(7, 7)
+    tensors = {name: tensor.requires_grad_() for name, tensor in draw(1, 2, 2, 7).items()}
+    result = ch.attend(**tensors, bias=bias, kernel="blockwise")
+    bias.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
+def test_refusals() -> None:
+    tensors = draw(1, 2, 2, 7)
+    assert blockwise.refusals(pose(**tensors, softcap=1.0, dropout=0.5)) == []
+    unread = (
+        "tensors that cannot be read: blocks are found by reading the mask, which "
+        "torch.compile, torch.func and the meta device do not allow"
+    )
+    elsewhere = {name: tensor.to("meta") for name, tensor in tensors.items()}
+    assert blockwise.refusals(pose(**elsewhere)) == [unread]
+    found = []
+    torch.func.grad(
+        lambda query: (
+            found.extend(blockwise.refusals(pose(query, tensors["key"], tensors["value"])))
+            or query.sum()
+        )
+    )(tensors["query"])
+    assert found == [unread]
+    assert blockwise.refusals(pose(**tensors, bias=Learned(torch.ones(1, requires_grad=True)))) == [
+        "bias that is trained: this kernel has gradients for a tensor, for alibi and for relative; "
+        "got Learned"
+    ]
+    fixed = Learned(torch.ones(1))
+    assert blockwise.refusals(pose(**tensors, bias=fixed)) == []
+    assert_agrees("blockwise", tensors, bias=fixed)
+
+
+# PyTorch loads rules of its own for forward mode, in a way that it has itself deprecated.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_forward_mode_is_refused() -> None:
+    tensors = draw(1, 2, 2, 7)
+    bias = torch.randn(7, 7)
+    for name in ("query", "value", "bias"):
+        with forward_ad.dual_level():
+            given: Tensors = tensors | {"bias": bias}
+            given[name] = forward_ad.make_dual(given[name], given[name])
+            with pytest.raises(ch.UnsupportedError) as raised:
+                ch.attend(**given, kernel="blockwise")
+        assert "forward-mode derivatives: this kernel has the backward pass only" in str(
+            raised.value
+        )
+        assert 'kernel="auto" would take ' in str(raised.value)
+
+
+class Learned(ch.Bias):
+    """A bias of somebody else: the same number for every pair."""
+
+    def __init__(self, number: Tensor) -> None:
+        self.number = number
+
+    def block(
+        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
+    ) -> Tensor:
+        return self.number.view(1, 1, 1, 1)
+
+    def describe(self) -> str:
+        return "learned"
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.number.requires_grad
+
+
+def test_how() -> None:
+    posed = pose(*draw(1, 8, 8, 1000).values(), mask=ch.causal() & ch.sliding_window(left=100))
+    assert blockwise.how(posed) == (
+        "16 blocks of up to 64 queries × 164 keys; the largest part takes 335.9 kB"
+    )
+    assert blockwise.how(pose(*draw(1, 1, 1, 3).values())).startswith("1 block of up to 3 queries")
+
+
+LONG: dict[str, Callable[[int], dict[str, Any]]] = {
+    "window": lambda n: {"mask": ch.sliding_window(left=100, right=0)},
+    "softcap": lambda n: {"mask": ch.causal(), "softcap": 2.0},
+    "dropout": lambda n: {"mask": ch.causal() & ch.padding([n, n // 3]), "dropout": 0.5},
+    "alibi": lambda n: {"bias": ch.alibi(2)},
+    "documents": lambda n: {"mask": ch.documents([i // 700 for i in range(n)])},
+    "a bias for each key": lambda n: {"bias": torch.randn(1, n, requires_grad=True)},
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_no_tensor_of_queries_by_keys(name: str) -> None:
+    """Not while it runs, and not between the passes; a tensor of scores has a bound of its own."""
+    tokens = 6007
+    tensors = draw(2, 2, 1, tokens, head_dim=4) | {"sinks": torch.randn(2)}
+    leaves = {key: tensor.requires_grad_() for key, tensor in tensors.items()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    posed = pose(**leaves, **LONG[name](tokens))
+    with LargestTensor() as seen:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            result = blockwise.attend(posed)
+        result.sum().backward()
+    bound = max(4 * blockwise.BUFFER, 4 * blockwise.ROWS * tokens)
+    assert seen.largest <= bound
+    assert sum(kept.values()) <= 4 * tokens * 2 * 2 * (4 * 4 + 8)
+
+
+def test_long_rows_of_an_expression(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample apiece, heads apart, and several runs of keys: all ways at once."""
+    monkeypatch.setattr(blockwise, "BUFFER", 1 << 12)
+    mask = ch.causal() & (ch.sliding_window(left=20) | ch.prefix([3, 0])) & ch.padding([301, 250])
+    tensors = draw(2, 4, 2, 283, 301, 5, 3) | {"sinks": torch.randn(4)}
+    assert_agrees("blockwise", tensors, mask=mask, softcap=2.0, bias=ch.alibi(4))
+
+
+@pytest.mark.parametrize("size", [1e3, 1e18])
+def test_large_scores(size: float) -> None:
+    tensors = draw(2, 4, 2, 37)
+    tensors["query"] *= size
+    assert_agrees("blockwise", tensors, mask=ch.causal())
+
+
+@given(st.integers(1, 200), st.integers(1, 40), st.integers(1, 40))
+def test_a_window_of_any_width(tokens: int, left: int, right: int) -> None:
+    mask = ch.sliding_window(left=left, right=right)
+    assert_agrees("blockwise", draw(1, 2, 1, tokens, head_dim=3), mask=mask)

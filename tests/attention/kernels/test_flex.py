@@ -1,0 +1,209 @@
+"""What goes to FlexAttention: its blocks, and by it the definition, forward and backward.
+
+It is compiled for CUDA. Here PyTorch's own uncompiled form of it runs on the CPU instead, for all
+but the last tests.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.attention import flex_attention as torch_flex
+
+import clearhead as ch
+from clearhead.attention.kernels import flex
+from clearhead.attention.problem import pose
+from tests.attention.kernels.definition import assert_agrees, close, context, draw
+from tests.attention.kernels.test_agreement import BIASES, MASKS
+from tests.attention.kernels.test_hidden import MASKS as HIDING
+from tests.attention.kernels.test_hidden import assert_stays_hidden
+
+BATCH, HEADS = 3, 6
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention compiles for CUDA")
+
+
+def has_runs(mask: ch.Mask, query_len: int, kv_len: int) -> bool:
+    spans = mask.spans(query_len, kv_len, torch.device("cpu"), {})
+    return spans is not None and spans.pieces <= flex.RUNS
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlexAttention in plain operations, which PyTorch itself keeps from training on the CPU."""
+
+    def others(problem: Any) -> list[str]:
+        own = ("narrow heads", "float64")
+        return [reason for reason in flex.limits(problem) if not reason.startswith(own)]
+
+    monkeypatch.setattr(flex, "refusals", others)
+    monkeypatch.setattr(flex, "_compiled", lambda: torch_flex.flex_attention)
+    monkeypatch.setattr(torch_flex, "_validate_device", lambda *tensors: None)
+
+
+def plain(test: Any) -> Any:
+    """A test whose FlexAttention is not compiled, of which PyTorch warns."""
+    test = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")(test)
+    test = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")(test)
+    return pytest.mark.usefixtures("uncompiled")(test)
+
+
+@plain
+@pytest.mark.parametrize("sizes", [(1, 13), (131, 257)], ids=str)
+@pytest.mark.parametrize("name", MASKS)
+def test_masks(name: str, sizes: tuple[int, int]) -> None:
+    mask = MASKS[name](*sizes)
+    tensors = draw(BATCH, HEADS, 2, *sizes)
+    if has_runs(mask, *sizes):
+        assert_agrees("flex", tensors, mask=mask)
+        return
+    with pytest.raises(ch.UnsupportedError, match="runs of keys"):
+        ch.attend(**tensors, mask=mask, kernel="flex")
+
+
+def test_which_masks_have_runs() -> None:
+    refused = [name for name, make in MASKS.items() if not has_runs(make(19, 23), 19, 23)]
+    told = ("holes", "dense", "come back", "mixture")
+    assert [name for name in refused if not any(each in name for each in told)] == []
+
+
+@plain
+@pytest.mark.parametrize("name", BIASES)
+@pytest.mark.parametrize("mask", [None, ch.causal(), ch.padding([23, 5, 0], side="left")])
+def test_biases(name: str, mask: ch.Mask | None) -> None:
+    tensors = draw(BATCH, HEADS, 2, 19, 23) | {"sinks": torch.randn(HEADS)}
+    assert_agrees("flex", tensors, mask=mask, bias=BIASES[name](), softcap=1.3)
+
+
+@plain
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 3, 6])
+@pytest.mark.parametrize("widths", [(5, 3), (3, 11), (1, 1)])
+def test_grouped_heads_and_widths(num_kv_heads: int, widths: tuple[int, int]) -> None:
+    tensors = draw(2, HEADS, num_kv_heads, 37, 41, *widths, dtype=torch.float64)
+    assert_agrees("flex", tensors, mask=ch.causal() & ch.padding([41, 13]), scale=-0.7)
+
+
+@plain
+@pytest.mark.parametrize("name", [name for name in HIDING if has_runs(HIDING[name](), 19, 19)])
+@pytest.mark.parametrize("tensor", ["query", "key", "value"])
+def test_what_is_not_finite_stays_hidden(name: str, tensor: str) -> None:
+    tensors = draw(3, 4, 2, 19, 19, 5, 3)
+    tensors[tensor][:, 1, 9, 1] = torch.nan
+    tensors[tensor][:, 0, 3, 0] = torch.inf
+    assert_stays_hidden("flex", tensors, HIDING[name]())
+
+
+@plain
+def test_a_key_that_a_bias_hides_shows_nothing() -> None:
+    tensors = draw(2, 2, 1, 5, 7)
+    tensors["value"][:, :, 3] = torch.nan
+    bias = torch.zeros(5, 7)
+    bias[:4, 3] = -torch.inf
+    result = ch.attend(**tensors, bias=bias, kernel="flex")
+    assert result.isnan().all(-1).all(0).all(0).tolist() == [False] * 4 + [True]
+    assert result[:, :, :4].isfinite().all()
+
+
+@given(
+    query_len=st.integers(1, 700),
+    kv_len=st.integers(1, 700),
+    left=st.integers(0, 300),
+    kept=st.integers(0, 3),
+    lengths=st.lists(st.integers(0, 700), min_size=2, max_size=2),
+)
+def test_blocks_are_those_that_asking_every_pair_finds(
+    query_len: int, kv_len: int, left: int, kept: int, lengths: list[int]
+) -> None:
+    mask = ch.causal(offset=kv_len - query_len) & ch.sliding_window(left=left)
+    if kept:
+        mask = (mask | ch.prefix(kept)) & ch.padding([min(each, kv_len) for each in lengths])
+    query, key = torch.zeros(2, 1, query_len, 16), torch.zeros(2, 1, kv_len, 16)
+    spans = mask.spans(query_len, kv_len, query.device, {})
+    assert spans is not None
+    ours = flex.block_mask(pose(query, key, key, mask=mask), spans)
+    dense = mask.to_dense(query_len, kv_len).view(-1, query_len, kv_len)
+
+    def asked(row: Any, head: Any, query: Any, key: Any) -> Any:
+        return dense[row, query, key]
+
+    theirs = torch_flex.create_block_mask(asked, len(dense), 1, query_len, kv_len, device="cpu")
+    assert torch.equal(ours.to_dense(), theirs.to_dense())
+    for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    for number, which in (("kv_num_blocks", "kv_indices"), ("q_num_blocks", "q_indices")):
+        for kind in ("", "full_"):
+            counts = getattr(theirs, kind + number)[..., None]
+            mine, other = getattr(ours, kind + which), getattr(theirs, kind + which)
+            listed = torch.arange(other.shape[-1]) < counts
+            assert torch.equal(mine[listed], other[listed])
+    rows = torch.arange(query_len)[:, None]
+    columns = torch.arange(kv_len)
+    for sample in range(len(dense)):
+        place = torch.tensor(sample), torch.tensor(0), rows, columns
+        assert torch.equal(ours.mask_mod(*place), dense[sample])
+
+
+def test_refusals() -> None:
+    stripes = ch.sliding_window(left=0, right=0)
+    for far in (2, 4):
+        nearer = ch.sliding_window(left=far - 1, right=far - 1)
+        stripes |= ch.sliding_window(left=far, right=far) & ~nearer
+    query, key, value = draw(1, 2, 2, 5, 7, 5, 16).values()
+    cases = {
+        "float64": {"query": query.double(), "key": key.double(), "value": value.double()},
+        "dropout: FlexAttention has none": {"dropout": 0.1},
+        "head_dim=5, value_head_dim=16": {},
+        "an empty axis": {"query": query[:, :, :0]},
+        "bias that is trained": {"bias": torch.zeros(5, 7, requires_grad=True)},
+        "mask that is no short list of runs": {"mask": ch.dense(torch.rand(5, 7) < 0.5)},
+        "up to 4 runs of keys a query; got 5": {
+            "mask": stripes,
+            "query": torch.zeros(1, 2, 11, 16),
+            "key": torch.zeros(1, 2, 11, 16),
+            "value": torch.zeros(1, 2, 11, 16),
+        },
+    }
+    for text, changed in cases.items():
+        problem = pose(**({"query": query, "key": key, "value": value} | changed))
+        assert any(text in reason for reason in flex.limits(problem)), text
+
+
+def test_it_is_taken_by_name_only() -> None:
+    query = torch.zeros(1, 2, 5, 16)
+    assert "asked for by name" in flex.yields(pose(query, query, query))[0]
+    with pytest.raises(ch.UnsupportedError, match="compiled for CUDA"):
+        ch.attend(query, query, query, kernel="flex")
+
+
+def test_how() -> None:
+    query = torch.zeros(1, 1, 1000, 16)
+    told = flex.how(pose(query, query, query, mask=ch.causal() & ch.sliding_window(left=100)))
+    assert told == "one compiled call; of 64 blocks of 128 × 128 pairs 49 are skipped and 15 masked"
+    assert flex.how(pose(query, query, query)) == "one compiled call, without a mask"
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
+def test_compiled_on_the_cpu() -> None:
+    """The one way that PyTorch can compile without a GPU: forward, without the logsumexp."""
+    tensors = draw(2, 4, 2, 300, 331, 16, 16)
+    options = {
+        "mask": ch.causal() & ch.sliding_window(left=40) & ch.padding([331, 17]),
+        "bias": ch.alibi(4),
+        "softcap": 3.0,
+    }
+    actual = flex.attend_by(flex._compiled(), pose(**tensors, **options))
+    doubled = {name: tensor.double() for name, tensor in tensors.items()}
+    close(actual, context(**doubled, **options), context(**tensors, **options), "the context")
+
+
+@cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_compiled_on_cuda(dtype: torch.dtype, with_sinks: bool) -> None:
+    mask = ch.causal() & ch.sliding_window(left=40) & ch.padding([331, 17])
+    tensors = {name: each.cuda() for name, each in draw(2, 4, 2, 300, 331, 32, 16, dtype).items()}
+    if with_sinks:
+        tensors["sinks"] = torch.randn(4, device="cuda")
+    assert_agrees("flex", tensors, mask=mask, softcap=3.0)

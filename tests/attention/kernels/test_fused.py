@@ -1,0 +1,140 @@
+"""What a mask is lowered to, what is refused, and what is never allocated."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import clearhead as ch
+from clearhead.attention.kernels import eager, fused
+from clearhead.attention.kernels.fused import Piece
+from clearhead.attention.problem import Problem, pose
+from tests.attention.kernels.definition import draw
+from tests.memory import LargestTensor
+
+MASKS: dict[str, Any] = {
+    "none": None,
+    "causal": ch.causal(),
+    "padded": ch.causal() & ch.padding([64, 20, 1]),
+    "padded on the left": ch.causal() & ch.padding([64, 20, 0], side="left"),
+    "window": ch.sliding_window(left=3, right=2),
+    "documents": ch.causal() & ch.documents([0] * 30 + [1] * 34),
+    "prefix": ch.causal() | ch.prefix([5, 0, 64]),
+    "holes": ch.padding(torch.rand(3, 64) > 0.5),
+    "dense": ch.dense(torch.rand(3, 2, 64, 64) > 0.5),
+}
+
+
+def problem(mask: Any, **options: Any) -> Problem:
+    return pose(**draw(3, 2, query_len=64, head_dim=8), mask=mask, **options)
+
+
+def covered(pieces: list[Piece], posed: Problem) -> torch.Tensor:
+    """How often each query of each sample is computed."""
+    count = torch.zeros(posed.batch, posed.query_len, dtype=torch.int64)
+    for piece in pieces:
+        count[piece.rows, piece.queries] += 1
+    return count
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("worth", [1, fused.WORTH_SLICING])
+def test_every_query_is_computed_once(
+    name: str, worth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "WORTH_SLICING", worth)
+    monkeypatch.setattr(fused, "MASK_PORTION", 1 << 10)
+    posed = problem(MASKS[name])
+    assert bool((covered(fused.lower(posed), posed) == 1).all())
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("none", [(False, False)]),
+        ("causal", [(True, False)]),
+        ("documents", [(True, False)] * 2),
+        ("padded", [(True, False), (True, False), (False, False), (False, False)]),
+    ],
+)
+def test_simple_masks_need_no_mask(
+    name: str, kinds: list[tuple[bool, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "WORTH_SLICING", 1)
+    pieces = fused.lower(problem(MASKS[name]))
+    assert [(piece.causal, piece.masked) for piece in pieces] == kinds
+
+
+def test_rows_that_are_alike_are_one_call() -> None:
+    (piece,) = fused.lower(problem(ch.causal() & ch.padding([64, 64, 64])))
+    assert (piece.rows, piece.causal) == (slice(0, 3), True)
+
+
+def test_a_window_reads_the_keys_it_can_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "MASK_PORTION", 1 << 10)
+    posed = pose(**draw(1, 2, query_len=4096), mask=ch.sliding_window(left=9, right=0))
+    pieces = fused.lower(posed)
+    read = sum(piece.keys.stop - piece.keys.start for piece in pieces)
+    assert read < 4096 + 9 * len(pieces) + 1
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ch.causal() & ch.padding([4096, 1000]),
+        ch.causal() & ch.sliding_window(left=100),
+        ch.causal() & ch.documents([0] * 1000 + [1] * 3096),
+    ],
+)
+def test_no_tensor_of_queries_by_keys(mask: ch.Mask) -> None:
+    posed = pose(**draw(2, 2, query_len=4096, head_dim=8), mask=mask)
+    with torch.no_grad(), LargestTensor() as seen:
+        fused.attend(posed)
+    assert seen.largest < 4096 * 4096 / 4
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("heads", [2, 1])
+def test_logsumexp_and_its_gradient(name: str, heads: int) -> None:
+    given = draw(3, 2, heads, query_len=64, head_dim=8, dtype=torch.float64)
+    posed = pose(**given, mask=MASKS[name])
+    leaves = [t.requires_grad_() for t in (posed.query, posed.key)]
+    ours, theirs = fused.logsumexp(posed), eager.logsumexp(posed)
+    assert ours is not None
+    assert torch.equal(ours == -torch.inf, theirs == -torch.inf)
+    torch.testing.assert_close(ours, theirs)
+    toward = torch.randn_like(theirs).masked_fill(theirs == -torch.inf, 0.0)
+    for mine, other in zip(
+        torch.autograd.grad((ours.nan_to_num(neginf=0.0) * toward).sum(), leaves),
+        torch.autograd.grad((theirs.nan_to_num(neginf=0.0) * toward).sum(), leaves),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, other)
+
+
+def test_no_logsumexp_where_it_would_be_wrong() -> None:
+    given = draw(1, 1, query_len=5)
+    given["key"][0, 0, 2, 1] = torch.nan
+    assert fused.logsumexp(pose(**given)) is None
+    assert fused.logsumexp(pose(**draw(1, 1, query_len=5), softcap=1.0)) is None
+
+
+def test_refusals() -> None:
+    def why(**options: Any) -> list[str]:
+        return fused.refusals(problem(None, **options))
+
+    assert why() == []
+    assert why(softcap=1.0) == ["softcap: PyTorch's fused attention has none"]
+    assert why(dropout=0.5) == ["dropout: PyTorch's fused attention has none on the CPU"]
+    assert why(sinks=torch.zeros(2), bias=torch.zeros(64, 64)) == []
+    assert why(bias=torch.zeros(64, 64, requires_grad=True)) == [
+        "bias that is trained: PyTorch's fused attention on the CPU gives it no gradient"
+    ]
+    elsewhere = pose(
+        *(torch.zeros(1, 2, 3, 4, device="meta") for _ in range(3)),
+        sinks=torch.zeros(2, device="meta"),
+    )
+    assert fused.refusals(elsewhere) == [
+        "sinks: they need the logsumexp, which PyTorch's fused attention gives on the CPU; "
+        "the tensors are on meta"
+    ]

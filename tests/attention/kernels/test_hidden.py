@@ -1,0 +1,174 @@
+"""What is not finite: it shows to those who see it, and to nobody else, forward and backward."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import clearhead as ch
+from clearhead.attention.kernels import eager, fused
+from clearhead.attention.problem import pose
+from tests.attention.kernels.definition import Tensors, close, context, draw, outcome
+from tests.masks.expressions import Sizes, expressions_for
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture(params=["eager", "fused", "fused, in parts", "fused, without looking"])
+def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The kernels, and the ways on which the fused one goes."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "parts" in request.param:
+            patch.setattr(fused, "MASK_PORTION", 1)
+            patch.setattr(fused, "WORTH_SLICING", 0)
+        if "looking" in request.param:
+            patch.setattr(fused, "_may_look", lambda query: False)
+        yield request.param.partition(",")[0]
+
+
+class Reach(NamedTuple):
+    """Who is touched by entries that are not finite, over (batch, num_heads, …)."""
+
+    shows: Tensor
+    """Entries of the context that must be NaN."""
+    queries: Tensor
+    """Queries that see something of it; their gradients may be anything."""
+    keys: Tensor
+    """Keys and values that one of these queries sees, (batch, num_kv_heads, kv_len)."""
+
+
+def reach(tensors: Tensors, visible: Tensor) -> Reach:
+    """Worked out from the tensors, pair by pair; `visible` has all four dimensions."""
+    query, key, value = tensors["query"], tensors["key"], tensors["value"]
+    groups = query.shape[1] // key.shape[1]
+    bad_query = ~query.isfinite().all(-1)
+    bad_key = (~key.isfinite().all(-1)).repeat_interleave(groups, dim=1)
+    bad_value = (~value.isfinite()).repeat_interleave(groups, dim=1)
+    whole = (visible & (bad_query[..., :, None] | bad_key[..., None, :])).any(-1)
+    entries = (visible[..., None] & bad_value[:, :, None]).any(3)
+    shows = whole[..., None] | entries
+    queries = shows.any(-1)
+    keys = (visible & queries[..., None]).any(2)
+    return Reach(shows, queries, keys.unflatten(1, (-1, groups)).any(2))
+
+
+def assert_stays_hidden(kernel: str, tensors: Tensors, mask: ch.Mask) -> None:
+    """Hold the kernel to a computation on the finite part of the tensors, where it matters."""
+    query, value = tensors["query"], tensors["value"]
+    sizes = (*query.shape[:3], tensors["key"].shape[2])
+    visible = mask.to_dense(*sizes[2:]).expand(sizes)
+    touched = reach(tensors, visible)
+    clean = {name: tensor.masked_fill(~tensor.isfinite(), 0.0) for name, tensor in tensors.items()}
+    grad = torch.randn(*sizes[:3], value.shape[3])
+    # A query that sees something not finite passes nothing on, so that the rest can be compared.
+    grad = grad.masked_fill(touched.queries[..., None], 0.0)
+    actual = outcome(lambda **given: ch.attend(**given, mask=mask, kernel=kernel), tensors, grad)
+    plain = outcome(lambda **given: context(**given, mask=mask), clean, grad)
+    doubled = {name: tensor.double() for name, tensor in clean.items()}
+    truth = outcome(lambda **given: context(**given, mask=mask), doubled, grad)
+
+    assert torch.equal(actual["context"].isnan(), touched.shows)
+    assert not actual["context"].isinf().any()
+    kept = {"query": ~touched.queries, "key": ~touched.keys, "value": ~touched.keys}
+
+    def contexts(result: Tensors) -> Tensor:
+        return result["context"][~touched.shows]
+
+    def gradients(result: Tensors) -> Tensor:
+        return torch.cat([result[name][where].flatten() for name, where in kept.items()])
+
+    close(contexts(actual), contexts(truth), contexts(plain), "the context")
+    close(gradients(actual), gradients(truth), gradients(plain), "a gradient", factor=10.0)
+
+
+MASKS: dict[str, Callable[[], ch.Mask]] = {
+    "causal": ch.causal,
+    "window": lambda: ch.sliding_window(left=2, right=1),
+    "padding": lambda: ch.padding([19, 7, 0]),
+    "padding on the left, causal": lambda: ch.causal() & ch.padding([19, 7, 0], side="left"),
+    "causal and padding": lambda: ch.causal() & ch.padding([19, 7, 0]),
+    "documents": lambda: ch.documents([0] * 4 + [1] * 9 + [2] * 6),
+    "prefix": lambda: ch.causal() | ch.prefix(3),
+    "nothing": lambda: ch.padding(0),
+    "dense per head": lambda: ch.dense(torch.rand(1, 4, 19, 19) < 0.3),
+    "holes": lambda: ch.padding(torch.rand(3, 19) < 0.5),
+}
+
+
+@pytest.mark.parametrize(("poison", "token"), [(NAN, 0), (INF, 9), (-INF, 18)])
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("tensor", ["query", "key", "value"])
+def test_one_token(kernel: str, poison: float, name: str, tensor: str, token: int) -> None:
+    tensors = draw(3, 4, 2, 19, 19, 5, 3)
+    tensors[tensor][:, 1, token, 1] = poison
+    assert_stays_hidden(kernel, tensors, MASKS[name]())
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_everything_that_nobody_sees(kernel: str, name: str) -> None:
+    """Every key and value hidden from all, and every query that sees nothing: uninitialised
+    padding, as it comes."""
+    tensors = draw(3, 4, 2, 19, 19, 5, 3)
+    mask = MASKS[name]()
+    visible = mask.to_dense(19, 19).expand(3, 4, 19, 19)
+    seen = visible.any(2).unflatten(1, (2, 2)).any(2)
+    tensors["query"][~visible.any(3)] = NAN
+    tensors["key"][~seen] = NAN
+    tensors["value"][~seen] = NAN
+    grad = torch.randn(3, 4, 19, 3)
+    clean = {key: tensor.nan_to_num(0.5) for key, tensor in tensors.items()}
+
+    def attended(**given: Any) -> Tensor:
+        return ch.attend(**given, mask=mask, kernel=kernel)
+
+    expected = outcome(attended, clean, grad)
+    for of, result in outcome(attended, tensors, grad).items():
+        assert torch.equal(result, expected[of]), of
+
+
+@pytest.mark.parametrize("kv_len", [1, 3, 8, 9, 33, 513])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_nan_in_the_open_is_never_swallowed(kernel: str, kv_len: int, dtype: torch.dtype) -> None:
+    """PyTorch's own kernel takes a NaN for −∞ where a row of scores holds nothing else."""
+    masks = [ch.causal(), ch.padding(1), ch.sliding_window(left=0)]
+    for tensor in ("query", "key", "value"):
+        tensors = draw(1, 2, 2, kv_len, kv_len, 4, 4, dtype)
+        tensors[tensor][...] = NAN
+        # Without a mask, and without looking, PyTorch's own kernel is called and nothing else; a
+        # single query is the last one, from which a causal mask hides nothing.
+        looks = kernel == "eager" or fused._may_look(tensors["query"])
+        for mask in [None, *masks] if looks else masks[kv_len == 1 :]:
+            assert ch.attend(**tensors, mask=mask, kernel=kernel).isnan().all(), (tensor, mask)
+
+
+@st.composite
+def poisoned(draw_: st.DrawFn) -> tuple[Tensors, ch.Mask]:
+    """Any mask, and tensors with a few entries that are not finite anywhere."""
+    lengths = st.sampled_from((1, 2, 3, 5, 17))
+    heads = draw_(st.sampled_from([1, 2, 4]))
+    sizes = Sizes(draw_(st.integers(1, 3)), heads, draw_(lengths), draw_(lengths))
+    expression = draw_(expressions_for(sizes))
+    num_kv_heads = draw_(st.sampled_from([n for n in (1, 2, 4) if heads % n == 0]))
+    widths = draw_(st.sampled_from([(3, 3), (2, 5), (5, 1)]))
+    tensors = draw(*sizes[:2], num_kv_heads, *sizes[2:], *widths)
+    for _ in range(draw_(st.integers(1, 3))):
+        flat = tensors[draw_(st.sampled_from(["query", "key", "value"]))].view(-1)
+        flat[draw_(st.integers(0, len(flat) - 1))] = draw_(st.sampled_from([NAN, INF, -INF]))
+    return tensors, expression.mask
+
+
+@pytest.mark.parametrize("way", ["eager", "fused", "fused, without looking"])
+@given(case=poisoned())
+def test_any_mask(way: str, case: tuple[Tensors, ch.Mask]) -> None:
+    tensors, mask = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "MASK_PORTION", 1)
+        patch.setattr(eager, "PORTION", 1)
+        if "looking" in way:
+            patch.setattr(fused, "_may_look", lambda query: False)
+            assume(fused.lower(pose(**tensors, mask=mask)) is not fused.EVERYTHING)
+        assert_stays_hidden(way.partition(",")[0], tensors, mask)

@@ -1,0 +1,289 @@
+# type: ignore
+# Modules as people write them, hence without types.
+"""How a subject is called: by its parameters, by what it takes, and what it gives."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.checking.calling import call, optional_mask, unfilled_mask
+
+
+class Sides(nn.Module):
+    """Query, key and value go in, in an order of its own, and a mask that must be handed over."""
+
+    def __init__(self, width=12, heads=3, scale=4):
+        super().__init__()
+        self.heads, self.scale = heads, scale
+        self.values, self.keys, self.queries, self.fc_out = (
+            nn.Linear(width, width) for _ in range(4)
+        )
+
+    def forward(self, values, keys, query, mask):
+        def split(x):
+            return x.unflatten(-1, (self.heads, -1))
+
+        v, k, q = split(self.values(values)), split(self.keys(keys)), split(self.queries(query))
+        energy = torch.einsum("nqhd,nkhd->nhqk", q, k) / math.sqrt(self.scale)
+        if mask is not None:
+            energy = energy.masked_fill(~mask, -1e20)
+        out = torch.einsum("nhqk,nkhd->nqhd", energy.softmax(-1), v)
+        return self.fc_out(out.flatten(2))
+
+
+class Padded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = Sides()
+
+    def forward(self, query, key, value, key_padding_mask=None):
+        mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None]
+        return self.attention(value, key, query, mask)
+
+
+@pytest.mark.parametrize("takes", ["x", "x,context"])
+def test_query_key_and_value_are_handed_over_by_their_names(takes):
+    assert "scale 1/√4" in ch.check(Sides(), takes=takes, num_heads=3).passed
+    wrong = ch.check(Sides(scale=12), takes=takes, num_heads=3)
+    assert [each.code for each in wrong.findings] == ["scale.wrong"]
+
+
+def test_a_key_padding_mask_is_true_for_padding():
+    report = ch.check(Padded(), takes="x,mask", num_heads=3)
+    assert report.ok
+    assert "padding" in report.passed
+
+
+class Optional(nn.Module):
+    """The causal mask would come from outside, as in Whisper and T5."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x, mask=None):
+        scores = self.query(x) @ self.key(x).mT / 6**0.5
+        if mask is not None:
+            scores = scores.masked_fill(mask[: x.shape[1], : x.shape[1]], -torch.inf)
+        return scores.softmax(-1) @ self.value(x)
+
+
+def test_a_mask_that_is_not_handed_over_is_asked_for_and_is_no_mistake():
+    layer = Optional()
+    with pytest.raises(ch.ModelError) as caught:
+        ch.check(layer, takes="x", causal=True)
+    assert caught.value.code == "check.mask"
+    assert str(caught.value) == (
+        "[check.mask] Optional takes mask, for which takes='x' hands over nothing, and without it the "
+        "future is seen. If the causal mask is to come by it, check a function that hands it over: "
+        "lambda x: attention(x, mask=…). If not, this is mask.missing."
+    )
+    future = torch.ones(30, 30).triu(1).bool()
+    assert ch.check(lambda x: layer(x, mask=future), takes="x", causal=True).ok
+    inverted = ch.check(lambda x: layer(x, mask=~future), takes="x", causal=True)
+    assert inverted.findings[0].code == "mask.inverted"
+    # Who says that it is causal hides the future by itself.
+    layer.is_causal = True
+    assert ch.check(layer, takes="x", causal=True).findings[0].code == "mask.missing"
+
+
+@dataclass
+class Given:
+    weights: Tensor
+    output: Tensor
+
+
+class Returning(Optional):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).mT / 6**0.5
+        weights = scores.softmax(-1)
+        return self.kind(weights, weights @ self.value(x))
+
+
+@pytest.mark.parametrize(
+    "kind", [Given, lambda weights, output: {"attn": weights, "out": output}], ids=["class", "dict"]
+)
+def test_an_output_with_a_name_is_found(kind):
+    assert ch.check(Returning(kind), takes="x").ok
+
+
+def test_an_output_at_another_place_is_picked_by_a_function():
+    layer = Returning(lambda weights, output: (weights, output))
+    with pytest.raises(ch.ModelError) as caught:
+        ch.check(layer, takes="x")
+    assert str(caught.value) == (
+        "[check.output] Returning must give a vector for each token; from x [2, 7, 6] it gave "
+        "[2, 7, 7]. If the output is another part of what it returns, check a function that picks "
+        "it: lambda x: attention(x)[1]."
+    )
+    report = ch.check(lambda x: layer(x)[1], takes="x")
+    assert report.ok
+    assert "scale 1/√6" in report.passed
+
+
+def of_samples(query, key, value, scale=True):
+    scores = torch.bmm(query, key.transpose(1, 2)) / (query.shape[-1] ** 0.5 if scale else 1)
+    return torch.bmm(scores.softmax(-1), value)
+
+
+def of_tokens(query, key, value):
+    assert query.ndim == 2
+    return (query @ key.T / query.shape[-1] ** 0.5).softmax(-1) @ value
+
+
+def masked_samples(query, key, value, mask):
+    scores = torch.bmm(query, key.transpose(1, 2)) / query.shape[-1] ** 0.5
+    return torch.bmm(scores.masked_fill(~mask, -1e9).softmax(-1), value)
+
+
+@pytest.mark.parametrize(
+    ("function", "takes", "axes"),
+    [
+        (of_samples, "qkv", "(batch, len, dim)"),
+        (of_tokens, "qkv", "(len, dim)"),
+        (masked_samples, "qkv,mask", "(batch, len, dim)"),
+    ],
+)
+def test_a_function_of_fewer_axes_is_called_head_by_head(function, takes, axes):
+    report = ch.check(function, takes=takes)
+    assert report.ok, report
+    assert f"called with {axes}" in report.told
+    assert {"scale 1/√5", "gradients"} <= set(report.passed)
+
+
+def test_a_mistake_in_a_function_of_fewer_axes_is_named():
+    def unscaled(query, key, value):
+        return of_samples(query, key, value, scale=False)
+
+    assert ch.check(unscaled, takes="qkv").findings[0].code == "scale.missing"
+
+
+class Whole(nn.Module):
+    """Attention over two axes, and no batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.W_query = nn.Parameter(torch.rand(3, 4))
+
+    def forward(self, x):
+        scores = (x @ self.W_query) @ (x @ self.W_query).T
+        return scores.softmax(-1) @ x
+
+
+def test_who_takes_no_batch_is_told_so():
+    with pytest.raises(ch.ModelError) as caught:
+        ch.check(Whole(), takes="x")
+    assert "\nIt takes x without a batch: takes='x2d'.\nIf it needs other sizes" in str(
+        caught.value
+    )
+
+
+class Spread(nn.Module):
+    """Wants a mask of three axes, as the Annotated Transformer does."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Sides()
+
+    def forward(self, x, mask):
+        assert mask.ndim == 3
+        return self.inner(x, x, x, mask.unsqueeze(1))
+
+
+def test_the_mask_that_was_handed_over_is_told():
+    layer = Spread()
+    with pytest.raises(ch.ModelError) as caught:
+        ch.check(layer, takes="x,mask")
+    message = str(caught.value)
+    assert "x [2, 7, 12], mask [2, 7] bool, True = a real token, and raised" in message
+    assert "check a function that calls it: lambda x,mask: attention(x, …)." in message
+    assert ch.check(lambda x, mask: layer(x, mask[:, None]), takes="x,mask", num_heads=3).ok
+
+
+class OwnMask(nn.Module):
+    """As in GPT-2: its own causal mask, and a parameter by which padding would come."""
+
+    def __init__(self, hides=True, flip=False):
+        super().__init__()
+        self.c_attn, self.c_proj = nn.Linear(12, 36), nn.Linear(12, 12)
+        self.hides, self.flip = hides, flip
+
+    def forward(self, hidden_states, attention_mask=None):
+        q, k, v = (
+            each.unflatten(-1, (3, 4)).transpose(1, 2)
+            for each in self.c_attn(hidden_states).chunk(3, -1)
+        )
+        scores = q @ k.mT / 2
+        if self.hides:
+            past = torch.ones(scores.shape[-2:]).tril().bool()
+            scores = torch.where(
+                ~past if self.flip else past, scores, torch.tensor(-1e4).to(scores)
+            )
+        if attention_mask is not None:
+            scores = scores + attention_mask
+        return self.c_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_a_causal_mask_is_handed_over_only_where_there_is_none():
+    words = "it hides nothing by itself: the causal mask is handed to it, as attention_mask"
+    own = ch.check(OwnMask(), takes="x", causal=True, num_heads=3)
+    handed = ch.check(OwnMask(hides=False), takes="x", causal=True, num_heads=3)
+    assert own.ok
+    assert words not in own.told
+    assert handed.ok
+    assert words in handed.told
+    flipped = ch.check(OwnMask(flip=True), takes="x", causal=True, num_heads=3)
+    assert flipped.findings[0].code == "mask.inverted"
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_encoders_of_pytorch_are_handed_the_causal_mask(batch_first, causal):
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    for subject in (layer, encoder):
+        report = ch.check(subject, takes="x", causal=causal)
+        assert report.ok, report
+        assert ("causal" in report.passed) == causal
+
+
+def test_what_shows_no_parameters_is_called_with_the_tokens():
+    class Hidden(nn.Module):
+        forward = torch.relu
+
+    given = torch.randn(2, 5, 12)
+    output, beside = call(Hidden(), "x", [given], causal=True)
+    assert output.equal(given.relu())
+    assert beside is None
+    assert unfilled_mask(Hidden(), "x") is None
+    assert not optional_mask(Hidden())
+
+
+class OfImages(nn.Module):
+    """As in diffusion models: (batch, channels, height, width), and convolutions for projections."""
+
+    def __init__(self, scale=8**-0.5):
+        super().__init__()
+        self.scale = scale
+        self.norm = nn.GroupNorm(2, 8)
+        self.q, self.k, self.v, self.proj_out = (nn.Conv2d(8, 8, 1) for _ in range(4))
+
+    def forward(self, x):
+        h = self.norm(x)
+        q, k, v = (each(h).flatten(2) for each in (self.q, self.k, self.v))
+        weights = torch.bmm(q.mT, k).mul(self.scale).softmax(2)
+        return x + self.proj_out(torch.bmm(v, weights.mT).view(x.shape))
+
+
+def test_attention_over_an_image_is_checked_by_a_function():
+    layer = OfImages()
+    report = ch.check(lambda x: layer(x.mT[..., None])[..., 0].mT, takes="x")
+    assert report.ok, report

@@ -1,0 +1,390 @@
+"""`check`: how a subject is found, what is refused, and that nothing of it is changed."""
+
+import copy
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import clearhead as ch
+from tests.checking.bank.functions import inverted, plain
+from tests.checking.bank.modules import (
+    ARGS,
+    WIDE,
+    CausalAttention,
+    CausalAttention004,
+    MultiHeadAttention,
+)
+
+SOURCE = """
+import torch
+
+class Attention(torch.nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.query, self.key, self.value = (torch.nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).mT
+        return scores.softmax(-1) @ self.value(x)
+
+def attend(query, key, value):
+    return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    place = tmp_path / "mine.py"
+    place.write_text(SOURCE, encoding="utf-8")
+    return str(place)
+
+
+def test_a_file_and_a_name(file: str) -> None:
+    assert ch.check(f"{file}:attend", takes="qkv").ok
+    report = ch.check(f"{file}:Attention", takes="x", args={"width": 64})
+    assert [each.code for each in report.findings] == ["scale.missing"]
+
+
+def test_a_dotted_path() -> None:
+    assert ch.check("torch.nn.functional.scaled_dot_product_attention", takes="qkv").ok
+    assert ch.check("torch.nn.functional:scaled_dot_product_attention", takes="qkv").ok
+
+
+def refused(**arguments: Any) -> Callable[[], object]:
+    return lambda: ch.check(**arguments)
+
+
+def two_numbers(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return query[..., :2, :2]
+
+
+def never(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    raise ValueError("not today")
+
+
+def ends_the_program(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    sys.exit(0)
+
+
+class Widthless(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError("never")
+
+
+REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = [
+    (
+        refused(subject=plain, takes="kqv"),
+        ch.ArgumentError,
+        "check.takes",
+        "takes must be one of qkv, qkv,mask, x, x2d, x,mask, x,context, decode; got 'kqv'.",
+    ),
+    (
+        refused(subject=plain, takes="qkv", args={"d_in": 3}),
+        ch.ArgumentError,
+        "check.args",
+        "args are for a class; what is checked is none.",
+    ),
+    (
+        refused(subject=3, takes="qkv"),
+        ch.ArgumentTypeError,
+        "check.subject",
+        "what is checked must be a class, an instance, a function, or where one is found; got int.",
+    ),
+    (
+        refused(subject=CausalAttention, takes="x"),
+        ch.ModelError,
+        "check.made",
+        "CausalAttention(dropout=0.0) could not be made: TypeError: CausalAttention.__init__() "
+        "missing 3 required positional arguments: 'd_in', 'd_out', and 'context_length'\n"
+        "  args=dict(…) are handed to it, and what sizes=dict(…) says of its parameters. What wants a "
+        "config goes in as an instance: attention = Attention(Config()) in a file is "
+        "file.py:attention.",
+    ),
+    (
+        refused(subject="attend", takes="qkv"),
+        ch.ArgumentError,
+        "check.place",
+        "a place is \"file.py:Name\" or a dotted import path; got 'attend'.",
+    ),
+    (
+        refused(subject="no_such_module_here.attend", takes="qkv"),
+        ch.ModelError,
+        "check.import",
+        "no_such_module_here could not be imported: ModuleNotFoundError: No module named "
+        "'no_such_module_here'",
+    ),
+    (
+        refused(subject="my_attention.py", takes="qkv"),
+        ch.ArgumentError,
+        "check.place",
+        "a place is \"file.py:Name\" or a dotted import path; got 'my_attention.py'.",
+    ),
+    (
+        refused(subject=ends_the_program, takes="qkv"),
+        ch.ModelError,
+        "check.exit",
+        "what is checked ended the program, by sys.exit(0).",
+    ),
+    (
+        refused(subject="clearhead.testing:attend", takes="qkv"),
+        ch.ModelError,
+        "check.name",
+        "clearhead.testing has no attend; it has ConformanceCase, assert_attention, "
+        "assert_no_worse, conformance.",
+    ),
+    (
+        refused(subject=plain, takes="qkv", casual=True),
+        ch.ArgumentTypeError,
+        "check.declared",
+        "check knows causal, window, scale, softcap, bias, alibi_slopes, sinks, rope, num_heads, "
+        "num_kv_heads, dropout, empty_row, nan_safe, padded_queries, dtypes, sizes; got casual.",
+    ),
+    (
+        refused(subject=plain, takes="qkv", contract=ch.Contract(), causal=True),
+        ch.ArgumentError,
+        "check.contract",
+        "declare in the contract or as keywords, not both; got a contract and causal.",
+    ),
+    (
+        refused(subject=never, takes="qkv"),
+        ch.ModelError,
+        "check.call",
+        "never was called with takes='qkv' and raised ValueError: not today\n"
+        "  query  [2, 3, 7, 5] float64\n"
+        "  key    [2, 3, 7, 5] float64\n"
+        "  value  [2, 3, 7, 5] float64\n"
+        "If it needs other sizes, give them: sizes=dict(num_heads=…, head_dim=…). If it projects its "
+        "inputs itself, it takes tokens: takes='x'. If it is called in another way, check a function "
+        "that calls it: lambda q, k, v: attention(q, k, v, …).",
+    ),
+    (
+        refused(subject=two_numbers, takes="qkv"),
+        ch.ModelError,
+        "check.output",
+        "two_numbers must give (batch, num_heads, query_len, value_head_dim), or heads side by "
+        "side; from query [2, 3, 7, 5] it gave [2, 3, 2, 2].",
+    ),
+    (
+        refused(subject=Widthless(), takes="x"),
+        ch.ModelError,
+        "check.width",
+        "Widthless does not say how wide a token is; give it: sizes=dict(d_in=…).",
+    ),
+    (
+        refused(subject=Widthless(), takes="x", sizes={"d_in": 3}),
+        ch.ModelError,
+        "check.call",
+        "Widthless was called with takes='x', x [2, 7, 3], and raised ValueError: never\n"
+        "If it needs other sizes, give them: sizes=dict(d_in=…, context_length=…). If it is called "
+        "in another way, check a function that calls it: lambda x: attention(x, …).",
+    ),
+    (
+        refused(subject=nn.Linear(3, 3), takes="decode"),
+        ch.ArgumentTypeError,
+        "check.decode",
+        "takes='decode' wants an object with reset(), step(x) and full(x); Linear has no reset.",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "code", "message"), REFUSED, ids=[each[2] for each in REFUSED]
+)
+def test_what_cannot_be_checked_is_refused(
+    call: Callable[[], object], error: type[ch.ClearheadError], code: str, message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert type(caught.value) is error
+    assert (caught.value.code, caught.value.message) == (code, message)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_nothing_of_a_module_is_changed(training: bool) -> None:
+    module = MultiHeadAttention(**{**WIDE, "dropout": 0.3}).train(training)
+    module.W_query.requires_grad_(False)
+    module(torch.ones(1, 2, 24)).sum().backward()
+    before = copy.deepcopy(module.state_dict())
+    gradients = {name: each.grad for name, each in module.named_parameters()}
+    kept = {name: None if each is None else each.clone() for name, each in gradients.items()}
+    torch.manual_seed(3)
+    random.seed(3)
+    states = torch.get_rng_state(), random.getstate()
+    ch.check(module, takes="x", causal=True, dropout=0.3)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert all(part.training is training for part in module.modules())
+    assert not module.W_query.weight.requires_grad
+    for name, value in module.state_dict().items():
+        assert value.dtype == before[name].dtype
+        assert torch.equal(value, before[name])
+    for name, each in module.named_parameters():
+        assert each.grad is gradients[name]
+        now, then = each.grad, kept[name]
+        assert (now is None) == (then is None)
+        assert now is None or then is None or torch.equal(now, then)
+    assert not module._forward_hooks
+    assert "forward" not in vars(module)
+
+
+class Uncopied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def __deepcopy__(self, memo: object) -> "Uncopied":
+        raise TypeError("there is one of me")
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        query, key, value = self.query(x), self.key(x), self.value(x)
+        return (query @ key.mT / 6**0.5).softmax(-1) @ value
+
+
+def test_what_cannot_be_copied_is_put_back() -> None:
+    module = Uncopied().train()
+    before = copy.copy({name: value.clone() for name, value in module.state_dict().items()})
+    assert ch.check(module, takes="x").ok
+    assert module.training
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(each.grad is None for each in module.parameters())
+
+
+def test_the_same_seed_gives_the_same_report() -> None:
+    one, two = (str(ch.check(inverted, takes="qkv", causal=True, seed=5)) for _ in range(2))
+    assert one == two
+
+
+def test_a_contract_and_keywords_say_the_same() -> None:
+    contract = ch.Contract(causal=True)
+    assert str(ch.check(inverted, takes="qkv", contract=contract)) == str(
+        ch.check(inverted, takes="qkv", causal=True)
+    )
+
+
+def test_what_is_not_declared_is_told() -> None:
+    report = ch.check(CausalAttention, takes="x", args=ARGS)
+    assert report.ok
+    assert "causal=True" in report.told
+
+
+def test_consequences_come_last_and_say_so() -> None:
+    report = ch.check(CausalAttention004, takes="x", args=ARGS, causal=True)
+    assert [each.code for each in report.findings] == ["mask.inverted", "mask.empty-row"]
+    assert [each.follows_from for each in report.findings] == [None, "mask.inverted"]
+
+
+def test_two_mistakes_at_once() -> None:
+    def both(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        scores = query @ key.mT
+        hidden = torch.ones_like(scores).tril(scores.shape[-1] - scores.shape[-2]).bool()
+        return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value
+
+    codes = [each.code for each in ch.check(both, takes="qkv", causal=True).findings]
+    assert codes[:2] == ["mask.inverted", "scale.missing"]
+
+
+def test_three_mistakes_at_once() -> None:
+    def three(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        weights = (query @ key.mT).softmax(-2)
+        return (weights @ value).flip(1)
+
+    report = ch.check(three, takes="qkv")
+    assert not report.ok
+
+
+def test_an_assertion_shows_the_report() -> None:
+    ch.testing.assert_attention(plain, takes="qkv")
+    with pytest.raises(AssertionError, match=r"✗ mask\.inverted") as caught:
+        ch.testing.assert_attention(inverted, takes="qkv", causal=True)
+    assert str(caught.value).startswith("inverted, seed 0\n")
+
+
+def test_json() -> None:
+    found = json.loads(ch.check(inverted, takes="qkv", causal=True).to_json())
+    assert found["ok"] is False
+    assert found["findings"][0]["code"] == "mask.inverted"
+    assert found["findings"][0]["page"] == "docs/check.md#maskinverted"
+    assert found["sizes"]["num_heads"] == 3
+
+
+def test_a_page_escapes_what_others_wrote() -> None:
+    def evil(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if query.shape[-2] != key.shape[-2]:
+            raise ValueError("<script>alert(1)</script>")
+        return plain(query, key, value)
+
+    evil.__name__ = "<b>evil</b>"
+    report = ch.check(evil, takes="qkv")
+    assert any("<script>" in each for each in report.told)
+    page = report.to_html()
+    assert "<script" not in page
+    assert "<b>evil" not in page
+    assert "&lt;script&gt;" in page
+    assert "http" not in page
+    assert report._repr_html_() in page
+
+
+def test_the_text() -> None:
+    text = str(ch.check(inverted, takes="qkv", causal=True))
+    assert text.splitlines()[0].startswith("✗ mask.inverted   ")
+    assert "\n    measured   7 × 7" in text
+    assert "\n    likely     " in text
+    assert "\n    see        docs/check.md#maskinverted" in text
+    assert "✓ softmax over the keys   ✓ scale 1/√5" in text
+    assert "– dropout not declared" in text
+
+
+class TokensFirst(nn.Module):
+    """Projections of (len, batch, width), and padding that is read the wrong way round."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = num_heads, width // num_heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        x = x.transpose(0, 1)
+        tokens, batch, width = x.shape
+        query, key, value = (
+            each(x).reshape(tokens, batch * self.num_heads, -1).transpose(0, 1)
+            for each in (self.query, self.key, self.value)
+        )
+        scores = (query @ key.mT * self.head_dim**-0.5).unflatten(0, (batch, -1))
+        scores = scores.masked_fill(padding[:, None, None], -torch.inf)
+        context = scores.flatten(0, 1).softmax(-1) @ value
+        return self.out(context.transpose(0, 1).reshape(tokens, batch, width)).transpose(0, 1)
+
+
+def test_projections_with_len_before_batch() -> None:
+    found = ch.check(TokensFirst(15, 3), takes="x,mask", num_heads=3)
+    assert [each.code for each in found.findings] == ["mask.inverted"]
+
+
+class OneLength(nn.Module):
+    """As in Swin and CLIP: the bias is of one length, and no other is taken."""
+
+    def __init__(self, spread: float) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+        self.relative = nn.Parameter(spread * torch.randn(7, 7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.query(x) @ self.key(x).mT / 6**0.5 + self.relative
+        return scores.softmax(-1) @ self.value(x)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_a_module_of_one_length_is_checked_at_that_length(spread: float) -> None:
+    torch.manual_seed(0)
+    report = ch.check(OneLength(spread), takes="x")
+    assert report.ok, report
+    assert "gradients" in report.passed

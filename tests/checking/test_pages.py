@@ -1,0 +1,39 @@
+"""A report as HTML: everything in it, escaped, and nothing loaded."""
+
+import re
+
+from clearhead.checking.report import Finding, Report
+
+CAUSE = Finding("a.b", "x < y", "● ·\n· ●", "use <this>", ("c.d",))
+CONSEQUENCE = Finding("e.f", "and so on", follows_from="a.b")
+REPORT = Report("<mine>", (CAUSE, CONSEQUENCE), ("heads",), ("a band\n● ·",), ("dropout",))
+
+
+def test_a_finding_and_what_follows() -> None:
+    section = REPORT._repr_html_()
+    one, two = re.findall(r"<section.*?</section>", section, re.S)
+    assert "<b>✗ <code>a.b</code> or <code>c.d</code></b> x &lt; y." in one
+    assert "<pre tabindex='0'>● ·\n· ●</pre>" in one
+    assert "use &lt;this&gt;" in one
+    assert "docs/check.md#ab" in one
+    assert two.startswith('<section class="follows">')
+    assert "↳ <code>e.f</code>" in two
+    assert "Follows from <code>a.b</code>." in two
+    assert "measured" not in two
+
+
+def test_remarks() -> None:
+    section = REPORT._repr_html_()
+    assert '<ul class="passed"><li>heads</li></ul>' in section
+    assert '<ul class="skipped"><li>dropout</li></ul>' in section
+    assert "<ul class=\"told\"><li>a band<pre tabindex='0'>● ·</pre></li></ul>" in section
+    assert "<ul" not in Report("mine", (CAUSE,))._repr_html_()
+
+
+def test_a_page_is_light_or_dark_and_loads_nothing() -> None:
+    page = REPORT.to_html()
+    assert "color-scheme: light dark" in page
+    assert "<title>check: &lt;mine&gt;</title>" in page
+    assert "<mine>" not in page
+    assert not re.search(r"http|src=|url\(|@import", page)
+    assert REPORT._repr_html_() in page

@@ -1,0 +1,52 @@
+"""A report as text: what follows is marked, lines are as wide as they may be, drawings are kept."""
+
+from clearhead.checking.report import WIDTH, Finding, Report, drawn
+
+CAUSE = Finding("a.b", "one " * 40, "head\n● ●\n· ●", "do " * 60, ("c.d",))
+CONSEQUENCE = Finding("e.f", "and so on", follows_from="a.b")
+
+
+def test_the_text_of_findings() -> None:
+    lines = str(Report("mine", (CAUSE, CONSEQUENCE))).splitlines()
+    assert lines[0].startswith("✗ a.b or c.d   one one")
+    assert lines[1].startswith("    one")
+    assert all(len(line) <= WIDTH for line in lines)
+    start = lines.index("    measured   head")
+    assert lines[start + 1 : start + 3] == ["               ● ●", "               · ●"]
+    assert lines[start + 3].startswith("    likely     do do")
+    assert lines[start + 4].startswith("               do do")
+    assert "    see        docs/check.md#ab" in lines
+    assert lines[-1] == "  ↳ e.f   and so on (follows from a.b)"
+
+
+def test_remarks_stand_side_by_side() -> None:
+    report = Report(
+        "mine", (), ("causal", "heads"), ("first", "second\n● ·"), ("dropout", "x" * 90)
+    )
+    assert str(report).splitlines() == [
+        "✓ causal   ✓ heads   – dropout",
+        "– " + "x" * 90,
+        "told  first",
+        "      second",
+        "      ● ·",
+    ]
+
+
+def test_nothing() -> None:
+    assert str(Report("mine", ())) == "nothing was measured"
+
+
+def test_how_many() -> None:
+    another = Finding("g.h", "again", follows_from="a.b")
+    assert Report("mine", ()).summary == "no mistake found"
+    assert Report("mine", (CAUSE,)).summary == "1 mistake found"
+    assert Report("mine", (CAUSE, CONSEQUENCE)).summary == "1 mistake found, and 1 that follows"
+    assert Report("mine", (CAUSE, CAUSE, CONSEQUENCE, another)).summary == (
+        "2 mistakes found, and 2 that follow"
+    )
+
+
+def test_a_drawing() -> None:
+    rows = [[True, True], [False, None]]
+    assert drawn(rows) == "● ●\n· ×"
+    assert drawn(rows, own=True) == "○ ●\n· ×"

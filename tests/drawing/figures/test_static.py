@@ -1,0 +1,148 @@
+"""Pictures: right, the same each time, and never half written."""
+
+import sys
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+import torch
+
+from clearhead.drawing.figures import static
+from clearhead.drawing.figures.static import check_place, head_picture, pooled_picture, save_png
+from clearhead.errors import ArgumentError, MissingExtraError, ShapeError
+
+HOSTILE = ["$x^2$", "$\\frac{", "[red]", "\x1b[31m", "\u202eabc", "😀", "猫", "\n", "", "a" * 40]
+
+
+def square(size: int) -> torch.Tensor:
+    return torch.softmax(torch.arange(size * size, dtype=torch.float32).view(size, size), dim=-1)
+
+
+def test_a_picture_says_what_it_shows() -> None:
+    weights = torch.tensor([[1.0, 0.0], [0.25, 0.75]])
+    axes = head_picture(weights, ["it", "was"], title="layer 3, head 5")
+    assert axes.get_title() == "layer 3, head 5"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["it", "was"]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["it", "was"]
+    assert axes.get_xlabel() == "attended to (key)"
+    assert axes.get_ylabel() == "attends (query)"
+    assert torch.tensor(axes.images[0].get_array()).tolist() == weights.tolist()
+    bar = axes.get_figure(root=True).axes[1]  # type: ignore[union-attr]
+    assert bar.get_ylabel() == "attention weight (share of 1)"
+
+
+def test_hidden_pairs_are_white() -> None:
+    visible = torch.tensor([[True, False], [True, True]])
+    axes = head_picture(square(2), ["a", "b"], title="", visible=visible)
+    blank = np.ma.masked_invalid(np.ma.asarray(axes.images[0].get_array())).mask
+    assert blank.tolist() == [[False, True], [False, False]]
+
+
+def test_queries_and_keys_may_be_different_tokens(tmp_path: Path) -> None:
+    axes = head_picture(
+        torch.full((2, 3), 1 / 3), ["a", "b"], title="", source_tokens=["x", "y", "z"]
+    )
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["x", "y", "z"]
+    with pytest.raises(ShapeError, match=r"\(query_len, kv_len\) = \(2, 2\)") as refusal:
+        head_picture(torch.full((2, 3), 1 / 3), ["a", "b"], title="")
+    assert refusal.value.code == "picture.tokens"
+
+
+def test_it_draws_where_it_is_told() -> None:
+    axes = static._empty_axes(3.0, 3.0)
+    assert head_picture(square(2), ["a", "b"], title="", axes=axes) is axes
+
+
+def test_what_tokens_hold_is_drawn_and_not_obeyed(tmp_path: Path) -> None:
+    """A formula in a token is not typeset, and a character without a glyph is spelled out."""
+    axes = head_picture(square(len(HOSTILE)), HOSTILE, title="$t$")
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    assert names[:5] == ["$x^2$", "$\\frac{", "[red]", "\\x1b[31m", "\\u202eabc"]
+    assert names[-1] == "a" * 15 + "…"
+    save_png(axes, tmp_path / "hostile.png")
+
+
+@pytest.mark.parametrize("size", [1, 3, 150])
+def test_any_number_of_tokens(tmp_path: Path, size: int) -> None:
+    axes = head_picture(square(size), ["token"] * size, title="layer 0, head 0")
+    assert len(axes.get_yticklabels()) == (size if size < 150 else 15)
+    height, width, _ = matplotlib.image.imread(save_png(axes, tmp_path / "head.png")).shape
+    assert 200 < height < 2600
+    assert 300 < width < 2700
+
+
+def test_the_same_picture_gives_the_same_bytes(tmp_path: Path) -> None:
+    files = [
+        save_png(head_picture(square(3), ["a", "b", "c"], title="t"), tmp_path / name)
+        for name in ("one.png", "two.png")
+    ]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert files[0].read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_interruption_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "head.png"
+    file.write_bytes(b"the old picture")
+    axes = head_picture(square(2), ["a", "b"], title="")
+
+    def interrupted(self: object, part: Path, **options: object) -> None:
+        part.write_bytes(b"half a pict")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_png(axes, file)
+    assert file.read_bytes() == b"the old picture"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "real.png", tmp_path / "link.png"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    save_png(head_picture(square(2), ["a", "b"], title=""), link)
+    assert link.is_symlink()
+    assert target.read_bytes().startswith(b"\x89PNG")
+
+
+def test_places_where_nothing_can_be_written(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="there is no such folder") as refusal:
+        check_place(tmp_path / "nowhere" / "head.png")
+    assert refusal.value.code == "picture.path"
+    with pytest.raises(ArgumentError, match="it is no file"):
+        check_place(tmp_path)
+
+
+def test_a_failure_to_write_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: object, part: Path, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    axes = head_picture(square(2), ["a", "b"], title="")
+    with pytest.raises(ArgumentError, match="could not be written: No space left on device"):
+        save_png(axes, tmp_path / "head.png")
+
+
+def test_matplotlib_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "clearhead.drawing.figures.static")
+    monkeypatch.delitem(sys.modules, "clearhead.drawing.figures")
+    with pytest.raises(MissingExtraError, match=r"pip install 'clearhead\[plot\]'"):
+        __import__("clearhead.drawing.figures.static")
+
+
+def test_a_map_of_a_long_text(tmp_path: Path) -> None:
+    shares = square(7)
+    axes = pooled_picture(shares, 50_000, title="$layer$ 3")
+    assert axes.get_title() == "$layer$ 3"
+    assert axes.get_xlabel() == "attended to (key), token; one cell is up to 7143 × 7143"
+    assert axes.get_ylabel() == "attends (query), token"
+    # The first token is at the top, as in the map of a short text.
+    assert (axes.get_xlim(), axes.get_ylim()) == ((0.0, 50_000.0), (50_000.0, 0.0))
+    assert torch.tensor(axes.images[0].get_array()).tolist() == shares.tolist()
+    bar = axes.get_figure(root=True).axes[1]  # type: ignore[union-attr]
+    assert bar.get_ylabel() == "share of a row's attention"
+    assert save_png(axes, tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,184 @@
+"""The widget, on the side of Python: what it holds, and what it answers."""
+
+import json
+import re
+import struct
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import ladder
+from clearhead.drawing.notebook import widget as notebook
+from clearhead.drawing.page.steps import steps_payload
+from clearhead.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+
+QUERIES, KEYS = 5, 7
+
+
+def matrix() -> ch.AttentionMatrix:
+    return ch.AttentionMatrix(torch.randn(2, 3, QUERIES, 4), torch.randn(2, 3, KEYS, 4))
+
+
+def asked(route: str, number: int = 1) -> dict[str, Any]:
+    return {"kind": "ask", "id": number, "route": route}
+
+
+WHOLE = f"tile?layer=0&head=1&rows=0,{QUERIES}&columns=0,{KEYS}&cells={QUERIES},{KEYS}"
+
+
+def read(tile: bytes) -> tuple[tuple[int, ...], Tensor]:
+    ends = struct.unpack("<6I", tile[:24])
+    values = struct.unpack(f"<{ends[2] * ends[5]}f", tile[24:])
+    return ends, torch.tensor(values).view(ends[2], ends[5])
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """What widgets send."""
+    messages: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(
+        notebook._widget(),
+        "send",
+        lambda _, content, buffers=None: messages.append((content, buffers)),
+    )
+    return messages
+
+
+def test_a_trace_is_the_payload_of_its_page() -> None:
+    trace = ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS)
+    widget = ch.view(trace)
+    assert widget.payload == steps_payload(trace).to_bytes()
+    assert not widget.exact
+    assert repr(widget) == "view of trace of SimpleAttention"
+    widget.close()
+
+
+def test_the_front_end_is_the_page_s() -> None:
+    widget = ch.view(matrix())
+    assert widget._esm == notebook.asset("page.js")
+    assert widget._css == notebook.asset("page.css")
+    widget.close()
+
+
+def test_a_tile_is_exact(sent: list[tuple[Any, Any]]) -> None:
+    weights = matrix()
+    widget = ch.view(weights, sample=1)
+    assert widget.exact
+    route = "tile?layer=0&head=1&rows=1,4&columns=0,7&cells=3,7"
+    widget._receive(widget, asked(route, 41), [])
+    ((content, (tile,)),) = sent
+    assert content == {"kind": "answer", "id": 41, "status": 200}
+    ends, values = read(tile)
+    assert ends == (1, 4, 3, 0, 7, 7)
+    # The kernel of the whole row and that of a tile add up in another order.
+    expected = weights[1, 1, 1:4].double()
+    torch.testing.assert_close(values.double(), expected, rtol=1e-6, atol=1e-7)
+    widget.close()
+
+
+def test_layers_that_attended_are_counted_alike(sent: list[tuple[Any, Any]]) -> None:
+    model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in range(2)))
+    with ch.watch(model) as seen:
+        model(torch.randn(1, QUERIES, 8))
+    widget = ch.view(seen)
+    route = "tile?layer=1&head=1&rows=0,5&columns=0,5&cells=5,5"
+    widget._receive(widget, asked(route), [])
+    _, values = read(sent[0][1][0])
+    torch.testing.assert_close(values, seen[1][0, 1], rtol=1e-6, atol=1e-7)
+    widget.close()
+
+
+def test_calls_that_do_not_belong_together_are_layers_of_their_own() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    with ch.watch(layer) as seen:
+        for _ in range(2):
+            layer(torch.randn(1, 3, 8))
+    names = [each.name for each in notebook._layers(seen)]
+    assert names == [", call 0", ", call 1"]
+
+
+def test_summaries_have_no_tiles(sent: list[tuple[Any, Any]]) -> None:
+    widget = ch.view(matrix().summary())
+    assert not widget.exact
+    widget._receive(widget, asked(WHOLE), [])
+    assert sent == []
+    widget.close()
+
+
+@pytest.mark.parametrize("content", [None, "ask", {}, {"kind": "other"}, {"kind": "ask", "id": 1}])
+def test_other_messages_are_not_answered(sent: list[tuple[Any, Any]], content: Any) -> None:
+    widget = ch.view(matrix())
+    widget._receive(widget, content, [])
+    assert sent == []
+    widget.close()
+
+
+@pytest.mark.parametrize(
+    ("route", "status", "text"),
+    [
+        (WHOLE.replace("head=1", "head=3"), 400, "[tile.head] layer 0 has 3 heads; got number 3."),
+        (WHOLE.replace("rows=0,5", "rows=0,99"), 400, "[tile.range] rows must be"),
+        (WHOLE.replace("rows=0,5", "rows=0"), 400, "[serve.query] rows must be 2 whole numbers"),
+        ("tile", 400, "[serve.query] the query must have the fields"),
+        ("payload", 404, "There is nothing here."),
+        ("../../etc/passwd", 404, "There is nothing here."),
+        ("tile?" + "x" * 2000, 400, "A query has up to 1024 characters; got 2000."),
+    ],
+)
+def test_what_cannot_be_asked_is_told(
+    sent: list[tuple[Any, Any]], route: str, status: int, text: str
+) -> None:
+    widget = ch.view(matrix())
+    widget._receive(widget, asked(route), [])
+    ((content, (told,)),) = sent
+    assert content["status"] == status
+    assert text in told.decode()
+    widget.close()
+
+
+def test_the_numbers_of_a_token(sent: list[tuple[Any, Any]]) -> None:
+    weights = matrix()
+    widget = ch.view(weights)
+    widget._receive(widget, asked("token?layer=0&head=2&token=3&side=query"), [])
+    ((content, (told,)),) = sent
+    assert content["status"] == 200
+    links = json.loads(told)["links"]
+    best = weights[0, 2, 3].topk(2)
+    assert [place for place, _ in links[:2]] == best.indices.tolist()
+    widget.close()
+
+
+@pytest.mark.parametrize("thing", [ch.causal(), torch.eye(2), None])
+def test_what_has_no_view(thing: Any) -> None:
+    expected = (
+        "[view.type] view takes what a watch has seen, an AttentionMatrix, a Summary or a Trace; "
+        f"got {type(thing).__name__}. A mask or a report draws itself at the end of a cell."
+    )
+    with pytest.raises(ArgumentTypeError, match=f"^{re.escape(expected)}$"):
+        ch.view(thing)
+
+
+@pytest.mark.parametrize(
+    "options", [{"tokens": ["a"] * 6}, {"source_tokens": ["a"]}, {"sample": 1}]
+)
+def test_a_trace_has_its_own_tokens(options: dict[str, Any]) -> None:
+    trace = ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS)
+    expected = (
+        "[view.trace] a trace has tokens of its own, and all of its samples; trace(…, tokens=…) "
+        "takes them."
+    )
+    with pytest.raises(ArgumentError, match=f"^{re.escape(expected)}$"):
+        ch.view(trace, **options)
+
+
+def test_without_anywidget_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    notebook._widget.cache_clear()
+    # What is None there is not found, and has no name that says so.
+    with pytest.raises(MissingExtraError, match=r"pip install 'clearhead\[notebook\]'"):
+        ch.view(matrix())
+    notebook._widget.cache_clear()

@@ -1,0 +1,243 @@
+"""The heads of a model as a payload."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead.drawing.page import heads
+from clearhead.drawing.page.heads import Layer, Run, heads_payload, write_heads
+from clearhead.drawing.page.payload import Deflated, Payload
+from clearhead.drawing.page.rounding import restored
+from clearhead.drawing.page.texts import read_text
+from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, ShapeError
+
+
+def tensors(payload: Payload) -> dict[str, Tensor]:
+    """The arrays, those included that were deflated before."""
+    import zlib
+
+    dtypes = {"uint8": torch.uint8, "uint16": torch.uint16}
+    return {
+        name: torch.frombuffer(
+            bytearray(zlib.decompress(each.content)), dtype=dtypes[each.dtype]
+        ).reshape(each.shape)
+        if isinstance(each, Deflated)
+        else each
+        for name, each in payload.arrays.items()
+    }
+
+
+def matrix(*sizes: int, seed: int = 0, **options: Any) -> ch.AttentionMatrix:
+    """(…, num_heads, query_len, kv_len)"""
+    generator = torch.Generator().manual_seed(seed)
+    *leading, query_len, kv_len = sizes
+    query = torch.randn(*leading, query_len, 5, generator=generator)
+    key = torch.randn(*leading, kv_len, 5, generator=generator)
+    return ch.AttentionMatrix(query, key, **options)
+
+
+def of(seen: ch.AttentionMatrix | ch.Summary, **options: Any) -> Payload:
+    return heads_payload([Run("", [Layer("a", seen)], **options)], "a title")
+
+
+@pytest.mark.parametrize("sizes", [[2, 3, 7, 7], [3, 7, 11], [7, 11]])
+def test_every_weight_of_a_short_text_is_there(sizes: list[int]) -> None:
+    seen = matrix(*sizes, mask=ch.causal())
+    payload = of(seen, sample=len(sizes) // 4)
+    layer, arrays = payload.data["layers"][0], tensors(payload)
+    weights = seen.dense().reshape(-1, *([1, *sizes])[-3:])[-1]
+    about = layer["weights"]
+    assert (layer["heads"], layer["queries"], layer["keys"]) == tuple(weights.shape)
+    hidden = torch.ones(sizes[-2:]).tril(sizes[-1] - sizes[-2]) == 0
+    for head, true in enumerate(weights):
+        codes = arrays[f"0/{head}/weights"]
+        assert torch.equal(codes == 0, hidden)
+        top = about["top"][head]
+        there = restored(codes[None], about | {"top": [top]})[0]
+        assert top == float(true.max())
+        bound = (true * top).sqrt() / about["levels"] + top / (4 * about["levels"] ** 2) + 1e-7
+        assert bool(((there - true).abs() <= bound).all())
+
+
+def test_numbers_of_tokens_are_those_of_the_matrix() -> None:
+    seen = matrix(1, 3, 7, 7, mask=ch.causal())
+    payload = of(seen)
+    layer, arrays = payload.data["layers"][0], tensors(payload)
+    for name, true in (
+        ("entropy", seen.entropy()),
+        ("distance", seen.distance()),
+        ("max", seen.max()),
+        ("received", seen.received()),
+    ):
+        there = restored(arrays[f"0/{name}"].int(), layer[name])
+        torch.testing.assert_close(there, true[0], rtol=1e-3, atol=1e-4)
+
+
+def test_rows_are_those_of_the_table() -> None:
+    torch.manual_seed(0)
+    model = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+    with ch.watch(model) as seen, torch.no_grad():
+        model(torch.randn(1, 13, 8))
+    tokens = torch.tensor([1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1])
+    payload = heads_payload([Run("", [Layer("", seen[0])], read_text("tokens", tokens))], "")
+    rows = payload.data["layers"][0]["rows"]
+    for row, true in zip(rows, seen.table(tokens), strict=True):
+        assert row == {name: getattr(true, name) for name in row}
+        assert row["induction"] is not None
+
+
+def test_a_long_text_is_pooled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "LONG", 20)
+    seen = matrix(1, 2, 23, 29, mask=ch.causal())
+    payload = of(seen)
+    layer, arrays = payload.data["layers"][0], tensors(payload)
+    assert "weights" not in layer
+    assert layer["pooled"]["shape"] == [23, 29]
+    weights = seen.dense()[0]
+    for head in range(2):
+        about = layer["pooled"] | {"top": [layer["pooled"]["top"][head]]}
+        there = restored(arrays[f"0/{head}/pooled"][None], about)[0]
+        assert float((there - weights[head]).abs().max()) <= about["top"][0] / about["levels"]
+    true = seen.top_k(8)
+    for rank in range(layer["links"]["count"]):
+        for head in range(2):
+            planes = arrays[f"0/{head}/back{rank}"].int()
+            zigzag = sum(plane << 8 * n for n, plane in enumerate(planes))
+            assert isinstance(zigzag, Tensor)
+            back = torch.where(zigzag % 2 == 1, -(zigzag + 1) // 2, zigzag // 2)
+            keys = true.keys[0, head, :, rank]
+            where = torch.arange(23) + 6
+            assert torch.equal((where - back)[keys >= 0], keys[keys >= 0])
+
+
+def test_links_go_in_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "LONG", 20)
+    seen = matrix(1, 2, 211, 223)
+    monkeypatch.setattr(heads, "LONG_BYTES", 10**9)
+    roomy = of(seen).data["layers"][0]
+    monkeypatch.setattr(heads, "LONG_BYTES", 100)
+    narrow = of(seen).data["layers"][0]
+    assert (roomy["links"]["count"], narrow["links"]["count"]) == (8, 1)
+    assert (roomy["pooled"]["shape"], narrow["pooled"]["shape"]) == ([211, 223], [128, 128])
+
+
+def test_weights_are_rounded_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = matrix(1, 2, 41, 43)
+    found = []
+    for room in (10**6, 3000, 100):
+        monkeypatch.setattr(heads, "SHORT_BYTES", room)
+        found.append(of(seen).data["layers"][0]["weights"]["levels"])
+    assert found[0] == 253
+    assert found[0] > found[1] > found[2] == 45
+
+
+def test_a_coarser_map_is_the_pool_of_the_matrix() -> None:
+    seen = matrix(1, 2, 211, 223)
+    for rows, columns in [(7, 11), (211, 11), (1, 1)]:
+        shares = heads._shares(seen.pool(rows, columns)[0], 211)
+        torch.testing.assert_close(heads._coarser(seen.dense()[0], rows, columns), shares)
+
+
+def test_a_summary_is_drawn_as_far_as_it_goes() -> None:
+    seen = matrix(1, 2, 7, 11)
+    bare = of(seen.summary())
+    layer = bare.data["layers"][0]
+    assert layer.keys().isdisjoint({"weights", "pooled", "links", "small"})
+    assert layer["rows"][0]["role"] == ""
+    more = of(seen.summary(top_k=2, pool=(3, 5))).data["layers"][0]
+    assert (more["pooled"]["shape"], more["links"]["count"]) == ([3, 5], 2)
+
+
+def test_two_runs_share_their_text() -> None:
+    text = read_text("tokens", ["to", "be", "or"])
+    runs = [
+        Run(name, [Layer("a", matrix(2, 3, 3, seed=seed))], text) for seed, name in enumerate("AB")
+    ]
+    data = heads_payload(runs, "").data
+    assert data["runs"] == ["A", "B"]
+    assert data["texts"] == [("to", "be", "or")]
+    assert [layer["run"] for layer in data["layers"]] == [0, 1]
+
+
+def test_an_empty_text() -> None:
+    layer = of(matrix(1, 2, 0, 5)).data["layers"][0]
+    assert (layer["queries"], layer["keys"]) == (0, 5)
+
+
+def test_grouped_heads_share_what_they_receive() -> None:
+    seen = ch.AttentionMatrix(torch.randn(1, 4, 7, 5), torch.randn(1, 2, 7, 5))
+    payload = of(seen)
+    assert payload.data["layers"][0]["kv_heads"] == 2
+    assert tuple(tensors(payload)["0/received"].shape) == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("runs", "kind", "message"),
+    [
+        (
+            [Run("", [])],
+            ArgumentError,
+            "[page.empty] a page needs at least one layer that attended; got none.",
+        ),
+        (
+            [Run("", [Layer("a", torch.zeros(3, 3))])],  # pyright: ignore[reportArgumentType]
+            ArgumentTypeError,
+            "[page.type] a page shows an AttentionMatrix or a Summary; got Tensor.",
+        ),
+        (
+            [Run("", [Layer("a", matrix(2, 1, 3, 3))], sample=2)],
+            ArgumentError,
+            "[page.sample] sample must be a number from 0 to below 2; got 2.",
+        ),
+        (
+            [Run("", [Layer("a", matrix(3, 3))], read_text("tokens", ["a", "b"]))],
+            ShapeError,
+            "[page.lengths] tokens must be as many as the keys of a, kv_len=3; got 2 tokens. For "
+            "attention from one text to another give source_tokens as well.",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(
+    runs: list[Run], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        heads_payload(runs, "")
+    assert str(caught.value) == message
+
+
+def test_a_sample_is_a_whole_number(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentTypeError) as caught:
+        write_heads(tmp_path / "a.html", [("a", matrix(3, 3))], sample="1")  # pyright: ignore[reportArgumentType]
+    assert str(caught.value) == "[page.sample-type] sample must be a whole number; got str."
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(tmp_path: Path) -> None:
+    place = tmp_path / "nowhere" / "a.html"
+    with pytest.raises(FileError) as caught:
+        write_heads(place, [("a", torch.zeros(3))])  # pyright: ignore[reportArgumentType]
+    assert caught.value.code == "file.unwritable"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "title"),
+    [
+        (["to", " be", " or"], "to be or"),
+        (["to", "be", "or"], "to be or"),
+        (["it"] * 17, " ".join(["it"] * 16) + " …"),
+        (None, "Attention"),
+    ],
+)
+def test_the_title_is_the_beginning_of_the_text(
+    tokens: list[str] | None, title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Payload] = []
+    monkeypatch.setattr(heads, "write_page", lambda path, payload: written.append(payload) or path)
+    size = 3 if tokens is None else len(tokens)
+    write_heads(tmp_path / "a.html", [("a", matrix(2, size, size))], tokens=tokens)
+    assert written[0].title == title
+    kind = "keys" if tokens is None else "tokens"
+    assert written[0].data["note"] == f"1 layer · {size} {kind}"

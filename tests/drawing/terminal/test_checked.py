@@ -1,0 +1,28 @@
+"""What `clearhead check` prints, in colour."""
+
+import io
+from typing import Any
+
+from clearhead.checking.report import Finding, Report
+from clearhead.drawing.terminal.checked import print_report
+from clearhead.drawing.terminal.terminal import Console
+
+CAUSE = Finding("mask.inverted", "[red] the future is visible", "● ·", "~mask")
+REPORT = Report("mine", (CAUSE, Finding("a.b", "so", follows_from="mask.inverted")), ("heads",))
+
+
+def printed(**options: Any) -> str:
+    file = io.StringIO()
+    print_report(Console(file=file, width=40, **options), REPORT)
+    return file.getvalue()
+
+
+def test_the_text_is_that_of_the_report() -> None:
+    assert printed() == f"{REPORT}\nmine: 1 mistake found, and 1 that follows\n"
+
+
+def test_a_terminal_gets_colours() -> None:
+    coloured = printed(force_terminal=True, color_system="standard", legacy_windows=False)
+    assert "\x1b[1;31m✗ mask.inverted\x1b[0m" in coloured
+    assert "\x1b[1;33m  ↳ a.b\x1b[0m" in coloured
+    assert "\x1b[32m✓\x1b[0m" in coloured

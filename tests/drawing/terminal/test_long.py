@@ -1,0 +1,125 @@
+"""The screens of `clearhead show` for a long text, of a reading made by hand."""
+
+import io
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from clearhead import AttentionMatrix, Summary, causal, roles
+from clearhead.drawing.terminal.long import LongScreens, coarser
+from clearhead.integrations.huggingface import LongReading
+from clearhead.watching.seen import Seen
+
+TOKENS = tuple(f"w{place}" if place % 5 else "\x1b[it]" for place in range(60))
+
+
+def summary(scores: Tensor) -> Summary:
+    """The summary of given scores, (heads, 60, 60), that are causal."""
+    identity = torch.eye(60).expand(1, len(scores), 60, 60)
+    matrix = AttentionMatrix(scores[None], identity, scale=1.0, mask=causal())
+    ids = torch.arange(60)[None]
+    return replace(matrix.summary(pool=(12, 12)), roles=roles(matrix, ids))
+
+
+def reading() -> LongReading:
+    """Layer 0 looks everywhere alike; in layer 1 head 0 does so too, head 1 at the token before."""
+    alike = torch.zeros(2, 60, 60)
+    before = alike.clone()
+    before[1] += 20 * torch.eye(60).roll(-1, dims=1)
+    summaries = {0: summary(alike), 1: summary(before)}
+    return LongReading(TOKENS, ("a.0", "a.1"), (2, 2), summaries, Seen("", "summary"))
+
+
+@pytest.fixture
+def screens() -> LongScreens:
+    return LongScreens(Console(file=io.StringIO(), width=80), reading())
+
+
+def lines(screens: LongScreens) -> list[str]:
+    file = screens._console.file
+    assert isinstance(file, io.StringIO)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def test_the_title(screens: LongScreens) -> None:
+    screens.title("a[bold]model", encoder_only=True)
+    found = lines(screens)
+    assert found[0] == "a[bold]model (its encoder only): 2 layers × 2 heads, 60 tokens"
+    assert found[1].startswith("\\x1b[it] w1 w2 w3 w4 \\x1b[it] w6")
+    assert found[-1].endswith("w39 … and 20 more")
+
+
+def test_a_model(screens: LongScreens) -> None:
+    """The layer with the head that points at certain tokens is the one to look at."""
+    assert screens.model() == 1
+    alike, before = lines(screens)[-2:]
+    # Of n tokens that are attended to alike, the entropy is ln n and the distance (n - 1) / 2.
+    counts = torch.arange(1.0, 61.0)
+    entropy, distance = counts.log().mean(), (counts - 1).mean() / 2
+    assert alike.split() == ["0", f"{entropy:.2f}", f"{distance:.0f}", *alike.split()[3:]]
+    assert alike.endswith("2 uniform")
+    assert before.endswith("1 uniform, 1 previous")
+    assert float(before.split()[1]) == pytest.approx(float(entropy) / 2, abs=0.01)
+
+
+def test_a_layer(screens: LongScreens) -> None:
+    assert screens.layer(1, None) == 1
+    found = lines(screens)
+    assert "Layer 1   a.1" in found
+    row = next(line for line in found if line.endswith("previous"))
+    assert row.split()[:3] == ["1", "0.00", "1"]
+    assert "Layer 1, head 1, from the first token to the last" in found
+    assert max(map(len, found)) <= 80
+    received = found[found.index("The tokens that receive most of the attention") + 1 :]
+    assert len(received) == 8
+    # Of the first token everybody sees a part: 1 + 1/2 + … + 1/60, and the head that looks before
+    # gives it 2; all in all 120 queries give 1 each.
+    share = (float((1 / torch.arange(1.0, 61.0)).sum()) + 2) / 120
+    assert received[0].startswith(
+        f" 0 \\x1b[it]       {share * 100:.1f} % ━━━━━━━━━━   [\\x1b[it]]"
+    )
+
+
+def test_a_head_alone() -> None:
+    whole = reading()
+    one = summary(20 * torch.eye(60).roll(-1, dims=1)[None])
+    screens = LongScreens(Console(file=io.StringIO(), width=80), whole._replace(summaries={1: one}))
+    assert screens.layer(1, 1) == 1
+    assert "Layer 1, head 1   a.1" in lines(screens)
+    assert screens.picture(1, 1, only=True).get_title() == "layer 1, head 1"
+
+
+def test_the_shares_of_a_row_sum_to_one(screens: LongScreens) -> None:
+    shares = screens.shares(1, 1)
+    assert shares.shape == (12, 12)
+    torch.testing.assert_close(shares.sum(dim=1), torch.ones(12))
+    # Four of five tokens look at one of their own block; the first token sees itself alone.
+    expected = 0.8 * torch.eye(12) + 0.2 * torch.eye(12).roll(-1, dims=1)
+    expected[0] = torch.eye(12)[0]
+    torch.testing.assert_close(shares, expected, atol=1e-6, rtol=0)
+
+
+def test_a_row_that_sees_nothing_is_empty() -> None:
+    whole = reading()
+    pooled = torch.zeros(1, 1, 12, 12)
+    empty = replace(whole.summaries[0], pooled=pooled)
+    screens = LongScreens(Console(file=io.StringIO()), whole._replace(summaries={0: empty}))
+    assert screens.shares(0, 0).tolist() == pooled[0, 0].tolist()
+
+
+def test_a_coarser_map_has_the_same_sums() -> None:
+    fine = summary(torch.randn(2, 60, 60, generator=torch.Generator().manual_seed(0)))
+    given = LongReading(TOKENS, ("a",), (2,), {0: fine}, Seen("", "summary"))
+    pooled = coarser(given, 5).summaries[0].pooled
+    assert pooled is not None
+    assert fine.pooled is not None
+    # 12 cells in 5 bins of 3, 2, 3, 2 and 2.
+    expected = fine.pooled.double()
+    for axis in (2, 3):
+        parts = expected.split([3, 2, 3, 2, 2], dim=axis)
+        expected = torch.stack([part.sum(dim=axis) for part in parts], dim=axis)
+    torch.testing.assert_close(pooled.double(), expected)
+    assert coarser(given, 12).summaries[0].pooled is fine.pooled

@@ -1,0 +1,161 @@
+"""The numbers of heads whose weights are known."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from clearhead import AttentionMatrix, causal
+from clearhead.drawing.terminal.summary import (
+    Choice,
+    LayerSummary,
+    Link,
+    entropy,
+    head_to_show,
+    mean_distance,
+    pairs_of_words,
+    strongest_links,
+    summarise,
+    which_are_words,
+)
+
+SHARP = 200.0
+"""A score so far above the others that nothing is left for them in float32."""
+
+
+def matrix_of(scores: Tensor, **options: object) -> AttentionMatrix:
+    """The matrix with these scores, (num_heads, tokens, tokens)."""
+    heads, tokens, _ = scores.shape
+    identity = torch.eye(tokens).expand(1, heads, tokens, tokens)
+    return AttentionMatrix(scores[None], identity, scale=1.0, **options)  # type: ignore[arg-type]
+
+
+def previous_token(tokens: int) -> Tensor:
+    """Scores of a head that looks at the token before; the first one looks at itself."""
+    scores = torch.zeros(tokens, tokens)
+    scores[torch.arange(tokens), (torch.arange(tokens) - 1).clamp_min(0)] = SHARP
+    return scores
+
+
+def numbers(summary: LayerSummary, head: int = 0) -> dict[str, float]:
+    names = ("entropy", "focus", "distance", "first", "itself", "previous", "special")
+    return {name: float(getattr(summary, name)[head]) for name in names}
+
+
+def test_a_head_that_looks_everywhere_alike() -> None:
+    special = [True, False, False, False, True]
+    summary = summarise(matrix_of(torch.zeros(1, 5, 5)), special, [not own for own in special])
+    assert numbers(summary) == pytest.approx(
+        {
+            "entropy": math.log(5),
+            "focus": 0.0,
+            "distance": (10 + 7 + 6 + 7 + 10) / 5 / 5,
+            "first": 0.2,
+            "itself": 0.2,
+            "previous": 0.2,
+            "special": 0.4,
+        },
+        abs=1e-6,
+    )
+    assert summary.num_heads == 1
+    assert summary.farthest == (None,)
+    assert bool(summary.visible.all())
+
+
+def test_a_head_that_looks_at_the_token_before() -> None:
+    summary = summarise(
+        matrix_of(torch.stack([torch.zeros(5, 5), previous_token(5)])), [False] * 5, [True] * 5
+    )
+    assert numbers(summary, head=1) == pytest.approx(
+        {
+            "entropy": 0.0,
+            "focus": 1.0,
+            "distance": 0.8,
+            "first": 0.4,
+            "itself": 0.2,
+            "previous": 1.0,
+            "special": 0.0,
+        },
+        abs=1e-6,
+    )
+    assert summary.strongest[1] == Link(head=1, query=2, key=1, weight=1.0)
+    assert summary.farthest[1] == Link(head=1, query=2, key=1, weight=1.0)
+
+
+def test_a_mask_does_not_count_as_focus() -> None:
+    """A causal head that looks at all it may see alike is not focused at all."""
+    summary = summarise(matrix_of(torch.zeros(1, 7, 7), mask=causal()), [False] * 7, [True] * 7)
+    most = sum(math.log(count) for count in range(1, 8)) / 7
+    assert float(summary.entropy) == pytest.approx(most)
+    assert float(summary.focus) == pytest.approx(0.0, abs=1e-6)
+    assert torch.equal(summary.visible, torch.ones(7, 7).tril().bool())
+
+
+def test_a_single_token() -> None:
+    summary = summarise(matrix_of(torch.zeros(1, 1, 1)), [False], [True])
+    expected = {"entropy": 0.0, "focus": 1.0, "distance": 0.0, "previous": 0.0}
+    assert {name: numbers(summary)[name] for name in expected} == expected
+    assert summary.strongest == (None,)
+    assert head_to_show([summary]) == Choice(layer=0, head=0, link=None)
+
+
+def test_a_nan_is_shown_and_never_chosen() -> None:
+    scores = torch.zeros(2, 3, 3)
+    scores[0, 1] = torch.nan
+    summary = summarise(matrix_of(scores), [False] * 3, [True] * 3)
+    assert math.isnan(numbers(summary, 0)["entropy"])
+    assert not math.isnan(numbers(summary, 1)["entropy"])
+    assert summary.strongest[0] is not None
+    assert summary.strongest[0][:3] == (0, 0, 1)
+    assert head_to_show([summary]).link is not None
+
+
+def test_rows_of_zeros_have_no_entropy() -> None:
+    assert entropy(torch.zeros(2, 3)).tolist() == [0.0, 0.0]
+    assert mean_distance(torch.zeros(3, 3)).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_words() -> None:
+    tokens = ["[CLS]", " the", ".", "##s", "7", "\\xe2", "\\xe2\\x80", "<0xE2>", "猫", ""]
+    expected = [False, True, False, True, True, False, False, False, True, False]
+    assert list(which_are_words(tokens, [True] + [False] * 9)) == expected
+
+
+def test_links_are_between_different_words_and_not_to_the_first() -> None:
+    expected = torch.zeros(4, 4, dtype=torch.bool)
+    expected[0, [1, 3]] = expected[1, 3] = expected[3, 1] = True
+    assert torch.equal(pairs_of_words([True, True, False, True]), expected)
+
+
+def test_of_equal_links_the_first_comes_first() -> None:
+    everything = torch.ones(9, 9, dtype=torch.bool)
+    found = strongest_links(torch.full((9, 9), 0.5), everything, 3)
+    assert [(link.query, link.key) for link in found] == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_there_are_no_more_links_than_there_are() -> None:
+    everything = torch.ones(2, 2, dtype=torch.bool)
+    assert len(strongest_links(torch.eye(2), everything, 9)) == 2
+    assert strongest_links(torch.zeros(2, 2), everything, 9) == []
+    assert strongest_links(torch.zeros(0, 0), torch.zeros(0, 0).bool(), 9) == []
+
+
+def test_the_head_to_show_has_the_strong_link_that_reaches_farthest() -> None:
+    near, far, weak = torch.zeros(3, 8, 8)
+    near[3, 2] = SHARP
+    far[7, 1] = 3.0
+    weak[6, 2] = 1.0
+    layers = [
+        summarise(matrix_of(torch.stack(heads)), [False] * 8, [True] * 8)
+        for heads in ([near, weak], [weak, far])
+    ]
+    choice = head_to_show(layers)
+    assert (choice.layer, choice.head) == (1, 1)
+    assert choice.link is not None
+    assert (choice.link.query, choice.link.key, choice.link.distance) == (7, 1, 6)
+    assert choice.reason == "the strong link between words that reaches farthest"
+    weakest = head_to_show([summarise(matrix_of(weak[None]), [False] * 8, [True] * 8)])
+    assert weakest.reason == "the strongest link between words"
+    nothing = head_to_show([summarise(matrix_of(weak[None]), [False] * 8, [False] * 8)])
+    assert nothing.reason == "the most focused head; there are no links between words"

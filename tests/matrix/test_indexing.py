@@ -1,0 +1,156 @@
+"""Indices as users give them; what a matrix makes of them is tested with the matrix."""
+
+import re
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clearhead.errors import SelectionError
+from clearhead.matrix.indexing import as_indices, complete, read_index, read_pairs, runs, take
+
+CPU = torch.device("cpu")
+SIZES = (2, 7, 11)
+
+
+def test_what_is_left_out_is_everything() -> None:
+    shape = torch.Size([2, 3, 5])
+    every = slice(None)
+    assert complete((), shape) == [(every, 2), (every, 3), (every, 5)]
+    assert complete((1,), shape) == [(1, 2), (every, 3), (every, 5)]
+    assert complete((1, ..., 4), shape) == [(1, 2), (every, 3), (4, 5)]
+    assert complete((1, 2, ..., 4), shape) == [(1, 2), (2, 3), (4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("index", "expected", "single"),
+    [(3, [3], True), (-1, [6], True), ([], [], False), ([0, -7, 6], [0, 0, 6], False)],
+)
+def test_an_index(index: Any, expected: list[int], single: bool) -> None:
+    for given_as in (index, torch.tensor(index, dtype=torch.int64), torch.tensor(index).int()):
+        found, one = read_index(given_as, 7, 0)
+        assert isinstance(found, torch.Tensor)
+        assert found.tolist() == expected
+        assert one == single
+    assert read_index(slice(1, 2), 7, 0) == (slice(1, 2), False)
+
+
+@pytest.mark.parametrize(
+    ("query_index", "key_index", "queries", "keys"),
+    [
+        (3, -1, [[3]], [[10]]),
+        ([3, -7], [0, 4], [[3, 0]], [[0, 4]]),
+        ([3, 4, 5], 2, [[3, 4, 5]], [[2, 2, 2]]),
+        (2, range(3), [[2, 2, 2]], [[0, 1, 2]]),
+        (torch.tensor([[1], [2]]), [5, 6], [[1, 1], [2, 2]], [[5, 6], [5, 6]]),
+        (torch.tensor([[1, 2]]), [5, 6], [[1, 2]], [[5, 6]]),
+        (torch.tensor([1, 2], dtype=torch.int8), (5, -6), [[1, 2]], [[5, 5]]),
+        (np.int64(1), [np.int32(5)], [[1]], [[5]]),
+        ([], [], [[]], [[]]),
+        ([], 3, [[]], [[]]),
+    ],
+)
+def test_pairs(query_index: Any, key_index: Any, queries: Any, keys: Any) -> None:
+    found = read_pairs(query_index, key_index, SIZES)
+    assert found[0].tolist() == queries
+    assert found[1].tolist() == keys
+    assert found[0].dtype == found[1].dtype == torch.int64
+    both = (query_index, key_index)
+    assert found[2] == all(isinstance(each, int | np.integer) for each in both)
+
+
+@pytest.mark.parametrize(
+    ("query_index", "key_index", "text"),
+    [
+        (7, 0, "[matrix.range] index 7 is out of range for axis -2, which has 7."),
+        ([0, -8], 0, "[matrix.range] index -8 is out of range for axis -2, which has 7."),
+        (
+            0,
+            torch.tensor([0, 11]),
+            "[matrix.range] index 11 is out of range for axis -1, which has 11.",
+        ),
+        (
+            0,
+            10**21,
+            "[matrix.range] index 1000000000000000000000 is out of range for axis -1, which has "
+            "11.",
+        ),
+        (
+            1.0,
+            0,
+            "[matrix.index] axis -2 takes an int, a slice or a list of ints; got 1.0.",
+        ),
+        (True, 0, "[matrix.index] axis -2 takes an int, a slice or a list of ints; got True."),
+        (0, "a", "[matrix.index] axis -1 takes an int, a slice or a list of ints; got 'a'."),
+        (
+            torch.tensor([0.5]),
+            0,
+            "[matrix.index] axis -2 takes ints of shape (pairs,) or (batch, pairs); got "
+            "torch.float32 of shape (1,).",
+        ),
+        (
+            0,
+            torch.ones(11, dtype=torch.bool),
+            "[matrix.index] axis -1 takes ints of shape (pairs,) or (batch, pairs); got "
+            "torch.bool of shape (11,).",
+        ),
+        (
+            torch.zeros(1, 1, 2, dtype=torch.int64),
+            0,
+            "[matrix.index] axis -2 takes ints of shape (pairs,) or (batch, pairs); got "
+            "torch.int64 of shape (1, 1, 2).",
+        ),
+        (
+            [0, 1],
+            [0, 1, 2],
+            "[matrix.pairs] query_index and key_index must broadcast against each other; got "
+            "shapes (2,) and (3,).",
+        ),
+        (
+            torch.zeros(3, 2, dtype=torch.int64),
+            [0, 1],
+            "[matrix.pairs] pairs must have shape (pairs,) or (batch, pairs) with batch=2; got "
+            "(3, 2).",
+        ),
+    ],
+)
+def test_refused_pairs(query_index: Any, key_index: Any, text: str) -> None:
+    with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
+        read_pairs(query_index, key_index, SIZES)
+
+
+def test_there_is_no_pair_where_nothing_is() -> None:
+    text = "[matrix.range] index 0 is out of range for axis -1, which has 0."
+    with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
+        read_pairs(0, 0, (1, 3, 0))
+    assert read_pairs([], [], (1, 3, 0))[0].shape == (1, 0)
+
+
+steps = st.integers(-5, 5).filter(bool) | st.none()
+ends = st.integers(-9, 9) | st.none()
+
+
+@given(ends, ends, steps, st.integers(0, 7))
+def test_a_slice_is_that_of_a_list(
+    start: int | None, stop: int | None, step: int | None, size: int
+) -> None:
+    index = slice(start, stop, step)
+    assert as_indices(index, size, CPU).tolist() == list(range(size))[index]
+
+
+def test_all_in_order_is_no_copy() -> None:
+    tensor = torch.randn(3, 5)
+    assert take(tensor, 1, torch.arange(5)) is tensor
+    assert torch.equal(take(tensor, 1, torch.tensor([4, 0])), tensor[:, [4, 0]])
+    assert torch.equal(take(tensor, 0, torch.tensor([2, 1, 0])), tensor.flip(0))
+
+
+@given(st.lists(st.integers(0, 20)))
+def test_runs_are_the_rows_in_their_order(rows: list[int]) -> None:
+    found = runs(torch.tensor(rows, dtype=torch.int64))
+    assert [row for run in found for row in range(run.start, run.stop)] == rows
+    assert all(before.stop != after.start for before, after in pairwise(found))

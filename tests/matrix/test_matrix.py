@@ -1,0 +1,788 @@
+"""Any part of the weights, held against all of them."""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import AttentionMatrix
+from clearhead.attention.kernels import eager
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    SelectionError,
+    ShapeError,
+    TooLargeError,
+)
+from clearhead.matrix import matrix
+from tests.memory import LargestTensor
+
+BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 6, 9, 3
+
+
+def inputs(
+    query_len: int = QUERIES, kv_len: int = KEYS, kv_heads: int = HEADS
+) -> tuple[Tensor, Tensor]:
+    query = torch.randn(BATCH, HEADS, query_len, DIM, dtype=torch.float64)
+    return query, torch.randn(BATCH, kv_heads, kv_len, DIM, dtype=torch.float64)
+
+
+def plain(weights: AttentionMatrix) -> Tensor:
+    """All of the weights, by the definition."""
+    return weights.problem.restore(eager.compute(weights.problem).weights)
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-14)
+
+
+def holes() -> Tensor:
+    valid = torch.ones(BATCH, KEYS, dtype=torch.bool)
+    valid[0, [0, 3, 4, 8]] = False
+    valid[1, 1:] = False
+    return valid
+
+
+def scattered() -> Tensor:
+    return torch.rand(BATCH, HEADS, QUERIES, KEYS) < 0.4
+
+
+PROBLEMS: dict[str, Callable[[], AttentionMatrix]] = {
+    "plain": lambda: AttentionMatrix(*inputs()),
+    "scale": lambda: AttentionMatrix(*inputs(), scale=-2.5),
+    "causal": lambda: AttentionMatrix(*inputs(), mask=ch.causal()),
+    "window": lambda: AttentionMatrix(*inputs(), mask=ch.sliding_window(left=2, right=1)),
+    "padding on the right": lambda: AttentionMatrix(*inputs(), mask=ch.padding([4, 9])),
+    "padding on the left": lambda: AttentionMatrix(
+        *inputs(), mask=ch.causal() & ch.padding([0, 5], side="left")
+    ),
+    "padding with holes": lambda: AttentionMatrix(*inputs(), mask=ch.padding(holes())),
+    "documents": lambda: AttentionMatrix(
+        *inputs(KEYS, KEYS), mask=ch.causal() & ch.documents([0, 0, 0, 1, 1, 2, 2, 2, 2])
+    ),
+    "dense per head": lambda: AttentionMatrix(*inputs(), mask=scattered()),
+    "dense for all samples": lambda: AttentionMatrix(*inputs(), mask=scattered()[:1]),
+    "offsets per row": lambda: AttentionMatrix(*inputs(), mask=ch.causal(offset=[-2, 4])),
+    "bias per head": lambda: AttentionMatrix(
+        *inputs(), bias=torch.randn(1, HEADS, 1, KEYS, dtype=torch.float64)
+    ),
+    "bias per sample": lambda: AttentionMatrix(
+        *inputs(), bias=torch.randn(BATCH, 1, QUERIES, KEYS, dtype=torch.float64)
+    ),
+    "bias that hides": lambda: AttentionMatrix(
+        *inputs(), bias=torch.zeros(scattered().shape).masked_fill(scattered(), -torch.inf).double()
+    ),
+    "alibi": lambda: AttentionMatrix(*inputs(), mask=ch.causal(), bias=ch.alibi(HEADS)),
+    "relative": lambda: AttentionMatrix(*inputs(), bias=ch.relative(torch.randn(HEADS, 9))),
+    "sinks": lambda: AttentionMatrix(
+        *inputs(), mask=scattered(), sinks=torch.tensor([0.0, 3.0, -1.0, 9.0], dtype=torch.float64)
+    ),
+    "softcap": lambda: AttentionMatrix(*inputs(), softcap=0.7, mask=ch.causal()),
+    "grouped heads": lambda: AttentionMatrix(
+        *inputs(kv_heads=2), mask=scattered(), bias=ch.alibi(HEADS)
+    ),
+    "one key head": lambda: AttentionMatrix(*inputs(kv_heads=1)),
+    "empty rows": lambda: AttentionMatrix(*inputs(8, 3), mask=ch.causal()),
+    "nothing visible": lambda: AttentionMatrix(*inputs(), mask=~ch.full()),
+    "everything at once": lambda: AttentionMatrix(
+        *inputs(kv_heads=2),
+        mask=ch.causal(offset=[-1, 2]) | ch.dense(scattered()),
+        bias=torch.randn(BATCH, HEADS, QUERIES, KEYS, dtype=torch.float64),
+        scale=1.5,
+        softcap=3.0,
+        sinks=torch.randn(HEADS, dtype=torch.float64),
+    ),
+}
+
+# What is asked for, and the same of a tensor.
+PARTS: list[tuple[Any, Callable[[Tensor], Tensor]]] = [
+    (..., lambda w: w),
+    (0, lambda w: w[0]),
+    (-1, lambda w: w[-1]),
+    ((1, -2, 2, -1), lambda w: w[1, -2, 2, -1]),
+    ((..., 2), lambda w: w[..., 2]),
+    ((..., -1, slice(1, 2)), lambda w: w[..., -1, 1:2]),
+    ((0, ..., slice(None, None, 2)), lambda w: w[0, ..., ::2]),
+    ((0, 1, ..., 2, 1), lambda w: w[0, 1, 2, 1]),
+    ((slice(None), 1, slice(1, 99, 3)), lambda w: w[:, 1, 1:99:3]),
+    ((slice(1, 0), 2), lambda w: w[1:0, 2]),
+    ((..., slice(-3, None), slice(2, 2)), lambda w: w[..., -3:, 2:2]),
+    ((..., slice(0, 0), 1), lambda w: w[..., 0:0, 1]),
+    ((..., slice(None, None, -1), slice(2, None, -2)), lambda w: w.flip(2)[..., [2, 0]]),
+    (([1, 0], [3, 3, -4]), lambda w: w[[1, 0]][:, [3, 3, 0]]),
+    ((..., [4, 0, -1], [2, 0]), lambda w: w[:, :, [4, 0, -1]][..., [2, 0]]),
+    ((..., (1, 2), 0), lambda w: w[..., 1:3, 0]),
+    ((..., [], [1]), lambda w: w[..., 0:0, 1:2]),
+    ((..., range(2, 5), [1]), lambda w: w[..., 2:5, 1:2]),
+    ((..., torch.tensor([5, -5]), torch.tensor(1)), lambda w: w[:, :, [5, -5], 1]),
+    ((torch.tensor(0), torch.tensor([1], dtype=torch.uint8)), lambda w: w[0, 1:2]),
+]
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_parts_are_those_of_the_whole(name: str) -> None:
+    weights = PROBLEMS[name]()
+    expected = plain(weights)
+    for index, part in PARTS:
+        close(weights[index], part(expected))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_parts_from_the_logsumexp(name: str) -> None:
+    weights = PROBLEMS[name]()
+    expected = plain(weights)
+    assert weights.logsumexp.shape == weights.shape[:3]
+    assert weights._logsumexp is not None
+    for index, part in PARTS:
+        close(weights[index], part(expected))
+
+
+@pytest.mark.parametrize("name", ["everything at once", "grouped heads", "bias per head"])
+def test_parts_are_put_together_of_portions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = PROBLEMS[name]()
+    expected = plain(weights)
+    monkeypatch.setattr(matrix, "PORTION", 2 * BATCH * HEADS * KEYS)
+    close(weights[:, :, [5, 1, 2, 4, 0]], expected[:, :, [5, 1, 2, 4, 0]])
+    assert weights._logsumexp is None
+    # More queries than fit in a portion, of a few keys: by the sums of all queries.
+    close(weights[..., 1:3], expected[..., 1:3])
+    assert weights._logsumexp is not None
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_fewer_dimensions(dims: int) -> None:
+    query, key = (t[(0,) * (4 - dims)] for t in inputs())
+    weights = AttentionMatrix(query, key, mask=ch.causal())
+    expected = torch.softmax(
+        (query @ key.mT / math.sqrt(DIM)).masked_fill(
+            ~ch.causal().to_dense(QUERIES, KEYS), -torch.inf
+        ),
+        -1,
+    )
+    assert weights.shape == expected.shape
+    assert weights.ndim == dims
+    assert weights.nbytes == expected.numel() * 8
+    close(weights.dense(), expected)
+    close(weights[..., -2, ::3], expected[..., -2, ::3])
+    close(weights[1], expected[1])
+    close(weights[[1, 0], 1:], expected[[1, 0], 1:])
+    close(weights.logsumexp.exp()[..., None] * expected, plain_exponentials(query, key))
+    close(weights[..., -2, ::3], expected[..., -2, ::3])
+    with pytest.raises(SelectionError):
+        weights[(0,) * (dims + 1)]
+
+
+def plain_exponentials(query: Tensor, key: Tensor) -> Tensor:
+    visible = ch.causal().to_dense(query.shape[-2], key.shape[-2])
+    return torch.exp(query @ key.mT / math.sqrt(DIM)).masked_fill(~visible, 0.0)
+
+
+def test_half_precision_is_computed_in_single() -> None:
+    query, key = (t.bfloat16() for t in inputs())
+    weights = AttentionMatrix(query, key)
+    assert weights.dtype == weights[0].dtype == weights.logsumexp.dtype == torch.float32
+    assert weights.device == torch.device("cpu")
+    expected = AttentionMatrix(query.double(), key.double()).dense()
+    torch.testing.assert_close(weights.dense().double(), expected, rtol=0, atol=1e-6)
+
+
+def test_no_samples_and_no_keys() -> None:
+    nothing = AttentionMatrix(torch.randn(0, 2, 3, 4), torch.randn(0, 2, 5, 4))
+    assert nothing[:, 1, [0, 2]].shape == (0, 2, 5)
+    keyless = AttentionMatrix(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 0, 4))
+    assert keyless[0, 1].shape == (3, 0)
+    assert torch.equal(keyless.logsumexp, torch.full((1, 2, 3), -torch.inf))
+    queryless = AttentionMatrix(torch.randn(1, 2, 0, 4), torch.randn(1, 2, 5, 4))
+    assert queryless[0, 1, :, 2].shape == (0,)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_logsumexp(name: str) -> None:
+    weights = PROBLEMS[name]()
+    scores = eager.compute(weights.problem).masked_scores
+    close(weights.logsumexp, torch.logsumexp(scores, -1))
+
+
+def test_logsumexp_of_nothing() -> None:
+    weights = AttentionMatrix(*inputs(5, 3), mask=ch.causal())
+    total = weights.logsumexp
+    assert bool((total[:, :, :2] == -torch.inf).all())
+    assert bool(total[:, :, 2:].isfinite().all())
+    assert bool((weights[:, :, :2, 1] == 0).all())
+    assert weights.logsumexp.data_ptr() == total.data_ptr()  # worked out once
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_context(name: str) -> None:
+    weights = PROBLEMS[name]()
+    expected = plain(weights)
+    kv_len, kv_heads = weights.shape[3], weights.problem.num_kv_heads
+    value = torch.randn(BATCH, kv_heads, kv_len, 2, dtype=torch.float64)
+    close(weights @ value, expected @ value.repeat_interleave(HEADS // kv_heads, 1))
+    per_head = torch.randn(BATCH, HEADS, kv_len, 5, dtype=torch.float64)
+    close(weights @ per_head, expected @ per_head)
+    shared = torch.randn(kv_len, 2, dtype=torch.float64)
+    close(weights @ shared, expected @ shared)
+    close(weights @ shared[:, 0], expected @ shared[:, 0])
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_context_of_fewer_dimensions(dims: int) -> None:
+    query, key = (t[(0,) * (4 - dims)] for t in inputs())
+    weights = AttentionMatrix(query, key)
+    value = torch.randn(*key.shape[:-1], 2, dtype=torch.float64)
+    close(weights @ value, weights.dense() @ value)
+    shared = torch.randn(KEYS, dtype=torch.float64)
+    close(weights @ shared, weights.dense() @ shared)
+
+
+def test_repr() -> None:
+    query, key = inputs()
+    sizes = "batch=2, num_heads=4, query_len=6, kv_len=9"
+    assert repr(AttentionMatrix(query, key)) == f"AttentionMatrix [{sizes}]"
+    masked = AttentionMatrix(query, key, mask=ch.causal() & ch.padding([3, 9]))
+    assert repr(masked) == f"AttentionMatrix [{sizes}] mask=causal() & padding([3, 9])"
+    flat = AttentionMatrix(query[0, 0], key[0, 0])
+    assert repr(flat) == "AttentionMatrix [query_len=6, kv_len=9]"
+
+
+def test_a_long_text_is_never_squared() -> None:
+    tokens, heads, dim = 20_000, 2, 8
+    query, key = (torch.randn(1, heads, tokens, dim) for _ in range(2))
+    with LargestTensor() as memory:
+        weights = AttentionMatrix(query, key, mask=ch.causal(), bias=ch.alibi(heads))
+        rows = weights[..., [0, 9_999, 19_999], :]
+        corner = weights[0, 1, -2:, -2:]
+    assert memory.largest <= 4 * query.untyped_storage().nbytes()
+    torch.testing.assert_close(rows.sum(-1), torch.ones(1, heads, 3))
+    assert float(corner[0, 1]) == 0.0
+    with LargestTensor() as memory:
+        assert weights[0, 0, 5, :9].shape == (9,)
+        assert repr(weights).startswith("AttentionMatrix [batch=1")
+    assert memory.largest <= 4 * query.untyped_storage().nbytes()
+
+
+def test_the_logsumexp_of_a_long_text_is_never_squared() -> None:
+    tokens, heads, dim = 4_000, 2, 8
+    query, key = (torch.randn(1, heads, tokens, dim) for _ in range(2))
+    with LargestTensor() as memory, torch.no_grad():
+        weights = AttentionMatrix(query, key, mask=ch.causal())
+        total = weights.logsumexp
+        first = weights[0, 0, 0, 0]
+        context = weights @ torch.randn(tokens, dim)
+    assert memory.largest <= 4 * query.untyped_storage().nbytes()
+    assert total.shape == (1, heads, tokens)
+    assert context.shape == query.shape
+    assert float(first) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["everything at once", "causal", "empty rows", "grouped heads"])
+@pytest.mark.parametrize("narrow", [False, True])
+def test_gradients_of_rows(name: str, narrow: bool) -> None:
+    example = PROBLEMS[name]().problem
+    options: dict[str, Any] = {
+        "mask": example.mask,
+        "bias": example.bias,
+        "scale": example.scale,
+        "softcap": example.softcap,
+        "sinks": example.sinks,
+    }
+    query, key = (t.clone().requires_grad_() for t in (example.query, example.key))
+    if options["sinks"] is not None:
+        options["sinks"] = options["sinks"].clone().requires_grad_()
+    leaves = [t for t in (query, key, options["sinks"]) if t is not None]
+    weights = AttentionMatrix(query, key, **options)
+    if narrow:
+        with torch.no_grad():
+            assert not weights.logsumexp.requires_grad
+    rows = weights[0, 1:3, [1, -1], [0, 2]]
+    pull = torch.randn_like(rows)
+    actual = torch.autograd.grad(rows, leaves, pull)
+    expected = torch.autograd.grad(plain(weights)[0, 1:3][:, [1, -1]][..., [0, 2]], leaves, pull)
+    for mine, theirs in zip(actual, expected, strict=True):
+        close(mine, theirs)
+    # A second walk: nothing that was kept hangs on the first graph.
+    again = torch.autograd.grad(weights[0, 1:3, [1, -1], [0, 2]], leaves, pull)
+    for mine, theirs in zip(again, expected, strict=True):
+        close(mine, theirs)
+
+
+def test_gradients_by_finite_differences() -> None:
+    bias = torch.randn(1, 1, 2, 3, dtype=torch.float64, requires_grad=True)
+    query = torch.randn(1, 1, 2, 2, dtype=torch.float64, requires_grad=True)
+    key = torch.randn(1, 1, 3, 2, dtype=torch.float64, requires_grad=True)
+    value = torch.randn(1, 1, 3, 2, dtype=torch.float64, requires_grad=True)
+
+    def of(query: Tensor, key: Tensor, bias: Tensor) -> AttentionMatrix:
+        return AttentionMatrix(query, key, mask=ch.causal(), bias=bias)
+
+    assert torch.autograd.gradcheck(lambda *given: of(*given)[..., 1:, [0, 2]], (query, key, bias))
+    assert torch.autograd.gradcheck(lambda *given: of(*given).logsumexp, (query, key, bias))
+    assert torch.autograd.gradcheck(
+        lambda value, *given: of(*given) @ value, (value, query, key, bias)
+    )
+
+
+@pytest.mark.parametrize(
+    ("index", "text"),
+    [
+        ((0, 4), "[matrix.range] index 4 is out of range for axis 1, which has 4."),
+        (-3, "[matrix.range] index -3 is out of range for axis 0, which has 2."),
+        (
+            (..., [0, 9, 1]),
+            "[matrix.range] index 9 is out of range for axis 3, which has 9.",
+        ),
+        (
+            (..., torch.tensor([0, -7]), 0),
+            "[matrix.range] index -7 is out of range for axis 2, which has 6.",
+        ),
+        (
+            (0, 0, 0, 0, 0),
+            "[matrix.index] a matrix of 4 dimensions takes up to 4 indices and one `...`; got 5.",
+        ),
+        (
+            (..., 0, ...),
+            "[matrix.index] a matrix of 4 dimensions takes up to 4 indices and one `...`; got 3.",
+        ),
+        (
+            (0, 1.5),
+            "[matrix.index] axis 1 takes an int, a slice or a list of ints; got 1.5.",
+        ),
+        (None, "[matrix.index] axis 0 takes an int, a slice or a list of ints; got None."),
+        (True, "[matrix.index] axis 0 takes an int, a slice or a list of ints; got True."),
+        ("ab", "[matrix.index] axis 0 takes an int, a slice or a list of ints; got 'ab'."),
+        (
+            [0, "a"],
+            "[matrix.index] axis 0 takes an int, a slice or a list of ints; got [0, 'a'].",
+        ),
+        (
+            torch.ones(2, dtype=torch.bool),
+            "[matrix.index] axis 0 takes an int, a slice or one dimension of ints; got torch.bool "
+            "of shape (2,).",
+        ),
+        (
+            (0, torch.tensor(1.0)),
+            "[matrix.index] axis 1 takes an int, a slice or one dimension of ints; got "
+            "torch.float32 of shape ().",
+        ),
+        (
+            torch.zeros(1, 2, dtype=torch.int64),
+            "[matrix.index] axis 0 takes an int, a slice or one dimension of ints; got torch.int64 "
+            "of shape (1, 2).",
+        ),
+        (
+            slice("a", None),
+            "[matrix.index] slice('a', None, None) is not a slice of ints.",
+        ),
+        (
+            slice(None, None, 0),
+            "[matrix.index] slice(None, None, 0) is not a slice of ints.",
+        ),
+    ],
+)
+def test_refused_indices(index: Any, text: str) -> None:
+    weights = AttentionMatrix(*inputs())
+    with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
+        weights[index]
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        ([1.0], ArgumentTypeError, "[value.type] value must be a torch.Tensor; got list."),
+        (
+            torch.zeros(4, KEYS, 2, dtype=torch.float64),
+            ShapeError,
+            "[shape.dimensions] value must have 4 dimensions like the query, or 2 or 1; got shape "
+            "(4, 9, 2).",
+        ),
+        (
+            torch.zeros((), dtype=torch.float64),
+            ShapeError,
+            "[shape.dimensions] value must have 4 dimensions like the query, or 2 or 1; got shape "
+            "().",
+        ),
+    ],
+)
+def test_refused_values(value: Any, error: type[Exception], text: str) -> None:
+    weights = AttentionMatrix(*inputs())
+    with pytest.raises(error, match=f"^{re.escape(text)}$"):
+        _ = weights @ value
+
+
+def test_values_that_attend_refuses() -> None:
+    weights = AttentionMatrix(*inputs())
+    with pytest.raises(ShapeError, match=r"^\[shape.kv-len\] key and value must have the same"):
+        _ = weights @ torch.zeros(KEYS + 1, 2, dtype=torch.float64)
+    with pytest.raises(ch.DtypeError, match=r"^\[dtype.mixed\]"):
+        _ = weights @ torch.zeros(KEYS, 2)
+    with pytest.raises(ShapeError, match=r"^\[shape.batch\]"):
+        _ = weights @ torch.zeros(1, HEADS, KEYS, 2, dtype=torch.float64)
+
+
+def test_input_that_attend_refuses() -> None:
+    query, key = inputs()
+    with pytest.raises(ShapeError, match=r"^\[shape.head-dim\]"):
+        AttentionMatrix(query, key[..., :2])
+    with pytest.raises(ch.MaskError, match=r"^\[mask"):
+        AttentionMatrix(query, key, mask=ch.padding([1, 2, 3]))
+
+
+def test_what_does_not_fit_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix, "free_bytes", lambda device: 8_000_000_000)
+    long = torch.zeros(1, 1, 1, 4).expand(1, 8, 200_000, 4)
+    weights = AttentionMatrix(long, long)
+    text = (
+        "[matrix.too-large] 1 × 8 × 200000 × 200000 weights take 1,280.0 GB, and twice that while "
+        "they are put together; 8.0 GB are free on cpu. Index the rows, keys or heads that you "
+        "need."
+    )
+    for ask in (weights.dense, lambda: weights[...]):
+        expected = pytest.raises(TooLargeError, match=f"^{re.escape(text)}$")
+        with LargestTensor() as memory, expected:
+            ask()
+        assert memory.largest <= 8 * 200_000
+    assert weights.nbytes == 8 * 200_000**2 * 4
+    assert weights[0, 3, 7, :2].tolist() == pytest.approx([1 / 200_000] * 2)
+
+
+def test_what_is_free_is_asked_of_the_system() -> None:
+    long = torch.zeros(1, 1).expand(1_000_000, 1)
+    with pytest.raises(TooLargeError, match=r"1000000 × 1000000 weights take 4,000\.0 GB"):
+        AttentionMatrix(long, long).dense()
+
+
+@pytest.mark.parametrize("where", ["query", "key"])
+def test_a_nan_stays_behind_the_mask_and_shows_before_it(where: str) -> None:
+    query, key = inputs(KEYS, KEYS)
+    spoilt: dict[str, Any] = {"query": query.clone(), "key": key.clone()}
+    spoilt[where][0, 1, 4, 0] = torch.nan
+    mask = ch.causal() & ch.documents([0, 0, 0, 1, 1, 1, 2, 2, 2])
+    clean = AttentionMatrix(query, key, mask=mask)
+    weights = AttentionMatrix(**spoilt, mask=mask)
+    touched = torch.zeros(BATCH, HEADS, KEYS, dtype=torch.bool)
+    touched[0, 1, [4, 5] if where == "key" else [4]] = True
+    total = weights.logsumexp
+    assert torch.equal(total.isnan(), touched)
+    close(total[~touched], clean.logsumexp[~touched])
+    seen = mask.to_dense(KEYS, KEYS)
+    for part in (weights.dense(), torch.cat([weights[..., :4], weights[..., 4:]], dim=-1)):
+        assert torch.equal(part.isnan(), touched[..., None] & seen)
+        close(part[~touched], clean.dense()[~touched])
+
+
+@pytest.mark.parametrize("bias", [ch.alibi(8), None])
+def test_a_column_of_a_long_text_is_never_squared(bias: ch.Bias | None) -> None:
+    """One key, every query: with a bias, whose rows are made for all keys and all heads."""
+    tokens, heads = 4_000, 8
+    query, key = (torch.randn(1, heads, tokens, 4) for _ in range(2))
+    weights = AttentionMatrix(query, key, mask=ch.causal(), bias=bias)
+    with LargestTensor() as memory, torch.no_grad():
+        column = weights[0, 3, :, 5]
+    assert memory.largest < tokens * tokens * 4 / 2
+    assert column.shape == (tokens,)
+    close(column[4], torch.zeros(()))
+    torch.testing.assert_close(column[[5, 77]], weights[0, 3, [5, 77], 5])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast(dtype: torch.dtype) -> None:
+    query, key = (t.float() for t in inputs())
+    value = torch.randn(KEYS, 2)
+    weights = AttentionMatrix(query, key, mask=ch.causal())
+    expected = weights.dense(), weights.logsumexp, weights @ value
+    with torch.autocast("cpu", dtype):
+        low = AttentionMatrix(query, key, mask=ch.causal())
+        assert low.problem.query.dtype == dtype
+        actual = weights.dense(), weights.logsumexp
+        rounded = AttentionMatrix(query, key).dense()
+        context = weights @ value
+    assert torch.equal(actual[0], expected[0])
+    assert torch.equal(actual[1], expected[1])
+    exact = AttentionMatrix(query.to(dtype).double(), key.to(dtype).double()).dense()
+    torch.testing.assert_close(rounded.double(), exact, rtol=0, atol=1e-6)
+    # The product is asked for under autocast, and comes in its precision.
+    assert context.dtype == dtype
+
+
+def test_numbers_of_other_kinds_and_sizes() -> None:
+    weights = AttentionMatrix(*inputs())
+    index: Any = np.int64(2)
+    close(weights[..., index, :], weights[..., 2, :])
+    close(weights[..., [index, 1], :], weights[..., [2, 1], :])
+    text = r"^\[matrix.range\] index 1000000000000000000000 is out of range for axis 0, which has 2"
+    for huge in (10**21, [0, 10**21]):
+        with pytest.raises(SelectionError, match=text):
+            weights[huge]
+    close(weights[..., slice(0, 10**21), 0], weights[..., 0])
+
+
+def test_a_long_list_is_not_repeated_in_the_error() -> None:
+    index: Any = [0.5] * 100_000
+    with pytest.raises(SelectionError) as caught:
+        AttentionMatrix(*inputs())[index]
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_chosen_pairs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = PROBLEMS[name]()
+    expected = plain(weights)
+    query_len, kv_len = expected.shape[2:]
+    close(weights.at(1, -2), expected[:, :, 1, -2])
+    close(weights.at(-1, [0, 2, 2]), expected[:, :, -1, [0, 2, 2]])
+    close(weights.at([1, -1, 0], 2), expected[:, :, [1, -1, 0], 2])
+    of_sample = torch.tensor([[0, 1, 2], [5, 4, -1]])
+    pairs = weights.at(of_sample, [0, 1, -1])
+    close(pairs, torch.stack([expected[i, :, row, [0, 1, -1]] for i, row in enumerate(of_sample)]))
+    # More pairs than are worked on at a time.
+    monkeypatch.setattr(matrix, "PORTION", 3 * BATCH * HEADS * DIM)
+    every = (
+        torch.arange(query_len).repeat_interleave(kv_len),
+        torch.arange(kv_len).repeat(query_len),
+    )
+    close(weights.at(*every).unflatten(-1, (query_len, kv_len)), expected)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_diagonals(name: str) -> None:
+    weights = PROBLEMS[name]()
+    expected = plain(weights)
+    query_len, kv_len = expected.shape[2:]
+    for offset in range(-query_len - 1, kv_len + 2):
+        close(weights.diagonal(offset), expected.diagonal(offset, 2, 3))
+    close(weights.diagonal(), expected.diagonal(0, 2, 3))
+    for offset in (10**21, -(10**21), 2**63 - 1, -(2**63)):
+        assert weights.diagonal(offset).shape == (BATCH, HEADS, 0)
+    offset: Any = np.int64(-1)
+    close(weights.diagonal(offset), expected.diagonal(-1, 2, 3))
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_pairs_of_fewer_dimensions(dims: int) -> None:
+    query, key = (t[(0,) * (4 - dims)] for t in inputs())
+    weights = AttentionMatrix(query, key)
+    expected = weights.dense()
+    close(weights.at(1, 2), expected[..., 1, 2])
+    close(weights.at([1, 3], [2, 0]), expected[..., [1, 3], [2, 0]])
+    close(weights.at(torch.tensor([[1, 3]]), [2, 0]), expected[..., [1, 3], [2, 0]])
+    close(weights.diagonal(2), expected.diagonal(2, -2, -1))
+
+
+def test_pairs_under_autocast() -> None:
+    query, key = (t.float() for t in inputs())
+    weights = AttentionMatrix(query, key, mask=ch.causal())
+    expected = weights.at([1, 5], [0, 4])
+    again = AttentionMatrix(query, key, mask=ch.causal())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(again.at([1, 5], [0, 4]), expected)
+
+
+@pytest.mark.parametrize("name", ["everything at once", "causal", "empty rows", "grouped heads"])
+def test_gradients_of_pairs(name: str) -> None:
+    example = PROBLEMS[name]().problem
+    options: dict[str, Any] = {
+        "mask": example.mask,
+        "bias": example.bias,
+        "scale": example.scale,
+        "softcap": example.softcap,
+        "sinks": None if example.sinks is None else example.sinks.clone().requires_grad_(),
+    }
+    query, key = (t.clone().requires_grad_() for t in (example.query, example.key))
+    leaves = [t for t in (query, key, options["sinks"]) if t is not None]
+    weights = AttentionMatrix(query, key, **options)
+    expected = plain(weights)
+    for part, whole in [
+        (weights.at([0, 3, -1, 3], [1, 2, 0, 2]), expected[:, :, [0, 3, -1, 3], [1, 2, 0, 2]]),
+        (weights.diagonal(-1), expected.diagonal(-1, 2, 3)),
+    ]:
+        pull = torch.randn_like(part)
+        actual = torch.autograd.grad(part, leaves, pull)
+        truth = torch.autograd.grad(whole, leaves, pull, retain_graph=True)
+        for mine, theirs in zip(actual, truth, strict=True):
+            close(mine, theirs)
+
+
+def test_gradients_of_pairs_by_finite_differences() -> None:
+    query = torch.randn(1, 2, 3, 2, dtype=torch.float64, requires_grad=True)
+    key = torch.randn(1, 1, 2, 2, dtype=torch.float64, requires_grad=True)
+    sinks = torch.randn(2, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(1, 2, 3, 2, dtype=torch.float64, requires_grad=True)
+
+    # More queries than keys: the first sees nothing.
+    def of(query: Tensor, key: Tensor, sinks: Tensor, bias: Tensor) -> AttentionMatrix:
+        return AttentionMatrix(query, key, mask=ch.causal(), sinks=sinks, bias=bias)
+
+    given = (query, key, sinks, bias)
+    assert torch.autograd.gradcheck(lambda *given: of(*given).at([0, 1, 2], [0, 0, 1]), given)
+    assert torch.autograd.gradcheck(lambda *given: of(*given).diagonal(-1), given)
+
+
+def test_a_diagonal_of_a_long_text_is_never_squared() -> None:
+    tokens = 20_000
+    query, key = (torch.randn(1, 1, tokens, 8) for _ in range(2))
+    mask = ch.causal() & ch.sliding_window(left=60)
+    weights = AttentionMatrix(query, key, mask=mask)
+    with LargestTensor() as memory:
+        diagonal = weights.diagonal(-1)
+    assert memory.largest <= 4 * 64 * tokens
+    close(diagonal[0, 0, 5], weights[0, 0, 6, 5])
+
+
+@pytest.mark.parametrize("dims", [2, 3, 4])
+def test_zooms(dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key = (t[(0,) * (4 - dims)] for t in inputs())
+    weights = AttentionMatrix(query, key, mask=ch.causal())
+    expected = weights.dense()
+    for portion in (1 << 21, 2 * BATCH * HEADS * KEYS):
+        monkeypatch.setattr(matrix, "PORTION", portion)
+        zoom = weights.pool(2, 3, queries=slice(1, 5), keys=slice(None, None, 2))
+        assert zoom.shape == (*weights.shape[:-2], 2, 3)
+        # Four queries in two bins, and five keys in bins of two, two and one.
+        part = expected[..., 1:5, ::2]
+        rows = torch.stack([part[..., :2, :].sum(dim=-2), part[..., 2:, :].sum(dim=-2)], dim=-2)
+        columns = [rows[..., :2], rows[..., 2:4], rows[..., 4:]]
+        close(zoom, torch.stack([each.sum(dim=-1) for each in columns], dim=-1))
+        close(weights.pool(6, 1, queries=slice(None)), expected.sum(dim=-1, keepdim=True))
+        close(weights.pool(1, 9, keys=slice(None)), expected.sum(dim=-2, keepdim=True))
+        reverse = slice(None, None, -1)
+        close(weights.pool(6, 9, queries=reverse, keys=reverse), expected.flip(-1, -2))
+
+
+def test_numbers_of_numpy() -> None:
+    weights = AttentionMatrix(*inputs())
+    two: Any = np.int64(2)
+    assert torch.equal(weights.top_k(two).keys, weights.top_k(2).keys)
+    assert torch.equal(weights.pool(two, two), weights.pool(2, 2))
+
+
+SEGMENTS = torch.zeros(KEYS, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "text"),
+    [
+        *(
+            (
+                lambda a, k=k: a.top_k(k),
+                ArgumentError,
+                f"[top-k.value] k must be a whole number from 1 to kv_len=9; got {k!r}.",
+            )
+            for k in (0, 10, -1, 1.0, True, "a", None)
+        ),
+        *(
+            (
+                lambda a, rows=rows: a.pool(rows, 2),
+                ArgumentError,
+                "[pool.size] rows must be a whole number from 1 to the number of queries, 6; got "
+                f"{rows!r}.",
+            )
+            for rows in (0, 7, -1, 2.0, True, None)
+        ),
+        (
+            lambda a: a.pool(2, 10),
+            ArgumentError,
+            "[pool.size] columns must be a whole number from 1 to the number of keys, 9; got 10.",
+        ),
+        (
+            lambda a: a.pool(3, 2, queries=slice(1, 3)),
+            ArgumentError,
+            "[pool.size] rows must be a whole number from 1 to the number of queries, 2; got 3.",
+        ),
+        (
+            lambda a: a.pool(1, 1, keys=slice(3, 3)),
+            ArgumentError,
+            "[pool.size] columns must be a whole number from 1 to the number of keys, 0; got 1.",
+        ),
+        (
+            lambda a: a.pool(1, 1, keys=3),
+            SelectionError,
+            "[matrix.index] queries and keys take a slice; got 3.",
+        ),
+        (
+            lambda a: a.pool(1, 1, queries=slice("a", None)),
+            SelectionError,
+            "[matrix.index] slice('a', None, None) is not a slice of ints.",
+        ),
+        (
+            lambda a: a.mass([0] * KEYS),
+            ArgumentTypeError,
+            "[segments.type] segments must be a tensor of bool or of ints; got list.",
+        ),
+        (
+            lambda a: a.mass(SEGMENTS.double()),
+            ArgumentTypeError,
+            "[segments.type] segments must be bool or whole numbers; got torch.float64.",
+        ),
+        (
+            lambda a: a.mass(SEGMENTS[1:]),
+            ShapeError,
+            "[segments.shape] segments must have shape (kv_len,) = (9,) or (batch, kv_len) = "
+            "(2, 9); got (8,).",
+        ),
+        (
+            lambda a: a.mass(SEGMENTS[None]),
+            ShapeError,
+            "[segments.shape] segments must have shape (kv_len,) = (9,) or (batch, kv_len) = "
+            "(2, 9); got (1, 9).",
+        ),
+        (
+            lambda a: a.mass(SEGMENTS + 9),
+            ArgumentError,
+            "[segments.value] segments must be numbers from 0 to below kv_len=9, or -1 for none; "
+            "got 9 to 9.",
+        ),
+        (
+            lambda a: a.mass(SEGMENTS - 2),
+            ArgumentError,
+            "[segments.value] segments must be numbers from 0 to below kv_len=9, or -1 for none; "
+            "got -2 to -2.",
+        ),
+        (
+            lambda a: a.diagonal(1.0),
+            ArgumentTypeError,
+            "[diagonal.type] offset must be a whole number; got float.",
+        ),
+        (
+            lambda a: a.diagonal(True),
+            ArgumentTypeError,
+            "[diagonal.type] offset must be a whole number; got bool.",
+        ),
+        (
+            lambda a: a.at([0, 1], [0, 1, 2]),
+            SelectionError,
+            "[matrix.pairs] query_index and key_index must broadcast against each other; got "
+            "shapes (2,) and (3,).",
+        ),
+        (
+            lambda a: a.at(0, 9),
+            SelectionError,
+            "[matrix.range] index 9 is out of range for axis -1, which has 9.",
+        ),
+        (
+            lambda a: a.at(slice(2), 0),
+            SelectionError,
+            "[matrix.index] axis -2 takes an int, a slice or a list of ints; got "
+            "slice(None, 2, None).",
+        ),
+    ],
+)
+def test_refused_statistics(
+    ask: Callable[[AttentionMatrix], Any], error: type[Exception], text: str
+) -> None:
+    weights = AttentionMatrix(*inputs())
+    with pytest.raises(error, match=f"^{re.escape(text)}$"):
+        ask(weights)
+
+
+def test_a_page_of_a_matrix(tmp_path: Path) -> None:
+    matrix = ch.AttentionMatrix(torch.zeros(2, 3, 4), torch.zeros(2, 5, 4))
+    path = matrix.to_html(tmp_path / "a.html", source_tokens=["a", "b", "c", "d", "e"], title="<b>")
+    assert "<title>&lt;b&gt;</title>" in path.read_text(encoding="utf-8")

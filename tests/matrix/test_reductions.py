@@ -1,0 +1,501 @@
+"""Every statistic, held against its definition on all of the weights."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import AttentionMatrix, stages
+from clearhead.attention.kernels import eager
+from clearhead.attention.problem import pose
+from clearhead.matrix.reductions import Chunk, bins
+from tests.matrix.test_sweep import EVERY, SIZES, chunks_of
+from tests.memory import LargestTensor
+from tests.tolerances import assert_no_worse
+
+EPS = torch.finfo(torch.float64).eps
+
+
+class Case(NamedTuple):
+    """A statistic as it is asked for, and what it is of weights (batch, heads, queries, keys)."""
+
+    ask: Callable[[AttentionMatrix], Tensor]
+    define: Callable[[Tensor, int], Tensor]
+
+
+def largest(weights: Tensor, k: int) -> Tensor:
+    return weights.sort(dim=-1, descending=True).values[..., :k]
+
+
+def tokens_away(weights: Tensor) -> Tensor:
+    query_len, kv_len = weights.shape[2:]
+    position = torch.arange(query_len)[:, None] + kv_len - query_len
+    return (position - torch.arange(kv_len)).abs().to(weights.dtype)
+
+
+def mapped(weights: Tensor, rows: int, columns: int) -> Tensor:
+    """Bin b has the places from b/count to (b + 1)/count of the length, place by place."""
+    of_query, of_key = (
+        torch.tensor([place * count // length for place in range(length)])
+        for count, length in zip((rows, columns), weights.shape[2:], strict=True)
+    )
+    pooled = [
+        weights[:, :, of_query == row][..., of_key == column].sum(dim=(2, 3))
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    return torch.stack(pooled, dim=-1).unflatten(-1, (rows, columns))
+
+
+def sets(kv_len: int) -> Tensor:
+    """Three sets of keys, and keys that are in none."""
+    return (torch.arange(kv_len) + 1) * 5 % 4 - 1
+
+
+def of_sets(weights: Tensor) -> Tensor:
+    member = sets(weights.shape[3])
+    parts = [weights[..., member == place].sum(dim=-1) for place in range(int(member.max()) + 1)]
+    return torch.stack(parts, dim=-1)
+
+
+def weighing(query_len: int) -> Tensor:
+    """Vectors of the queries, (query_len, 2), that a sum tells apart."""
+    return torch.stack([torch.arange(query_len) + 1.0, torch.arange(query_len) % 3 - 1.0], dim=1)
+
+
+CASES: dict[str, Case] = {
+    "entropy": Case(lambda a: a.entropy(), lambda w, _: torch.special.entr(w).sum(dim=-1)),
+    "max": Case(lambda a: a.max(), lambda w, _: w.amax(dim=-1)),
+    "received": Case(
+        lambda a: a.received(), lambda w, group: w.sum(dim=2).unflatten(1, (-1, group)).sum(dim=2)
+    ),
+    "distance": Case(lambda a: a.distance(), lambda w, _: (w * tokens_away(w)).sum(dim=-1)),
+    "near": Case(lambda a: a.near(2), lambda w, _: (w * (tokens_away(w) <= 2)).sum(dim=-1)),
+    "mass of a set": Case(
+        lambda a: a.mass(sets(a.shape[-1]) == 0),
+        lambda w, _: w[..., sets(w.shape[3]) == 0].sum(dim=-1),
+    ),
+    "mass of sets": Case(lambda a: a.mass(sets(a.shape[-1])), lambda w, _: of_sets(w)),
+    "pool": Case(
+        lambda a: a.pool(min(3, a.shape[-2]), min(2, a.shape[-1])),
+        lambda w, _: mapped(w, min(3, w.shape[2]), min(2, w.shape[3])),
+    ),
+    "pool of everything": Case(lambda a: a.pool(1, 1), lambda w, _: mapped(w, 1, 1)),
+    "pool of single weights": Case(lambda a: a.pool(*a.shape[-2:]), lambda w, _: w),
+    "zoom": Case(
+        lambda a: a.pool(1, 1, queries=slice(-2, None), keys=slice(None, 2)),
+        lambda w, _: w[:, :, -2:, :2].sum(dim=(2, 3), keepdim=True),
+    ),
+    "largest": Case(lambda a: a.top_k(1).weights, lambda w, _: largest(w, 1)),
+    "all of the largest": Case(
+        lambda a: a.top_k(a.shape[-1]).weights, lambda w, _: largest(w, w.shape[3])
+    ),
+    "transposed": Case(
+        lambda a: a.mT @ weighing(a.shape[-2]).to(a.dtype),
+        lambda w, _: w.mT @ weighing(w.shape[2]).to(w.dtype),
+    ),
+    "first": Case(lambda a: a.summary().first, lambda w, _: w[..., 0]),
+    "token before": Case(
+        lambda a: a.summary().previous,
+        lambda w, _: before(w),
+    ),
+    "diagonal": Case(
+        lambda a: a.diagonal(1 - a.shape[-2]), lambda w, _: w.diagonal(1 - w.shape[2], 2, 3)
+    ),
+}
+
+
+def before(weights: Tensor) -> Tensor:
+    """The weight on the token before by position, 0 where there is none."""
+    query_len, kv_len = weights.shape[2:]
+    rows = [
+        weights[:, :, query, key] if (key := query + kv_len - query_len - 1) >= 0 else None
+        for query in range(query_len)
+    ]
+    nothing = weights.new_zeros(weights.shape[:2])
+    return torch.stack([nothing if row is None else row for row in rows], dim=2)
+
+
+EMPTY = ("no queries", "no keys", "no keys behind a mask", "no samples")
+NAMES = [name for name in EVERY if name not in EMPTY]
+
+
+def close(actual: Tensor, expected: Tensor, weights: AttentionMatrix) -> None:
+    """As near as sums of so many terms of that size can be."""
+    terms = sum(weights.shape) + weights.problem.query.shape[3]
+    numbers = expected.detach().nan_to_num(posinf=0.0, neginf=0.0).abs()
+    size = max(1.0, float(numbers.amax())) if numbers.numel() else 1.0
+    torch.testing.assert_close(actual, expected, rtol=0, atol=terms * size * EPS, equal_nan=True)
+
+
+@pytest.mark.parametrize("sizes", [None, (31, 11, 3)], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_statistics_are_those_of_the_whole(name: str, sizes: tuple[int, int, int] | None) -> None:
+    weights = EVERY[name]()
+    problem = weights.problem
+    whole, group = eager.compute(problem).weights, problem.num_heads // problem.num_kv_heads
+    with chunks_of(*sizes or (1 << 21, 64, 128)):
+        for ask, define in CASES.values():
+            close(ask(weights), define(whole, group), weights)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_keys_of_the_largest(name: str) -> None:
+    weights = EVERY[name]()
+    whole = eager.compute(weights.problem).weights
+    k = min(3, weights.shape[3])
+    with chunks_of(31, 11, 3):
+        found = weights.top_k(k)
+    assert found.keys.dtype == torch.int64
+    assert torch.equal(found.keys == -1, found.weights == 0)
+    taken = whole.gather(-1, found.keys.clamp(min=0))
+    close(found.weights, taken.masked_fill(found.keys == -1, 0.0), weights)
+    keys = found.keys.sort(dim=-1).values
+    twice = (keys[..., 1:] == keys[..., :-1]) & (keys[..., 1:] >= 0)
+    assert not bool(twice.any())
+
+
+# With segments and without; keys that belong to no segment; and lengths at which segments get larger.
+LENGTHS = (1, 2, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 45, 46, 63, 64, 65, 90, 91, 97, 182, 331)
+
+
+@pytest.mark.parametrize("kv_len", LENGTHS)
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+@pytest.mark.parametrize("mask", [None, ch.causal(), ch.sliding_window(left=30, right=3)], ids=str)
+def test_the_largest_by_segments(kv_len: int, k: int, mask: ch.Mask | None) -> None:
+    k = min(k, kv_len)
+    query = torch.randn(1, 2, 5, 3, dtype=torch.float64)
+    key = torch.randn(1, 2, kv_len, 3, dtype=torch.float64)
+    # The largest are neighbours, or all in one segment.
+    key[:, 0, : kv_len // 3] *= 4
+    key[:, 1, :: max(1, kv_len // 7)] *= 4
+    weights = AttentionMatrix(query, key, mask=mask)
+    whole = eager.compute(weights.problem).weights
+    found = weights.top_k(k)
+    close(found.weights, largest(whole, k), weights)
+    assert torch.equal(found.keys == -1, found.weights == 0)
+    visible = found.keys >= 0
+    close(whole.gather(-1, found.keys.clamp(min=0))[visible], found.weights[visible], weights)
+
+
+@pytest.mark.parametrize("kv_len", [63, 64, 65, 95, 96, 97, 127, 128, 129, 331])
+def test_the_largest_in_as_many_segments_as_there_are(kv_len: int) -> None:
+    key = torch.randn(1, 1, kv_len, 2, dtype=torch.float64)
+    weights = AttentionMatrix(torch.randn(1, 1, 3, 2, dtype=torch.float64), key)
+    whole = eager.compute(weights.problem).weights
+    for k in (1, 2, kv_len):
+        close(weights.top_k(k).weights, largest(whole, k), weights)
+
+
+def test_weights_that_are_equal() -> None:
+    query = key = torch.zeros(1, 1, 131, 2, dtype=torch.float64)
+    found = AttentionMatrix(query, key).top_k(2)
+    assert torch.equal(found.weights, torch.full_like(found.weights, 1 / 131))
+    assert bool((found.keys[..., 0] != found.keys[..., 1]).all())
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_axes(name: str) -> None:
+    weights = EVERY[name]()
+    batch, heads, query_len, kv_len = weights.shape
+    kv_heads = weights.problem.num_kv_heads
+    nothing = torch.zeros(batch, heads, query_len, dtype=weights.dtype)
+    for found in (weights.entropy(), weights.max(), weights.distance()):
+        assert torch.equal(found, nothing)
+    assert torch.equal(weights.received(), nothing.new_zeros(batch, kv_heads, kv_len))
+    assert torch.equal(weights.mass(torch.ones(kv_len, dtype=torch.bool)), nothing)
+    assert weights.mass(torch.full((kv_len,), -1)).shape == (batch, heads, query_len, 0)
+    product = weights.mT @ weighing(query_len).to(weights.dtype)
+    assert torch.equal(product, nothing.new_zeros(batch, heads, kv_len, 2))
+    summary = weights.summary()
+    assert torch.equal(summary.logsumexp, nothing - torch.inf)
+    for found in (summary.entropy, summary.distance, summary.first, summary.previous):
+        assert torch.equal(found, nothing)
+    assert weights.at([], []).shape == (batch, heads, 0)
+    assert weights.diagonal().shape == (batch, heads, min(query_len, kv_len))
+    if query_len and kv_len:
+        pooled = weights.pool(query_len, kv_len)
+        assert pooled.shape == weights.shape
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_below_zero(name: str) -> None:
+    """Not even −0, which would be printed."""
+    weights = EVERY[name]()
+    for found in (weights.entropy(), weights.max(), weights.received(), weights.distance()):
+        assert not bool(torch.signbit(found).any())
+
+
+ASKED = [
+    "entropy",
+    "max",
+    "received",
+    "distance",
+    "mass of sets",
+    "pool",
+    "largest",
+    "transposed",
+    "first",
+    "token before",
+    "diagonal",
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shift", [0.0, 30.0])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mask": ch.causal()},
+        {
+            "mask": ch.sliding_window(left=11, right=40),
+            "sinks": torch.tensor([0.0, 5.0, -3.0, 40.0]),
+        },
+        {"mask": ch.sliding_window(left=7) | ch.prefix(5), "bias": ch.alibi(4), "softcap": 5.0},
+    ],
+    ids=["plain", "causal", "sinks", "everything"],
+)
+def test_no_worse_than_plain(dtype: torch.dtype, shift: float, options: dict[str, Any]) -> None:
+    """`shift` adds as much to all scores of a query, as keys that have much in common do."""
+    query, key = torch.randn(1, 4, 151, 16), torch.randn(1, 2, 157, 16) + shift
+    query, key = query.to(dtype), key.to(dtype)
+    weights = AttentionMatrix(query, key, **options)
+    exact = dict(options)
+    if exact.get("sinks") is not None:
+        exact["sinks"] = exact["sinks"].double()
+    truth = eager.compute(pose(query.double(), key.double(), key.double(), **exact)).weights
+    plain = eager.compute(weights.problem).weights
+    for name in ASKED:
+        found = CASES[name].ask(weights)
+        assert found.dtype == torch.float32
+        define = CASES[name].define
+        assert_no_worse(found, define(truth, 2), define(plain, 2), what=name)
+
+
+def test_scores_that_are_all_alike_lose_no_digits() -> None:
+    """However large they are: what they have in common is no part of the entropy."""
+    for size in (1.0, 1e3, 1e9, 1e14):
+        query, key = torch.full((1, 1, 3, 4), size), torch.full((1, 1, 67, 4), size)
+        weights = AttentionMatrix(query, key)
+        expected = torch.full((1, 1, 3), 67.0).double().log()
+        assert_no_worse(weights.entropy(), expected, expected.float())
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("where", ["query", "key", "bias"])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ch.causal() & ch.documents([0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]),
+        ch.sliding_window(left=1) | ch.prefix(2),
+        None,
+    ],
+    ids=["documents", "window or prefix", "no mask"],
+)
+def test_numbers_that_are_not_finite(where: str, bad: float, mask: ch.Mask | None) -> None:
+    given: dict[str, Tensor] = {
+        "query": torch.randn(2, 4, 11, 3, dtype=torch.float64),
+        "key": torch.randn(2, 2, 11, 3, dtype=torch.float64),
+        "bias": torch.randn(2, 4, 11, 11, dtype=torch.float64),
+    }
+    clean = AttentionMatrix(given["query"], given["key"], bias=given["bias"], mask=mask)
+    spoilt = {name: tensor.clone() for name, tensor in given.items()}
+    # Of two samples and two key heads, one each; the bias is spoilt for one query.
+    spoilt[where][0, 1, 5] = torch.where(torch.arange(spoilt[where].shape[3]) == 2, bad, 0.5)
+    weights = AttentionMatrix(spoilt["query"], spoilt["key"], bias=spoilt["bias"], mask=mask)
+    whole = eager.compute(weights.problem).weights
+    for sizes in ((1 << 21, 64, 128), (31, 11, 3)):
+        with chunks_of(*sizes):
+            for name, (ask, define) in CASES.items():
+                expected = define(whole, 2)
+                found = ask(weights)
+                assert torch.equal(found.isnan(), expected.isnan()), name
+                close(found, expected, weights)
+    untouched = torch.equal(whole[1], eager.compute(clean.problem).weights[1])
+    assert untouched
+    assert torch.equal(weights.entropy()[1].isnan(), torch.zeros(4, 11, dtype=torch.bool))
+
+
+def test_what_nobody_sees_changes_nothing() -> None:
+    query, key = torch.randn(2, 1, 2, 7, 3, dtype=torch.float64).unbind()
+    mask = ch.padding([5]) & ch.causal()
+    spoilt = key.clone()
+    spoilt[:, :, 5:] = torch.nan
+    clean = AttentionMatrix(query, key, mask=mask)
+    weights = AttentionMatrix(query, spoilt, mask=mask)
+    for ask, _ in CASES.values():
+        close(ask(weights), ask(clean), weights)
+
+
+def test_a_nan_is_in_its_own_set_only() -> None:
+    """A query whose weights are NaN puts NaN on what it sees, and nothing on what it does not."""
+    query, key = torch.randn(2, 1, 1, 5, 2).unbind()
+    query[..., 2, 0] = torch.nan
+    mass = AttentionMatrix(query, key, mask=ch.causal()).mass(torch.tensor([0, 0, 0, 1, 1]))
+    assert torch.equal(mass[0, 0, 2].isnan(), torch.tensor([True, False]))
+    assert float(mass[0, 0, 2, 1]) == 0.0
+    assert int(mass.isnan().sum()) == 1
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_bins_are_in_order_and_as_equal_as_can_be(length: int, count: int) -> None:
+    count = min(count, length)
+    found = bins(length, count, torch.device("cpu"))
+    sizes = torch.bincount(found, minlength=count)
+    assert sizes.shape == (count,)
+    assert torch.equal(found, found.sort().values)
+    assert int(sizes.max() - sizes.min()) <= 1
+
+
+def of_nothing() -> Chunk:
+    queries = slice(0, 3)
+    empty = torch.ones(3, dtype=torch.bool)
+    numbers = torch.zeros(2, 3, 0), torch.zeros(2, 3, 0)
+    return Chunk(0, slice(0, 2), slice(0, 2), queries, slice(4, 4), *numbers, empty)
+
+
+def test_a_chunk_of_no_keys() -> None:
+    chunk = of_nothing()
+    assert torch.equal(chunk.maximum, torch.zeros(2, 3))
+    assert torch.equal(chunk.total, torch.zeros(2, 3))
+    assert torch.equal(chunk.logsumexp, torch.full((2, 3), -torch.inf))
+    assert chunk.column_sums.shape == (2, 0)
+    assert torch.equal(chunk.times(torch.zeros(0, 5)), torch.zeros(2, 3, 5))
+
+
+sizes = st.sampled_from([1, 2, 3, 5, 7, 17])
+
+
+@st.composite
+def free_matrices(draw: st.DrawFn) -> AttentionMatrix:
+    """Without empty rows and without sinks: every query sees at least its own place."""
+    kv_heads, group, query_len = draw(st.tuples(st.integers(1, 3), st.integers(1, 3), sizes))
+    kv_len = query_len + draw(st.sampled_from([0, 1, 4]))
+    query = torch.randn(2, kv_heads * group, query_len, 3, dtype=torch.float64)
+    key = torch.randn(2, kv_heads, kv_len, 3, dtype=torch.float64)
+    mask = draw(
+        st.sampled_from(
+            [None, ch.causal(), ch.sliding_window(left=2), ch.causal() | ch.prefix([1, 3])]
+        )
+    )
+    return AttentionMatrix(query, key, mask=mask, scale=draw(st.sampled_from([0.1, 1.0, -4.0])))
+
+
+@settings(max_examples=25)
+@given(free_matrices(), st.data())
+def test_laws(weights: AttentionMatrix, data: st.DataObject) -> None:
+    batch, heads, query_len, kv_len = weights.shape
+    kv_heads = weights.problem.num_kv_heads
+    one = torch.ones(batch, heads, query_len, dtype=torch.float64)
+    with chunks_of(*data.draw(st.sampled_from(SIZES))):
+        everything = one.new_full((batch, kv_heads), query_len * heads / kv_heads)
+        close(weights.received().sum(dim=-1), everything, weights)
+        close(weights.mass(torch.ones(kv_len, dtype=torch.bool)), one, weights)
+        numbers = st.lists(st.integers(0, kv_len - 1), min_size=kv_len, max_size=kv_len)
+        partition = torch.tensor(data.draw(numbers))
+        mass = weights.mass(partition)
+        assert mass.shape == (batch, heads, query_len, int(partition.max()) + 1)
+        close(mass.sum(dim=-1), one, weights)
+        rows = data.draw(st.integers(1, query_len))
+        columns = data.draw(st.integers(1, kv_len))
+        pooled = weights.pool(rows, columns)
+        close(pooled.sum(dim=(2, 3)), one.sum(dim=-1), weights)
+        entropy, most = weights.entropy(), weights.max()
+        seen = eager.compute(weights.problem).weights.ne(0).sum(dim=-1)
+        assert bool((entropy >= 0).all())
+        assert bool((entropy <= seen.log() + 64 * EPS).all())
+        # Nobody is above the largest, and the mean of −ln w is at least that of the largest.
+        assert bool((entropy >= -most.log() - 64 * EPS * (1 + entropy)).all())
+        close(weights.top_k(kv_len).weights.sum(dim=-1), one, weights)
+        assert torch.equal(weights.top_k(1).weights[..., 0], most)
+        vectors = torch.randn(query_len, 3, dtype=torch.float64)
+        values = torch.randn(kv_len, 3, dtype=torch.float64)
+        forth = ((weights @ values) * vectors).sum(dim=(2, 3))
+        back = ((weights.mT @ vectors) * values).sum(dim=(2, 3))
+        close(back, forth, weights)
+
+
+@settings(max_examples=15)
+@given(free_matrices(), st.data())
+def test_zooms_tile_the_map(weights: AttentionMatrix, data: st.DataObject) -> None:
+    query_len, kv_len = weights.shape[2:]
+    row = data.draw(st.integers(1, query_len))
+    column = data.draw(st.integers(1, kv_len))
+    total = 0
+    for queries in (slice(None, row), slice(row, None)):
+        for keys in (slice(None, column), slice(column, None)):
+            bins = len(range(query_len)[queries]), len(range(kv_len)[keys])
+            if all(bins):
+                total = total + weights.pool(1, 1, queries=queries, keys=keys)
+                part = eager.compute(weights.problem).weights[:, :, queries, keys]
+                close(weights.pool(*bins, queries=queries, keys=keys), part, weights)
+    close(torch.as_tensor(total), weights.pool(1, 1), weights)
+
+
+def test_heads_stay_apart() -> None:
+    order = torch.tensor([2, 0, 1])
+    query, key = torch.randn(2, 2, 3, 7, 5, dtype=torch.float64).unbind()
+    weights = AttentionMatrix(query, key, mask=ch.causal())
+    other = AttentionMatrix(query[:, order], key[:, order], mask=ch.causal())
+    with chunks_of(41, 3, 5):
+        for ask, _ in CASES.values():
+            close(ask(other), ask(weights)[:, order], weights)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_fewer_dimensions(dims: int) -> None:
+    query, key = torch.randn(2, 1, 1 if dims == 2 else 3, 7, 5, dtype=torch.float64).unbind()
+    whole = AttentionMatrix(query, key, mask=ch.causal())
+    drop = (0,) * (4 - dims)
+    weights = AttentionMatrix(query[drop], key[drop], mask=ch.causal())
+    for name, (ask, _) in CASES.items():
+        assert torch.equal(ask(weights), ask(whole)[drop]), name
+    for mine, theirs in zip(weights.top_k(2), whole.top_k(2), strict=True):
+        assert torch.equal(mine, theirs[drop])
+    shape = weights.shape
+    assert weights.at(3, 1).shape == shape[:-2]
+    assert weights.at([3, 4], 1).shape == (*shape[:-2], 2)
+
+
+def test_sets_of_each_sample() -> None:
+    query, key = torch.randn(2, 3, 2, 5, 7, dtype=torch.float64).unbind()
+    weights = AttentionMatrix(query, key)
+    whole = eager.compute(weights.problem).weights
+    segments = torch.tensor([[0, 0, 1, 1, 1], [-1, 2, 2, 0, -1], [0, 0, 0, 0, 0]])
+    expected = torch.stack(
+        [
+            torch.stack([whole[i, :, :, row == place].sum(dim=-1) for place in range(3)], dim=-1)
+            for i, row in enumerate(segments)
+        ]
+    )
+    for dtype in (torch.int64, torch.int8):
+        close(weights.mass(segments.to(dtype)), expected, weights)
+    close(weights.mass(segments == 0), expected[..., 0], weights)
+    with chunks_of(7, 5, 2):
+        close(weights.mass(segments), expected, weights)
+
+
+LONG = 20_000
+
+
+@pytest.mark.parametrize("name", [name for name in ASKED if name != "first"])
+def test_a_long_text_is_never_squared(name: str) -> None:
+    query, key = torch.randn(2, 1, 1, LONG, 8).unbind()
+    weights = AttentionMatrix(query, key, mask=ch.sliding_window(left=60, right=3))
+    with LargestTensor() as memory:
+        CASES[name].ask(weights)
+    # A chunk of weights and a bool for each, or a few numbers a token.
+    assert memory.largest <= max(4 * (1 << 21) + 4 * 64 * LONG, 8 * 64 * LONG)
+
+
+def test_stages_and_statistics_agree_on_logsumexp() -> None:
+    for name in NAMES:
+        weights = EVERY[name]()
+        total = stages.logsumexp(eager.compute(weights.problem).masked_scores)
+        close(weights.summary().logsumexp, total, weights)

@@ -1,0 +1,252 @@
+"""Attention rollout, held against the product of whole matrices."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import AttentionMatrix
+from clearhead.attention.kernels import eager
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DtypeError,
+    SelectionError,
+    ShapeError,
+)
+from tests.matrix.test_reductions import close
+from tests.memory import LargestTensor
+
+BATCH, HEADS, TOKENS, DIM = 2, 6, 7, 5
+
+
+def layer(
+    heads: int = HEADS, kv_heads: int = 3, tokens: int = TOKENS, **options: Any
+) -> AttentionMatrix:
+    query = torch.randn(BATCH, heads, tokens, DIM, dtype=torch.float64)
+    key = torch.randn(BATCH, kv_heads, tokens, DIM, dtype=torch.float64)
+    return AttentionMatrix(query, key, **options)
+
+
+def three() -> list[AttentionMatrix]:
+    """Layers that are not alike: in their heads, and in who sees whom."""
+    return [
+        layer(mask=ch.causal()),
+        layer(heads=5, kv_heads=5, mask=ch.causal() & ch.sliding_window(left=2)),
+        layer(heads=3, mask=ch.causal()),
+    ]
+
+
+def by_the_formula(layers: list[AttentionMatrix], head: str | int, residual: float) -> Tensor:
+    """All rows, (batch, outputs, tokens): the product of whole matrices, the last layer first."""
+    product = torch.eye(layers[0].shape[-1], dtype=torch.float64)
+    for each in layers:
+        whole = eager.compute(each.problem).weights
+        mixed = whole.mean(dim=1) if head == "mean" else whole[:, int(head)]
+        identity = torch.eye(mixed.shape[-1], dtype=torch.float64)
+        product = ((1 - residual) * mixed + residual * identity) @ product
+    return product
+
+
+@pytest.mark.parametrize("residual", [0, 0.3, 0.5, 1, 1.0])
+@pytest.mark.parametrize("head", ["mean", 0, 2])
+def test_it_is_the_product_of_the_layers(head: str | int, residual: float) -> None:
+    layers = three()
+    expected = by_the_formula(layers, head, residual)
+    for output in (-1, 0, 3):
+        found = ch.rollout(layers, output=output, head=head, residual=residual)
+        assert found.shape == (BATCH, TOKENS)
+        close(found, expected[:, output], layers[0])
+        close(found.sum(dim=-1), torch.ones(BATCH, dtype=torch.float64), layers[0])
+    for output in ([2, -1, 2], torch.tensor([2, 6, 2])):
+        found = ch.rollout(layers, output=output, head=head, residual=residual)
+        close(found, expected[:, [2, -1, 2]], layers[0])
+    if residual == 1:
+        assert torch.equal(
+            ch.rollout(layers, residual=residual), torch.eye(TOKENS).double()[-1:].expand(BATCH, -1)
+        )
+
+
+def test_the_defaults() -> None:
+    layers = three()
+    found = ch.rollout(tuple(layers))
+    assert torch.equal(found, ch.rollout(layers, output=-1, head="mean", residual=0.5))
+    assert torch.equal(found, ch.rollout(layers, output=TOKENS - 1))
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_fewer_dimensions(dims: int) -> None:
+    query, key = torch.randn(2, 1, 1 if dims == 2 else 3, TOKENS, DIM, dtype=torch.float64).unbind()
+    drop = (0,) * (4 - dims)
+    weights = AttentionMatrix(query[drop], key[drop], mask=ch.causal())
+    whole = AttentionMatrix(query, key, mask=ch.causal())
+    every: list[dict[str, Any]] = [{}, {"output": [1, 3]}, {"head": 0}]
+    for options in every:
+        found = ch.rollout([weights, weights], **options)
+        close(found, ch.rollout([whole, whole], **options)[0], weights)
+    assert ch.rollout([weights]).shape == (TOKENS,)
+    assert ch.rollout([weights], output=[]).shape == (0, TOKENS)
+
+
+def test_the_future_has_no_influence() -> None:
+    found = ch.rollout(three(), output=[3, 5])
+    assert bool((found[:, 0, 4:] == 0).all())
+    assert bool((found[:, 1, 6:] == 0).all())
+    assert bool((found[:, 0, :4] > 0).all())
+
+
+def test_what_a_sink_or_an_empty_row_keeps_is_gone() -> None:
+    sinks = torch.full((HEADS,), 3.0, dtype=torch.float64)
+    layers = [layer(mask=ch.causal(offset=-2), sinks=sinks), layer(mask=ch.causal())]
+    expected = by_the_formula(layers, "mean", 0.5)
+    found = ch.rollout(layers, output=range(TOKENS))
+    close(found, expected, layers[0])
+    assert bool((found.sum(dim=-1) < 1).all())
+
+
+def test_half_precision() -> None:
+    query, key = torch.randn(2, 1, 2, TOKENS, DIM).bfloat16().unbind()
+    half = AttentionMatrix(query, key)
+    single = AttentionMatrix(query.float(), key.float())
+    assert torch.equal(ch.rollout([half, half]), ch.rollout([single, single]))
+    # Their weights have one dtype.
+    assert torch.equal(ch.rollout([half, single]), ch.rollout([single, single]))
+
+
+def test_gradients_by_finite_differences() -> None:
+    query, key = (torch.randn(1, 2, 3, 2, dtype=torch.float64).requires_grad_() for _ in range(2))
+
+    def influence(query: Tensor, key: Tensor) -> Tensor:
+        weights = AttentionMatrix(query, key, mask=ch.causal())
+        return ch.rollout([weights, weights])
+
+    assert torch.autograd.gradcheck(influence, (query, key))
+
+
+def test_a_long_text_is_never_squared() -> None:
+    tokens = 20_000
+    query, key = torch.randn(2, 1, 1, tokens, 8).unbind()
+    weights = AttentionMatrix(query, key, mask=ch.causal() & ch.sliding_window(left=60))
+    with LargestTensor() as memory:
+        found = ch.rollout([weights, weights], output=[9, -1])
+    assert memory.largest <= 4 * 128 * tokens
+    assert found.shape == (1, 2, tokens)
+
+
+def test_numbers_of_other_kinds() -> None:
+    layers = three()
+    head: Any = np.int64(2)
+    residual: Any = np.float32(0.25)
+    close(
+        ch.rollout(layers, head=head, residual=residual),
+        ch.rollout(layers, head=2, residual=0.25),
+        layers[0],
+    )
+
+
+PLAIN = "AttentionMatrix [batch=2, num_heads=6, query_len=7, kv_len=7]"
+FLAT = AttentionMatrix(torch.zeros(TOKENS, DIM).double(), torch.zeros(TOKENS, DIM).double())
+
+
+@pytest.mark.parametrize(
+    ("matrices", "error", "text"),
+    [
+        (
+            [1, 2],
+            ArgumentTypeError,
+            "[rollout.type] matrices must be a sequence of AttentionMatrix, one a layer; got "
+            "[1, 2].",
+        ),
+        (
+            None,
+            ArgumentTypeError,
+            "[rollout.type] matrices must be a sequence of AttentionMatrix, one a layer; got None.",
+        ),
+        ([], ArgumentError, "[rollout.empty] matrices must hold one layer at least; got none."),
+        (
+            [layer(), layer(tokens=11)],
+            ShapeError,
+            "[rollout.shape] every layer must attend from the same tokens to the same tokens; "
+            f"layer 0 is {PLAIN}, layer 1 is AttentionMatrix [batch=2, num_heads=6, query_len=11, "
+            "kv_len=11].",
+        ),
+        (
+            [AttentionMatrix(torch.zeros(3, 2), torch.zeros(5, 2))],
+            ShapeError,
+            "[rollout.shape] every layer must attend from the same tokens to the same tokens; "
+            "layer 0 is AttentionMatrix [query_len=3, kv_len=5], layer 0 is AttentionMatrix "
+            "[query_len=3, kv_len=5].",
+        ),
+        (
+            [layer(), FLAT],
+            ShapeError,
+            "[rollout.shape] every layer must attend from the same tokens to the same tokens; "
+            f"layer 0 is {PLAIN}, layer 1 is AttentionMatrix [query_len=7, kv_len=7].",
+        ),
+        (
+            [FLAT, AttentionMatrix(torch.zeros(TOKENS, DIM), torch.zeros(TOKENS, DIM))],
+            DtypeError,
+            "[rollout.dtype] the weights of every layer must have one dtype; those of layer 0 are "
+            "torch.float64, those of layer 1 torch.float32.",
+        ),
+    ],
+)
+def test_refused_matrices(matrices: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(text)}$"):
+        ch.rollout(matrices)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        *(
+            (
+                {"head": head},
+                ArgumentError,
+                f'[rollout.head] head must be "mean" or the number of a head, 0 to 2; got {got}.',
+            )
+            for head, got in [("max", "'max'"), (3, "3"), (-1, "-1"), (True, "True"), (1.0, "1.0")]
+        ),
+        *(
+            (
+                {"residual": residual},
+                ArgumentError,
+                f"[rollout.residual] residual must be a number from 0 to 1; got {got}.",
+            )
+            for residual, got in [
+                (-0.1, "-0.1"),
+                (1.5, "1.5"),
+                (True, "True"),
+                ("a", "'a'"),
+                (float("nan"), "nan"),
+            ]
+        ),
+        (
+            {"output": 7},
+            SelectionError,
+            "[matrix.range] index 7 is out of range for axis -2, which has 7.",
+        ),
+        (
+            {"output": [0, -8]},
+            SelectionError,
+            "[matrix.range] index -8 is out of range for axis -2, which has 7.",
+        ),
+        (
+            {"output": slice(2)},
+            SelectionError,
+            "[matrix.index] output must be an int or a list of ints; got slice(None, 2, None).",
+        ),
+        (
+            {"output": 1.0},
+            SelectionError,
+            "[matrix.index] axis -2 takes an int, a slice or a list of ints; got 1.0.",
+        ),
+    ],
+)
+def test_refused_options(options: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(text)}$"):
+        ch.rollout(three(), **options)

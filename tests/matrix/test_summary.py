@@ -1,0 +1,244 @@
+"""All of the statistics at once, held against each of them alone."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import AttentionMatrix
+from clearhead.attention.kernels import eager
+from clearhead.attention.problem import pose
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from tests.matrix.test_reductions import EMPTY, NAMES, close
+from tests.matrix.test_sweep import EVERY, chunks_of
+from tests.memory import LargestTensor, held_bytes
+from tests.tolerances import assert_no_worse
+
+
+def matrix(**options: Any) -> AttentionMatrix:
+    query = torch.randn(2, 6, 7, 5, dtype=torch.float64)
+    key = torch.randn(2, 3, 11, 5, dtype=torch.float64)
+    return AttentionMatrix(query, key, **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_summary_is_the_single_calls(name: str) -> None:
+    weights = EVERY[name]()
+    batch, heads, query_len, kv_len = weights.shape
+    value = torch.randn(batch, weights.problem.num_kv_heads, kv_len, 2, dtype=weights.dtype)
+    segments = torch.arange(kv_len) % 3 - 1
+    k, rows, columns = min(3, kv_len), min(3, query_len), min(2, kv_len)
+    with chunks_of(31, 11, 3):
+        found = weights.summary(value=value, top_k=k, pool=(rows, columns), segments=segments)
+        assert found.context is not None
+        assert found.top_k is not None
+        assert found.mass is not None
+        assert found.pooled is not None
+        pairs: list[tuple[Tensor, Tensor]] = [
+            (found.entropy, weights.entropy()),
+            (found.max, weights.max()),
+            (found.distance, weights.distance()),
+            (found.received, weights.received()),
+            (found.context, weights @ value),
+            (found.top_k.weights, weights.top_k(k).weights),
+            (found.mass, weights.mass(segments)),
+            (found.pooled, weights.pool(rows, columns)),
+            (found.first, weights[..., 0]),
+            (found.logsumexp, logsumexp_of(weights)),
+        ]
+        assert torch.equal(found.top_k.keys, weights.top_k(k).keys)
+    for mine, theirs in pairs:
+        close(mine, theirs, weights)
+    offset = kv_len - query_len - 1
+    if offset >= 0:
+        close(found.previous, weights.diagonal(offset), weights)
+    else:
+        assert bool((found.previous[..., :-offset] == 0).all())
+        close(found.previous[..., -offset:], weights.diagonal(offset), weights)
+    assert (found.query_len, found.kv_len) == (query_len, kv_len)
+    assert found.entropy.shape == (batch, heads, query_len)
+
+
+def logsumexp_of(weights: AttentionMatrix) -> Tensor:
+    return torch.logsumexp(eager.compute(weights.problem).masked_scores, dim=-1)
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_axes(name: str) -> None:
+    weights = EVERY[name]()
+    batch, heads, query_len, kv_len = weights.shape
+    value = torch.randn(batch, weights.problem.num_kv_heads, kv_len, 2, dtype=weights.dtype)
+    found = weights.summary(value=value, segments=torch.zeros(kv_len, dtype=torch.bool))
+    assert torch.equal(
+        found.context if found.context is not None else value,
+        value.new_zeros(batch, heads, query_len, 2),
+    )
+    assert (found.query_len, found.kv_len) == (query_len, kv_len)
+
+
+def test_what_was_not_asked_for_is_not_there() -> None:
+    found = matrix().summary()
+    assert found.context is found.top_k is found.mass is found.pooled is found.roles is None
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_fewer_dimensions(dims: int) -> None:
+    query, key = torch.randn(2, 1, 3 if dims == 3 else 1, 7, 5, dtype=torch.float64).unbind()
+    drop = (0,) * (4 - dims)
+    options: dict[str, Any] = {"top_k": 2, "pool": (3, 2), "segments": torch.arange(7) < 3}
+    whole = AttentionMatrix(query, key).summary(value=key, **options)
+    found = AttentionMatrix(query[drop], key[drop]).summary(value=key[drop], **options)
+    for name in ("logsumexp", "entropy", "max", "distance", "first", "previous", "received"):
+        assert torch.equal(getattr(found, name), getattr(whole, name)[drop]), name
+    for name in ("context", "mass", "pooled"):
+        assert torch.equal(getattr(found, name), getattr(whole, name)[drop]), name
+    for mine, theirs in zip(found.top_k or (), whole.top_k or (), strict=True):
+        assert torch.equal(mine, theirs[drop])
+    sizes = {2: "query_len=7, kv_len=7", 3: "num_heads=3, query_len=7, kv_len=7"}[dims]
+    assert repr(found) == f"Summary [{sizes}] with context, top_k, mass, pooled"
+
+
+def test_repr() -> None:
+    assert repr(matrix().summary()) == "Summary [batch=2, num_heads=6, query_len=7, kv_len=11]"
+
+
+def test_values_of_every_query_head_and_of_all() -> None:
+    """However the values are given, what is said of the weights stays the same."""
+    weights = matrix(mask=ch.causal())
+    whole = eager.compute(weights.problem).weights
+    alone = weights.summary()
+    for shape in [(2, 6, 11, 3), (11, 3), (2, 6, 11, 0)]:
+        value = torch.randn(shape, dtype=torch.float64)
+        found = weights.summary(value=value)
+        assert found.context is not None
+        close(found.context, whole @ value, weights)
+        assert torch.equal(found.received, alone.received)
+        assert torch.equal(found.entropy, alone.entropy)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("mask", [None, ch.causal(), ch.sliding_window(left=1) | ch.prefix(2)])
+@pytest.mark.parametrize("heads", [3, 6])
+def test_a_value_that_is_not_finite(bad: float, mask: ch.Mask | None, heads: int) -> None:
+    weights = matrix(mask=mask)
+    value = torch.randn(2, heads, 11, 3, dtype=torch.float64)
+    value[0, 1, 7, 2] = bad
+    problem = weights.problem
+    key = problem.key.repeat_interleave(heads // 3, dim=1)
+    truth = eager.compute(pose(problem.query, key, value, mask=mask)).context
+    with chunks_of(31, 11, 3):
+        found = weights.summary(value=value)
+    assert found.context is not None
+    assert torch.equal(found.context.isnan(), truth.isnan())
+    close(found.context, truth, weights)
+    close(found.entropy, weights.entropy(), weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_the_context_is_no_worse_than_plain(dtype: torch.dtype) -> None:
+    query, key = torch.randn(1, 4, 151, 16).to(dtype), torch.randn(1, 2, 151, 16).to(dtype)
+    value = torch.randn(1, 2, 151, 7).to(dtype)
+    found = AttentionMatrix(query, key, mask=ch.causal()).summary(value=value)
+    assert found.context is not None
+    assert found.context.dtype == dtype
+    exact = pose(query.double(), key.double(), value.double(), mask=ch.causal())
+    plain = eager.compute(pose(query, key, value, mask=ch.causal()))
+    assert_no_worse(found.context, eager.compute(exact).context, plain.context)
+
+
+def test_the_logsumexp_is_kept() -> None:
+    weights = matrix(mask=ch.causal())
+    summary = weights.summary()
+    assert weights.logsumexp.data_ptr() == summary.logsumexp.data_ptr()
+    close(weights[..., 1:3], eager.compute(weights.problem).weights[..., 1:3], weights)
+
+
+def test_under_autocast_only_the_context_is_in_its_precision() -> None:
+    query, key, value = torch.randn(3, 1, 2, 67, 5).unbind()
+    weights = AttentionMatrix(query, key, mask=ch.causal())
+    expected = AttentionMatrix(query, key, mask=ch.causal()).summary(value=value)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = weights.summary(value=value)
+    assert found.context is not None
+    assert found.context.dtype == torch.bfloat16
+    for name in ("logsumexp", "entropy", "max", "distance", "first", "previous", "received"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    # The logsumexp that was kept belongs to the query as it was given.
+    torch.testing.assert_close(weights[..., 1:3], weights.dense()[..., 1:3])
+
+
+def test_progress() -> None:
+    shares: list[float] = []
+    with chunks_of(31, 11, 3):
+        matrix().summary(progress=shares.append)
+    assert len(shares) > 2
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+def test_a_long_text_is_never_squared() -> None:
+    tokens = 20_000
+    query, key, value = torch.randn(3, 1, 1, tokens, 8).unbind()
+    weights = AttentionMatrix(query, key, mask=ch.sliding_window(left=60, right=3))
+    segments = torch.arange(tokens) * 5 // tokens
+    with LargestTensor() as memory:
+        found = weights.summary(value=value, top_k=3, pool=(64, 64), segments=segments)
+    # One chunk of weights.
+    assert memory.largest <= 4 * 128 * tokens
+    assert held_bytes(found) <= 8 * 64 * tokens
+    assert repr(found) == (
+        "Summary [batch=1, num_heads=1, query_len=20000, kv_len=20000] "
+        "with context, top_k, mass, pooled"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        (
+            {"value": [1.0]},
+            ArgumentTypeError,
+            "[value.type] value must be a torch.Tensor; got list.",
+        ),
+        (
+            {"value": torch.zeros(11, dtype=torch.float64)},
+            ShapeError,
+            "[shape.dimensions] value must have 4 dimensions like the query, or 2; got shape (11,).",
+        ),
+        (
+            {"top_k": 12},
+            ArgumentError,
+            "[top-k.value] k must be a whole number from 1 to kv_len=11; got 12.",
+        ),
+        (
+            {"pool": (3, 12)},
+            ArgumentError,
+            "[pool.size] columns must be a whole number from 1 to the number of keys, 11; got 12.",
+        ),
+        *(
+            (
+                {"pool": pool},
+                ArgumentTypeError,
+                f"[pool.type] pool must be a pair (rows, columns); got {got}.",
+            )
+            for pool, got in [(3, "3"), ((3,), "(3,)"), ((1, 2, 3), "(1, 2, 3)")]
+        ),
+        (
+            {"segments": torch.zeros(7, dtype=torch.bool)},
+            ShapeError,
+            "[segments.shape] segments must have shape (kv_len,) = (11,) or (batch, kv_len) = "
+            "(2, 11); got (7,).",
+        ),
+        (
+            {"progress": 3},
+            ArgumentTypeError,
+            "[progress.type] progress must be a function of the share that is done; got int.",
+        ),
+    ],
+)
+def test_refusals(options: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(text)}$"):
+        matrix().summary(**options)

@@ -1,0 +1,279 @@
+"""One pass over the weights, held against all of them, in chunks of any size."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import AttentionMatrix, stages
+from clearhead.attention.kernels import eager
+from clearhead.attention.problem import Problem, pose
+from clearhead.matrix import sweep
+from clearhead.matrix.reductions import Chunk, Statistic
+from tests.masks.expressions import Expression, expressions
+from tests.matrix.test_matrix import PROBLEMS
+from tests.memory import LargestTensor
+from tests.tolerances import assert_no_worse
+
+BATCH, HEADS, KV_HEADS, QUERIES, KEYS, DIM = 2, 6, 3, 11, 13, 5
+
+# BUFFER, LEAST_ROWS and MOST_QUERIES: a query at a time, a few of them and of the heads, all heads.
+SIZES = [(1, 1, 1), (7, 5, 3), (97, 17, 2)]
+
+
+@contextmanager
+def chunks_of(buffer: int, rows: int, queries: int) -> Iterator[None]:
+    """Small chunks, so that there are many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, "BUFFER", buffer)
+        patch.setattr(sweep, "LEAST_ROWS", rows)
+        patch.setattr(sweep, "MOST_QUERIES", queries)
+        yield
+
+
+class First(ch.Bias):
+    """A bias of one's own: a bonus for the first key, and −∞ for the last."""
+
+    def block(
+        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
+    ) -> Tensor:
+        places = torch.arange(keys.start, keys.stop, device=device)
+        bonus = (places == 0).double() * 2
+        return bonus.masked_fill(places == kv_len - 1, -torch.inf).view(1, 1, 1, -1)
+
+    def describe(self) -> str:
+        return "first"
+
+
+def grouped(query_len: int = QUERIES, kv_len: int = KEYS, **options: Any) -> AttentionMatrix:
+    query = torch.randn(BATCH, HEADS, query_len, DIM, dtype=torch.float64)
+    key = torch.randn(BATCH, KV_HEADS, kv_len, DIM, dtype=torch.float64)
+    return AttentionMatrix(query, key, **options)
+
+
+def sinks() -> Tensor:
+    return torch.randn(HEADS, dtype=torch.float64)
+
+
+MORE: dict[str, Callable[[], AttentionMatrix]] = {
+    "grouped": grouped,
+    "documents that come back": lambda: grouped(
+        mask=ch.documents([0, 1, 0, 2, 1, 1, 0, 2, 2, 0, 1, 0, 3])
+    ),
+    "documents of each sample": lambda: grouped(
+        mask=ch.documents([[0] * 5 + [1] * 8, [0, 1] * 6 + [0]]) & ch.causal(), sinks=sinks()
+    ),
+    "a window or a prefix": lambda: grouped(mask=ch.sliding_window(left=2) | ch.prefix(3)),
+    "prefixes of each sample": lambda: grouped(
+        mask=ch.sliding_window(left=1) | ch.prefix([0, 5]), bias=ch.alibi(HEADS)
+    ),
+    "all but a window": lambda: grouped(mask=~ch.sliding_window(left=1, right=1)),
+    "more queries than keys": lambda: grouped(
+        17, 5, mask=ch.sliding_window(left=1), sinks=sinks(), softcap=2.0
+    ),
+    "a tensor per head": lambda: grouped(
+        mask=torch.rand(1, HEADS, QUERIES, KEYS) < 0.2, sinks=sinks()
+    ),
+    "a tensor of one row": lambda: grouped(mask=torch.rand(BATCH, HEADS, 1, KEYS) < 0.3),
+    "a bias of one's own": lambda: grouped(bias=First(), mask=ch.causal()),
+    "other slopes": lambda: grouped(bias=ch.alibi(slopes=torch.rand(HEADS)), mask=ch.causal()),
+    "a bias that hides everything": lambda: grouped(
+        bias=torch.full((HEADS, 1, 1), -torch.inf)[None].double(), sinks=sinks()
+    ),
+    "one query": lambda: grouped(1, KEYS, mask=ch.sliding_window(left=4)),
+    "one key": lambda: grouped(QUERIES, 1, mask=ch.causal()),
+    "a sink that takes nothing": lambda: grouped(
+        QUERIES, 7, mask=ch.causal(), sinks=torch.full((HEADS,), -torch.inf).double()
+    ),
+    "no queries": lambda: grouped(0, KEYS, mask=ch.causal()),
+    "no keys": lambda: grouped(QUERIES, 0),
+    "no keys behind a mask": lambda: grouped(QUERIES, 0, mask=ch.causal(), sinks=sinks()),
+    "no samples": lambda: AttentionMatrix(torch.zeros(0, 2, 3, 5), torch.zeros(0, 1, 7, 5)),
+}
+
+EVERY = {**PROBLEMS, **MORE}
+
+
+class Whole(Statistic):
+    """All weights, and how often each query came by."""
+
+    def __init__(self, problem: Problem) -> None:
+        shape = (*problem.query.shape[:3], problem.kv_len)
+        like = stages.accumulated(problem.query[:0])
+        self.weights, self.times = like.new_zeros(shape), torch.zeros(shape[:3])
+        self.total = like.new_full(shape[:3], -torch.inf)
+        self.ordinary = True
+
+    def take(self, chunk: Chunk) -> None:
+        self.weights[(*chunk.place, chunk.keys)] = chunk.weights
+        self.times[chunk.place] += 1
+        self.total[chunk.place] = chunk.logsumexp
+        self.ordinary = self.ordinary and chunk.visible is None
+        if chunk.scores.shape[-1]:
+            expected = chunk.weights.sum(dim=1)
+            assert torch.allclose(chunk.column_sums, expected, rtol=1e-6, equal_nan=True)
+        assert torch.allclose(chunk.total, chunk.weights.sum(-1), rtol=1e-6, equal_nan=True)
+
+
+def swept(problem: Problem) -> Whole:
+    whole = Whole(problem)
+    sweep.sweep(problem, [whole])
+    return whole
+
+
+@pytest.mark.parametrize("sizes", [None, *SIZES], ids=str)
+@pytest.mark.parametrize("name", EVERY)
+def test_every_weight_comes_by_once(name: str, sizes: tuple[int, int, int] | None) -> None:
+    problem = EVERY[name]().problem
+    with chunks_of(*sizes or (1 << 21, 64, 128)):
+        whole = swept(problem)
+    truth = eager.compute(problem)
+    assert bool((whole.times == 1).all())
+    assert_no_worse(whole.weights, truth.weights.double(), truth.weights, what="the weights")
+    total = stages.logsumexp(truth.masked_scores)
+    assert_no_worse(whole.total, total.double(), total, what="the logsumexp")
+
+
+@given(expressions, st.booleans(), st.sampled_from(SIZES))
+def test_any_mask(expression: Expression, share: bool, sizes: tuple[int, int, int]) -> None:
+    batch, heads, query_len, kv_len = expression.sizes
+    query = torch.randn(batch, heads, query_len, 3, dtype=torch.float64)
+    key = torch.randn(batch, 1 if share else heads, kv_len, 3, dtype=torch.float64)
+    with chunks_of(*sizes):
+        whole = swept(pose(query, key, key, mask=expression.mask))
+    scores = stages.scaled_scores(
+        stages.scores(query, stages.repeated_heads(key, heads)), 1 / 3**0.5
+    )
+    truth = stages.weights(stages.masked_scores(scores, None, expression.expected))
+    assert_no_worse(whole.weights, truth, truth, what=repr(expression))
+
+
+@pytest.mark.parametrize("group", [1, 5, 10])
+def test_a_group_larger_than_a_chunk(group: int) -> None:
+    query, key = torch.randn(1, 10, 7, 3), torch.randn(1, 10 // group, 3, 3)
+    problem = pose(query, key, key)
+    with chunks_of(1, 3, 2):
+        whole = swept(problem)
+    assert bool((whole.times == 1).all())
+    assert_no_worse(
+        whole.weights,
+        eager.compute(pose(query.double(), key.double(), key.double())).weights,
+        eager.compute(problem).weights,
+    )
+
+
+@pytest.mark.parametrize("mask", [None, ch.causal(), ch.prefix(2), ch.padding([3, 5])], ids=str)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_progress_grows_to_one(mask: ch.Mask | None, sizes: tuple[int, int, int]) -> None:
+    shares: list[float] = []
+    problem = grouped(QUERIES, 5, mask=mask).problem
+    with chunks_of(*sizes):
+        sweep.sweep(problem, [Whole(problem)], shares.append)
+    assert len(shares) > 1
+    assert shares[0] > 0
+    assert shares == sorted(set(shares))
+    assert shares[-1] == 1.0
+
+
+def test_nothing_is_made_of_the_size_of_all_weights() -> None:
+    tokens = 20_000
+    query, key = torch.randn(2, 1, 1, tokens, 8).unbind()
+    for mask in (ch.causal() & ch.sliding_window(left=99), ch.sliding_window(left=9) | ~ch.full()):
+        problem = pose(query, key, key, mask=mask)
+        with LargestTensor() as memory:
+            sweep.sweep(problem, [])
+        assert memory.largest <= 4 * max(sweep.BUFFER, sweep.MOST_QUERIES * tokens)
+
+
+def test_a_trained_problem_leaves_no_graph() -> None:
+    query, key = torch.randn(2, 1, 2, 3, 5, requires_grad=True).unbind()
+    whole = swept(pose(query, key, key))
+    assert not whole.weights.requires_grad
+
+
+def test_autocast_changes_nothing() -> None:
+    problem = pose(*torch.randn(3, 1, 2, 7, 5).unbind(), mask=ch.causal())
+    expected = swept(problem).weights
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(swept(problem).weights, expected)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("where", ["query", "key", "bias", "sinks", "slopes"])
+def test_what_is_not_finite_goes_by_the_stages(where: str, bad: float) -> None:
+    given: dict[str, Any] = {
+        "query": torch.randn(BATCH, HEADS, QUERIES, DIM),
+        "key": torch.randn(BATCH, KV_HEADS, QUERIES, DIM),
+        "bias": torch.zeros(1, HEADS, QUERIES, QUERIES),
+        "sinks": torch.randn(HEADS),
+    }
+    if where == "slopes":
+        given["bias"] = ch.alibi(slopes=torch.tensor([0.1] * (HEADS - 1) + [bad]))
+    else:
+        given[where].view(-1)[::17] = bad
+    problem = pose(
+        given["query"],
+        given["key"],
+        given["key"],
+        mask=ch.causal() & ch.sliding_window(left=3),
+        bias=given["bias"],
+        sinks=given["sinks"],
+    )
+    with chunks_of(7, 5, 3):
+        whole = swept(problem)
+    truth = eager.compute(problem)
+    # A bias of −∞ hides a key, and is no trouble.
+    assert whole.ordinary == ((where, bad) == ("bias", -torch.inf))
+    assert_no_worse(whole.weights, truth.weights.double(), truth.weights)
+    total = stages.logsumexp(truth.masked_scores)
+    assert_no_worse(whole.total, total.double(), total)
+
+
+# Numbers of query and key, scale, and slope.
+HUGE = [
+    (1e30, 1.0, 1.0, 0.1),
+    (1e15, 1e15, 1.0, 0.1),
+    (1e30, 1e30, 1.0, 0.1),  # beyond float32
+    (1e20, 1e-20, 1e20, 0.1),  # query · scale is beyond it, the score is not
+    (1e20, 1e20, 1e-20, 0.1),  # the score is, before it is scaled
+    (1.0, 1.0, 1.0, 1e30),
+]
+
+
+@pytest.mark.parametrize(("of_query", "of_key", "scale", "slope"), HUGE)
+def test_huge_numbers_go_by_the_stages(
+    of_query: float, of_key: float, scale: float, slope: float
+) -> None:
+    query = of_query * torch.randn(1, 2, 7, 3)
+    key = of_key * torch.randn(1, 2, 7, 3)
+    problem = pose(
+        query,
+        key,
+        key,
+        scale=scale,
+        bias=ch.alibi(slopes=torch.tensor([slope, 0.1])),
+        # Nobody sees the nearest key, so that all scores of a row may be huge.
+        mask=~ch.sliding_window(left=0),
+    )
+    whole = swept(problem)
+    assert not whole.ordinary
+    truth = eager.compute(problem)
+    assert_no_worse(whole.weights, truth.weights.double(), truth.weights)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e6, 1e24])
+def test_large_numbers_that_are_no_trouble(size: float) -> None:
+    """All scores are below 0, as far as they can be; what is hidden is farther."""
+    query, key = size * torch.rand(1, 2, 7, 3), -torch.rand(1, 2, 7, 3)
+    for mask in (None, ch.causal()):
+        problem = pose(query, key, key, mask=mask)
+        whole = swept(problem)
+        assert whole.ordinary
+        exact = eager.compute(pose(query.double(), key.double(), key.double(), mask=mask))
+        assert_no_worse(whole.weights, exact.weights, eager.compute(problem).weights)

@@ -1,0 +1,53 @@
+"""How a call of PyTorch's function is read."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import clearhead as ch
+from clearhead.attention.biases import DenseBias
+from clearhead.masks.dense import Dense
+from clearhead.watching.hooks import sdpa
+from tests.watching.hooks.recording import recorded, weights_of
+
+# Not a name of this module, which would be replaced as well.
+ORIGINAL = (F.scaled_dot_product_attention,)
+
+
+def test_it_is_put_in_place_and_taken_away() -> None:
+    with recorded(sdpa):
+        assert F.scaled_dot_product_attention is not ORIGINAL[0]
+    assert F.scaled_dot_product_attention is ORIGINAL[0]
+
+
+def test_small_masks_stay_small() -> None:
+    """What is the same for all samples, heads or queries is not written out for each."""
+    query, key = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 7, 4)
+    hidden = torch.tensor([True, False, True, True, False, True, True])
+    added = torch.linspace(-1, 1, 35).view(5, 7)
+    cases: list[tuple[torch.Tensor, tuple[int, ...]]] = [
+        (hidden.view(1, 7), (1, 1, 1, 7)),
+        (hidden.expand(2, 1, 5, 7), (2, 1, 5, 7)),
+        (added, (1, 1, 5, 7)),
+        (added[:, :1], (1, 1, 5, 7)),
+        (added.expand(3, 5, 7), (1, 3, 5, 7)),
+    ]
+    for given, shape in cases:
+        with recorded(sdpa) as problems:
+            unit = torch.eye(7).expand(2, 3, 7, 7)
+            expected = F.scaled_dot_product_attention(query, key, unit, attn_mask=given)
+        (problem,) = problems
+        held: Any = problem.mask if problem.bias is None else problem.bias
+        assert isinstance(held, Dense | DenseBias)
+        assert held.tensor.shape == shape
+        torch.testing.assert_close(weights_of(problem), expected)
+
+
+def test_causal_is_from_the_first_key_on() -> None:
+    query, key = torch.randn(1, 1, 3, 4), torch.randn(1, 1, 7, 4)
+    with recorded(sdpa) as problems:
+        F.scaled_dot_product_attention(query, key, key, is_causal=True)
+    mask = problems[0].mask
+    assert mask is not None
+    assert torch.equal(mask.to_dense(3, 7), ch.causal(offset=0).to_dense(3, 7))

@@ -1,0 +1,49 @@
+"""A call is told of once, by the outermost."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from clearhead.attention.problem import Problem, pose
+from clearhead.watching.hooks import tap
+
+
+def problem() -> Problem:
+    query = torch.zeros(1, 1, 2, 3)
+    return pose(query, query, query)
+
+
+@pytest.fixture
+def heard() -> Iterator[list[str | None]]:
+    found: list[str | None] = []
+
+    def listener(read: tap.Read, child: str | None) -> None:
+        found.append(child)
+
+    tap.listeners.append(listener)
+    yield found
+    tap.listeners.remove(listener)
+
+
+def test_who_listens_hears(heard: list[str | None]) -> None:
+    tap.tell(problem)
+    tap.tell(problem, child="self_attn")
+    assert heard == [None, "self_attn"]
+
+
+def test_what_runs_inside_is_not_told(heard: list[str | None]) -> None:
+    with tap.inside():
+        with tap.inside():
+            tap.tell(problem)
+        assert tap.is_inside()
+        tap.tell(problem)
+    assert not tap.is_inside()
+    assert heard == []
+
+
+def test_an_error_ends_it(heard: list[str | None]) -> None:
+    with pytest.raises(RuntimeError, match="mine"), tap.inside():
+        raise RuntimeError("mine")
+    tap.tell(problem)
+    assert heard == [None]

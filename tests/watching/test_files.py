@@ -1,0 +1,509 @@
+"""Files: what goes in comes out, and what is not as it should be is refused."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import AttentionMatrix
+from clearhead.watching import files
+from tests.matrix.test_matrix import PROBLEMS
+from tests.memory import LargestTensor, held_bytes
+
+
+def matrix(**options: Any) -> AttentionMatrix:
+    torch.manual_seed(0)
+    return AttentionMatrix(torch.randn(2, 4, 5, 3), torch.randn(2, 2, 7, 3), **options)
+
+
+def header(path: Path) -> dict[str, Any]:
+    with safe_open(path, framework="pt") as file:
+        return json.loads(file.metadata()[files.KEY])
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The file with another header."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    content = header(path)
+    change(content)
+    save_file(tensors, path, metadata={files.KEY: json.dumps(content)})
+    return path
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_matrix_comes_back(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weights = PROBLEMS[name]()
+    again = files.read(files.write(tmp_path / "a.clearhead", weights))
+    assert repr(again) == repr(weights)
+    assert again.dense().equal(weights.dense())
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ch.full(),
+        ch.prefix([1, 3]),
+        ch.prefix(2) | ch.causal(),
+        ~ch.sliding_window(left=1),
+        ch.padding([3, 7], side="left") & ch.causal(offset=2),
+        ch.documents([[0, 0, 1, 1, 1, 2, 2], [3, 3, 3, 3, 0, 0, 0]]),
+        ch.padding(torch.tensor([True, False, True, True, True, True, False])),
+    ],
+    ids=lambda mask: mask.describe(),
+)
+def test_masks_come_back(mask: ch.Mask, tmp_path: Path) -> None:
+    again = files.read(files.write(tmp_path / "a.clearhead", matrix(mask=mask)))
+    assert again.dense().equal(matrix(mask=mask).dense())
+    assert (again.problem.mask is None) == (matrix(mask=mask).problem.mask is None)
+
+
+@pytest.mark.parametrize("dims", [2, 3, 4])
+def test_fewer_dimensions_come_back(dims: int, tmp_path: Path) -> None:
+    given = torch.randn(2, *(1, 2, 5, 3)[4 - dims :])
+    weights = AttentionMatrix(given[0], given[1])
+    again = files.read(files.write(tmp_path / "a.clearhead", weights))
+    assert again.shape == weights.shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_dtypes_come_back(dtype: torch.dtype, tmp_path: Path) -> None:
+    weights = AttentionMatrix(*torch.randn(2, 5, 3).to(dtype))
+    again = files.read(files.write(tmp_path / "a.clearhead", weights))
+    assert again.problem.query.dtype == dtype
+    assert again.problem.query.equal(weights.problem.query)
+
+
+def test_a_summary_comes_back(tmp_path: Path) -> None:
+    weights = matrix(mask=ch.causal())
+    value = torch.randn(2, 2, 7, 6)
+    segments = torch.tensor([0, 0, 1, 1, 1, 2, -1])
+    summary = weights.summary(value=value, top_k=2, pool=(2, 3), segments=segments)
+    again = files.read(files.write(tmp_path / "a.clearhead", summary))
+    assert repr(again) == repr(summary)
+    for name in vars(summary):
+        ours, theirs = getattr(again, name), getattr(summary, name)
+        if isinstance(theirs, Tensor):
+            assert ours.equal(theirs), name
+    assert summary.top_k is not None
+    assert again.top_k.weights.equal(summary.top_k.weights)
+    assert again.top_k.keys.equal(summary.top_k.keys)
+
+
+def test_plain_values_come_back(tmp_path: Path) -> None:
+    given = {"a": [1, 2.5, None, True, "x"], "b": torch.arange(3)}
+    again = files.read(files.write(tmp_path / "a.clearhead", given))
+    assert again["a"] == given["a"]
+    assert again["b"].equal(torch.arange(3))
+
+
+def test_what_begins_at_the_same_place_is_written_once(tmp_path: Path) -> None:
+    """The keys of a cache that grows are one tensor, and every call sees its beginning."""
+    cache, query = torch.randn(1, 2, 500, 8), torch.randn(1, 2, 1, 8)
+    calls = [AttentionMatrix(query, cache[:, :, :n]) for n in range(1, 501)]
+    path = files.write(tmp_path / "a.clearhead", calls)
+    assert path.stat().st_size < 2 * held_bytes(cache) + 200 * len(calls)
+    again = files.read(path)
+    assert [each.shape[-1] for each in again] == list(range(1, 501))
+    assert again[300].dense().equal(calls[300].dense())
+
+
+def test_two_parts_of_one_tensor_that_overlap(tmp_path: Path) -> None:
+    tensor = torch.randn(6, 5)
+    given = [tensor[:2], tensor[:, :3], tensor[3:], tensor]
+    again = files.read(files.write(tmp_path / "a.clearhead", given))
+    assert all(a.equal(b) for a, b in zip(again, given, strict=True))
+
+
+def test_a_file_that_is_there_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.clearhead"
+    files.write(path, [1])
+    files.write(path, [2])
+    assert files.read(path) == [2]
+    assert os.listdir(tmp_path) == ["a.clearhead"]
+
+
+def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    path = files.write(tmp_path / "a.clearhead", [1])
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        files.write(path, [2])
+    monkeypatch.undo()
+    assert files.read(path) == [1]
+    assert os.listdir(tmp_path) == ["a.clearhead"]
+
+
+def test_who_may_read_it_is_as_for_any_file(tmp_path: Path) -> None:
+    path = files.write(tmp_path / "a.clearhead", [1])
+    (tmp_path / "plain").touch()
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def refused(path: Path, code: str) -> str:
+    with pytest.raises(ch.FileError) as raised:
+        files.read(path)
+    assert raised.value.code == code
+    assert str(path) in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.99])
+def test_a_file_cut_short(share: float, tmp_path: Path) -> None:
+    path = files.write(tmp_path / "a.clearhead", matrix())
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    assert "could not be read as a file of safetensors" in refused(path, "file.unreadable")
+
+
+def test_no_file(tmp_path: Path) -> None:
+    assert "No such file" in refused(tmp_path / "none.clearhead", "file.unreadable")
+
+
+def test_a_file_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"weight": torch.zeros(2)}, path)
+    assert "was not written by clearhead" in refused(path, "file.foreign")
+
+
+@pytest.mark.parametrize("version", [0, 3, "1", True, None])
+def test_another_version(version: object, tmp_path: Path) -> None:
+    path = rewritten(
+        files.write(tmp_path / "a.clearhead", matrix()), lambda head: head.update(version=version)
+    )
+    text = refused(path, "file.version")
+    assert (
+        f"must be of version 1 or 2, which this clearhead reads; it is of version {version!r}"
+        in text
+    )
+
+
+def change(**fields: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda head: head["content"].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (change(**{"is": "pickle"}), "there is no kind 'pickle'; known are alibi, "),
+        (change(more=1), "a matrix has the fields query, key, mask, bias, scale, softcap, sinks;"),
+        (lambda head: head["content"].pop("sinks"), "the file gives query, key, mask, bias, scale"),
+        (lambda head: head.update(content={"call": "x"}), "the header holds something unknown"),
+        (lambda head: head.pop("content"), "the header holds version."),
+        (lambda head: head.update(more=1), "the header holds version, content, more."),
+        (change(query={"tensor": "9", "shape": [1]}), "a tensor '9' that is not there"),
+        (change(query={"tensor": "0", "shape": [2, 4, 6, 3]}), "at least the shape [2, 4, 6, 3]"),
+        (change(query={"tensor": "0", "shape": [2, 4]}), "it has [2, 4, 5, 3]"),
+        (change(query={"tensor": "0", "shape": [2, 4, -1, 3]}), "at least the shape"),
+        (change(query={"tensor": "0", "shape": [2, 4, 5, 2]}), "a matrix of the file cannot be: "),
+        (change(scale="big"), "a matrix of the file cannot be: [scale.type]"),
+        (change(query=None), "a matrix of the file cannot be"),
+        (change(mask=3), "a matrix of the file cannot be: [mask.type]"),
+    ],
+)
+def test_a_header_that_says_something_else(
+    edit: Callable[[dict[str, Any]], Any], text: str, tmp_path: Path
+) -> None:
+    path = rewritten(files.write(tmp_path / "a.clearhead", matrix()), edit)
+    assert text in refused(path, "file.content")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("max", "max must have shape [2, 4, 5]"),
+        ("received", "received must have shape"),
+        ("pooled", "pooled must have shape [2, 4, "),
+        ("context", "context must have shape [2, 4, 5, "),
+    ],
+)
+def test_a_summary_of_wrong_sizes(name: str, text: str, tmp_path: Path) -> None:
+    summary = matrix().summary(value=torch.randn(2, 2, 7, 6), pool=(2, 2))
+
+    def shorten(head: dict[str, Any]) -> None:
+        shape = head["content"][name]["shape"]
+        shape[0] -= 1
+
+    path = rewritten(files.write(tmp_path / "a.clearhead", summary), shorten)
+    assert text in refused(path, "file.content")
+
+
+def test_keys_beyond_the_matrix(tmp_path: Path) -> None:
+    summary = matrix().summary(top_k=2)
+    assert summary.top_k is not None
+    summary.top_k.keys[0, 0, 0, 0] = 7
+    path = files.write(tmp_path / "a.clearhead", summary)
+    assert "top_k.keys must be from -1 on and below kv_len=7" in refused(path, "file.content")
+
+
+@pytest.mark.parametrize(
+    ("mask", "text"),
+    [
+        (
+            {"is": "causal", "offset": 3},
+            "offset of a causal must be PerRow or None; the file gives int",
+        ),
+        ({"is": "full", "x": 1}, "a full has the fields none; the file gives x."),
+        (
+            {"is": "sliding_window", "offset": None, "left": True, "right": 0},
+            "left of a sliding_window must be int or None; the file gives bool.",
+        ),
+        (
+            {"is": "padded_to", "lengths": None, "side": "up", "longest": 3},
+            "lengths of a padded_to must be PerRow; the file gives NoneType.",
+        ),
+        ({"is": "dense", "tensor": {"tensor": "0", "shape": [2, 4, 5, 3]}}, "a matrix of the file"),
+        ({"is": "not", "mask": {"is": "and", "left": 1, "right": 2}}, "left of a and must be Mask"),
+        (
+            {
+                "is": "causal",
+                "offset": {"is": "per_row", "value": 10**30, "name": "offset", "follows": False},
+            },
+            "a matrix of the file cannot be: ",
+        ),
+    ],
+)
+def test_a_mask_of_other_fields(mask: dict[str, Any], text: str, tmp_path: Path) -> None:
+    path = rewritten(files.write(tmp_path / "a.clearhead", matrix()), change(mask=mask))
+    assert text in refused(path, "file.content")
+
+
+def test_a_side_that_is_none(tmp_path: Path) -> None:
+    def turn(head: dict[str, Any]) -> None:
+        head["content"]["mask"]["side"] = "up"
+
+    path = files.write(tmp_path / "a.clearhead", matrix(mask=ch.padding([3, 7])))
+    assert "side of a padded_to must be 'right' or 'left'; the file gives str." in refused(
+        rewritten(path, turn), "file.content"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "text"),
+    [
+        ("entropy", torch.int64, "entropy must be of a floating dtype; it is of torch.int64."),
+        ("real", torch.float32, "real must be of torch.bool; it is of torch.float32."),
+    ],
+)
+def test_a_summary_of_other_numbers(
+    name: str, dtype: torch.dtype, text: str, tmp_path: Path
+) -> None:
+    summary = replace(matrix().summary(), real=torch.ones(2, 5, dtype=torch.bool))
+    summary = replace(summary, **{name: getattr(summary, name).to(dtype)})
+    assert text in refused(files.write(tmp_path / "a.clearhead", summary), "file.content")
+
+
+def test_a_header_nested_too_deeply(tmp_path: Path) -> None:
+    for depth in (900, 20_000):  # JSON that can be read, and JSON that cannot
+        nested = '{"list":[' * depth + "1" + "]}" * depth
+        path = tmp_path / "a.clearhead"
+        header = f'{{"version":1,"content":{nested}}}'
+        save_file({"a": torch.zeros(1)}, path, metadata={files.KEY: header})
+        refused(path, "file.content")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "it is no file" in refused(tmp_path / "pipe", "file.unreadable")
+    assert "it is no file" in refused(tmp_path, "file.unreadable")
+
+
+def test_a_file_cut_at_every_boundary(tmp_path: Path) -> None:
+    """Behind the length of the header, in it, behind it, and before and behind each tensor."""
+    path = files.write(tmp_path / "a.clearhead", matrix(mask=ch.padding([3, 7])))
+    whole = path.read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")
+    offsets = [
+        start + place
+        for name, each in json.loads(whole[8:start]).items()
+        if name != "__metadata__"
+        for place in each["data_offsets"]
+    ]
+    assert max(offsets) == len(whole)
+    cuts = {near for end in (0, 8, start, *offsets) for near in (end - 1, end, end + 1)}
+    for cut in sorted(each for each in cuts if 0 <= each < len(whole)):
+        path.write_bytes(whole[:cut])
+        refused(path, "file.unreadable")
+    path.write_bytes(whole + b"more")
+    refused(path, "file.unreadable")
+
+
+def test_sizes_that_are_only_claimed_take_no_memory(tmp_path: Path) -> None:
+    path = files.write(tmp_path / "a.clearhead", matrix())
+    whole = path.read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")
+    known = json.loads(whole[8:start])
+    with LargestTensor() as seen:
+        for length in (1 << 30, 1 << 62, (1 << 64) - 1):
+            path.write_bytes(length.to_bytes(8, "little") + whole[8:])
+            refused(path, "file.unreadable")
+        for size in (1 << 40, 1 << 62, 10**30):
+            for claim in ({"shape": [size]}, {"data_offsets": [0, size]}):
+                head = json.dumps(known | {"0": known["0"] | claim}).encode()
+                path.write_bytes(len(head).to_bytes(8, "little") + head + whole[start:])
+                refused(path, "file.unreadable")
+        files.write(path, matrix())
+        claimed = {"tensor": "0", "shape": [2, 4, 1 << 40, 3]}
+        refused(rewritten(path, change(query=claimed)), "file.content")
+    assert seen.largest <= 8 * len(whole)
+
+
+FOREIGN: list[Any] = [
+    None, True, -1, 0, 1, 7, 10**18, 10**400, 0.5, float("nan"), float("inf"), "", "matrix", "0",
+    [], {}, {"list": []}, {"list": 3}, {"map": [1]}, {"map": [[1]]}, {"map": [["a", 1]]},
+    {"is": "full"}, {"is": []}, {"is": "causal", "offset": None}, {"tensor": [], "shape": []},
+    {"tensor": "0", "shape": {}}, {"tensor": "1", "shape": [1, 1, 1, 1]},
+]  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to everything that a header is made of."""
+    if path:
+        yield path
+    if not isinstance(value, dict | list):
+        return
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from places(each, (*path, key))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A file of each kind, with most kinds of masks."""
+    masks = [
+        ch.causal() & ch.padding([3, 5]),
+        ch.sliding_window(left=2),
+        ch.documents([0, 0, 1, 1, 1]) | ~ch.prefix(2),
+        ch.dense(torch.rand(2, 2, 5, 5) < 0.5),
+        ch.padding(torch.rand(5) < 0.7),
+    ]
+    layers = [ch.MultiHeadAttention(8, num_heads=2, num_kv_heads=1, mask=mask) for mask in masks]
+    model, folder = torch.nn.Sequential(*layers), tmp_path_factory.mktemp("runs")
+    found = {}
+    for keep in ("matrix", "summary"):
+        with ch.watch(model, keep=keep) as seen:
+            model(torch.randn(2, 5, 8))
+        found[keep] = seen.save(folder / keep, tokens=list("abcde"))
+    return found
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    keep=st.sampled_from(["matrix", "summary"]),
+    edits=st.lists(
+        st.tuples(st.integers(0, 9999), st.sampled_from([*FOREIGN, ...])), min_size=1, max_size=3
+    ),
+    tensors=st.dictionaries(
+        st.integers(0, 30),
+        st.sampled_from(["double", "long", "bool", "half", "flatten", "neg"]),
+        max_size=2,
+    ),
+)
+def test_whatever_a_file_says_the_error_is_of_the_tree(
+    runs: dict[str, Path], keep: str, edits: list[tuple[int, Any]], tensors: dict[int, str]
+) -> None:
+    """`...` takes a part away. What is still a file is fit to be looked at."""
+    path = runs[keep]
+    with safe_open(path, framework="pt") as file:
+        numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    head = header(path)
+    for place, value in edits:
+        known = list(places(head))
+        if not known:
+            break
+        *way, last = known[place % len(known)]
+        inside = head
+        for step in way:
+            inside = inside[step]
+        if value is ...:
+            del inside[last]
+        else:
+            inside[last] = deepcopy(value)
+    for place, change in tensors.items():
+        name = sorted(numbers)[place % len(numbers)]
+        if not (change == "neg" and numbers[name].dtype == torch.bool):
+            numbers[name] = getattr(numbers[name], change)()
+    changed = path.with_suffix(".changed")
+    save_file(numbers, changed, metadata={files.KEY: json.dumps(head)})
+    try:
+        seen = ch.load(changed)
+    except ch.FileError:
+        return
+    assert repr(seen)
+    for layer in seen:
+        for call in seen.calls(layer):
+            if isinstance(call, AttentionMatrix):
+                call.summary()
+
+
+def test_a_header_that_is_no_json(tmp_path: Path) -> None:
+    path = tmp_path / "a.clearhead"
+    save_file({"a": torch.zeros(1)}, path, metadata={files.KEY: "{"})
+    assert "the header of" in refused(path, "file.content")
+
+
+def test_something_else_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ch.UnsupportedError, match=r"got Linear\.") as raised:
+        files.write(tmp_path / "a.clearhead", torch.nn.Linear(1, 1))
+    assert raised.value.code == "file.kind"
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
+    with pytest.raises(ch.FileError, match="could not be written: No such file") as raised:
+        files.write(tmp_path / "none" / "a.clearhead", [1])
+    assert raised.value.code == "file.unwritable"
+
+
+def test_without_safetensors(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['safetensors'] = None; import clearhead\n"
+        "from clearhead.watching import files\n"
+        f"files.write({str(tmp_path / 'a.clearhead')!r}, [1])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "a file of what was seen needs safetensors, which is not installed." in run.stderr
+    assert "pip install 'clearhead[files]'" in run.stderr
+
+
+def test_a_place_is_looked_at_before_the_work(tmp_path: Path) -> None:
+    files.check_writable(tmp_path / "new.html")
+    assert list(tmp_path.iterdir()) == []
+    for place, reason in (
+        (tmp_path, "Is a directory"),
+        (tmp_path / "nowhere" / "a.html", "No such file or directory"),
+    ):
+        with pytest.raises(ch.FileError) as caught:
+            files.check_writable(place)
+        assert str(caught.value) == f"[file.unwritable] {place} could not be written: {reason}"
+
+
+def test_what_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    place = tmp_path / "a.txt"
+    place.write_text("old")
+
+    def fail() -> None:
+        with files.replacing(place) as (name, _):
+            Path(name).write_text("new")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert place.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [place]

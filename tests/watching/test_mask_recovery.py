@@ -1,0 +1,105 @@
+"""Tensors that say what a description says, and those that do not."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import clearhead as ch
+from clearhead.masks.full import Full
+from clearhead.watching.mask_recovery import hides_only, read_mask
+
+VALID = torch.tensor([[True, True, True, False, False], [False, False, True, True, True]])
+PAST = torch.ones(5, 5, dtype=torch.bool).tril()
+
+READ: dict[str, tuple[Tensor, str]] = {
+    "full": (torch.ones(3, 5, dtype=torch.bool), "full()"),
+    "full per sample": (torch.ones(2, 3, 5, 7, dtype=torch.bool), "full()"),
+    "causal": (PAST, "causal()"),
+    "causal in three dimensions": (PAST[None], "causal()"),
+    "causal, expanded": (PAST.expand(2, 3, 5, 5), "causal()"),
+    "causal, written out": (PAST.repeat(2, 3, 1, 1), "causal()"),
+    "causal behind a cache": (torch.ones(3, 7, dtype=torch.bool).tril(4), "causal()"),
+    "padding": (VALID[:, None, None], "padding(<valid 2 × 5>)"),
+    "padding of every query": (VALID[:, None, None].repeat(1, 3, 7, 1), "padding(<valid 2 × 5>)"),
+    "padding alike": (VALID[:1, None, None].repeat(3, 1, 1, 1), "padding(<valid 5>)"),
+    "both": (PAST & VALID[:, None, None], "causal() & padding(<valid 2 × 5>)"),
+    "both alike": (PAST & VALID[1], "causal() & padding(<valid 5>)"),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_is_read(name: str) -> None:
+    tensor, described = READ[name]
+    mask = read_mask(tensor)
+    assert mask is not None
+    assert mask.describe() == described
+    drawn = mask.to_dense(*tensor.shape[-2:])
+    assert torch.equal(drawn.expand(tensor.shape), tensor)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.eye(3, dtype=torch.bool),
+        torch.ones(3, 5, dtype=torch.bool).tril(),  # from the first key on
+        torch.ones(5, 5, dtype=torch.bool).tril(1),
+        torch.stack([PAST, PAST.mT]),
+        torch.stack([PAST, ~PAST])[None],
+        VALID[:, None],  # samples or heads
+        torch.ones(0, 5, dtype=torch.bool),
+        torch.ones(2, 1, 5, 0, dtype=torch.bool),
+        torch.ones(5, 5, dtype=torch.bool, device="meta"),
+    ],
+    ids=str,
+)
+def test_what_stays_a_tensor(tensor: Tensor) -> None:
+    assert read_mask(tensor) is None
+
+
+def test_what_is_read_is_a_copy() -> None:
+    tensor = VALID[:, None, None].clone()
+    mask = read_mask(tensor)
+    tensor.fill_(True)
+    assert mask is not None
+    assert torch.equal(mask.to_dense(1, 5)[:, 0, 0], VALID)
+
+
+@given(st.data())
+def test_no_reading_says_something_else(data: st.DataObject) -> None:
+    """Whatever is read draws the tensor that it was read from."""
+    batch, query_len, kv_len = (data.draw(st.integers(1, 3)) for _ in range(3))
+    count = batch * query_len * kv_len
+    bits = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    tensor = torch.tensor(bits).view(batch, 1, query_len, kv_len)
+    mask = read_mask(tensor)
+    if mask is not None:
+        assert torch.equal(mask.to_dense(query_len, kv_len).expand(tensor.shape), tensor)
+
+
+@given(st.data())
+def test_every_description_is_read_back(data: st.DataObject) -> None:
+    batch, query_len, kv_len = (data.draw(st.integers(1, 5)) for _ in range(3))
+    bits = data.draw(st.lists(st.booleans(), min_size=batch * kv_len, max_size=batch * kv_len))
+    mask: ch.Mask = ch.padding(torch.tensor(bits).view(batch, kv_len))
+    if data.draw(st.booleans()):
+        mask = ch.causal() & mask
+    tensor = mask.to_dense(query_len, kv_len).view(batch, 1, query_len, kv_len)
+    read = read_mask(tensor)
+    assert read is not None
+    assert torch.equal(read.to_dense(query_len, kv_len).expand(tensor.shape), tensor)
+
+
+def test_full_is_no_mask() -> None:
+    assert isinstance(read_mask(torch.ones(1, 1, dtype=torch.bool)), Full)
+
+
+def test_what_only_hides() -> None:
+    hiding = torch.zeros(3, 3).masked_fill(PAST[:3, :3], -torch.inf)
+    assert hides_only(hiding)
+    for other in (1.0, torch.inf, torch.nan, torch.finfo(torch.float32).min):
+        changed = hiding.clone()
+        changed[2, 1] = other
+        assert not hides_only(changed)
+    assert not hides_only(hiding.to("meta"))

@@ -1,0 +1,304 @@
+"""What is kept of a call: no more than it takes, and nothing that changes afterwards."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import clearhead as ch
+from clearhead.attention.problem import Problem, pose
+from clearhead.errors import WatchError
+from clearhead.masks.dense import Dense
+from clearhead.watching.recording import (
+    Copies,
+    Keys,
+    Matrices,
+    Summaries,
+    key_heads,
+    of_heads,
+    summarised,
+)
+from tests.watching.hooks.recording import weights_of
+
+PAST = torch.ones(5, 5, dtype=torch.bool).tril()
+
+
+def problem(
+    *, batch: int = 2, heads: int = 3, kv_heads: int | None = None, lengths: tuple[int, int] = (5, 5),
+    **options: Any,
+) -> Problem:  # fmt: skip
+    query = torch.randn(batch, heads, lengths[0], 7)
+    key = torch.randn(batch, kv_heads or heads, lengths[1], 7)
+    return pose(query, key, key, **options)
+
+
+def held(masked: Problem) -> Tensor:
+    assert isinstance(masked.mask, Dense)
+    return masked.mask.tensor
+
+
+def test_a_copy_stays_as_it_was() -> None:
+    visible = torch.eye(5, dtype=torch.bool)[None, None]
+    bias, sinks, slopes = torch.randn(1, 3, 5, 5), torch.randn(3), torch.rand(3)
+    mask = ~(ch.dense(visible) & ch.sliding_window(left=1)) | ch.dense(visible)
+    for given_bias in (bias, ch.alibi(slopes=slopes)):
+        asked = problem(mask=mask, bias=given_bias, sinks=sinks)
+        expected = weights_of(asked)
+        copied = Copies().of(asked)
+        tensors = (visible, bias, sinks, slopes)
+        before = [each.clone() for each in tensors]
+        for each in tensors:
+            each.zero_()
+        assert torch.equal(weights_of(copied), expected)
+        for each, was in zip(tensors, before, strict=True):
+            each.copy_(was)
+
+
+def test_nothing_kept_hangs_on_a_graph() -> None:
+    bias = torch.randn(5, 5, requires_grad=True)
+    sinks = torch.randn(3, requires_grad=True)
+    copied = Copies().of(problem(bias=bias, sinks=sinks))
+    assert copied.bias is not None
+    assert copied.sinks is not None
+    assert not copied.bias.requires_grad
+    assert not copied.sinks.requires_grad
+
+
+def test_equal_masks_share_a_copy() -> None:
+    copies = Copies()
+    one, other = torch.eye(5, dtype=torch.bool), torch.eye(5, dtype=torch.bool).flip(0)
+    kept = [held(copies.of(problem(mask=each.clone()))) for each in (one, other, one, other)]
+    assert kept[0].data_ptr() == kept[2].data_ptr() != kept[1].data_ptr() == kept[3].data_ptr()
+    copies.clear()
+    assert held(copies.of(problem(mask=one))).data_ptr() != kept[0].data_ptr()
+
+
+def test_equal_biases_share_a_copy() -> None:
+    copies = Copies()
+    bias = torch.randn(5, 5)
+    kept: list[Any] = [copies.of(problem(bias=each)).bias for each in (bias, bias.clone())]
+    assert kept[0].tensor.data_ptr() == kept[1].tensor.data_ptr() != bias.data_ptr()
+    wide: Any = copies.of(problem(bias=bias.expand(2, 3, 5, 5))).bias
+    assert wide.tensor.shape == (1, 1, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "described"),
+    [
+        ({"mask": PAST}, "causal()"),
+        ({"bias": torch.zeros(5, 5).masked_fill(~PAST, -torch.inf)}, "causal()"),
+        ({"mask": PAST, "bias": torch.zeros(5, 5)}, "causal()"),
+        ({"mask": ch.dense(PAST) & ch.dense(PAST[4:])}, "causal()"),
+        ({"mask": ch.dense(PAST[4:]) & ch.dense(PAST[4:])}, None),
+        ({"mask": PAST[4:]}, None),
+        ({"mask": ch.padding([3, 5])}, "padding([3, 5])"),
+    ],
+)
+def test_a_tensor_becomes_what_it_says(options: dict[str, Any], described: str | None) -> None:
+    asked = problem(**options)
+    copied = Copies().of(asked)
+    assert copied.bias is None
+    assert (None if copied.mask is None else copied.mask.describe()) == described
+    assert torch.equal(weights_of(copied), weights_of(asked))
+
+
+GROUPED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "mask per head": {"mask": torch.rand(1, 6, 5, 5, generator=torch.Generator().manual_seed(2)) > 0.3},
+    "mask": {"mask": ch.causal()},
+    "bias per head": {"bias": torch.linspace(-2, 2, 150).view(1, 6, 5, 5)},
+    "bias": {"bias": torch.linspace(-2, 2, 25).view(5, 5)},
+    "alibi": {"bias": ch.alibi(6)},
+    "sinks": {"sinks": torch.linspace(-2, 2, 6)},
+    "the rest": {"softcap": 2.0, "scale": 0.7},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("heads", [[0], [5, 0], [0, 1, 2], [1, 4], [0, 1, 3], [5, 4, 3, 2, 1, 0]])
+@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("kv_heads", [6, 2, 1])
+def test_some_heads(name: str, kv_heads: int, heads: list[int]) -> None:
+    asked = problem(heads=6, kv_heads=kv_heads, **GROUPED[name])
+    some = of_heads(asked, heads, "attention")
+    assert some.key.shape[1] <= len(heads)
+    torch.testing.assert_close(weights_of(some), weights_of(asked)[:, heads])
+
+
+def test_a_head_that_is_not_there() -> None:
+    text = r"^\[watch.heads\] heads=\[1, 3\] were asked for; attention has num_heads=3.$"
+    with pytest.raises(WatchError, match=text):
+        of_heads(problem(), [1, 3], "attention")
+
+
+def test_key_heads_are_kept_once() -> None:
+    assert key_heads([0, 1, 2, 3], 4, 2, "") == [0, 1]
+    assert key_heads([3, 0], 4, 2, "") == [1, 0]
+    assert key_heads([0, 2, 1, 3], 4, 2, "") == [0, 1, 0, 1]
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=8, unique=True))
+def test_some_heads_have_the_keys_that_they_had(heads: list[int]) -> None:
+    used = key_heads(heads, 8, 2, "")
+    assert len(heads) % len(used) == 0
+    group = len(heads) // len(used)
+    assert [used[place // group] for place in range(len(heads))] == [head // 4 for head in heads]
+
+
+def test_keys_that_grow_are_one_tensor() -> None:
+    every = torch.randn(2, 3, 101, 5)
+    keys = Keys(every[:, :, :7])
+    parts = []
+    for count in range(8, 102):
+        assert keys.grow(every[:, :, :count])
+        parts.append(keys.first(count - 1))
+    keys.trim()
+    assert torch.equal(keys.first(101), every)
+    assert keys.first(101).untyped_storage().nbytes() == every.nbytes
+    for count, part in enumerate(parts, start=7):
+        assert torch.equal(part, every[:, :, :count])
+
+
+def test_other_keys_do_not_grow() -> None:
+    every = torch.randn(2, 3, 11, 5)
+    keys = Keys(every[:, :, :7])
+    changed = every.clone()
+    changed[1, 2, 6, 4] += 1
+    for other in (changed, every[:, :, :6], every.double(), every.flip(2), every.to("meta")):
+        assert not keys.grow(other)
+    assert keys.length == 7
+    assert torch.equal(keys.first(7), every[:, :, :7])
+
+
+def chain(
+    lengths: list[int], *, valid: Tensor | None = None, **options: Any
+) -> tuple[Matrices, Tensor, Tensor]:
+    """Calls that go on from one another, and query and key of all of them."""
+    total = sum(lengths)
+    query, key = torch.randn(2, 4, total, 5), torch.randn(2, 2, total, 5)
+    calls, at = Matrices(), 0
+    for count in lengths:
+        at += count
+        mask = None if count == 1 else ch.causal()
+        if valid is not None:
+            real = ch.padding(valid[:, :at])
+            mask = real if mask is None else mask & real
+        asked = pose(
+            query[:, :, at - count : at], key[:, :, :at], key[:, :, :at], mask=mask, **options
+        )
+        calls.add(asked)
+    calls.close()
+    return calls, query, key
+
+
+def bytes_of(calls: Matrices) -> int:
+    tensors = [t for matrix in calls.all() for t in (matrix.problem.query, matrix.problem.key)]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("lengths", [[7, 1, 1, 1], [3, 5, 2], [1, 1, 1], [0, 3]])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_growing_sequence_is_one_matrix(lengths: list[int], padded: bool) -> None:
+    total = sum(lengths)
+    valid = torch.ones(2, total, dtype=torch.bool)
+    valid[1, :1] = False
+    calls, query, key = chain(lengths, valid=valid if padded else None, softcap=3.0)
+    mask = ch.causal() & ch.padding(valid) if padded else ch.causal()
+    expected = ch.AttentionMatrix(query, key, mask=mask, softcap=3.0).dense()
+    whole = calls.whole()
+    assert whole is not None
+    assert whole is calls.whole()
+    torch.testing.assert_close(whole.dense(), expected)
+    at = 0
+    for matrix, count in zip(calls.all(), lengths, strict=True):
+        rows = expected[:, :, at : at + count, : at + count]
+        torch.testing.assert_close(matrix.dense(), rows)
+        at += count
+    assert bytes_of(calls) == query.nbytes + key.nbytes
+    if padded:  # a row that sees nothing
+        assert whole[1, :, 0].sum() == 0
+
+
+def test_more_calls_make_a_longer_matrix() -> None:
+    calls, query, key = chain([3, 1])
+    assert calls.whole() is not None
+    longer = torch.cat([key, key], dim=2)
+    calls.add(pose(query, longer, longer, mask=ch.causal()))
+    whole = calls.whole()
+    assert whole is not None
+    assert whole.shape == (2, 4, 8, 8)
+
+
+def test_what_is_no_growing_sequence() -> None:
+    query, key = torch.randn(1, 2, 5, 3), torch.randn(1, 2, 5, 3)
+
+    def calls(*asked: Problem) -> Matrices:
+        found = Matrices()
+        for each in asked:
+            found.add(each)
+        return found
+
+    def part(start: int, stop: int, of: Tensor = key, **options: Any) -> Problem:
+        mask = options.pop("mask", ch.causal())
+        keys = of[:, :, :stop]
+        return pose(query[:, :, start:stop], keys, keys, mask=mask, **options)
+
+    assert calls(part(0, 3), part(3, 5)).whole() is not None
+    hidden = ch.padding(torch.tensor([True, False, True, True, True]))
+    refused = [
+        calls(part(0, 3), part(0, 3)),
+        calls(part(0, 3), part(4, 5)),
+        calls(part(0, 3), part(3, 5, of=key + 1)),
+        calls(part(3, 5), part(0, 3)),
+        calls(part(0, 3, mask=None), part(3, 5)),
+        calls(part(0, 3), part(3, 5, mask=None)),
+        calls(part(0, 3), part(3, 5, mask=ch.causal(offset=0))),
+        calls(part(0, 3), part(3, 5, mask=ch.causal() & hidden)),
+        calls(part(0, 3), part(3, 5, mask=ch.sliding_window(left=1, right=0))),
+        calls(part(0, 3), part(3, 5, scale=0.3)),
+        calls(part(0, 3), part(3, 5, softcap=3.0)),
+        calls(part(0, 3), part(3, 5, sinks=torch.zeros(2))),
+        calls(part(0, 3, sinks=torch.ones(2)), part(3, 5, sinks=torch.zeros(2))),
+        calls(part(0, 3), part(3, 5, bias=torch.ones(2, 5))),
+    ]
+    assert [each.whole() for each in refused] == [None] * len(refused)
+    sunk = calls(part(0, 3, sinks=torch.ones(2)), part(3, 5, sinks=torch.ones(2)))
+    assert sunk.whole() is not None
+
+
+def test_a_summary_counts_no_padding() -> None:
+    valid = torch.tensor([[True, True, True, False, False], [False, False, True, True, True]])
+    asked = problem(mask=ch.causal() & ch.padding(valid))
+    summary = summarised(asked, None)
+    expected = ch.roles(ch.AttentionMatrix(asked.query, asked.key, mask=asked.mask), queries=valid)
+    assert summary.roles is not None
+    torch.testing.assert_close(summary.roles.previous, expected.previous)
+    torch.testing.assert_close(summary.roles.uniform, expected.uniform)
+    everybody = ch.roles(ch.AttentionMatrix(asked.query, asked.key, mask=asked.mask))
+    assert ((everybody.uniform - expected.uniform).abs() > 0.01).any()
+
+
+@pytest.mark.parametrize("lengths", [(1, 1), (3, 7), (5, 101), (67, 67), (0, 5)])
+def test_a_summary_of_every_size(lengths: tuple[int, int]) -> None:
+    summary = summarised(problem(lengths=lengths, mask=ch.causal()), None)
+    assert (summary.query_len, summary.kv_len) == lengths
+    if min(lengths) == 0:
+        assert summary.top_k is None
+        assert summary.pooled is None
+        return
+    assert summary.top_k is not None
+    assert summary.pooled is not None
+    assert summary.top_k.keys.shape[-1] == min(8, lengths[1])
+    assert summary.pooled.shape[-2:] == (min(64, lengths[0]), min(64, lengths[1]))
+
+
+def test_several_summaries_are_not_one() -> None:
+    calls = Summaries()
+    calls.add(summarised(problem(), None))
+    assert calls.whole() is calls.all()[0]
+    calls.add(summarised(problem(), None))
+    assert calls.whole() is None
+    assert len(calls) == 2

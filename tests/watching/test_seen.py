@@ -1,0 +1,273 @@
+"""What was seen, as a table and as a file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.watching import files
+from clearhead.watching.watch import Keep
+
+TOKENS = torch.tensor([[5, 3, 9, 5, 3, 9, 5], [1, 1, 2, 2, 4, 4, 8]])
+
+
+class Model(nn.Module):
+    """Two layers that attend, the second one twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(10, 8)
+        self.one = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+        self.two = ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def forward(self, tokens: Tensor, mask: Any = None) -> Tensor:
+        x = self.one(self.embedding(tokens), mask=mask)
+        return self.two(self.two(x, mask=mask), mask=mask)
+
+
+def seen(keep: Keep, mask: Any = None) -> ch.Seen[Any]:
+    model = Model()
+    with ch.watch(model, keep=keep) as found:
+        model(TOKENS, mask)
+    return found
+
+
+def same(ours: object, theirs: object) -> None:
+    """That two rows hold the same numbers."""
+    assert isinstance(ours, tuple)
+    assert isinstance(theirs, tuple)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a == (pytest.approx(b, abs=1e-6) if isinstance(b, float) else b)
+
+
+def test_a_row_for_each_head_of_each_layer() -> None:
+    table = seen("matrix").table(TOKENS)
+    assert [(row.layer, row.head) for row in table] == [
+        *(("one", head) for head in range(2)),
+        *(("two", head) for head in range(4)),
+    ]
+    assert [row.queries for row in table] == [14, 14, 28, 28, 28, 28]
+
+
+def test_the_numbers_are_averages_over_all_calls() -> None:
+    found = seen("matrix")
+    calls = found.calls("two")
+    for row in found.table(TOKENS)[2:]:
+        entropy = torch.stack([call.entropy()[:, row.head] for call in calls])
+        distance = torch.stack([call.distance()[:, row.head] for call in calls])
+        scores = [ch.roles(call, TOKENS) for call in calls]
+        assert row.entropy == pytest.approx(float(entropy.mean()))
+        assert row.distance == pytest.approx(float(distance.mean()))
+        for name in ("first", "previous", "duplicate", "induction", "local", "uniform"):
+            score = torch.stack([getattr(each, name)[:, row.head] for each in scores])
+            assert getattr(row, name) == pytest.approx(float(score.mean()))
+
+
+def test_summaries_give_the_same_table() -> None:
+    matrices, summaries = seen("matrix"), seen("summary")
+    for ours, theirs in zip(summaries.table(), matrices.table(TOKENS), strict=True):
+        same(ours, theirs)
+
+
+def test_without_tokens_two_columns_are_missing() -> None:
+    table = seen("matrix").table()
+    assert all(row.duplicate is None and row.induction is None for row in table)
+    assert "induction" not in repr(table)
+    assert "uniform" in repr(table)
+
+
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_padding_does_not_count(keep: Keep) -> None:
+    """A batch with a shorter text gives what its texts give alone."""
+    padded = seen(keep, ch.padding([7, 4])).table(TOKENS if keep == "matrix" else None)
+    assert padded[0].queries == 11
+    alone = Model()
+    rows = []
+    for text in (TOKENS[:1], TOKENS[1:, :4]):
+        with ch.watch(alone) as found:
+            alone(text)
+        rows.append(found.table(text)[0])
+    assert padded[0].entropy == pytest.approx((7 * rows[0].entropy + 4 * rows[1].entropy) / 11)
+    assert padded[0].distance == pytest.approx((7 * rows[0].distance + 4 * rows[1].distance) / 11)
+
+
+def test_tokens_come_too_late_for_summaries() -> None:
+    with pytest.raises(ch.ArgumentError) as raised:
+        seen("summary").table(TOKENS)
+    assert raised.value.code == "tokens.keep"
+    assert "tokens must be given to watch(…, keep='summary', tokens=…)" in str(raised.value)
+
+
+def test_matrices_come_back(tmp_path: Path) -> None:
+    found = seen("matrix", ch.padding([7, 4]))
+    again = ch.load(found.save(tmp_path / "run.clearhead"))
+    assert repr(again) == repr(found)
+    for name in found:
+        for ours, theirs in zip(again.calls(name), found.calls(name), strict=True):
+            assert ours.dense().equal(theirs.dense())
+
+
+def test_summaries_come_back(tmp_path: Path) -> None:
+    found = seen("summary", ch.padding([7, 4]))
+    again = ch.load(found.save(tmp_path / "run.clearhead"))
+    assert repr(again) == repr(found)
+    assert again["one"].pooled.equal(found["one"].pooled)
+    assert again["one"].top_k.keys.equal(found["one"].top_k.keys)
+    assert len(again.table()) == 6
+    assert list(again.table()) == list(found.table())
+
+
+def test_a_growing_sequence_comes_back_as_one(tmp_path: Path) -> None:
+    class Step(nn.Module):
+        def forward(self, query: Tensor, key: Tensor) -> Tensor:
+            return ch.attend(query, key, key, mask=ch.causal())
+
+    model, cache = Step(), torch.randn(1, 2, 300, 4)
+    with ch.watch(model) as found:
+        model(cache[:, :, :100], cache[:, :, :100])
+        for length in range(101, 301):
+            model(cache[:, :, length - 1 : length], cache[:, :, :length])
+    path = found.save(tmp_path / "run.clearhead")
+    again = ch.load(path)
+    assert again[0].shape == (1, 2, 300, 300)
+    assert repr(again).endswith("query_len=300, kv_len=300] mask=causal(), 201 calls")
+    assert again[0].dense().equal(found[0].dense())
+    assert len(again.calls(0)) == 201
+    # Query and key once, and some words for each call.
+    assert path.stat().st_size < 2 * 2 * 300 * 4 * 4 + 600 * 201
+
+
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_tokens_come_back(keep: Keep, tmp_path: Path) -> None:
+    found = seen(keep)
+    assert found.tokens is None
+    assert found.source_tokens is None
+    words = ["to", " be", "\n", "\udc80", "<script>", "\u202e", "\x00"]
+    path = found.save(tmp_path / "run.clearhead", tokens=words)
+    again = ch.load(path)
+    assert again.tokens == tuple(words)
+    assert again.source_tokens is None
+    assert repr(again) == repr(found)
+    both = ch.load(again.save(path, source_tokens=torch.tensor([3, 1])))
+    assert (both.tokens, both.source_tokens) == (tuple(words), (3, 1))
+
+
+def test_only_a_file_with_tokens_is_of_a_later_version(tmp_path: Path) -> None:
+    """Whoever reads the first version reads what it can hold."""
+    for tokens, version in ((None, 1), (["a"], 2)):
+        path = seen("matrix").save(tmp_path / "run.clearhead", tokens=tokens)
+        with safe_open(path, framework="pt") as file:
+            head = json.loads(file.metadata()[files.KEY])
+        assert head["version"] == version
+        assert ("tokens" in json.dumps(head)) == (version == 2)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "got"),
+    [
+        ("to be", "str"),
+        (3, "int"),
+        (["a", 1], "list"),
+        ([1.5], "list"),
+        ([True], "list"),
+        (torch.zeros(2, 3, dtype=torch.int64), "shape (2, 3)"),
+        (torch.zeros(2), "shape (2,)"),
+    ],
+)
+def test_tokens_that_are_none(tokens: Any, got: str, tmp_path: Path) -> None:
+    for name in ("tokens", "source_tokens"):
+        with pytest.raises(ch.ClearheadError) as raised:
+            seen("matrix").save(tmp_path / "run.clearhead", **{name: tokens})
+        assert str(raised.value) == (
+            f"[save.tokens] {name} must be strings, or ids as whole numbers, one for each token; "
+            f"got {got}."
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_with_other_tokens_or_without_roles(tmp_path: Path) -> None:
+    path = seen("summary").save(tmp_path / "run.clearhead", tokens=["a"])
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        head = json.loads(file.metadata()[files.KEY])
+    text = json.dumps(head)
+    for old, new, words in (
+        ('{"list": ["a"]}', '{"list": ["a", 1.5]}', "tokens must be strings, or ids"),
+        ('{"list": ["a"]}', '{"is": "full"}', "tokens must be strings, or ids"),
+    ):
+        changed = text.replace(old, new)
+        assert changed != text
+        save_file(tensors, path, metadata={files.KEY: changed})
+        with pytest.raises(ch.FileError, match=words):
+            ch.load(path)
+    call = head["content"]["map"][0][1]["map"][2][1]["map"][0][1]["list"][0]
+    call["roles"] = None
+    save_file(tensors, path, metadata={files.KEY: json.dumps(head)})
+    with pytest.raises(ch.FileError, match=r"has a summary of '.*' without roles"):
+        ch.load(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"is": "full"}, "does not hold what a watch has seen."),
+        ({"map": [["seen", 3]]}, "does not hold what a watch has seen."),
+        ({"map": [["keep", "matrix"], ["calls", {"map": []}]]}, "does not hold what a watch"),
+        ({"keep": "pickle"}, "keeps 'pickle', which is not known."),
+        ({"keep": []}, "keeps [], which is not known."),
+        ({"calls": {"map": [["a", {"list": []}]]}}, "a AttentionMatrix for every call of 'a'."),
+        ({"calls": {"map": [["a", {"list": [{"is": "full"}]}]]}}, "for every call of 'a'."),
+    ],
+)
+def test_other_content_is_refused(content: dict[str, Any], text: str, tmp_path: Path) -> None:
+    if not {"is", "map"} & content.keys():
+        whole = {"model": "M", "keep": "matrix", "calls": {"map": []}} | content
+        pairs = [[k, {"list": v} if isinstance(v, list) else v] for k, v in whole.items()]
+        content = {"map": [["seen", {"map": pairs}]]}
+    path = tmp_path / "run.clearhead"
+    header = json.dumps({"version": 1, "content": content})
+    save_file({"0": torch.zeros(1)}, path, metadata={files.KEY: header})
+    with pytest.raises(ch.FileError) as raised:
+        ch.load(path)
+    assert raised.value.code == "file.content"
+    assert text in str(raised.value)
+
+
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_a_page_has_every_call_of_every_module(
+    keep: Keep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clearhead.drawing.page import heads
+
+    written = []
+    monkeypatch.setattr(heads, "write_page", lambda path, payload: written.append(payload) or path)
+    found = seen(keep)
+    path = found.to_html(tmp_path / "a.html", tokens=TOKENS, other=found, title="two", sample=1)
+    assert path == tmp_path / "a.html"
+    layers = written[0].data["layers"]
+    names = ["one", "two, call 0", "two, call 1"]
+    assert [(each["run"], each["name"]) for each in layers] == [
+        (run, name) for run in range(2) for name in names
+    ]
+    entropy = [each.entropy if keep == "summary" else each.entropy() for each in found.calls("two")]
+    rows = layers[2]["rows"]
+    true = entropy[1][1].double().mean(dim=-1).tolist()
+    assert [row["entropy"] for row in rows] == pytest.approx(true, rel=1e-6)
+    assert written[0].data["texts"] == [tuple(f"#{each}" for each in TOKENS[1].tolist())]
+
+
+def test_a_page_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ch.ArgumentTypeError) as caught:
+        seen("matrix").to_html(tmp_path / "a.html", other=3)  # pyright: ignore[reportArgumentType]
+    assert str(caught.value) == "[page.other] other must be what a watch has seen; got int."
+    assert list(tmp_path.iterdir()) == []

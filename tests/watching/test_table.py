@@ -1,0 +1,88 @@
+"""The table of heads: how it is averaged is tested where it is made, in test_seen."""
+
+import math
+import sys
+import types
+from dataclasses import replace
+
+import pytest
+import torch
+
+import clearhead as ch
+from clearhead.watching.table import HeadRow, Table, rows_of
+
+ROW = HeadRow("encoder.0", 3, 12, 1.234, 17.5, 0.25, 0.5, None, None, 0.75, 1.0, "previous")
+
+
+def summary(heads: int, dims: int = 4, **options: torch.Tensor) -> ch.Summary:
+    query = torch.randn(2, heads, 5, 3, generator=torch.Generator().manual_seed(1))
+    matrix = ch.AttentionMatrix(query[0, 0], query[0, 0]) if dims == 2 else None
+    matrix = matrix or ch.AttentionMatrix(query, query, mask=ch.causal())
+    return replace(matrix.summary(), roles=ch.roles(matrix), **options)
+
+
+def test_it_is_a_sequence_of_rows() -> None:
+    table = Table([ROW, ROW._replace(head=4)])
+    assert len(table) == 2
+    assert table[1].head == 4
+    assert isinstance(table[:1], Table)
+    assert list(table[:1]) == [ROW]
+
+
+def test_it_prints_columns_that_stand_below_their_names() -> None:
+    table = Table([ROW, ROW._replace(layer="encoder.10", head=11, role="")])
+    assert repr(table) == (
+        "layer       head  entropy  distance  first  previous  local  uniform  role\n"
+        "                     nats    tokens\n"
+        "encoder.0      3     1.23     17.50   0.25      0.50   0.75     1.00  previous\n"
+        "encoder.10    11     1.23     17.50   0.25      0.50   0.75     1.00"
+    )
+
+
+def test_an_empty_table_prints_its_columns() -> None:
+    assert repr(Table([])).startswith("layer")
+
+
+def test_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = types.ModuleType("pandas")
+    made.__dict__["DataFrame"] = lambda rows, columns: (rows, columns)
+    monkeypatch.setitem(sys.modules, "pandas", made)
+    rows, columns = Table([ROW]).to_pandas()
+    assert rows == [ROW]
+    assert columns == list(HeadRow._fields)
+
+
+def test_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ch.MissingExtraError, match=r"pip install pandas") as raised:
+        Table([ROW]).to_pandas()
+    assert raised.value.code == "extra.missing"
+
+
+def test_queries_that_are_not_real_do_not_count() -> None:
+    given = summary(2)
+    real = torch.tensor([[True] * 5, [True, True, False, False, False]])
+    rows = rows_of("a", [replace(given, real=real)])
+    assert [row.queries for row in rows] == [7, 7]
+    for row in rows:
+        kept = torch.cat([given.entropy[0, row.head], given.entropy[1, row.head, :2]])
+        assert row.entropy == pytest.approx(float(kept.mean()), abs=1e-6)
+
+
+def test_a_nan_of_padding_does_not_show() -> None:
+    given = summary(2)
+    given.entropy[1, :, 2:] = math.nan
+    real = torch.tensor([[True] * 5, [True, True, False, False, False]])
+    assert all(math.isfinite(row.entropy) for row in rows_of("a", [replace(given, real=real)]))
+
+
+def test_a_matrix_without_batch_and_heads() -> None:
+    (row,) = rows_of("a", [summary(1, dims=2)])
+    assert (row.head, row.queries) == (0, 5)
+
+
+def test_calls_with_different_heads_are_refused() -> None:
+    with pytest.raises(ch.ShapeError) as raised:
+        rows_of("a", [summary(2), summary(3)])
+    assert raised.value.code == "table.heads"
+    assert "every call of 'a' must have the same number of heads; got [2, 3]." in str(raised.value)

