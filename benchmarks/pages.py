@@ -26,7 +26,7 @@ import clearhead as ch
 from benchmarks.harness import environment
 from benchmarks.report import RESULTS, stamp
 from benchmarks.report import place as place_of
-from clearhead._common.text import bytes_in_words
+from clearhead._common.text import format_bytes
 
 LAYERS, HEADS, HEAD_DIM = 12, 12, 64
 FRAMES = 60
@@ -127,7 +127,7 @@ def main() -> None:
             seen = watched(tokens, layers) if layers > 1 else weights(tokens, 0)
             seconds, size = written(partial(seen.to_html, path, tokens=words), path)
             lines.append(
-                f"{layers} × {HEADS} heads, {tokens} tokens: {bytes_in_words(size)}, written in "
+                f"{layers} × {HEADS} heads, {tokens} tokens: {format_bytes(size)}, written in "
                 f"{seconds:.1f} s, {drawn(page, path)}"
             )
             print(lines[-1], flush=True)
@@ -135,7 +135,7 @@ def main() -> None:
                 continue
             theirs, large = written(partial(by_bertviz, seen, words, path), path)
             lines.append(
-                f"the same by BertViz {version('bertviz')}: {bytes_in_words(large)}, written in "
+                f"the same by BertViz {version('bertviz')}: {format_bytes(large)}, written in "
                 f"{theirs:.1f} s; ours takes {size / large:.4f} × its bytes and "
                 f"{seconds / theirs:.3f} × its time"
             )

@@ -15,7 +15,7 @@ import torch
 
 import clearhead as ch
 from clearhead import errors
-from clearhead.attention.problem import pose
+from clearhead.attention.problem import make_problem
 from tests.surface import MODULES
 
 TREE = {
@@ -449,7 +449,7 @@ Q, K, V = torch.zeros(2, 4, 3, 8), torch.zeros(2, 2, 5, 8), torch.zeros(2, 2, 5,
 
 def posed(*inputs: Any, **options: Any) -> Callable[[], object]:
     query, key, value = inputs or (Q, K, V)
-    return lambda: pose(query, key, value, **options)
+    return lambda: make_problem(query, key, value, **options)
 
 
 BIASES = [
@@ -652,7 +652,9 @@ PROBLEMS = [
         "of it.",
     ),
     Case(
-        lambda: pose(Q, torch.nested.nested_tensor([K[0, :, :3], K[1]], layout=torch.jagged), V),
+        lambda: make_problem(
+            Q, torch.nested.nested_tensor([K[0, :, :3], K[1]], layout=torch.jagged), V
+        ),
         ch.ArgumentTypeError,
         "key.layout",
         "key must be a dense tensor; got a nested one. Pad it, and say which tokens are real: "
@@ -845,7 +847,40 @@ PROBLEMS = [
     ),
 ]
 
-CASES = [*MASKS, *BIASES, *PROBLEMS]
+CHECKS = [
+    Case(
+        lambda: ch.MultiHeadAttention(8.0, num_heads=2),  # pyright: ignore[reportArgumentType]
+        ch.ArgumentTypeError,
+        "argument.size",
+        "embed_dim must be a whole number; got float.",
+    ),
+    Case(
+        lambda: ch.MultiHeadAttention(0, num_heads=2),
+        ch.ArgumentError,
+        "argument.size",
+        "embed_dim must be 1 or more; got 0.",
+    ),
+    Case(
+        lambda: ch.MultiHeadAttention(8, num_heads=2, bias=1),  # pyright: ignore[reportArgumentType]
+        ch.ArgumentTypeError,
+        "bias.type",
+        "bias must be True or False; got 1.",
+    ),
+    Case(
+        lambda: ch.MultiHeadAttention(8, num_heads=2, dropout=True),
+        ch.ArgumentTypeError,
+        "dropout.type",
+        "dropout must be a probability in [0, 1), or None for no dropout; got bool.",
+    ),
+    Case(
+        lambda: ch.MultiHeadAttention(8, num_heads=2, dropout=1.0),
+        ch.ArgumentError,
+        "dropout.value",
+        "dropout must be a probability in [0, 1), or None for no dropout; got 1.0.",
+    ),
+]
+
+CASES = [*MASKS, *BIASES, *PROBLEMS, *CHECKS]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.code}: {case.message[:60]}")
@@ -871,7 +906,7 @@ CHECKED = {
     for name, path in MODULES.items()
     if name.startswith("clearhead.masks.")
     or name
-    in ("clearhead.attention.biases", "clearhead.attention.problem", "clearhead._common.axes")
+    in ("clearhead.attention.biases", "clearhead.attention.problem", "clearhead._common.checks")
 }
 
 

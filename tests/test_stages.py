@@ -291,16 +291,16 @@ def test_gradients(softcap: float | None, with_sinks: bool) -> None:
 
 def test_a_head_of_keys_serves_neighbouring_heads_of_queries() -> None:
     key = drawn(2, 3, 5, 4)
-    repeated = stages.repeated_heads(key, 6)
+    repeated = stages.repeat_kv_heads(key, 6)
     for head in range(6):
         assert torch.equal(repeated[:, head], key[:, head // 2])
-    assert stages.repeated_heads(key, 3) is key
+    assert stages.repeat_kv_heads(key, 3) is key
 
 
 def test_finite_and_tainted() -> None:
     tensor = torch.tensor([[1.0, NAN], [2.0, 3.0], [-INF, INF]])
-    assert stages.finite(tensor).tolist() == [[1.0, 0.0], [2.0, 3.0], [0.0, 0.0]]
-    assert stages.tainted(tensor).tolist() == [True, False, True]
+    assert stages.zero_nonfinite(tensor).tolist() == [[1.0, 0.0], [2.0, 3.0], [0.0, 0.0]]
+    assert stages.nonfinite_rows(tensor).tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

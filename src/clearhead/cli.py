@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from clearhead._common.text import bytes_in_words, readable
+from clearhead._common.text import format_bytes, readable
 from clearhead.errors import ArgumentError, ClearheadError, missing_extra
 
 try:
@@ -604,7 +604,7 @@ def _write_page(
         title=words if len(words) <= MOST_OF_TITLE else f"{words[: MOST_OF_TITLE - 2]} …",
         note=f"{reader.name} · {counted} · {len(tokens):,} tokens",
     )
-    size = bytes_in_words(file.stat().st_size)
+    size = format_bytes(file.stat().st_size)
     console.print(Text(f"The page is in {readable(str(file))}, {size}"), soft_wrap=True)
 
 

@@ -58,9 +58,11 @@ def scores(
     A query or key with an entry that is not finite makes its own scores NaN and no others, in the
     gradient as well.
     """
-    query, key = accumulated(query), accumulated(key)
-    matches = product(finite(query), finite(key).mT)
-    return matches.masked_fill(tainted(query)[..., :, None] | tainted(key)[..., None, :], torch.nan)
+    query, key = upcast(query), upcast(key)
+    matches = matmul(zero_nonfinite(query), zero_nonfinite(key).mT)
+    return matches.masked_fill(
+        nonfinite_rows(query)[..., :, None] | nonfinite_rows(key)[..., None, :], torch.nan
+    )
 
 
 def scaled_scores(
@@ -84,7 +86,7 @@ def masked_scores(
 ) -> Float[Tensor, "*batch query_len kv_len"]:
     """The scores with the bias added, and −∞ where a query may not attend."""
     if bias is not None:
-        capped_scores = capped_scores + accumulated(bias)
+        capped_scores = capped_scores + upcast(bias)
     if visible is not None:
         capped_scores = torch.where(visible, capped_scores, -torch.inf)
     return capped_scores
@@ -106,7 +108,7 @@ def weights(
     if sinks is None:
         shares = torch.softmax(masked_scores, dim=-1)
     else:
-        sink = accumulated(sinks)[..., :, None, None].expand(*masked_scores.shape[:-1], 1)
+        sink = upcast(sinks)[..., :, None, None].expand(*masked_scores.shape[:-1], 1)
         shares = torch.softmax(torch.cat([masked_scores, sink], dim=-1), dim=-1)[..., :-1]
     return shares.masked_fill(broken, torch.nan).masked_fill(hidden, 0.0)
 
@@ -140,15 +142,15 @@ def context(
     A value that is not finite makes NaN of what every query that may attend to it gets, and so do
     weights that are NaN.
     """
-    accumulating = accumulated(value)
+    accumulating = upcast(value)
     broken = torch.isnan(dropped_weights.sum(dim=-1, keepdim=True))
-    mixed = product(dropped_weights.masked_fill(broken, 0.0), finite(accumulating))
+    mixed = matmul(dropped_weights.masked_fill(broken, 0.0), zero_nonfinite(accumulating))
     unusable = ~torch.isfinite(accumulating)
     if visible is None:
         shows = unusable.any(dim=-2, keepdim=True)
     else:
         seen = visible.to(mixed.dtype).expand(dropped_weights.shape)
-        shows = product(seen, unusable.to(mixed.dtype)) > 0
+        shows = matmul(seen, unusable.to(mixed.dtype)) > 0
     return mixed.masked_fill(shows | broken, torch.nan).to(value.dtype)
 
 
@@ -182,7 +184,7 @@ def compute(
     return Stages(raw, scaled, capped, masked, shares, dropped, context(dropped, value, visible))
 
 
-def repeated_heads(
+def repeat_kv_heads(
     tensor: Float[Tensor, "batch num_kv_heads kv_len dim"], num_heads: int
 ) -> Float[Tensor, "batch num_heads kv_len dim"]:
     """Keys or values for each query head: head h reads key head h // (num_heads / num_kv_heads)
@@ -191,12 +193,12 @@ def repeated_heads(
     return tensor if groups == 1 else tensor.repeat_interleave(groups, dim=-3)
 
 
-def accumulated(tensor: Tensor) -> Tensor:
+def upcast(tensor: Tensor) -> Tensor:
     """The tensor in the precision that sums are made in: float32 for 16 bits, else its own."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def product(left: Tensor, right: Tensor) -> Tensor:
+def matmul(left: Tensor, right: Tensor) -> Tensor:
     """A matrix product in the precision of its factors, which autocast would lower."""
     device = left.device.type
     if device == "meta" or not torch.is_autocast_enabled(device):
@@ -205,7 +207,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
         return left @ right
 
 
-def finite(tensor: Tensor) -> Tensor:
+def zero_nonfinite(tensor: Tensor) -> Tensor:
     """The tensor with 0 where an entry is not finite."""
     return tensor.masked_fill(~torch.isfinite(tensor), 0.0)
 
@@ -243,7 +245,7 @@ def both_finite(left: Tensor, right: Tensor) -> bool:
     return all_finite(left) and all_finite(right)
 
 
-def tainted(tensor: Float[Tensor, "*batch len dim"]) -> Bool[Tensor, "*batch len"]:
+def nonfinite_rows(tensor: Float[Tensor, "*batch len dim"]) -> Bool[Tensor, "*batch len"]:
     """True for each row that has an entry that is not finite."""
     return ~torch.isfinite(tensor).all(dim=-1)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clearhead._common.checks import check_dropout, check_sizes, check_switch, is_number
+from clearhead._common.checks import check_bool, check_dropout, check_sizes, is_number
 from clearhead.errors import ArgumentError, ArgumentTypeError
 
 
@@ -24,10 +24,10 @@ def test_sizes(size: Any, error: type[Exception], text: str) -> None:
 
 
 def test_a_switch_is_no_number() -> None:
-    check_switch("bias", False)
+    check_bool("bias", False)
     text = "[bias.type] bias must be True or False; got 1."
     with pytest.raises(ArgumentTypeError, match=f"^{re.escape(text)}$"):
-        check_switch("bias", 1)
+        check_bool("bias", 1)
 
 
 @pytest.mark.parametrize("dropout", [None, 0, 0.0, 0.5, 0.999])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead._common.text import bytes_in_words, cell_len, printable, readable
+from clearhead._common.text import cell_len, format_bytes, printable, readable
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_columns_of_a_terminal(text: str, columns: int) -> None:
     ],
 )
 def test_sizes(size: float, words: str) -> None:
-    assert bytes_in_words(size) == words
+    assert format_bytes(size) == words
 
 
 @pytest.mark.parametrize(
@@ -99,4 +99,4 @@ def test_marks_that_stand_on_others_take_no_column(mark: str, columns: int) -> N
     ],
 )
 def test_sizes_that_are_rounded_up_change_their_unit(size: float, words: str) -> None:
-    assert bytes_in_words(size) == words
+    assert format_bytes(size) == words

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.attention.biases import Alibi, DenseBias, as_bias
-from clearhead.attention.problem import pose
+from clearhead.attention.problem import make_problem
 from clearhead.errors import ArgumentTypeError, DeviceError, DtypeError, ShapeError
 from tests.memory import held_bytes
 from tests.tolerances import assert_no_worse
@@ -209,7 +209,10 @@ def test_a_bias_of_size_one_fits_no_tokens() -> None:
 def test_a_bias_has_the_dtype_of_the_query_or_float32(dtype: torch.dtype) -> None:
     query = torch.zeros(3, 8, dtype=dtype)
     for accepted in (dtype, torch.float32):
-        assert pose(query, query, query, bias=torch.zeros(3, 3, dtype=accepted)).bias is not None
+        assert (
+            make_problem(query, query, query, bias=torch.zeros(3, 3, dtype=accepted)).bias
+            is not None
+        )
 
 
 def test_a_tensor_becomes_a_bias_and_a_bias_stays_one() -> None:
@@ -229,7 +232,7 @@ def test_a_bias_of_ones_own() -> None:
     for kernel in ("eager", "fused"):
         found = ch.attend(query, key, value, bias=First(), kernel=kernel)
         assert torch.equal(found, ch.attend(query, key, value, bias=tensor, kernel=kernel))
-    assert "bias=first" in pose(query, key, value, bias=First()).describe()
+    assert "bias=first" in make_problem(query, key, value, bias=First()).describe()
 
 
 QUERIES, KEYS = 3, 5

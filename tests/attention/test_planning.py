@@ -10,7 +10,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.attention import planning
-from clearhead.attention.problem import pose
+from clearhead.attention.problem import make_problem
 from clearhead.errors import ArgumentError, UnsupportedError
 
 
@@ -178,7 +178,7 @@ def test_observers_are_told_before_and_after() -> None:
 
     planning.observers.append(observer)
     try:
-        problem = pose(*tensors())
+        problem = make_problem(*tensors())
         planning.run(problem)
     finally:
         planning.observers.remove(observer)

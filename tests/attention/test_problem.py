@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import clearhead as ch
-from clearhead.attention.problem import pose
+from clearhead.attention.problem import make_problem
 from tests.masks.drawn import rows
 
 # The sizes of the rows below: batch 2, length 5, dim 8, 2 heads of 4.
@@ -511,14 +511,14 @@ def test_true_is_may_attend() -> None:
     ids=lambda n: type(n).__name__,
 )
 def test_a_number_of_any_kind_is_a_number(number: Any) -> None:
-    problem = pose(QUERY, KEY, VALUE, scale=number, softcap=number, dropout=number)
+    problem = make_problem(QUERY, KEY, VALUE, scale=number, softcap=number, dropout=number)
     for found in (problem.scale, problem.softcap, problem.dropout):
         assert type(found) is float
         assert found == 0.5
 
 
 def test_what_changes_nothing_is_left_out() -> None:
-    problem = pose(QUERY, KEY, VALUE, mask=ch.full(), dropout=0.0)
+    problem = make_problem(QUERY, KEY, VALUE, mask=ch.full(), dropout=0.0)
     assert problem.mask is None
     assert problem.dropout is None
     assert problem.scale == 0.5
@@ -527,14 +527,16 @@ def test_what_changes_nothing_is_left_out() -> None:
 
 
 def test_tensors_are_taken_as_they_are() -> None:
-    problem = pose(QUERY, KEY, VALUE)
+    problem = make_problem(QUERY, KEY, VALUE)
     assert problem.query is QUERY
     assert problem.key is KEY
     assert problem.value is VALUE
 
 
 def test_the_sizes_by_name() -> None:
-    problem = pose(torch.zeros(2, 6, 3, 8), torch.zeros(2, 3, 5, 8), torch.zeros(2, 3, 5, 7))
+    problem = make_problem(
+        torch.zeros(2, 6, 3, 8), torch.zeros(2, 3, 5, 8), torch.zeros(2, 3, 5, 7)
+    )
     assert (problem.batch, problem.num_heads, problem.num_kv_heads) == (2, 6, 3)
     assert (problem.query_len, problem.kv_len) == (3, 5)
     assert problem.device == torch.device("cpu")
@@ -543,7 +545,7 @@ def test_the_sizes_by_name() -> None:
 @pytest.mark.parametrize("dims", [2, 3, 4])
 def test_a_result_gets_the_dimensions_of_the_query(dims: int) -> None:
     inputs = [torch.zeros(2, 2, 5, 4)[(0,) * (4 - dims)] for _ in range(3)]
-    problem = pose(*inputs)
+    problem = make_problem(*inputs)
     assert problem.query.ndim == problem.key.ndim == problem.value.ndim == 4
     full = torch.zeros(*problem.query.shape[:3], 7)
     assert problem.restore(full).shape == (*inputs[0].shape[:-1], 7)
@@ -551,7 +553,7 @@ def test_a_result_gets_the_dimensions_of_the_query(dims: int) -> None:
 
 def test_rectangles_of_mask_and_bias() -> None:
     mask, bias = torch.rand(2, 1, 5, 5) > 0.5, torch.randn(1, 2, 5, 5)
-    problem = pose(QUERY, KEY, VALUE, mask=mask, bias=bias)
+    problem = make_problem(QUERY, KEY, VALUE, mask=mask, bias=bias)
     for whole, part in ((mask, problem.visible), (bias, problem.bias_block)):
         for queries, keys in ((None, None), (slice(1, 3), None), (slice(0, 5), slice(2, 4))):
             found = part(queries, keys)
@@ -561,7 +563,7 @@ def test_rectangles_of_mask_and_bias() -> None:
 
 
 def test_the_description_names_everything_that_was_asked_for() -> None:
-    problem = pose(
+    problem = make_problem(
         QUERY,
         KEY,
         VALUE,
@@ -581,11 +583,13 @@ def test_the_description_names_everything_that_was_asked_for() -> None:
 
 def test_autocast_is_what_pytorch_makes_of_it() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        assert pose(QUERY, KEY, VALUE).query.dtype == torch.bfloat16
-        assert pose(QUERY.half(), KEY.half(), VALUE.half()).key.dtype == torch.bfloat16
-        assert pose(QUERY.double(), KEY.double(), VALUE.double()).value.dtype == torch.float64
+        assert make_problem(QUERY, KEY, VALUE).query.dtype == torch.bfloat16
+        assert make_problem(QUERY.half(), KEY.half(), VALUE.half()).key.dtype == torch.bfloat16
+        assert (
+            make_problem(QUERY.double(), KEY.double(), VALUE.double()).value.dtype == torch.float64
+        )
         with pytest.raises(ch.DtypeError, match="got int64"):
-            pose(QUERY.long(), KEY.long(), VALUE.long())
+            make_problem(QUERY.long(), KEY.long(), VALUE.long())
 
 
 @pytest.mark.parametrize("mask", [None, ch.causal(), ch.padding([3, 5])], ids=str)

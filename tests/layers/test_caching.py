@@ -25,7 +25,7 @@ class Sloped(Part):
         super().__init__()
         self.values = torch.nn.Parameter(torch.randn(HEADS, 7))
 
-    def options(self, query_positions: Tensor, key_positions: Tensor) -> dict[str, Any]:
+    def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> dict[str, Any]:
         return {"bias": ch.relative(self.values)}
 
 
@@ -210,7 +210,7 @@ def test_a_context_is_projected_once(kind: str) -> None:
 class InFloat32(Part):
     """A norm under autocast on CUDA, where PyTorch brings it back to float32."""
 
-    def turn(
+    def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
         return query.float(), key.float()
@@ -226,7 +226,7 @@ def test_what_comes_back_to_float32_under_autocast(kind: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         steps = [layer(token, cache=cache) for token in x.split(1, dim=1)]
         torch.testing.assert_close(torch.cat(steps, 1), layer(x), rtol=0.1, atol=0.1)
-        assert layer.pose(x[:, :1], cache=cache).key.dtype == torch.bfloat16
+        assert layer.make_problem(x[:, :1], cache=cache).key.dtype == torch.bfloat16
 
 
 @torch.no_grad()
@@ -325,7 +325,7 @@ REFUSED = {
 
 
 class Columns(Part):
-    def options(self, query_positions: Tensor, key_positions: Tensor) -> dict[str, Any]:
+    def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> dict[str, Any]:
         return {"bias": torch.zeros(1, 1, 1, 4)}
 
 

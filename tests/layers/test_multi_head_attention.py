@@ -95,8 +95,8 @@ def defined(
     value = heads(source, layer.value_projection, layer.num_kv_heads)
     steps = stages.compute(
         query,
-        stages.repeated_heads(key, layer.num_heads),
-        stages.repeated_heads(value, layer.num_heads),
+        stages.repeat_kv_heads(key, layer.num_heads),
+        stages.repeat_kv_heads(value, layer.num_heads),
         scale=1 / math.sqrt(query.shape[-1]),
         visible=None if mask is None else mask.to_dense(x.shape[1], source.shape[1]),
     )
@@ -193,8 +193,8 @@ def test_the_mask_of_a_call_is_beside_that_of_the_layer() -> None:
     padding = ch.padding([2, 5, 7])
     close(layer(x, mask=padding), defined(layer, x, mask=ch.causal() & padding))
     assert torch.equal(layer(x), layer(x, mask=ch.full()))
-    assert layer.pose(x, mask=padding).mask is not None
-    assert "causal() & padding([2, 5, 7])" in layer.pose(x, mask=padding).describe()
+    assert layer.make_problem(x, mask=padding).mask is not None
+    assert "causal() & padding([2, 5, 7])" in layer.make_problem(x, mask=padding).describe()
     bare, (x,) = made("self")
     close(bare(x, mask=padding), defined(bare, x, mask=padding))
 
@@ -222,7 +222,7 @@ def test_dropout_drops_weights_in_training_only() -> None:
     x, context = drawn(67, TOKENS, 15), drawn(67, 1, 15)
     value = (context @ layer.value_projection.weight.mT).expand(67, TOKENS, 15)
     assert layer.training
-    assert layer.pose(x, context).dropout == 0.5
+    assert layer.make_problem(x, context).dropout == 0.5
     given = layer(x, context).unflatten(2, (3, 5))
     dropped = (given == 0).all(-1)
     assert 0 < int(dropped.sum()) < dropped.numel()
@@ -230,7 +230,7 @@ def test_dropout_drops_weights_in_training_only() -> None:
     close(given, twice.masked_fill(dropped[..., None], 0.0))
     assert not torch.equal(layer(x, context), layer(x, context))
     layer.eval()
-    assert layer.pose(x, context).dropout is None
+    assert layer.make_problem(x, context).dropout is None
     close(layer(x, context), value)
 
 
@@ -238,7 +238,7 @@ def test_dropout_drops_weights_in_training_only() -> None:
 def test_no_dropout_is_none(dropout: float | None) -> None:
     layer = ch.MultiHeadAttention(10, num_heads=2, dropout=dropout)
     x = torch.randn(BATCH, TOKENS, 10)
-    assert layer.pose(x).dropout is None
+    assert layer.make_problem(x).dropout is None
     assert torch.equal(layer(x), layer(x))
 
 
@@ -351,15 +351,15 @@ def test_the_plan_is_that_of_the_problem() -> None:
     assert training.problem.endswith("mask=causal(), scale=0.447214, dropout=0.5")
     layer.eval()
     plan = layer.plan(x, mask=ch.sliding_window(left=2))
-    assert plan.problem == layer.pose(x, mask=ch.sliding_window(left=2)).describe()
-    query, key, value = layer.pose(x)[:3]
+    assert plan.problem == layer.make_problem(x, mask=ch.sliding_window(left=2)).describe()
+    query, key, value = layer.make_problem(x)[:3]
     assert layer.plan(x) == ch.plan(query, key, value, mask=ch.causal())
     assert layer.plan(x).kernel == "fused"
 
 
 def test_the_parts_make_the_whole() -> None:
     layer, inputs = made("any widths")
-    problem = layer.pose(*inputs)
+    problem = layer.make_problem(*inputs)
     assert problem.query.shape == (BATCH, 6, TOKENS, 5)
     assert problem.key.shape == (BATCH, 3, SOURCE_TOKENS, 5)
     assert problem.value.shape == (BATCH, 3, SOURCE_TOKENS, 2)
@@ -854,7 +854,7 @@ AS_TENSOR = " torch.as_tensor(…) makes a tensor of it."
         ),
     ],
 )
-@pytest.mark.parametrize("method", ["forward", "pose", "weights", "plan"])
+@pytest.mark.parametrize("method", ["forward", "make_problem", "weights", "plan"])
 def test_what_a_call_refuses(
     method: str, inputs: tuple[Any, ...], error: type[ClearheadError], text: str
 ) -> None:

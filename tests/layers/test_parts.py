@@ -82,8 +82,8 @@ def defined(layer: ch.MultiHeadAttention, x: Tensor, name: str, visible: Tensor 
     sinks: Any = parts.get(Sinks)
     steps = stages.compute(
         query,
-        stages.repeated_heads(key, HEADS),
-        stages.repeated_heads(value, HEADS),
+        stages.repeat_kv_heads(key, HEADS),
+        stages.repeat_kv_heads(value, HEADS),
         scale=0.7 if Scale in parts else 1 / math.sqrt(DIM),
         softcap=0.3 if Softcap in parts else None,
         bias=-slopes[:, None, None] * gap if ScoreBias in parts else None,
@@ -181,14 +181,14 @@ def test_differential_attention_alone() -> None:
         part.pairs.copy_(torch.tensor([[1.0, 2.0], [0.5, 0.25], [1.0, 0.0], [0.0, 1.0]]))
     assert part.factor().item() == pytest.approx(math.exp(1) - 1 + 0.2)
     context = torch.tensor([3.0, 4.0, 0.0, 0.0]).expand(1, 2, 1, 4)
-    assert part.finish(context, context).flatten().tolist() == pytest.approx(
+    assert part.transform_context(context, context).flatten().tolist() == pytest.approx(
         [-0.8 * number / 2.5 for number in (3.0, 4.0, 0.0, 0.0)], rel=1e-4
     )
 
 
 def test_parts_come_in_their_order() -> None:
     class Doubled(Part):
-        def turn(
+        def transform_query_key(
             self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
         ) -> tuple[Tensor, Tensor]:
             return 2 * query, key
@@ -207,7 +207,7 @@ def test_parts_come_in_their_order() -> None:
 
 def test_positions_are_handed_to_parts() -> None:
     class Told(Part):
-        def turn(
+        def transform_query_key(
             self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
         ) -> tuple[Tensor, Tensor]:
             told.append((query_positions.tolist(), key_positions.tolist()))
@@ -270,7 +270,9 @@ def test_a_layer_without_parts_is_as_it_was() -> None:
             "[bias.type] bias must be True or False; got 1.",
         ),
         (
-            lambda: OutputGate(8, 3, 4).finish(torch.zeros(1, 2, 5, 4), torch.zeros(1, 5, 8)),
+            lambda: OutputGate(8, 3, 4).transform_context(
+                torch.zeros(1, 2, 5, 4), torch.zeros(1, 5, 8)
+            ),
             ShapeError,
             "[gate.shape] this gate is for 3 heads of width 4; the context has 2 of width 4.",
         ),
@@ -280,7 +282,7 @@ def test_a_layer_without_parts_is_as_it_was() -> None:
             "[differential.depth] depth must be a whole number, 0 or more; got -1.",
         ),
         (
-            lambda: Differential(4).carry(torch.zeros(1, 3, 5, 4)),
+            lambda: Differential(4).transform_value(torch.zeros(1, 3, 5, 4)),
             ShapeError,
             "[differential.heads] differential attention needs an even num_kv_heads; got 3.",
         ),

@@ -38,7 +38,7 @@ def both(bidirectional: bool, buckets: int, farthest: int) -> tuple[RelativeBias
 @pytest.mark.parametrize(("buckets", "farthest"), [(32, 128), (8, 5), (12, 17), (4, 3)])
 def test_it_is_that_of_t5(bidirectional: bool, buckets: int, farthest: int) -> None:
     ours, theirs = both(bidirectional, buckets, farthest)
-    bias: Any = ours.options(torch.arange(3), torch.arange(3))["bias"]
+    bias: Any = ours.attend_options(torch.arange(3), torch.arange(3))["bias"]
     assert bias.values.shape == (HEADS, 2 * farthest + 1)
     for query_len, kv_len in (7, 7), (1, 1), (150, 150), (5, 141):
         expected = theirs.compute_bias(query_len, kv_len, past_seen_tokens=kv_len - query_len)
@@ -79,7 +79,7 @@ def test_it_is_described() -> None:
     part = RelativeBias(2, num_buckets=4, max_distance=3)
     assert repr(part) == "RelativeBias(2, num_buckets=4, max_distance=3, bidirectional=True)"
     layer = ch.MultiHeadAttention(8, num_heads=2, parts=[part])
-    problem = layer.pose(torch.randn(1, 5, 8))
+    problem = layer.make_problem(torch.randn(1, 5, 8))
     assert "bias=relative(2 × 7)" in problem.describe()
     assert list(part.state_dict()) == ["table"]
 

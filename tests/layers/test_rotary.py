@@ -174,7 +174,7 @@ def test_in_a_layer_it_is_a_turn_of_query_and_key() -> None:
     plain = ch.MultiHeadAttention(16, num_heads=4, num_kv_heads=2)
     plain.load_state_dict(layer.state_dict())
     x = torch.randn(3, 7, 16)
-    turned, straight = layer.pose(x), plain.pose(x)
+    turned, straight = layer.make_problem(x), plain.make_problem(x)
     positions = torch.arange(7)
     assert torch.equal(turned.query, rotary(straight.query, positions))
     assert torch.equal(turned.key, rotary(straight.key, positions))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.masks.coerce import as_mask, both
+from clearhead.masks.coerce import and_masks, as_mask
 
 DRAWN = torch.tensor([[True, False, True], [True, True, False]])
 
@@ -32,7 +32,7 @@ def test_a_float_tensor_is_refused() -> None:
 @pytest.mark.parametrize(("left", "right"), [(True, True), (True, False), (False, True)])
 def test_both_shows_what_each_that_is_there_shows(left: bool, right: bool) -> None:
     drawn, causal = ch.dense(DRAWN), ch.causal()
-    mask = both(drawn if left else None, causal if right else None)
+    mask = and_masks(drawn if left else None, causal if right else None)
     assert mask is not None
     want = torch.ones(2, 3, dtype=torch.bool)
     want = want & DRAWN if left else want
@@ -41,4 +41,4 @@ def test_both_shows_what_each_that_is_there_shows(left: bool, right: bool) -> No
 
 
 def test_both_of_nothing_is_nothing() -> None:
-    assert both(None, None) is None
+    assert and_masks(None, None) is None

@@ -12,7 +12,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import AttentionMatrix, stages
 from clearhead.attention.kernels import eager
-from clearhead.attention.problem import pose
+from clearhead.attention.problem import make_problem
 from clearhead.matrix.reductions import Chunk, bins
 from tests.matrix.test_sweep import EVERY, SIZES, chunks_of
 from tests.memory import LargestTensor
@@ -269,7 +269,7 @@ def test_no_worse_than_plain(dtype: torch.dtype, shift: float, options: dict[str
     exact = dict(options)
     if exact.get("sinks") is not None:
         exact["sinks"] = exact["sinks"].double()
-    truth = eager.compute(pose(query.double(), key.double(), key.double(), **exact)).weights
+    truth = eager.compute(make_problem(query.double(), key.double(), key.double(), **exact)).weights
     plain = eager.compute(weights.problem).weights
     for name in ASKED:
         found = CASES[name].ask(weights)

@@ -10,7 +10,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
-from clearhead.attention.problem import pose
+from clearhead.attention.problem import make_problem
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tests.matrix.test_reductions import EMPTY, NAMES, close
 from tests.matrix.test_sweep import EVERY, chunks_of
@@ -128,7 +128,7 @@ def test_a_value_that_is_not_finite(bad: float, mask: ch.Mask | None, heads: int
     value[0, 1, 7, 2] = bad
     problem = weights.problem
     key = problem.key.repeat_interleave(heads // 3, dim=1)
-    truth = eager.compute(pose(problem.query, key, value, mask=mask)).context
+    truth = eager.compute(make_problem(problem.query, key, value, mask=mask)).context
     with chunks_of(31, 11, 3):
         found = weights.summary(value=value)
     assert found.context is not None
@@ -144,8 +144,8 @@ def test_the_context_is_no_worse_than_plain(dtype: torch.dtype) -> None:
     found = AttentionMatrix(query, key, mask=ch.causal()).summary(value=value)
     assert found.context is not None
     assert found.context.dtype == dtype
-    exact = pose(query.double(), key.double(), value.double(), mask=ch.causal())
-    plain = eager.compute(pose(query, key, value, mask=ch.causal()))
+    exact = make_problem(query.double(), key.double(), value.double(), mask=ch.causal())
+    plain = eager.compute(make_problem(query, key, value, mask=ch.causal()))
     assert_no_worse(found.context, eager.compute(exact).context, plain.context)
 
 

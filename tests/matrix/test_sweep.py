@@ -13,7 +13,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import AttentionMatrix, stages
 from clearhead.attention.kernels import eager
-from clearhead.attention.problem import Problem, pose
+from clearhead.attention.problem import Problem, make_problem
 from clearhead.matrix import sweep
 from clearhead.matrix.reductions import Chunk, Statistic
 from tests.masks.expressions import Expression, expressions
@@ -105,7 +105,7 @@ class Whole(Statistic):
 
     def __init__(self, problem: Problem) -> None:
         shape = (*problem.query.shape[:3], problem.kv_len)
-        like = stages.accumulated(problem.query[:0])
+        like = stages.upcast(problem.query[:0])
         self.weights, self.times = like.new_zeros(shape), torch.zeros(shape[:3])
         self.total = like.new_full(shape[:3], -torch.inf)
         self.ordinary = True
@@ -146,9 +146,9 @@ def test_any_mask(expression: Expression, share: bool, sizes: tuple[int, int, in
     query = torch.randn(batch, heads, query_len, 3, dtype=torch.float64)
     key = torch.randn(batch, 1 if share else heads, kv_len, 3, dtype=torch.float64)
     with chunks_of(*sizes):
-        whole = swept(pose(query, key, key, mask=expression.mask))
+        whole = swept(make_problem(query, key, key, mask=expression.mask))
     scores = stages.scaled_scores(
-        stages.scores(query, stages.repeated_heads(key, heads)), 1 / 3**0.5
+        stages.scores(query, stages.repeat_kv_heads(key, heads)), 1 / 3**0.5
     )
     truth = stages.weights(stages.masked_scores(scores, None, expression.expected))
     assert_no_worse(whole.weights, truth, truth, what=repr(expression))
@@ -157,13 +157,13 @@ def test_any_mask(expression: Expression, share: bool, sizes: tuple[int, int, in
 @pytest.mark.parametrize("group", [1, 5, 10])
 def test_a_group_larger_than_a_chunk(group: int) -> None:
     query, key = torch.randn(1, 10, 7, 3), torch.randn(1, 10 // group, 3, 3)
-    problem = pose(query, key, key)
+    problem = make_problem(query, key, key)
     with chunks_of(1, 3, 2):
         whole = swept(problem)
     assert bool((whole.times == 1).all())
     assert_no_worse(
         whole.weights,
-        eager.compute(pose(query.double(), key.double(), key.double())).weights,
+        eager.compute(make_problem(query.double(), key.double(), key.double())).weights,
         eager.compute(problem).weights,
     )
 
@@ -185,7 +185,7 @@ def test_nothing_is_made_of_the_size_of_all_weights() -> None:
     tokens = 20_000
     query, key = torch.randn(2, 1, 1, tokens, 8).unbind()
     for mask in (ch.causal() & ch.sliding_window(left=99), ch.sliding_window(left=9) | ~ch.full()):
-        problem = pose(query, key, key, mask=mask)
+        problem = make_problem(query, key, key, mask=mask)
         with LargestTensor() as memory:
             sweep.sweep(problem, [])
         assert memory.largest <= 4 * max(sweep.BUFFER, sweep.MOST_QUERIES * tokens)
@@ -193,12 +193,12 @@ def test_nothing_is_made_of_the_size_of_all_weights() -> None:
 
 def test_a_trained_problem_leaves_no_graph() -> None:
     query, key = torch.randn(2, 1, 2, 3, 5, requires_grad=True).unbind()
-    whole = swept(pose(query, key, key))
+    whole = swept(make_problem(query, key, key))
     assert not whole.weights.requires_grad
 
 
 def test_autocast_changes_nothing() -> None:
-    problem = pose(*torch.randn(3, 1, 2, 7, 5).unbind(), mask=ch.causal())
+    problem = make_problem(*torch.randn(3, 1, 2, 7, 5).unbind(), mask=ch.causal())
     expected = swept(problem).weights
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(swept(problem).weights, expected)
@@ -217,7 +217,7 @@ def test_what_is_not_finite_goes_by_the_stages(where: str, bad: float) -> None:
         given["bias"] = ch.alibi(slopes=torch.tensor([0.1] * (HEADS - 1) + [bad]))
     else:
         given[where].view(-1)[::17] = bad
-    problem = pose(
+    problem = make_problem(
         given["query"],
         given["key"],
         given["key"],
@@ -252,7 +252,7 @@ def test_huge_numbers_go_by_the_stages(
 ) -> None:
     query = of_query * torch.randn(1, 2, 7, 3)
     key = of_key * torch.randn(1, 2, 7, 3)
-    problem = pose(
+    problem = make_problem(
         query,
         key,
         key,
@@ -272,8 +272,8 @@ def test_large_numbers_that_are_no_trouble(size: float) -> None:
     """All scores are below 0, as far as they can be; what is hidden is farther."""
     query, key = size * torch.rand(1, 2, 7, 3), -torch.rand(1, 2, 7, 3)
     for mask in (None, ch.causal()):
-        problem = pose(query, key, key, mask=mask)
+        problem = make_problem(query, key, key, mask=mask)
         whole = swept(problem)
         assert whole.ordinary
-        exact = eager.compute(pose(query.double(), key.double(), key.double(), mask=mask))
+        exact = eager.compute(make_problem(query.double(), key.double(), key.double(), mask=mask))
         assert_no_worse(whole.weights, exact.weights, eager.compute(problem).weights)

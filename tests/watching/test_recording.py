@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.problem import Problem, pose
+from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import WatchError
 from clearhead.masks.dense import Dense
 from clearhead.watching.recording import (
@@ -32,7 +32,7 @@ def problem(
 ) -> Problem:  # fmt: skip
     query = torch.randn(batch, heads, lengths[0], 7)
     key = torch.randn(batch, kv_heads or heads, lengths[1], 7)
-    return pose(query, key, key, **options)
+    return make_problem(query, key, key, **options)
 
 
 def held(masked: Problem) -> Tensor:
@@ -185,7 +185,7 @@ def chain(
         if valid is not None:
             real = ch.padding(valid[:, :at])
             mask = real if mask is None else mask & real
-        asked = pose(
+        asked = make_problem(
             query[:, :, at - count : at], key[:, :, :at], key[:, :, :at], mask=mask, **options
         )
         calls.add(asked)
@@ -226,7 +226,7 @@ def test_more_calls_make_a_longer_matrix() -> None:
     calls, query, key = chain([3, 1])
     assert calls.whole() is not None
     longer = torch.cat([key, key], dim=2)
-    calls.add(pose(query, longer, longer, mask=ch.causal()))
+    calls.add(make_problem(query, longer, longer, mask=ch.causal()))
     whole = calls.whole()
     assert whole is not None
     assert whole.shape == (2, 4, 8, 8)
@@ -244,7 +244,7 @@ def test_what_is_no_growing_sequence() -> None:
     def part(start: int, stop: int, of: Tensor = key, **options: Any) -> Problem:
         mask = options.pop("mask", ch.causal())
         keys = of[:, :, :stop]
-        return pose(query[:, :, start:stop], keys, keys, mask=mask, **options)
+        return make_problem(query[:, :, start:stop], keys, keys, mask=mask, **options)
 
     assert calls(part(0, 3), part(3, 5)).whole() is not None
     hidden = ch.padding(torch.tensor([True, False, True, True, True]))

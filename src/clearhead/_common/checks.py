@@ -1,8 +1,59 @@
-"""Checks of plain arguments that several parts of the package take."""
+"""Checks of arguments that several parts of the package take; each refuses by the argument's name."""
 
+from numbers import Integral
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from clearhead.errors import ArgumentError, ArgumentTypeError
+
+
+def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> None:
+    """Refuse what is no tensor, and a tensor whose numbers do not lie in memory as an array.
+
+    Raises:
+        ArgumentTypeError: code `<name>.type` or `<name>.layout`.
+    """
+    if not isinstance(given, Tensor):
+        hint = " torch.as_tensor(…) makes a tensor of it." if hasattr(given, "__array__") else ""
+        raise ArgumentTypeError(
+            f"{name}.type", f"{name} must be {expected}; got {type(given).__name__}.{hint}"
+        )
+    if given.is_nested:
+        raise ArgumentTypeError(
+            f"{name}.layout",
+            f"{name} must be a dense tensor; got a nested one. "
+            "Pad it, and say which tokens are real: mask=clearhead.padding(lengths).",
+        )
+    if given.layout != torch.strided:
+        raise ArgumentTypeError(
+            f"{name}.layout",
+            f"{name} must be a dense tensor; got one of layout {given.layout}. "
+            ".to_dense() makes one of it.",
+        )
+
+
+def as_int(value: object) -> int | None:
+    """The int that a whole number is, one of numpy's included; None for all else, as for a bool."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+
+
+def check_length(name: str, length: object) -> int:
+    """The length as an int, or a refusal of what is no number of tokens.
+
+    Raises:
+        ArgumentTypeError: code `length.type`, for what is not a whole number.
+        ArgumentError: code `length.negative`, for one below zero.
+    """
+    tokens = as_int(length)
+    if tokens is None:
+        raise ArgumentTypeError(
+            "length.type", f"{name} must be a whole number of tokens; got {type(length).__name__}."
+        )
+    if tokens < 0:
+        raise ArgumentError("length.negative", f"{name} must be 0 or more tokens; got {tokens}.")
+    return tokens
 
 
 def check_sizes(**sizes: Any) -> None:
@@ -16,7 +67,7 @@ def check_sizes(**sizes: Any) -> None:
             raise ArgumentError("argument.size", f"{name} must be 1 or more; got {size}.")
 
 
-def check_switch(name: str, value: Any) -> None:
+def check_bool(name: str, value: Any) -> None:
     """Refuse what is neither True nor False; a number is not read as one of them."""
     if not isinstance(value, bool):
         raise ArgumentTypeError(f"{name}.type", f"{name} must be True or False; got {value!r}.")

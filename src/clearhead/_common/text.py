@@ -39,11 +39,11 @@ def cell_len(text: str) -> int:
     return sum(_columns(char) for char in text)
 
 
-def bytes_in_words(size: float) -> str:
+def format_bytes(size: float) -> str:
     """A size in bytes as a person says it.
 
     Example:
-        >>> bytes_in_words(12), bytes_in_words(45_000), bytes_in_words(1.44e12)
+        >>> format_bytes(12), format_bytes(45_000), format_bytes(1.44e12)
         ('12 bytes', '45.0 kB', '1,440.0 GB')
     """
     if size < 999.5:

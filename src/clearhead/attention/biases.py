@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import check_length, check_tensor, whole
+from clearhead._common.checks import as_int, check_length, check_tensor
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -169,7 +169,7 @@ class DenseBias(Bias):
     ) -> None:
         shape = tuple(self.tensor.shape)
         full = (batch, num_heads, query_len, kv_len)
-        if any(size not in (1, whole) for size, whole in zip(shape, full, strict=True)):
+        if any(size not in (1, full_size) for size, full_size in zip(shape, full, strict=True)):
             raise ShapeError(
                 "bias.shape",
                 f"bias must broadcast to (batch, num_heads, query_len, kv_len) = {full}; "
@@ -343,7 +343,7 @@ def alibi(num_heads: int | None = None, *, slopes: Tensor | None = None) -> Bias
         >>> ch.attend(query, key, value, bias=ch.alibi(8), mask=ch.causal()).shape
         torch.Size([1, 8, 5, 4])
     """
-    heads = None if num_heads is None else whole(num_heads)
+    heads = None if num_heads is None else as_int(num_heads)
     if num_heads is not None and heads is None:
         raise ArgumentTypeError(
             "alibi.type", f"num_heads must be a whole number; got {type(num_heads).__name__}."

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from clearhead.attention.biases import Bias
 from clearhead.attention.planning import run
-from clearhead.attention.problem import pose
+from clearhead.attention.problem import make_problem
 from clearhead.masks.base import Mask
 
 
@@ -58,7 +58,7 @@ def attend(
         >>> ch.attend(query, key, value, mask=ch.causal()).shape
         torch.Size([2, 4, 5, 8])
     """
-    problem = pose(
+    problem = make_problem(
         query,
         key,
         value,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clearhead.attention.biases import Bias
 from clearhead.attention.kernels import blockwise, eager, flex, fused
-from clearhead.attention.problem import Problem, pose
+from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import ArgumentError, UnsupportedError
 from clearhead.masks.base import Mask
 
@@ -24,7 +24,7 @@ class Kernel(Protocol):
     @staticmethod
     def refusals(problem: Problem) -> list[str]: ...
     @staticmethod
-    def yields(problem: Problem) -> list[str]: ...
+    def defers(problem: Problem) -> list[str]: ...
     @staticmethod
     def how(problem: Problem) -> str: ...
     @staticmethod
@@ -96,7 +96,7 @@ def choose(problem: Problem, kernel: str = "auto") -> Kernel:
     chosen = kernel_named(kernel)
     if chosen is None:
         return next(
-            each for each in KERNELS if not each.refusals(problem) and not each.yields(problem)
+            each for each in KERNELS if not each.refusals(problem) and not each.defers(problem)
         )
     reasons = chosen.refusals(problem)
     if reasons:
@@ -142,7 +142,7 @@ def plan_for(problem: Problem, kernel: str = "auto") -> Plan:
             continue
         against = tuple(other.refusals(problem))
         if not against and kernel == "auto":
-            against = tuple(other.yields(problem))
+            against = tuple(other.defers(problem))
         if not against:
             against = (
                 f'kernel="{kernel}" was asked for'
@@ -189,7 +189,7 @@ def plan(
         not blockwise: it comes after fused; it would run 1 block of up to 5 queries × 5 keys; ...
         not eager: it comes after fused; it would run the stages one by one; ...
     """
-    problem = pose(
+    problem = make_problem(
         query,
         key,
         value,

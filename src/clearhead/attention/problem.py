@@ -13,14 +13,9 @@ from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 
-from clearhead._common.axes import (
-    KEY_AXES,
-    QUERY_AXES,
-    VALUE_AXES,
-    check_tensor,
-    is_autocast,
-    named,
-)
+from clearhead._common.axes import KEY_AXES, QUERY_AXES, VALUE_AXES, describe_tensor
+from clearhead._common.checks import check_tensor
+from clearhead._common.torch_internals import is_autocast
 from clearhead.attention.biases import Bias, as_bias
 from clearhead.errors import (
     ArgumentError,
@@ -156,9 +151,9 @@ class Problem(NamedTuple):
     def describe(self) -> str:
         """The tensors by the names of their axes, and what else was asked for."""
         lines = [
-            f"query  {named(self.query, QUERY_AXES)}",
-            f"key    {named(self.key, KEY_AXES)}",
-            f"value  {named(self.value, VALUE_AXES)}",
+            f"query  {describe_tensor(self.query, QUERY_AXES)}",
+            f"key    {describe_tensor(self.key, KEY_AXES)}",
+            f"value  {describe_tensor(self.value, VALUE_AXES)}",
         ]
         options = [f"mask={self.mask.describe()}"] if self.mask is not None else []
         options += [f"bias={self.bias.describe()}"] if self.bias is not None else []
@@ -192,7 +187,7 @@ def is_plain(tensor: Tensor) -> bool:
     )
 
 
-def pose(
+def make_problem(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -212,7 +207,7 @@ def pose(
 
     Example:
         >>> import torch
-        >>> print(pose(torch.zeros(3, 5, 8), torch.zeros(3, 7, 8), torch.zeros(3, 7, 2)).describe())
+        >>> print(make_problem(torch.zeros(3, 5, 8), torch.zeros(3, 7, 8), torch.zeros(3, 7, 2)).describe())
         query  [batch=1, num_heads=3, query_len=5, head_dim=8] float32 cpu
         key    [batch=1, num_kv_heads=3, kv_len=7, head_dim=8] float32 cpu
         value  [batch=1, num_kv_heads=3, kv_len=7, value_head_dim=2] float32 cpu
@@ -332,9 +327,9 @@ def _four_dimensions(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor,
 
 def _shapes(query: Tensor, key: Tensor, value: Tensor) -> str:
     return (
-        f"  query  {named(query, QUERY_AXES)}\n"
-        f"  key    {named(key, KEY_AXES)}\n"
-        f"  value  {named(value, VALUE_AXES)}"
+        f"  query  {describe_tensor(query, QUERY_AXES)}\n"
+        f"  key    {describe_tensor(key, KEY_AXES)}\n"
+        f"  value  {describe_tensor(value, VALUE_AXES)}"
     )
 
 

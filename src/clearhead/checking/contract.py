@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead._common.checks import check_dropout, check_sizes, check_switch, is_number
+from clearhead._common.checks import check_bool, check_dropout, check_sizes, is_number
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 
 SIZES = (
@@ -102,7 +102,7 @@ class Contract:
     def __post_init__(self) -> None:
         for name in ("causal", "nan_safe"):
             if getattr(self, name) is not None:
-                check_switch(name, getattr(self, name))
+                check_bool(name, getattr(self, name))
         check_dropout(self.dropout)
         self._check_numbers()
         self._check_window()

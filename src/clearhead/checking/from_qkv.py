@@ -249,7 +249,7 @@ def _examine_empty(
     empty = ~right_visible(case.setting).any(-1)
     if empty.ndim == 1:
         empty = empty.expand(plan.batch, 1, -1)
-    uniform = stages.repeated_heads(case.value, plan.num_heads).mean(-2, keepdim=True)
+    uniform = stages.repeat_kv_heads(case.value, plan.num_heads).mean(-2, keepdim=True)
     target = case.target
     if target.ndim == 3:
         target = target.unflatten(-1, (plan.num_heads, -1)).transpose(1, 2)

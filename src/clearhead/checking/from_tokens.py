@@ -261,7 +261,7 @@ def _largest(case: Case) -> float:
     """The largest score, or how far one is above the mean of its query, whichever is less."""
     query, key, _ = _apart(case)
     at = case.setting
-    scores = stages.scores(query, stages.repeated_heads(key, at.num_heads)) * RIGHT.scale(at)
+    scores = stages.scores(query, stages.repeat_kv_heads(key, at.num_heads)) * RIGHT.scale(at)
     above = scores - scores.mean(-1, keepdim=True)
     return max(min(scores.max().item(), above.max().item()), 1e-6)
 

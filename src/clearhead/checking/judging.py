@@ -151,7 +151,7 @@ def judge_unexplained(
         return
     # Weights are only those of an output that is linear in the value.
     if measured is not None and case.target.ndim == 4:
-        groups = stages.repeated_heads(case.value, case.setting.num_heads)
+        groups = stages.repeat_kv_heads(case.value, case.setting.num_heads)
         if distance(measured.weights @ groups, case.target) > CLOSE[case.dtype]:
             measured = None
     if measured is not None:

@@ -137,9 +137,9 @@ def lost_by_plain(
 
     def computed(kind: torch.dtype) -> Tensor:
         q, k, v = (each.to(kind) for each in (query, key, value))
-        scores = q @ stages.repeated_heads(k, at.num_heads).mT * right_scale(at)
+        scores = q @ stages.repeat_kv_heads(k, at.num_heads).mT * right_scale(at)
         weights = scores.masked_fill(~right_visible(at), -torch.inf).softmax(-1)
-        return weights @ stages.repeated_heads(v, at.num_heads)
+        return weights @ stages.repeat_kv_heads(v, at.num_heads)
 
     exact = computed(torch.float64)
     return halves.lost(computed(dtype).double(), exact) if exact.isfinite().all() else 0.0

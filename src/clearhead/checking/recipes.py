@@ -68,7 +68,7 @@ def right_around(
 
 def right_group(tensor: Tensor, at: Setting) -> Tensor:
     """The key or value head that each query head reads."""
-    return stages.repeated_heads(tensor, at.num_heads)
+    return stages.repeat_kv_heads(tensor, at.num_heads)
 
 
 def rotated(tensor: Tensor, start: int, base: float, layout: str) -> Tensor:

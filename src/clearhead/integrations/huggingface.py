@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from clearhead._common.text import bytes_in_words
+from clearhead._common.text import format_bytes
 from clearhead.errors import (
     ArgumentTypeError,
     ModelError,
@@ -354,10 +354,10 @@ def _reading(watching: Watch[Any], tokens: int) -> str:
     if kept > free:
         raise TooLargeError(
             "model.kept",
-            f"what is kept of {tokens} tokens takes {bytes_in_words(kept)}, and "
-            f"{bytes_in_words(free)} are free. Ask for one layer, or for one head of it.",
+            f"what is kept of {tokens} tokens takes {format_bytes(kept)}, and "
+            f"{format_bytes(free)} are free. Ask for one layer, or for one head of it.",
         )
-    return f"reading, keeping {bytes_in_words(kept)}"
+    return f"reading, keeping {format_bytes(kept)}"
 
 
 def check_place(layer: int | None, head: int | None, heads: Sequence[int]) -> None:

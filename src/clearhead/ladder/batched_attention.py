@@ -11,7 +11,7 @@ from torch import Tensor
 from clearhead.ladder.dropout_attention import DropoutAttention
 from clearhead.ladder.masking import visible_pairs
 from clearhead.masks import Mask
-from clearhead.masks.coerce import as_mask, both
+from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.stages import Stages, compute
 
 
@@ -52,7 +52,7 @@ class BatchedAttention(DropoutAttention):
             key,
             value,
             scale=query.shape[-1] ** -0.5,
-            visible=visible_pairs(both(self.mask, as_mask(mask)), query, key),
+            visible=visible_pairs(and_masks(self.mask, as_mask(mask)), query, key),
             dropout=self.dropout if self.training else None,
         )
 

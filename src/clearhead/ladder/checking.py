@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from clearhead._common.axes import is_autocast
+from clearhead._common.torch_internals import is_autocast
 from clearhead.errors import ArgumentTypeError, DeviceError, DtypeError, ShapeError
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from clearhead._common.checks import check_sizes, check_switch
+from clearhead._common.checks import check_bool, check_sizes
 from clearhead.ladder.checking import check_tokens
 from clearhead.ladder.given import fill
 from clearhead.ladder.simple_attention import SimpleAttention
@@ -49,7 +49,7 @@ class SelfAttentionWithLayers(SimpleAttention):
         super().__init__()
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         check_sizes(embed_dim=embed_dim, head_dim=head_dim, value_head_dim=value_head_dim)
-        check_switch("bias", bias)
+        check_bool("bias", bias)
         self.query_projection = nn.Linear(embed_dim, head_dim, bias=bias)
         self.key_projection = nn.Linear(embed_dim, head_dim, bias=bias)
         self.value_projection = nn.Linear(embed_dim, value_head_dim, bias=bias)

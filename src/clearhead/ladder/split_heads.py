@@ -11,14 +11,14 @@ from typing import TypeVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead._common.checks import check_sizes, check_switch
+from clearhead._common.checks import check_bool, check_sizes
 from clearhead.errors import ArgumentError
 from clearhead.ladder.batched_attention import BatchedAttention
 from clearhead.ladder.concatenated_heads import merge_heads
 from clearhead.ladder.given import fill
 from clearhead.ladder.masking import visible_pairs
 from clearhead.masks import Mask
-from clearhead.masks.coerce import as_mask, both
+from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.stages import Stages, compute
 
 
@@ -99,7 +99,7 @@ class SplitHeads(BatchedAttention):
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         output_dim = embed_dim if output_dim is None else output_dim
         check_sizes(head_dim=head_dim, value_head_dim=value_head_dim, output_dim=output_dim)
-        check_switch("output_bias", output_bias)
+        check_bool("output_bias", output_bias)
         super().__init__(
             embed_dim,
             head_dim=num_heads * head_dim,
@@ -167,7 +167,7 @@ class SplitHeads(BatchedAttention):
         self.check(x, context, batches=True)
         projected = self.project(x, context)  # (batch, tokens, num_heads · head_dim)
         query, key, value = (split_heads(each, self.num_heads) for each in projected)
-        mask = both(self.mask, as_mask(mask))
+        mask = and_masks(self.mask, as_mask(mask))
         return compute(
             query,
             key,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.axes import is_autocast
+from clearhead._common.torch_internals import is_autocast
 from clearhead.errors import DeviceError, DtypeError
 
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.axes import check_tensor
-from clearhead._common.checks import check_dropout, check_sizes, check_switch
+from clearhead._common.checks import check_bool, check_dropout, check_sizes, check_tensor
 from clearhead.attention.planning import Plan, kernel_named, plan_for, run
-from clearhead.attention.problem import Problem, pose, under_autocast
+from clearhead.attention.problem import Problem, make_problem, under_autocast
 from clearhead.errors import ShapeError
 from clearhead.layers.caches.base import Cache, check_valid
 from clearhead.layers.inputs import check_beside, is_plain, split_heads
@@ -23,7 +22,7 @@ from clearhead.layers.positions import (
     taken_back,
 )
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import as_mask, both
+from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 
 
@@ -49,7 +48,7 @@ class LatentAttention(nn.Module):
         mask: who may see whom, at every call.
         dropout: probability of dropping a weight while training, in [0, 1); None is none.
         parts: what makes a variant of it, as in `MultiHeadAttention`; `Rotary(rotary_dim)` for one.
-            `turn` is given the parts with a position alone, and `carry` is not asked.
+            `transform_query_key` is given the parts with a position alone, and `transform_value` is not asked.
 
     Raises:
         ArgumentError: codes `argument.size`, `dropout.value`; ArgumentTypeError for a mask, a part
@@ -100,7 +99,7 @@ class LatentAttention(nn.Module):
             output_dim=output_dim,
         )
         check_dropout(dropout)
-        check_switch("bias", bias)
+        check_bool("bias", bias)
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = head_dim
@@ -201,7 +200,7 @@ class LatentAttention(nn.Module):
         nested: Packed | None,
     ) -> tuple[Problem, bool]:
         """What a kernel is given, and whether the heads attend to the latents themselves."""
-        mask = both(self.mask, as_mask(mask))
+        mask = and_masks(self.mask, as_mask(mask))
         if nested is not None:
             x, mask = nested.tokens, nested.within(mask)
         self._check(x, mask, valid, cache)
@@ -215,7 +214,7 @@ class LatentAttention(nn.Module):
         else:
             positions = next_positions(query.shape[2], valid, cache, x.device)
         for part in self.parts:
-            turning, shared = part.turn(turning, shared, positions, positions)
+            turning, shared = part.transform_query_key(turning, shared, positions, positions)
         absorbed, key_positions = False, positions
         if cache is not None:
             absorbed = len(cache) > 0 and self._can_absorb()
@@ -234,7 +233,7 @@ class LatentAttention(nn.Module):
             value = split_heads(self.value_projection(latent[:, 0]), self.num_heads)
         query = torch.cat([query, turning], dim=-1)
         dropout = self.dropout if self.training else None
-        problem = pose(query, key, value, mask=mask, dropout=dropout, **options)
+        problem = make_problem(query, key, value, mask=mask, dropout=dropout, **options)
         # Latents as they are held are what is attended to; projected up, they are other numbers.
         known = cache is not None and absorbed and cache.finite
         return problem._replace(keys_finite=known), absorbed
@@ -262,7 +261,7 @@ class LatentAttention(nn.Module):
         if absorbed:
             context = torch.einsum("bhql,hdl->bhqd", context, self._up(self.value_projection))
         for part in self.parts:
-            context = part.finish(context, x if x.ndim == 3 else x[None])
+            context = part.transform_context(context, x if x.ndim == 3 else x[None])
         return self.output_projection(context.transpose(1, 2).flatten(2))
 
     def _check(

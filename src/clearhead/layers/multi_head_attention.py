@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.axes import check_tensor
-from clearhead._common.checks import check_dropout, check_sizes, check_switch
+from clearhead._common.checks import check_bool, check_dropout, check_sizes, check_tensor
 from clearhead.attention.planning import Plan, kernel_named, plan_for, run
-from clearhead.attention.problem import Problem, pose, under_autocast
+from clearhead.attention.problem import Problem, make_problem, under_autocast
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -33,7 +32,7 @@ from clearhead.layers.positions import (
     taken_back,
 )
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import as_mask, both
+from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 
 Layer = TypeVar("Layer", bound="MultiHeadAttention")
@@ -118,8 +117,8 @@ class MultiHeadAttention(nn.Module):
                 f"num_kv_heads={num_kv_heads}.",
             )
         check_dropout(dropout)
-        check_switch("bias", bias)
-        check_switch("output_bias", output_bias)
+        check_bool("bias", bias)
+        check_bool("output_bias", output_bias)
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads
@@ -199,7 +198,7 @@ class MultiHeadAttention(nn.Module):
         output = self.join(attended, x)
         return output if x.ndim == 3 else output[0]
 
-    def pose(
+    def make_problem(
         self,
         x: Tensor,
         context: Tensor | None = None,
@@ -260,7 +259,7 @@ class MultiHeadAttention(nn.Module):
             (batch, tokens, output_dim).
         """
         for part in self.parts:
-            context = part.finish(context, x if x.ndim == 3 else x[None])
+            context = part.transform_context(context, x if x.ndim == 3 else x[None])
         return self.output_projection(context.transpose(1, 2).flatten(2))
 
     def plan(
@@ -274,7 +273,7 @@ class MultiHeadAttention(nn.Module):
         kernel: str = "auto",
     ) -> Plan:
         """The kernel that `forward` would use for these arguments, and why not the others."""
-        posed = self.pose(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
+        posed = self.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
         return plan_for(posed, kernel)
 
     @classmethod
@@ -397,7 +396,7 @@ class MultiHeadAttention(nn.Module):
         cache: Cache | None,
     ) -> tuple[Mask | None, Packed | None]:
         """What has been checked of a call: its mask and the layer's, and x if it is nested."""
-        mask = both(self.mask, as_mask(mask))
+        mask = and_masks(self.mask, as_mask(mask))
         nested = packed(x, context=context, valid=valid, cache=cache)
         tokens = x if nested is None else nested.tokens
         self._check_call(tokens, context, mask, valid, cache)
@@ -418,7 +417,7 @@ class MultiHeadAttention(nn.Module):
         positions: Tensor | None = None,
         values: bool = True,
     ) -> Problem:
-        """`pose` for what has been checked; without values, the keys stand in for them."""
+        """`make_problem` for what has been checked; without values, the keys stand in for them."""
         source = x if context is None else context
         query = split_heads(self.query_projection(x), self.num_heads)
         if cache is not None and context is not None and len(cache):
@@ -430,7 +429,7 @@ class MultiHeadAttention(nn.Module):
         if not self.parts and valid is None and positions is None:
             if cache is None:
                 dropout = self.dropout if self.training else None
-                return pose(query, key, value, mask=mask, dropout=dropout)
+                return make_problem(query, key, value, mask=mask, dropout=dropout)
             if is_causal(mask) and context is None:
                 # Nobody asks where the tokens stand, which would be a good part of a step.
                 key, value = cache.append(*under_autocast(key, value))
@@ -442,9 +441,9 @@ class MultiHeadAttention(nn.Module):
         if context is not None:
             query_positions = torch.arange(query.shape[2], device=x.device)
         for part in self.parts:
-            query, key = part.turn(query, key, query_positions, key_positions)
+            query, key = part.transform_query_key(query, key, query_positions, key_positions)
         for part in self.parts if values else ():
-            value = part.carry(value)
+            value = part.transform_value(value)
         value = value if values else key
         if cache is not None:
             # A norm may have brought the keys back to float32, which a kernel would not.
@@ -472,7 +471,7 @@ class MultiHeadAttention(nn.Module):
         options: dict[str, Any],
     ) -> Problem:
         dropout = self.dropout if self.training else None
-        problem = pose(query, key, value, mask=mask, dropout=dropout, **options)
+        problem = make_problem(query, key, value, mask=mask, dropout=dropout, **options)
         return problem if cache is None else problem._replace(keys_finite=cache.finite)
 
     def _input_projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.checks import check_sizes, check_switch, is_number
+from clearhead._common.checks import check_bool, check_sizes, is_number
 from clearhead.attention.biases import Bias
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 
@@ -15,14 +15,15 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 class Part(nn.Module):
     """A variant of attention, as what it does at four places of a layer. Each may stay as it is.
 
-    A layer asks its parts in the order in which they were handed in: `turn` and `carry` once query,
-    key and value are split into heads, before keys and values go into a cache; `options` for what
-    `clearhead.attend` is told; `finish` once every head has its context.
+    A layer asks its parts in the order in which they were handed in: `transform_query_key` and
+    `transform_value` once query, key and value are split into heads, before keys and values go into
+    a cache; `attend_options` for the options of `clearhead.attend`; `transform_context` once every
+    head has its context.
 
     Example:
         >>> import torch, clearhead as ch
         >>> class Doubled(ch.layers.Part):
-        ...     def finish(self, context, x):
+        ...     def transform_context(self, context, x):
         ...         return 2 * context
         >>> layer = ch.MultiHeadAttention(8, num_heads=2, output_bias=False, parts=[Doubled()])
         >>> plain = ch.MultiHeadAttention(8, num_heads=2, output_bias=False)
@@ -33,7 +34,7 @@ class Part(nn.Module):
         True
     """
 
-    def turn(
+    def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Query and key as they are compared.
@@ -46,7 +47,7 @@ class Part(nn.Module):
         """
         return query, key
 
-    def carry(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         """The value that the weights are multiplied with.
 
         Args:
@@ -54,7 +55,7 @@ class Part(nn.Module):
         """
         return value
 
-    def options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+    def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
         """What is handed to `clearhead.attend`: bias, scale, softcap, sinks.
 
         Args:
@@ -63,7 +64,7 @@ class Part(nn.Module):
         """
         return {}
 
-    def finish(self, context: Tensor, x: Tensor) -> Tensor:
+    def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
         """The contexts of the heads before they are projected.
 
         Args:
@@ -90,7 +91,7 @@ class QueryKeyNorm(Part):
         >>> import torch
         >>> norm = QueryKeyNorm(4)
         >>> places = torch.arange(3)
-        >>> query, key = norm.turn(torch.full((1, 2, 3, 4), 7.0), torch.ones(1, 1, 3, 4), places, places)
+        >>> query, key = norm.transform_query_key(torch.full((1, 2, 3, 4), 7.0), torch.ones(1, 1, 3, 4), places, places)
         >>> query[0, 0, 0].tolist()
         [1.0, 1.0, 1.0, 1.0]
     """
@@ -102,7 +103,7 @@ class QueryKeyNorm(Part):
         self.query_norm = nn.RMSNorm(head_dim, eps=eps)
         self.key_norm = nn.RMSNorm(head_dim, eps=eps)
 
-    def turn(
+    def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
         return self.query_norm(query), self.key_norm(key)
@@ -118,7 +119,7 @@ class Scale(Part):
         ArgumentTypeError: code `scale.type`, for what is no number.
 
     Example:
-        >>> Scale(0.5).options(None, None)
+        >>> Scale(0.5).attend_options(None, None)
         {'scale': 0.5}
     """
 
@@ -130,7 +131,7 @@ class Scale(Part):
             )
         self.scale = float(scale)
 
-    def options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+    def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
         return {"scale": self.scale}
 
     def extra_repr(self) -> str:
@@ -150,7 +151,7 @@ class Softcap(Part):
         ArgumentError: code `softcap.value`.
 
     Example:
-        >>> Softcap(50.0).options(None, None)
+        >>> Softcap(50.0).attend_options(None, None)
         {'softcap': 50.0}
     """
 
@@ -162,7 +163,7 @@ class Softcap(Part):
             )
         self.softcap = float(softcap)
 
-    def options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+    def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
         return {"softcap": self.softcap}
 
     def extra_repr(self) -> str:
@@ -193,7 +194,7 @@ class Sinks(Part):
         check_sizes(num_heads=num_heads)
         self.scores = nn.Parameter(torch.zeros(num_heads))
 
-    def options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+    def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
         return {"sinks": self.scores}
 
     def extra_repr(self) -> str:
@@ -228,7 +229,7 @@ class ScoreBias(Part):
             )
         self.bias = bias
 
-    def options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+    def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
         return {"bias": self.bias}
 
     def extra_repr(self) -> str:
@@ -268,12 +269,12 @@ class OutputGate(Part):
         super().__init__()
         width = 1 if value_head_dim is None else value_head_dim
         check_sizes(embed_dim=embed_dim, num_heads=num_heads, value_head_dim=width)
-        check_switch("bias", bias)
+        check_bool("bias", bias)
         self.num_heads = num_heads
         self.width = width
         self.projection = nn.Linear(embed_dim, num_heads * width, bias=bias)
 
-    def finish(self, context: Tensor, x: Tensor) -> Tensor:
+    def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
         if context.shape[1] != self.num_heads or self.width not in (1, context.shape[3]):
             raise ShapeError(
                 "gate.shape",
@@ -328,7 +329,7 @@ class Differential(Part):
         first, second = self.pairs.double().view(2, 2, -1).prod(dim=1).sum(dim=-1).exp()
         return (first - second + self.initial).to(self.pairs.dtype)
 
-    def carry(self, value: Tensor) -> Tensor:
+    def transform_value(self, value: Tensor) -> Tensor:
         if value.shape[1] % 2:
             raise ShapeError(
                 "differential.heads",
@@ -336,7 +337,7 @@ class Differential(Part):
             )
         return torch.cat(value.chunk(2, dim=1), dim=-1).repeat(1, 2, 1, 1)
 
-    def finish(self, context: Tensor, x: Tensor) -> Tensor:
+    def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
         first, second = context.chunk(2, dim=1)
         return (1 - self.initial) * self.norm(first - self.factor() * second)
 
@@ -371,7 +372,7 @@ def options_of(
     """
     found: dict[str, tuple[Any, str]] = {}
     for part in parts:
-        for name, value in part.options(query_positions, key_positions).items():
+        for name, value in part.attend_options(query_positions, key_positions).items():
             if name in found:
                 raise ArgumentError(
                     "parts.twice",

@@ -13,7 +13,7 @@ from clearhead.layers.caches.sliding import SlidingCache
 from clearhead.layers.placing import Places, placed_bias, placed_mask
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
-from clearhead.masks.coerce import both
+from clearhead.masks.coerce import and_masks
 from clearhead.masks.documents import documents
 from clearhead.masks.full import Full
 from clearhead.masks.padding import padding
@@ -138,7 +138,7 @@ def is_causal(mask: Mask | None) -> bool:
 def seen_of(cache: Cache, mask: Mask | None) -> Mask | None:
     """A mask, and what a cache hides of the keys that it gave back."""
     hidden = cache.mask()
-    return mask if isinstance(hidden, Full) else both(mask, hidden)
+    return mask if isinstance(hidden, Full) else and_masks(mask, hidden)
 
 
 def arranged(
@@ -163,4 +163,4 @@ def arranged(
         mask = None if mask is None else placed_mask(mask, places, in_order=in_order)
         if not in_order and options.get("bias") is not None:
             options = options | {"bias": placed_bias(options["bias"], places)}
-    return both(mask, hidden), options
+    return and_masks(mask, hidden), options

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.checks import check_sizes, check_switch
+from clearhead._common.checks import check_bool, check_sizes
 from clearhead.attention.biases import relative
 from clearhead.errors import ArgumentError
 from clearhead.layers.parts import Part
@@ -57,7 +57,7 @@ class RelativeBias(Part):
     ) -> None:
         super().__init__()
         check_sizes(num_heads=num_heads, num_buckets=num_buckets, max_distance=max_distance)
-        check_switch("bidirectional", bidirectional)
+        check_bool("bidirectional", bidirectional)
         one_side = num_buckets // 2 if bidirectional else num_buckets
         if num_buckets % 2 or one_side < 2 or max_distance <= one_side // 2:
             raise ArgumentError(
@@ -88,7 +88,7 @@ class RelativeBias(Part):
         far = (exact + (steps * (count - exact)).long()).clamp(max=count - 1)
         return first + torch.where(distance < exact, distance, far)
 
-    def options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
+    def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
         return {"bias": relative(self.table[self.buckets()].T)}
 
     def extra_repr(self) -> str:

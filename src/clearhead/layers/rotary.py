@@ -6,8 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import check_tensor
-from clearhead._common.checks import check_sizes, is_number
+from clearhead._common.checks import check_sizes, check_tensor, is_number
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.layers.parts import Part
 from clearhead.layers.scalings import Scaling
@@ -120,7 +119,7 @@ class Rotary(Part):
         cos, sin = self.turns(positions, tensor.dtype)
         return self._turned(tensor, cos, sin)
 
-    def turn(
+    def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
         length = None

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import check_length, whole
+from clearhead._common.checks import as_int, check_length
 from clearhead._common.lazy import drawing
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, MaskError
 from clearhead.masks.blocks import BlockMap, block_map
@@ -217,7 +217,7 @@ class Mask(ABC):
         """
         query_len, kv_len = check_length("query_len", query_len), check_length("kv_len", kv_len)
         pair = block if isinstance(block, tuple | list) else (block, block)
-        sizes = [size for each in pair if (size := whole(each)) is not None and size >= 1]
+        sizes = [size for each in pair if (size := as_int(each)) is not None and size >= 1]
         if len(pair) != 2 or len(sizes) != 2:
             raise ArgumentError(
                 "mask.block-size",

@@ -11,7 +11,7 @@ def as_mask(mask: Mask | Tensor | None) -> Mask | None:
     return mask if mask is None or isinstance(mask, Mask) else dense(mask)
 
 
-def both(mask: Mask | None, other: Mask | None) -> Mask | None:
+def and_masks(mask: Mask | None, other: Mask | None) -> Mask | None:
     """The mask that shows what both show."""
     if mask is None or other is None:
         return other if mask is None else mask

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import check_tensor
+from clearhead._common.checks import check_tensor
 from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import check_tensor, whole
+from clearhead._common.checks import as_int, check_tensor
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.spans import Spans
@@ -187,7 +187,7 @@ def documents(
 
 def _ids_of(lengths: Sequence[int] | Tensor) -> Tensor:
     given = lengths.tolist() if isinstance(lengths, Tensor) else lengths
-    numbers = [whole(each) for each in given] if isinstance(given, Sequence) else [None]
+    numbers = [as_int(each) for each in given] if isinstance(given, Sequence) else [None]
     if any(number is None or number < 0 for number in numbers):
         raise MaskError(
             "mask.lengths",

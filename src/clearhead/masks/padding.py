@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import check_tensor
+from clearhead._common.checks import check_tensor
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import check_tensor, whole
+from clearhead._common.checks import as_int, check_tensor
 from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
 
 MOST_TOKENS = 1 << 60
@@ -25,7 +25,7 @@ class PerRow:
     @classmethod
     def read(cls, value: int | Sequence[int] | Tensor, name: str) -> "PerRow":
         """Read what a user gave for `name`, or refuse it."""
-        number = whole(value)
+        number = as_int(value)
         if number is not None:
             return cls(bounded(number), name, follows=True)
         if isinstance(value, Tensor):
@@ -51,7 +51,7 @@ class PerRow:
                 f"{name} must be a whole number (tokens), or one per row of the batch; "
                 f"got {type(value).__name__}.",
             )
-        numbers = [bounded(number) for each in value if (number := whole(each)) is not None]
+        numbers = [bounded(number) for each in value if (number := as_int(each)) is not None]
         if len(numbers) < len(value):
             raise ArgumentTypeError(
                 "mask.not-whole", f"{name} must hold whole numbers (tokens); got {value!r}."

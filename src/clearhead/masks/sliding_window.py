@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import whole
+from clearhead._common.checks import as_int
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Positioned
@@ -91,7 +91,7 @@ def sliding_window(
 def _side(name: str, given: int | None) -> int | None:
     if given is None:
         return None
-    tokens = whole(given)
+    tokens = as_int(given)
     if tokens is None:
         raise ArgumentTypeError(
             "window.type",

@@ -7,7 +7,7 @@ from types import EllipsisType
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import whole
+from clearhead._common.checks import as_int
 from clearhead.errors import SelectionError
 
 Index = int | slice | EllipsisType | Sequence[int] | Tensor
@@ -94,12 +94,12 @@ def read_pairs(
 
 def _ints(index: object, size: int, axis: int) -> Tensor:
     """A whole number as a tensor of no dimension, or several as one of one dimension."""
-    number = whole(index)
+    number = as_int(index)
     if number is not None:
         _check_range(number, number, size, axis)
         return torch.tensor(number)
     if isinstance(index, Sequence) and not isinstance(index, str | bytes):
-        numbers = [each for number in index if (each := whole(number)) is not None]
+        numbers = [each for number in index if (each := as_int(number)) is not None]
         if len(numbers) == len(index):
             _check_range(min(numbers, default=0), max(numbers, default=-1), size, axis)
             return torch.tensor(numbers, dtype=torch.int64)

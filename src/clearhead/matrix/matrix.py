@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.axes import check_length, check_tensor, whole
+from clearhead._common.checks import as_int, check_length, check_tensor
 from clearhead._common.lazy import drawing
-from clearhead._common.text import bytes_in_words
+from clearhead._common.text import format_bytes
 from clearhead.attention.biases import Bias
 from clearhead.attention.kernels import blockwise, eager, fused
 from clearhead.attention.planning import choose
-from clearhead.attention.problem import Problem, pose
+from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -95,7 +95,7 @@ class AttentionMatrix:
         sinks: Tensor | None = None,
     ) -> None:
         # There is no value yet; the key stands in for it, with the right length and heads.
-        self.problem: Problem = pose(
+        self.problem: Problem = make_problem(
             query, key, key, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks
         )
         self._logsumexp: Tensor | None = None
@@ -117,7 +117,7 @@ class AttentionMatrix:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the weights: float32 for 16-bit inputs, else that of the query."""
-        return stages.accumulated(self.problem.query[:0]).dtype
+        return stages.upcast(self.problem.query[:0]).dtype
 
     @property
     def device(self) -> torch.device:
@@ -224,7 +224,7 @@ class AttentionMatrix:
             >>> ch.AttentionMatrix(query, key, mask=ch.causal()).diagonal(offset=-1)
             tensor([0.5000, 0.3333, 0.2500])
         """
-        steps = whole(offset)
+        steps = as_int(offset)
         if steps is None:
             raise ArgumentTypeError(
                 "diagonal.type", f"offset must be a whole number; got {type(offset).__name__}."
@@ -675,8 +675,8 @@ class AttentionMatrix:
             )
         key = problem.key
         if value.shape[1] == problem.num_heads:
-            key = stages.repeated_heads(key, problem.num_heads)
-        return pose(
+            key = stages.repeat_kv_heads(key, problem.num_heads)
+        return make_problem(
             problem.query,
             key,
             value,
@@ -692,7 +692,7 @@ class AttentionMatrix:
         return self._restore(statistic.result)
 
     def _largest(self, k: int) -> Largest:
-        count = whole(k)
+        count = as_int(k)
         if count is None or not 1 <= count <= self.problem.kv_len:
             raise ArgumentError(
                 "top-k.value",
@@ -813,8 +813,8 @@ class AttentionMatrix:
         if 2 * wanted > free:
             raise TooLargeError(
                 "matrix.too-large",
-                f"{' × '.join(map(str, sizes))} weights take {bytes_in_words(wanted)}, and twice that "
-                f"while they are put together; {bytes_in_words(free)} are free on {self.device}. "
+                f"{' × '.join(map(str, sizes))} weights take {format_bytes(wanted)}, and twice that "
+                f"while they are put together; {format_bytes(free)} are free on {self.device}. "
                 "Index the rows, keys or heads that you need.",
             )
 
@@ -837,7 +837,7 @@ def _check_pool(rows: int, columns: int, queries: int, keys: int) -> None:
         ("rows", rows, queries, "queries"),
         ("columns", columns, keys, "keys"),
     ):
-        count = whole(given)
+        count = as_int(given)
         if count is None or not 1 <= count <= most:
             raise ArgumentError(
                 "pool.size",

@@ -54,7 +54,7 @@ def _bias(
 def weights_from(problem: Problem, scores: Tensor, total: Tensor, heads: Tensor) -> Tensor:
     """Weights of a rectangle from its scores and the logsumexp of its queries."""
     if problem.sinks is not None:
-        sinks = stages.accumulated(problem.sinks)[heads]
+        sinks = stages.upcast(problem.sinks)[heads]
         total = torch.logaddexp(total, sinks[:, None].expand_as(total))
     hidden = scores == -torch.inf
     # As in the stages: a query whose scores are no numbers gets NaN, and sends no gradient.
@@ -66,16 +66,18 @@ def weights_from(problem: Problem, scores: Tensor, total: Tensor, heads: Tensor)
 
 def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
     """Weights of pairs, (batch, num_heads, pairs), from indices (batch or 1, pairs)."""
-    query = stages.accumulated(_rows(problem.query, queries))
-    key = stages.accumulated(_rows(problem.key, keys))
+    query = stages.upcast(_rows(problem.query, queries))
+    key = stages.upcast(_rows(problem.key, keys))
     # Grouped heads share a key; a head of the group is an axis of its own here.
     query, key = query.unflatten(1, (problem.num_kv_heads, -1)), key[:, :, None]
     with torch.autocast(problem.device.type, enabled=False):
         raw = torch.linalg.vecdot(query, key)
         # A sum with something in it that is not finite is not finite itself.
         if not stages.all_finite(raw.detach()):
-            raw = torch.linalg.vecdot(stages.finite(query), stages.finite(key))
-            raw = raw.masked_fill(stages.tainted(query) | stages.tainted(key), torch.nan)
+            raw = torch.linalg.vecdot(stages.zero_nonfinite(query), stages.zero_nonfinite(key))
+            raw = raw.masked_fill(
+                stages.nonfinite_rows(query) | stages.nonfinite_rows(key), torch.nan
+            )
     raw = raw.flatten(1, 2)
     at_query, at_key = queries[:, None, None, :], keys[:, None, None, :]
     sizes = problem.query_len, problem.kv_len

@@ -142,9 +142,9 @@ class Statistic(ABC):
 
     Example:
         >>> import torch
-        >>> from clearhead.attention.problem import pose
+        >>> from clearhead.attention.problem import make_problem
         >>> from clearhead.matrix.sweep import sweep
-        >>> problem = pose(torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4, 2))
+        >>> problem = make_problem(torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4, 2))
         >>> maximum = Maximum(problem)
         >>> sweep(problem, [maximum])
         >>> maximum.result
@@ -162,9 +162,7 @@ class PerQuery(Statistic):
     """A number for each query: `result` is (batch, num_heads, query_len), in the precision of sums."""
 
     def __init__(self, problem: Problem) -> None:
-        self.result: Tensor = stages.accumulated(problem.query[:0]).new_zeros(
-            problem.query.shape[:3]
-        )
+        self.result: Tensor = stages.upcast(problem.query[:0]).new_zeros(problem.query.shape[:3])
 
     def take(self, chunk: Chunk) -> None:
         self.result[chunk.place] = self.of(chunk)
@@ -295,7 +293,7 @@ class Mass(Statistic):
     def __init__(self, problem: Problem, member: Tensor) -> None:
         self.member = member
         shape = (*problem.query.shape[:3], member.shape[2])
-        self.result = stages.accumulated(problem.query[:0]).new_zeros(shape)
+        self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def take(self, chunk: Chunk) -> None:
         member = self.member[chunk.sample if self.member.shape[0] > 1 else 0, chunk.keys]
@@ -312,7 +310,7 @@ class Largest(Statistic):
     def __init__(self, problem: Problem, k: int) -> None:
         self.k = k
         shape = (*problem.query.shape[:3], k)
-        self.weights = stages.accumulated(problem.query[:0]).new_zeros(shape)
+        self.weights = stages.upcast(problem.query[:0]).new_zeros(shape)
         self.keys = torch.full(shape, -1, dtype=torch.int64, device=problem.device)
 
     @property
@@ -381,7 +379,7 @@ class Pooled(Statistic):
         self.row_bins = bins(problem.query_len, rows, problem.device)
         self.column_bins = bins(problem.kv_len, columns, problem.device)
         shape = (*problem.query.shape[:2], rows, columns)
-        self.dtype = stages.accumulated(problem.query[:0]).dtype
+        self.dtype = stages.upcast(problem.query[:0]).dtype
         # A bin may be most of the matrix: too many numbers to add up one by one in float32.
         self.sums = torch.zeros(shape, dtype=torch.float64, device=problem.device)
 
@@ -411,7 +409,7 @@ class Received(Statistic):
 
     def __init__(self, problem: Problem) -> None:
         shape = (problem.batch, problem.num_kv_heads, problem.kv_len)
-        self.result = stages.accumulated(problem.query[:0]).new_zeros(shape)
+        self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def take(self, chunk: Chunk) -> None:
         sums = chunk.column_sums
@@ -437,10 +435,10 @@ class Context(Statistic):
 
     def take(self, chunk: Chunk) -> None:
         heads_of_value = chunk.heads if self.per_head else chunk.kv_heads
-        value = stages.accumulated(self.value[chunk.sample, heads_of_value, chunk.keys])
+        value = stages.upcast(self.value[chunk.sample, heads_of_value, chunk.keys])
         heads, queries, keys = chunk.weights.shape
         if chunk.visible is not None:
-            value = stages.repeated_heads(value, heads)
+            value = stages.repeat_kv_heads(value, heads)
             self.result[chunk.place] = stages.context(chunk.weights, value, chunk.visible)
             return
         rows = heads // value.shape[0] * queries
@@ -461,10 +459,10 @@ class TransposedSum(Statistic):
         self.vectors = vectors
         self.finite = stages.all_finite(vectors)
         shape = (*problem.query.shape[:2], problem.kv_len, vectors.shape[3])
-        self.result = stages.accumulated(problem.query[:0]).new_zeros(shape)
+        self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def take(self, chunk: Chunk) -> None:
-        vectors = stages.accumulated(self.vectors[chunk.place])
+        vectors = stages.upcast(self.vectors[chunk.place])
         if chunk.visible is None:
             product = torch.bmm(chunk.weights.mT, vectors)
         else:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.axes import check_tensor
+from clearhead._common.checks import check_tensor
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError
 from clearhead.matrix.matrix import AttentionMatrix
@@ -278,7 +278,7 @@ def _evenness(matrix: AttentionMatrix, counts: Tensor, number: Tensor) -> Tensor
     entropy = matrix.entropy().reshape(leading)
     if problem.sinks is not None:
         # Weights that sum to a share s instead of 1 have the entropy share · H − share · ln share.
-        sinks = stages.accumulated(problem.sinks)[:, None]
+        sinks = stages.upcast(problem.sinks)[:, None]
         share = torch.sigmoid(matrix.logsumexp.reshape(leading) - sinks)
         entropy = entropy + torch.special.xlogy(share, share)
     choice = counts[:, None] & (number > 1)

@@ -7,7 +7,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import whole
+from clearhead._common.checks import as_int
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -118,7 +118,7 @@ def _checked(matrices: object) -> list[AttentionMatrix]:
 
 def _check_head(head: object, layers: list[AttentionMatrix]) -> None:
     most = min(1 if layer.ndim == 2 else layer.shape[-3] for layer in layers)
-    number = whole(head)
+    number = as_int(head)
     if head != "mean" and (number is None or not 0 <= number < most):
         raise ArgumentError(
             "rollout.head",

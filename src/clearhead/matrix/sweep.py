@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.axes import is_autocast
+from clearhead._common.torch_internals import is_autocast
 from clearhead.attention.biases import Alibi, DenseBias, Relative
 from clearhead.attention.problem import Problem
 from clearhead.masks.spans import Spans
@@ -92,7 +92,7 @@ def _sweep(problem: Problem, statistics: Sequence[Statistic], progress: Progress
             shared = parts if mask is None or (spans and spans.start.shape[0] == 1) else None
         for first in range(0, problem.num_kv_heads, kv_heads):
             heads = slice(first, min(first + kv_heads, problem.num_kv_heads))
-            key = stages.accumulated(problem.key[sample, heads])
+            key = stages.upcast(problem.key[sample, heads])
             for part in parts if parts is not None else _parts(problem, None, sample, queries):
                 chunk = make(problem, sample, heads, key, part)
                 for statistic in statistics:
@@ -201,16 +201,16 @@ class _Buffers:
 
     def __init__(self, problem: Problem, rows: int) -> None:
         size = rows * problem.kv_len
-        like = stages.accumulated(problem.query[:0])
+        like = stages.upcast(problem.query[:0])
         self.scores, self.weights = like.new_empty(size), like.new_empty(size)
-        self.sinks = None if problem.sinks is None else stages.accumulated(problem.sinks)
+        self.sinks = None if problem.sinks is None else stages.upcast(problem.sinks)
 
     def chunk(
         self, problem: Problem, sample: int, kv_heads: slice, key: Tensor, part: Part
     ) -> Chunk:
         group = problem.num_heads // problem.num_kv_heads
         heads = slice(kv_heads.start * group, kv_heads.stop * group)
-        query = stages.accumulated(problem.query[sample, heads, part.queries]) * problem.scale
+        query = stages.upcast(problem.query[sample, heads, part.queries]) * problem.scale
         key = key[:, part.keys]
         shape = (*query.shape[:2], key.shape[1])
         count = torch.Size(shape).numel()
@@ -261,7 +261,7 @@ def _by_the_stages(
     group = problem.num_heads // problem.num_kv_heads
     heads = slice(kv_heads.start * group, kv_heads.stop * group)
     query = problem.query[sample, heads, part.queries]
-    key = stages.repeated_heads(key[:, part.keys], heads.stop - heads.start)
+    key = stages.repeat_kv_heads(key[:, part.keys], heads.stop - heads.start)
     visible = problem.visible(part.queries, part.keys)
     bias = problem.bias_block(part.queries, part.keys)
     visible, bias = (
@@ -283,7 +283,7 @@ def _by_the_stages(
     )
     chunk.visible = masked != -torch.inf if visible is None else visible.expand(masked.shape)
     chunk.logsumexp = stages.logsumexp(masked)
-    chunk.sinks = None if sinks is None else stages.accumulated(sinks)
+    chunk.sinks = None if sinks is None else stages.upcast(sinks)
     return chunk
 
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.axes import check_tensor
+from clearhead._common.checks import check_tensor
 from clearhead.attention.planning import choose
-from clearhead.attention.problem import Problem, pose
+from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import DeviceError, DtypeError, ShapeError, UnsupportedError
 from clearhead.matrix.reductions import TransposedSum
 from clearhead.matrix.sweep import sweep
@@ -69,7 +69,7 @@ class Transposed:
                 f"(query_len, width), or (query_len,), with query_len={problem.query_len}; got "
                 f"{tuple(vectors.shape)}.",
             )
-        summing = stages.accumulated(problem.query[:0]).dtype
+        summing = stages.upcast(problem.query[:0]).dtype
         if vectors.dtype not in (problem.query.dtype, summing):
             raise DtypeError(
                 "vectors.dtype",
@@ -89,7 +89,7 @@ class Transposed:
                 "rows that you need.",
             )
         product = _TransposedProduct.apply(
-            problem.query, problem.key, stages.accumulated(given), problem.sinks, problem
+            problem.query, problem.key, stages.upcast(given), problem.sinks, problem
         )
         return problem.restore(product)
 
@@ -123,14 +123,14 @@ class _TransposedProduct(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         problem = ctx.problem
         query, key, vectors, sinks = ctx.saved_tensors
-        query, key = (stages.accumulated(each.detach()).requires_grad_() for each in (query, key))
+        query, key = (stages.upcast(each.detach()).requires_grad_() for each in (query, key))
         if sinks is not None:
-            sinks = stages.accumulated(sinks.detach()).requires_grad_()
+            sinks = stages.upcast(sinks.detach()).requires_grad_()
         # Autocast would lower what the product was made of.
         with torch.enable_grad(), torch.autocast(query.device.type, enabled=False):
-            posed = pose(
+            posed = make_problem(
                 query,
-                stages.repeated_heads(key, problem.num_heads),
+                stages.repeat_kv_heads(key, problem.num_heads),
                 grads[0],
                 mask=problem.mask,
                 bias=problem.bias,

@@ -301,7 +301,7 @@ def _largest_of_weights(grad: Tensor, value: Tensor) -> float:
     """The largest gradient of a weight: how well the gradient of the context matches a value."""
     value = value.nan_to_num()
     if grad.ndim > 2:
-        value = stages.repeated_heads(value, grad.shape[-3])
+        value = stages.repeat_kv_heads(value, grad.shape[-3])
     return (grad @ value.mT).abs().max().item()
 
 

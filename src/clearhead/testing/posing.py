@@ -95,7 +95,7 @@ def defined(posed: Posed, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What the definition gives for the tensors: context and logsumexp."""
     query, key, value = (tensors[name] for name in ("query", "key", "value"))
     if query.ndim > 2:
-        key, value = (stages.repeated_heads(each, query.shape[-3]) for each in (key, value))
+        key, value = (stages.repeat_kv_heads(each, query.shape[-3]) for each in (key, value))
     found = stages.compute(
         query,
         key,

@@ -17,7 +17,7 @@ from clearhead._common.text import printable
 from clearhead.attention.functional import attend
 from clearhead.attention.kernels import eager
 from clearhead.attention.planning import choose
-from clearhead.attention.problem import Problem, pose
+from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.ladder import (
     ConcatenatedHeads,
@@ -30,7 +30,7 @@ from clearhead.ladder import (
 from clearhead.layers.caches import Cache
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import as_mask, both
+from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.masks.dense import dense
 from clearhead.stages import Stages
 from clearhead.tracing.text import arithmetic, fenced, table
@@ -389,7 +389,7 @@ def trace(
         traced = _of_rung(thing, *inputs, **options)
     elif thing is attend:
         kernel = options.pop("kernel", "auto")
-        problem = pose(*inputs, **options)
+        problem = make_problem(*inputs, **options)
         lead = ("batch", "num_heads")[4 - problem.dims :] if problem.dims > 2 else ()
         computed = Stages(*(problem.restore(t) for t in eager.compute(problem)))
         traced = _Traced("attend", problem, lead, computed, {}, {}, kernel=kernel)
@@ -428,7 +428,7 @@ def _of_layer(
     cache: Cache | None = None,
 ) -> _Traced:
     # What is traced has not happened: the cache stays as it is.
-    problem = layer.pose(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
+    problem = layer.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
     computed = eager.compute(problem)
     output = layer.join(computed.context, x)
     lead = ("batch", "num_heads")
@@ -457,8 +457,8 @@ def _of_rung(
         hidden = computed.weights == 0 if renormalised else computed.masked_scores == -torch.inf
         mask = dense(_four_dimensions(~hidden, with_heads)) if bool(hidden.any()) else None
     else:
-        mask = both(getattr(rung, "mask", None), as_mask(options.get("mask")))
-    problem = pose(
+        mask = and_masks(getattr(rung, "mask", None), as_mask(options.get("mask")))
+    problem = make_problem(
         *(_four_dimensions(t, with_heads) for t in (query, key, value)),
         mask=mask,
         scale=1.0 if type(rung) is SimpleAttention else None,
@@ -577,7 +577,7 @@ def _distance(traced: _Traced) -> tuple[str, float]:
     problem = traced.problem._replace(dropout=None)
     chosen = choose(problem, traced.kernel)
     with torch.no_grad():
-        value = stages.repeated_heads(problem.value, problem.num_heads)
+        value = stages.repeat_kv_heads(problem.value, problem.num_heads)
         undropped = stages.context(
             traced.stages.weights.reshape(*problem.query.shape[:3], problem.kv_len),
             value,

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from clearhead._common.axes import whole
-from clearhead._common.text import bytes_in_words
+from clearhead._common.checks import as_int
+from clearhead._common.text import format_bytes
 from clearhead.errors import WatchError
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.watching.recording import POOL, TOP_K, key_heads
@@ -83,8 +83,8 @@ class Estimate:
             tokens = f"{_many(self.query_len, 'query', 'queries')} × {_many(self.kv_len, 'key')}"
         batch = "" if self.batch == 1 else f"a batch of {self.batch}, "
         return (
-            f"{heads}, {batch}{tokens}: {bytes_in_words(self.nbytes)} with keep={self.keep!r} "
-            f"(the matrices would take {bytes_in_words(self.matrix_nbytes)})"
+            f"{heads}, {batch}{tokens}: {format_bytes(self.nbytes)} with keep={self.keep!r} "
+            f"(the matrices would take {format_bytes(self.matrix_nbytes)})"
         )
 
 
@@ -171,13 +171,13 @@ def _of_module(path: str, module: nn.Module) -> Sizes | None:
 def _of_config(model: nn.Module, *, places: bool) -> list[Sizes]:
     """What a config says, if it says it plainly: one stack of layers that are all alike."""
     config: Any = getattr(model, "config", None)
-    layers = whole(getattr(config, "num_hidden_layers", None))
-    heads = whole(getattr(config, "num_attention_heads", None))
-    width = whole(getattr(config, "hidden_size", None))
+    layers = as_int(getattr(config, "num_hidden_layers", None))
+    heads = as_int(getattr(config, "num_attention_heads", None))
+    width = as_int(getattr(config, "hidden_size", None))
     if not layers or not heads or getattr(config, "is_encoder_decoder", False):
         return []
-    shared = whole(getattr(config, "num_key_value_heads", None)) or heads
-    head_dim = whole(getattr(config, "head_dim", None)) or (width or 0) // heads
+    shared = as_int(getattr(config, "num_key_value_heads", None)) or heads
+    head_dim = as_int(getattr(config, "head_dim", None)) or (width or 0) // heads
     if not head_dim:
         return []
     dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), None)

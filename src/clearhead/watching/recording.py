@@ -15,7 +15,7 @@ from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
 from clearhead.masks.base import And, Mask, Not, Or
 from clearhead.masks.causal import Causal, causal
-from clearhead.masks.coerce import both
+from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import Dense, dense
 from clearhead.masks.full import Full
 from clearhead.masks.padding import PaddedTo, Valid, padding
@@ -51,7 +51,7 @@ class Copies:
         mask, bias, sinks = problem.mask, problem.bias, problem.sinks
         if isinstance(bias, DenseBias) and hides_only(bias.tensor):
             shape = (*bias.tensor.shape[:3], problem.kv_len)
-            mask, bias = both(mask, dense((bias.tensor == 0).expand(shape))), None
+            mask, bias = and_masks(mask, dense((bias.tensor == 0).expand(shape))), None
         mask = None if mask is None else self._mask(mask)
         return problem._replace(
             mask=None if isinstance(mask, Full) else mask,

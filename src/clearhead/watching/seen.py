@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from torch import Tensor
 
-from clearhead._common.axes import whole
+from clearhead._common.checks import as_int
 from clearhead._common.lazy import drawing
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, SelectionError
@@ -84,13 +84,13 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
 
     def __getitem__(self, layer: str | int) -> Kept:
         module = self._modules[self._name(layer)]
-        whole = module.whole()
-        if whole is None:
+        together = module.whole()
+        if together is None:
             raise SelectionError(
                 "watch.several",
                 f"{layer!r} attended {len(module)} times; calls({layer!r}) has them all.",
             )
-        return whole
+        return together
 
     @overload
     def get(self, layer: str | int, default: None = None, /) -> Kept | None: ...
@@ -137,8 +137,8 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             )
         rows = []
         for name, module in self._modules.items():
-            whole = module.whole()
-            calls = module.all() if whole is None else (whole,)
+            together = module.whole()
+            calls = module.all() if together is None else (together,)
             numbers = [
                 each if isinstance(each, Summary) else _numbers(each, tokens) for each in calls
             ]
@@ -320,11 +320,13 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         lines = [f"{self._model_name}: {modules} attended"]
         width = max((len(name) for name in self._modules), default=0)
         for name, module in self._modules.items():
-            calls, whole = module.all(), module.whole()
+            calls, together = module.all(), module.whole()
             times = ""
             if len(calls) > 1:
-                times = f"  and {len(calls) - 1} more" if whole is None else f", {len(calls)} calls"
-            shown = calls[0] if whole is None else whole
+                times = (
+                    f"  and {len(calls) - 1} more" if together is None else f", {len(calls)} calls"
+                )
+            shown = calls[0] if together is None else together
             lines.append(f"  {name or '(the model)':{width}}  {shown!r}{times}")
         return "\n".join(lines)
 
@@ -338,8 +340,8 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         for name, module in self._modules.items():
             if wanted is not None and name not in wanted:
                 continue
-            whole = module.whole()
-            calls = module.all() if whole is None else (whole,)
+            as_int = module.whole()
+            calls = module.all() if as_int is None else (as_int,)
             found += [
                 (name if len(calls) == 1 else f"{name}, call {number}", call)
                 for number, call in enumerate(calls)
@@ -428,7 +430,7 @@ def _text(name: str, given: Tokens) -> tuple[str, ...] | tuple[int, ...]:
     if isinstance(listed, Sequence) and not isinstance(listed, str | bytes):
         if all(isinstance(each, str) for each in listed):
             return tuple(listed)
-        ids = [whole(each) for each in listed]
+        ids = [as_int(each) for each in listed]
         if None not in ids:
             return tuple(each for each in ids if each is not None)
     found = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__

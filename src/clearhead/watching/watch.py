@@ -21,8 +21,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from clearhead._common.axes import check_tensor, whole
-from clearhead._common.checks import check_sizes
+from clearhead._common.checks import as_int, check_sizes, check_tensor
 from clearhead.attention.problem import Problem
 from clearhead.errors import (
     ArgumentError,
@@ -394,7 +393,7 @@ def _heads(given: object) -> tuple[int, ...] | None:
             "heads.type",
             f"heads must be a list of numbers of heads, or None for all; got {given!r}.",
         )
-    heads = [whole(each) for each in given]
+    heads = [as_int(each) for each in given]
     if None in heads:
         raise ArgumentTypeError("heads.type", f"heads must hold whole numbers; got {given!r}.")
     numbers = tuple(head for head in heads if head is not None)

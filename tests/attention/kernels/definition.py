@@ -54,8 +54,8 @@ def defined(
     lengths = query.shape[2], key.shape[2]
     return stages.compute(
         query,
-        stages.repeated_heads(key, query.shape[1]),
-        stages.repeated_heads(value, query.shape[1]),
+        stages.repeat_kv_heads(key, query.shape[1]),
+        stages.repeat_kv_heads(value, query.shape[1]),
         scale=query.shape[3] ** -0.5 if scale is None else scale,
         softcap=softcap,
         bias=bias.to_dense(*lengths) if isinstance(bias, ch.Bias) else bias,

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 import clearhead as ch
 from clearhead import stages
 from clearhead.attention.kernels import blockwise, eager
-from clearhead.attention.problem import Problem, pose
+from clearhead.attention.problem import Problem, make_problem
 from tests.attention.kernels.definition import Tensors, assert_agrees, close, draw, flat, outcome
 from tests.attention.kernels.test_agreement import BIASES, MASKS, OF_ENOUGH_KEYS, STRIDES, problems
 from tests.attention.kernels.test_hidden import MASKS as HIDING
@@ -235,7 +235,7 @@ def test_any_problem(parts: bool, problem: tuple[Tensors, dict[str, Any]]) -> No
 def test_the_blocks_are_the_mask(parts: bool, expression: Expression) -> None:
     """Every visible pair is in one block, not hidden; no query is in two; every block is needed."""
     sizes = expression.sizes
-    posed = pose(*draw(*sizes[:2], None, *sizes[2:]).values(), mask=expression.mask)
+    posed = make_problem(*draw(*sizes[:2], None, *sizes[2:]).values(), mask=expression.mask)
     found = torch.zeros(sizes, dtype=torch.int64)
     with pytest.MonkeyPatch.context() as patch:
         sizes_for(parts, patch)
@@ -275,21 +275,21 @@ def scores_of(posed: Problem) -> int:
     ids=lambda each: each.describe() if isinstance(each, ch.Mask) else "",
 )
 def test_what_nobody_sees_is_not_visited(mask: ch.Mask, share: float) -> None:
-    posed = pose(*draw(1, 8, 8, 4096, head_dim=1).values(), mask=mask)
+    posed = make_problem(*draw(1, 8, 8, 4096, head_dim=1).values(), mask=mask)
     assert scores_of(posed) <= share * 4096 * 4096
 
 
 @pytest.mark.parametrize("mask", [ch.sliding_window(left=255, right=0), TWO_RUNS])
 def test_a_window_costs_as_much_for_each_token(mask: ch.Mask) -> None:
     once, twice = (
-        scores_of(pose(*draw(1, 8, 8, tokens, head_dim=1).values(), mask=mask))
+        scores_of(make_problem(*draw(1, 8, 8, tokens, head_dim=1).values(), mask=mask))
         for tokens in (4096, 8192)
     )
     assert twice <= 2.1 * once
 
 
 def test_small_samples_share_a_block() -> None:
-    posed = pose(*draw(8, 2, 2, 19).values(), mask=ch.padding(list(range(8, 16))))
+    posed = make_problem(*draw(8, 2, 2, 19).values(), mask=ch.padding(list(range(8, 16))))
     assert [block.rows for block in blockwise._work(posed).blocks] == [slice(0, 8)]
 
 
@@ -310,7 +310,7 @@ def test_dropout_is_the_same_in_both_passes(
     tensors = draw(BATCH, HEADS, 2, 19, 23, dtype=torch.float64)
     tensors |= {"sinks": torch.randn(HEADS).double(), "bias": torch.randn(19, 23).double()}
     options: dict[str, Any] = {"mask": mask, "softcap": 1.3}
-    left = dropped(pose(**tensors, **options, dropout=dropout), seed=5) != 0
+    left = dropped(make_problem(**tensors, **options, dropout=dropout), seed=5) != 0
     factors = left.double() / (1 - dropout)
     visible = None if mask is None else mask.to_dense(19, 23)
 
@@ -319,7 +319,7 @@ def test_dropout_is_the_same_in_both_passes(
         return ch.attend(**given, **options, dropout=dropout, kernel="blockwise")
 
     def by_the_pattern(query: Tensor, key: Tensor, value: Tensor, **more: Any) -> Tensor:
-        key, value = (stages.repeated_heads(each, HEADS) for each in (key, value))
+        key, value = (stages.repeat_kv_heads(each, HEADS) for each in (key, value))
         weights = stages.compute(
             query, key, value, scale=5**-0.5, visible=visible, softcap=1.3, **more
         ).weights
@@ -347,7 +347,7 @@ def test_gradients_with_dropout_are_those_of_differences(parts: bool) -> None:
 @pytest.mark.parametrize("dropout", [1e-9, 0.1, 0.5, 0.999])
 @indirect_ways
 def test_survivors_are_scaled(parts: bool, dropout: float) -> None:
-    posed = pose(**draw(2, 4, 2, 41, 43, dtype=torch.float64), dropout=dropout)
+    posed = make_problem(**draw(2, 4, 2, 41, 43, dtype=torch.float64), dropout=dropout)
     weights = dropped(posed._replace(dropout=None), seed=1)
     left = dropped(posed, seed=1)
     kept = left != 0
@@ -359,7 +359,7 @@ def test_survivors_are_scaled(parts: bool, dropout: float) -> None:
 
 @indirect_ways
 def test_patterns_differ_between_parts_and_calls(parts: bool) -> None:
-    posed = pose(**draw(2, 4, 2, 41, 43), dropout=0.5)
+    posed = make_problem(**draw(2, 4, 2, 41, 43), dropout=0.5)
     first, again, other = (dropped(posed, seed) != 0 for seed in (1, 1, 2))
     assert torch.equal(first, again)
     rows = torch.cat([first, other]).flatten(0, 2)
@@ -367,7 +367,7 @@ def test_patterns_differ_between_parts_and_calls(parts: bool) -> None:
 
 
 def test_nothing_is_drawn_without_dropout() -> None:
-    posed = pose(**draw(1, 2, 2, 19), mask=ch.causal(), dropout=0.5)
+    posed = make_problem(**draw(1, 2, 2, 19), mask=ch.causal(), dropout=0.5)
     before = torch.get_rng_state()
     blockwise.how(posed)
     blockwise.attend(posed._replace(dropout=None))
@@ -382,7 +382,7 @@ def test_logsumexp_and_its_gradient(parts: bool, name: str, heads: int) -> None:
     given = draw(BATCH, HEADS, heads, 19, 23, dtype=torch.float64)
     bias = torch.randn(19, 23).double().requires_grad_()
     options: dict[str, Any] = {"mask": MASKS[name](19, 23), "bias": bias, "softcap": 3.0}
-    posed = pose(**given, **options, sinks=torch.ones(HEADS), dropout=0.5)
+    posed = make_problem(**given, **options, sinks=torch.ones(HEADS), dropout=0.5)
     leaves = [t.requires_grad_() for t in (posed.query, posed.key)] + [bias]
     ours, theirs = blockwise.logsumexp(posed), eager.logsumexp(posed)
     torch.testing.assert_close(ours, theirs)
@@ -398,7 +398,7 @@ def test_logsumexp_of_what_is_not_finite() -> None:
     given = draw(2, 4, 2, 19)
     given["key"][0, 0, 7, 1] = torch.nan
     given["query"][1, 3, 5, 0] = torch.inf
-    posed = pose(**given, mask=ch.sliding_window(left=2, right=0))
+    posed = make_problem(**given, mask=ch.sliding_window(left=2, right=0))
     torch.testing.assert_close(blockwise.logsumexp(posed), eager.logsumexp(posed), equal_nan=True)
 
 
@@ -441,27 +441,29 @@ def test_a_bias_changed_between_the_passes_is_noticed() -> None:
 
 def test_refusals() -> None:
     tensors = draw(1, 2, 2, 7)
-    assert blockwise.refusals(pose(**tensors, softcap=1.0, dropout=0.5)) == []
+    assert blockwise.refusals(make_problem(**tensors, softcap=1.0, dropout=0.5)) == []
     unread = (
         "tensors that cannot be read: blocks are found by reading the mask, which "
         "torch.compile, torch.func and the meta device do not allow"
     )
     elsewhere = {name: tensor.to("meta") for name, tensor in tensors.items()}
-    assert blockwise.refusals(pose(**elsewhere)) == [unread]
+    assert blockwise.refusals(make_problem(**elsewhere)) == [unread]
     found = []
     torch.func.grad(
         lambda query: (
-            found.extend(blockwise.refusals(pose(query, tensors["key"], tensors["value"])))
+            found.extend(blockwise.refusals(make_problem(query, tensors["key"], tensors["value"])))
             or query.sum()
         )
     )(tensors["query"])
     assert found == [unread]
-    assert blockwise.refusals(pose(**tensors, bias=Learned(torch.ones(1, requires_grad=True)))) == [
+    assert blockwise.refusals(
+        make_problem(**tensors, bias=Learned(torch.ones(1, requires_grad=True)))
+    ) == [
         "bias that is trained: this kernel has gradients for a tensor, for alibi and for relative; "
         "got Learned"
     ]
     fixed = Learned(torch.ones(1))
-    assert blockwise.refusals(pose(**tensors, bias=fixed)) == []
+    assert blockwise.refusals(make_problem(**tensors, bias=fixed)) == []
     assert_agrees("blockwise", tensors, bias=fixed)
 
 
@@ -502,11 +504,15 @@ class Learned(ch.Bias):
 
 
 def test_how() -> None:
-    posed = pose(*draw(1, 8, 8, 1000).values(), mask=ch.causal() & ch.sliding_window(left=100))
+    posed = make_problem(
+        *draw(1, 8, 8, 1000).values(), mask=ch.causal() & ch.sliding_window(left=100)
+    )
     assert blockwise.how(posed) == (
         "16 blocks of up to 64 queries × 164 keys; the largest part takes 335.9 kB"
     )
-    assert blockwise.how(pose(*draw(1, 1, 1, 3).values())).startswith("1 block of up to 3 queries")
+    assert blockwise.how(make_problem(*draw(1, 1, 1, 3).values())).startswith(
+        "1 block of up to 3 queries"
+    )
 
 
 LONG: dict[str, Callable[[int], dict[str, Any]]] = {
@@ -531,7 +537,7 @@ def test_no_tensor_of_queries_by_keys(name: str) -> None:
         kept[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    posed = pose(**leaves, **LONG[name](tokens))
+    posed = make_problem(**leaves, **LONG[name](tokens))
     with LargestTensor() as seen:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             result = blockwise.attend(posed)

@@ -5,17 +5,17 @@ import torch
 
 import clearhead as ch
 from clearhead.attention.kernels import eager
-from clearhead.attention.problem import pose
+from clearhead.attention.problem import make_problem
 from tests.attention.kernels.definition import draw
 
 
 def test_it_refuses_nothing() -> None:
-    posed = pose(**draw(), softcap=1.0, dropout=0.5, sinks=torch.zeros(6), bias=ch.alibi(6))
+    posed = make_problem(**draw(), softcap=1.0, dropout=0.5, sinks=torch.zeros(6), bias=ch.alibi(6))
     assert eager.refusals(posed) == []
 
 
 def test_portions_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    posed = pose(**draw(dtype=torch.float64), mask=ch.causal(), bias=ch.alibi(6))
+    posed = make_problem(**draw(dtype=torch.float64), mask=ch.causal(), bias=ch.alibi(6))
     whole, total = eager.attend(posed), eager.logsumexp(posed)
     assert "portions" not in eager.how(posed)
     monkeypatch.setattr(eager, "PORTION", 1000)

@@ -14,7 +14,7 @@ from torch.nn.attention import flex_attention as torch_flex
 
 import clearhead as ch
 from clearhead.attention.kernels import flex
-from clearhead.attention.problem import pose
+from clearhead.attention.problem import make_problem
 from tests.attention.kernels.definition import assert_agrees, close, context, draw
 from tests.attention.kernels.test_agreement import BIASES, MASKS
 from tests.attention.kernels.test_hidden import MASKS as HIDING
@@ -122,7 +122,7 @@ def test_blocks_are_those_that_asking_every_pair_finds(
     query, key = torch.zeros(2, 1, query_len, 16), torch.zeros(2, 1, kv_len, 16)
     spans = mask.spans(query_len, kv_len, query.device, {})
     assert spans is not None
-    ours = flex.block_mask(pose(query, key, key, mask=mask), spans)
+    ours = flex.block_mask(make_problem(query, key, key, mask=mask), spans)
     dense = mask.to_dense(query_len, kv_len).view(-1, query_len, kv_len)
 
     def asked(row: Any, head: Any, query: Any, key: Any) -> Any:
@@ -166,22 +166,24 @@ def test_refusals() -> None:
         },
     }
     for text, changed in cases.items():
-        problem = pose(**({"query": query, "key": key, "value": value} | changed))
+        problem = make_problem(**({"query": query, "key": key, "value": value} | changed))
         assert any(text in reason for reason in flex.limits(problem)), text
 
 
 def test_it_is_taken_by_name_only() -> None:
     query = torch.zeros(1, 2, 5, 16)
-    assert "asked for by name" in flex.yields(pose(query, query, query))[0]
+    assert "asked for by name" in flex.defers(make_problem(query, query, query))[0]
     with pytest.raises(ch.UnsupportedError, match="compiled for CUDA"):
         ch.attend(query, query, query, kernel="flex")
 
 
 def test_how() -> None:
     query = torch.zeros(1, 1, 1000, 16)
-    told = flex.how(pose(query, query, query, mask=ch.causal() & ch.sliding_window(left=100)))
+    told = flex.how(
+        make_problem(query, query, query, mask=ch.causal() & ch.sliding_window(left=100))
+    )
     assert told == "one compiled call; of 64 blocks of 128 × 128 pairs 49 are skipped and 15 masked"
-    assert flex.how(pose(query, query, query)) == "one compiled call, without a mask"
+    assert flex.how(make_problem(query, query, query)) == "one compiled call, without a mask"
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
@@ -193,7 +195,7 @@ def test_compiled_on_the_cpu() -> None:
         "bias": ch.alibi(4),
         "softcap": 3.0,
     }
-    actual = flex.attend_by(flex._compiled(), pose(**tensors, **options))
+    actual = flex.attend_by(flex._compiled(), make_problem(**tensors, **options))
     doubled = {name: tensor.double() for name, tensor in tensors.items()}
     close(actual, context(**doubled, **options), context(**tensors, **options), "the context")
 

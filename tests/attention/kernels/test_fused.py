@@ -8,7 +8,7 @@ import torch
 import clearhead as ch
 from clearhead.attention.kernels import eager, fused
 from clearhead.attention.kernels.fused import Piece
-from clearhead.attention.problem import Problem, pose
+from clearhead.attention.problem import Problem, make_problem
 from tests.attention.kernels.definition import draw
 from tests.memory import LargestTensor
 
@@ -26,7 +26,7 @@ MASKS: dict[str, Any] = {
 
 
 def problem(mask: Any, **options: Any) -> Problem:
-    return pose(**draw(3, 2, query_len=64, head_dim=8), mask=mask, **options)
+    return make_problem(**draw(3, 2, query_len=64, head_dim=8), mask=mask, **options)
 
 
 def covered(pieces: list[Piece], posed: Problem) -> torch.Tensor:
@@ -72,7 +72,7 @@ def test_rows_that_are_alike_are_one_call() -> None:
 
 def test_a_window_reads_the_keys_it_can_see(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "MASK_PORTION", 1 << 10)
-    posed = pose(**draw(1, 2, query_len=4096), mask=ch.sliding_window(left=9, right=0))
+    posed = make_problem(**draw(1, 2, query_len=4096), mask=ch.sliding_window(left=9, right=0))
     pieces = fused.lower(posed)
     read = sum(piece.keys.stop - piece.keys.start for piece in pieces)
     assert read < 4096 + 9 * len(pieces) + 1
@@ -87,7 +87,7 @@ def test_a_window_reads_the_keys_it_can_see(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_no_tensor_of_queries_by_keys(mask: ch.Mask) -> None:
-    posed = pose(**draw(2, 2, query_len=4096, head_dim=8), mask=mask)
+    posed = make_problem(**draw(2, 2, query_len=4096, head_dim=8), mask=mask)
     with torch.no_grad(), LargestTensor() as seen:
         fused.attend(posed)
     assert seen.largest < 4096 * 4096 / 4
@@ -97,7 +97,7 @@ def test_no_tensor_of_queries_by_keys(mask: ch.Mask) -> None:
 @pytest.mark.parametrize("heads", [2, 1])
 def test_logsumexp_and_its_gradient(name: str, heads: int) -> None:
     given = draw(3, 2, heads, query_len=64, head_dim=8, dtype=torch.float64)
-    posed = pose(**given, mask=MASKS[name])
+    posed = make_problem(**given, mask=MASKS[name])
     leaves = [t.requires_grad_() for t in (posed.query, posed.key)]
     ours, theirs = fused.logsumexp(posed), eager.logsumexp(posed)
     assert ours is not None
@@ -115,8 +115,8 @@ def test_logsumexp_and_its_gradient(name: str, heads: int) -> None:
 def test_no_logsumexp_where_it_would_be_wrong() -> None:
     given = draw(1, 1, query_len=5)
     given["key"][0, 0, 2, 1] = torch.nan
-    assert fused.logsumexp(pose(**given)) is None
-    assert fused.logsumexp(pose(**draw(1, 1, query_len=5), softcap=1.0)) is None
+    assert fused.logsumexp(make_problem(**given)) is None
+    assert fused.logsumexp(make_problem(**draw(1, 1, query_len=5), softcap=1.0)) is None
 
 
 def test_refusals() -> None:
@@ -130,7 +130,7 @@ def test_refusals() -> None:
     assert why(bias=torch.zeros(64, 64, requires_grad=True)) == [
         "bias that is trained: PyTorch's fused attention on the CPU gives it no gradient"
     ]
-    elsewhere = pose(
+    elsewhere = make_problem(
         *(torch.zeros(1, 2, 3, 4, device="meta") for _ in range(3)),
         sinks=torch.zeros(2, device="meta"),
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.attention.kernels import eager, fused
-from clearhead.attention.problem import pose
+from clearhead.attention.problem import make_problem
 from tests.attention.kernels.definition import Tensors, close, context, draw, outcome
 from tests.masks.expressions import Sizes, expressions_for
 
@@ -170,5 +170,5 @@ def test_any_mask(way: str, case: tuple[Tensors, ch.Mask]) -> None:
         patch.setattr(eager, "PORTION", 1)
         if "looking" in way:
             patch.setattr(fused, "_may_look", lambda query: False)
-            assume(fused.lower(pose(**tensors, mask=mask)) is not fused.EVERYTHING)
+            assume(fused.lower(make_problem(**tensors, mask=mask)) is not fused.EVERYTHING)
         assert_stays_hidden(way.partition(",")[0], tensors, mask)

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from clearhead.attention.problem import Problem, pose
+from clearhead.attention.problem import Problem, make_problem
 from clearhead.watching.hooks import tap
 
 
 def problem() -> Problem:
     query = torch.zeros(1, 1, 2, 3)
-    return pose(query, query, query)
+    return make_problem(query, query, query)
 
 
 @pytest.fixture

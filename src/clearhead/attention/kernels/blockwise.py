@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.axes import is_autocast
-from clearhead._common.text import bytes_in_words
+from clearhead._common.text import format_bytes
+from clearhead._common.torch_internals import is_autocast
 from clearhead.attention.biases import Alibi, Bias, DenseBias, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import UnsupportedError
@@ -143,7 +143,7 @@ def refusals(problem: Problem) -> list[str]:
     return reasons
 
 
-def yields(problem: Problem) -> list[str]:
+def defers(problem: Problem) -> list[str]:
     """Why another kernel is to be preferred to this one, where both can: nothing is."""
     return []
 
@@ -151,13 +151,13 @@ def yields(problem: Problem) -> list[str]:
 def how(problem: Problem) -> str:
     """What a run of the problem does, in a line."""
     work = _work(problem)
-    width = stages.accumulated(problem.query[:0]).dtype.itemsize
+    width = stages.upcast(problem.query[:0]).dtype.itemsize
     count = len(work.blocks)
     shapes = [block.shape for block in work.blocks]
     queries, keys = (max((shape[axis] for shape in shapes), default=0) for axis in (0, 1))
     return (
         f"{count} {'block' if count == 1 else 'blocks'} of up to {queries} queries × {keys} keys; "
-        f"the largest part takes {bytes_in_words(work.largest * width)}"
+        f"the largest part takes {format_bytes(work.largest * width)}"
     )
 
 
@@ -197,9 +197,8 @@ def _attend(problem: Problem) -> Tensor:
         context, _ = _Blockwise.apply(query, key, value, problem.sinks, tensor, work)
         return context.to(query.dtype)
     # As in the definition: the finite part is computed with, and NaN is put where the rest shows.
-    context, _ = _Blockwise.apply(
-        stages.finite(query), stages.finite(key), stages.finite(value), problem.sinks, tensor, work
-    )
+    zeroed = (stages.zero_nonfinite(each) for each in (query, key, value))
+    context, _ = _Blockwise.apply(*zeroed, problem.sinks, tensor, work)
     with torch.no_grad():
         shows = _shows(work, query, key, value)
     return context.masked_fill(shows, torch.nan).to(query.dtype)
@@ -214,7 +213,7 @@ def _logsumexp(problem: Problem) -> Tensor:
     if stages.all_finite(query) and (problem.keys_finite or stages.all_finite(key)):
         return _Blockwise.apply(query, key, nothing, None, tensor, work)[1]
     _, total = _Blockwise.apply(
-        stages.finite(query), stages.finite(key), nothing, None, tensor, work
+        stages.zero_nonfinite(query), stages.zero_nonfinite(key), nothing, None, tensor, work
     )
     with torch.no_grad():
         shows = _shows(work, query, key, key[..., :1])[..., 0]
@@ -451,7 +450,7 @@ def _added(work: Work, bias: Bias | None, block: Block) -> Tensor | None:
     ]
     # A bias that is the same for every key has one column, whatever keys are asked for.
     one = any(part.shape[3] < _length(run) for part, run in zip(parts, block.keys, strict=True))
-    added = stages.accumulated(parts[0] if one or len(parts) == 1 else torch.cat(parts, dim=3))
+    added = stages.upcast(parts[0] if one or len(parts) == 1 else torch.cat(parts, dim=3))
     return added[block.rows] if added.shape[0] > 1 else added
 
 
@@ -469,7 +468,7 @@ class _Folded:
 
     def queries(self, block: Block, part: Part) -> Tensor:
         """(folded heads, group · queries, head_dim), scaled."""
-        some = stages.accumulated(self.query[part.folded, :, block.queries])
+        some = stages.upcast(self.query[part.folded, :, block.queries])
         return (some * self.scale).flatten(1, 2)
 
     def keys(self, block: Block, part: Part) -> tuple[Tensor, Tensor]:
@@ -479,7 +478,7 @@ class _Folded:
 
 def _keys_of(tensor: Tensor, block: Block) -> Tensor:
     parts = [tensor[:, run] for run in block.keys]
-    return stages.accumulated(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
+    return stages.upcast(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
 
 
 class _Sums(NamedTuple):
@@ -546,13 +545,13 @@ def _forward(
     work: Work, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None
 ) -> tuple[Tensor, Tensor, _Sums]:
     """The context and the logsumexp with the sinks in it, both in the precision of sums."""
-    like = stages.accumulated(query[:0])
+    like = stages.upcast(query[:0])
     # Tokens before heads in memory: what a layer wants next.
     context = like.new_zeros(work.batch, work.query_len, work.num_heads, value.shape[3])
     context = context.transpose(1, 2)
     total = like.new_full((work.batch, work.num_heads, work.query_len), -torch.inf)
     if sinks is not None:
-        sinks = stages.accumulated(sinks)[:, None]
+        sinks = stages.upcast(sinks)[:, None]
         total = total.copy_(sinks)
     kept = _Sums(torch.zeros_like(total), torch.full_like(total, torch.inf))
     folded, buffer = _Folded(work, query, key, value), _Buffer(work, like)
@@ -693,7 +692,7 @@ def _lost(
     """What the queries of a part would gain if the sinks took nothing, for each head."""
     assert sinks is not None
     assert context is not None
-    share = stages.accumulated(sinks)[place[1], None] - sums.top[place] - sums.rest[place]
+    share = stages.upcast(sinks)[place[1], None] - sums.top[place] - sums.rest[place]
     share = share.exp()
     # A query that is broken has no share in the sinks, and NaN as its context.
     lost = (grad_context[place] * context[place]).sum(dim=-1).masked_fill(share == 0.0, 0.0)
@@ -717,7 +716,7 @@ class _GradBias:
         self.work, self.bias, self.tensor = work, bias, tensor
         whole = (work.batch, work.num_heads, work.query_len, work.kv_len)
         # Numbers that are written once need no precision of sums.
-        dtype = tensor.dtype if tensor.shape == whole else stages.accumulated(tensor[:0]).dtype
+        dtype = tensor.dtype if tensor.shape == whole else stages.upcast(tensor[:0]).dtype
         self.grad = torch.zeros_like(tensor, dtype=dtype)
 
     def add(self, block: Block, part: Part, grads: Tensor) -> None:
@@ -764,13 +763,13 @@ def _shows(work: Work, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     marks = torch.cat(
         [
             ~torch.isfinite(value),
-            stages.tainted(key)[..., None],
+            stages.nonfinite_rows(key)[..., None],
             torch.ones_like(key[..., :1], dtype=torch.bool),
         ],
         dim=-1,
     )
     marks = marks.float().flatten(0, 1)
-    tainted = stages.tainted(query)[..., None]
+    tainted = stages.nonfinite_rows(query)[..., None]
     sizes = (work.batch, work.num_heads, work.query_len, value.shape[3])
     shows = torch.zeros(sizes, dtype=torch.bool, device=work.device)
     for block, part, hidden, _ in _parts(work, None):

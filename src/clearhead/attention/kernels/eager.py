@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.text import bytes_in_words
+from clearhead._common.text import format_bytes
 from clearhead.attention.problem import Problem
 
 NAME = "eager"
@@ -22,7 +22,7 @@ def refusals(problem: Problem) -> list[str]:
     return []
 
 
-def yields(problem: Problem) -> list[str]:
+def defers(problem: Problem) -> list[str]:
     """Why another kernel is to be preferred to this one: it is the last."""
     return []
 
@@ -33,7 +33,7 @@ def how(problem: Problem) -> str:
     width = 8 if problem.query.dtype == torch.float64 else 4
     portions = len(_portions(problem))
     split = f" in {portions} portions of queries" if portions > 1 else ""
-    return f"the stages one by one{split}; the scores alone take {bytes_in_words(numbers * width)}"
+    return f"the stages one by one{split}; the scores alone take {format_bytes(numbers * width)}"
 
 
 def attend(problem: Problem) -> Tensor:
@@ -54,8 +54,8 @@ def compute(problem: Problem, queries: slice | None = None) -> stages.Stages:
     """Every stage for some of the queries, or for all."""
     return stages.compute(
         problem.query if queries is None else problem.query[:, :, queries],
-        stages.repeated_heads(problem.key, problem.num_heads),
-        stages.repeated_heads(problem.value, problem.num_heads),
+        stages.repeat_kv_heads(problem.key, problem.num_heads),
+        stages.repeat_kv_heads(problem.value, problem.num_heads),
         scale=problem.scale,
         softcap=problem.softcap,
         bias=problem.bias_block(queries),

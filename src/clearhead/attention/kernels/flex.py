@@ -82,7 +82,7 @@ def limits(problem: Problem) -> list[str]:
     return reasons
 
 
-def yields(problem: Problem) -> list[str]:
+def defers(problem: Problem) -> list[str]:
     """Why another kernel is to be preferred to this one, where both can."""
     return ["its first call compiles for seconds: it runs where it is asked for by name"]
 
@@ -114,7 +114,7 @@ def attend_by(flex: Callable[..., Any], problem: Problem) -> Tensor:
         problem.keys_finite or (stages.all_finite(key) and stages.all_finite(value))
     )
     if not finite:
-        query, key, value = (stages.finite(each) for each in (query, key, value))
+        query, key, value = (stages.zero_nonfinite(each) for each in (query, key, value))
     hides = problem.bias is not None and problem.bias.may_hide
     wanted = hides or problem.sinks is not None
     context, total = _call(flex, problem, query, key, value, _scores(problem), blocks, wanted)
@@ -129,7 +129,7 @@ def attend_by(flex: Callable[..., Any], problem: Problem) -> Tensor:
     if not finite:
         with torch.no_grad():
             shows = _shows(flex, problem, blocks)
-            tainted = stages.tainted(problem.query)
+            tainted = stages.nonfinite_rows(problem.query)
             shows |= (tainted if sees is None else tainted & sees)[..., None]
         context = context.masked_fill(shows, torch.nan)
     return context.to(problem.query.dtype)
@@ -281,7 +281,7 @@ def _shows(
 ) -> Tensor:
     """Where a key or a value that is not finite may be seen: marks of them have a share there."""
     query, key, value = problem.query, problem.key, problem.value
-    marks = (~torch.isfinite(value) | stages.tainted(key)[..., None]).to(query.dtype)
+    marks = (~torch.isfinite(value) | stages.nonfinite_rows(key)[..., None]).to(query.dtype)
     # Scores of nought give every visible key the same share, which nothing makes too small.
     nought = torch.zeros_like(query), torch.zeros_like(key)
     share, _ = _call(flex, problem, *nought, marks, _hiding(problem), blocks, logsumexp=False)

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.axes import is_autocast
-from clearhead._common.text import bytes_in_words
+from clearhead._common.text import format_bytes
+from clearhead._common.torch_internals import is_autocast
 from clearhead.attention.problem import Problem, is_plain
 from clearhead.errors import UnsupportedError
 from clearhead.masks.causal import Causal
@@ -77,7 +77,7 @@ def refusals(problem: Problem) -> list[str]:
     return reasons
 
 
-def yields(problem: Problem) -> list[str]:
+def defers(problem: Problem) -> list[str]:
     """Why another kernel is to be preferred to this one, where both can.
 
     With gradients, a mask as a tensor is slow, and each portion of it costs a gradient of all keys:
@@ -119,7 +119,7 @@ def how(problem: Problem) -> str:
     if largest:
         corner = problem.bias_block(slice(0, 1), slice(0, 1))
         width = 1 if corner is None else _in_precision(problem, corner).dtype.itemsize
-        text += f"; the largest part of the mask takes {bytes_in_words(largest * width)}"
+        text += f"; the largest part of the mask takes {format_bytes(largest * width)}"
     width = problem.value.shape[3]
     if width != problem.query.shape[3]:
         text += f"; head_dim {problem.query.shape[3]} and value_head_dim {width} padded to one"
@@ -317,7 +317,7 @@ def _run_piece(problem: Problem, piece: Piece, query: Tensor, key: Tensor, value
         context = _fused(problem, query, key, value, added, piece.causal)
     else:
         context, total = _fused_with_logsumexp(problem, query, key, value, added, piece.causal)
-        share = torch.sigmoid(total - stages.accumulated(problem.sinks)[:, None])
+        share = torch.sigmoid(total - stages.upcast(problem.sinks)[:, None])
         context = (context * share[..., None]).to(context.dtype)
     return context if seen is None else context.masked_fill(~seen, 0.0)
 
@@ -325,7 +325,7 @@ def _run_piece(problem: Problem, piece: Piece, query: Tensor, key: Tensor, value
 def _logsumexp_of_piece(problem: Problem, piece: Piece) -> Tensor:
     query, key = problem.query[piece.rows, :, piece.queries], problem.key[piece.rows, :, piece.keys]
     if key.shape[2] == 0:
-        return torch.full_like(stages.accumulated(query[..., 0]), -torch.inf)
+        return torch.full_like(stages.upcast(query[..., 0]), -torch.inf)
     added, seen = _attn_mask(problem, piece)
     # Only the logsumexp is wanted; the key is at hand, and as wide as the kernel wants a value.
     _, total = _fused_with_logsumexp(problem, query, key, key, added, piece.causal)
@@ -458,20 +458,20 @@ def _may_look(query: Tensor) -> bool:
 def _run_apart(problem: Problem, pieces: list[Piece]) -> Tensor:
     """Compute with the finite part of the inputs, then put NaN where the rest may be seen."""
     query, key, value = problem.query, problem.key, problem.value
-    context = _run(problem, pieces, stages.finite(query), stages.finite(key), stages.finite(value))
+    context = _run(problem, pieces, *(stages.zero_nonfinite(t) for t in (query, key, value)))
     with torch.no_grad():
         unusable = torch.cat(
             [
                 ~torch.isfinite(value),
-                stages.tainted(key)[..., None],
+                stages.nonfinite_rows(key)[..., None],
                 torch.ones_like(key[..., :1], dtype=torch.bool),
             ],
             dim=-1,
         ).float()
-        unusable = stages.repeated_heads(unusable, problem.num_heads)
+        unusable = stages.repeat_kv_heads(unusable, problem.num_heads)
         counts = _assemble([_seen_of(problem, piece, unusable) for piece in pieces], pieces)
         from_value, from_key, any_key = counts[..., :-2], counts[..., -2:-1], counts[..., -1:]
-        whole_query = (from_key > 0) | (stages.tainted(query)[..., None] & (any_key > 0))
+        whole_query = (from_key > 0) | (stages.nonfinite_rows(query)[..., None] & (any_key > 0))
         shows = (from_value > 0) | whole_query
     return context.masked_fill(shows, torch.nan)
 

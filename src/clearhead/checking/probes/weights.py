@@ -33,7 +33,7 @@ def measure(
         if output.shape != (batch, num_heads, query_len, width):
             return None
         blocks.append(output.detach().double()[..., : width - spare])
-    products = stages.scores(query, stages.repeated_heads(key, num_heads))
+    products = stages.scores(query, stages.repeat_kv_heads(key, num_heads))
     return Weights(torch.cat(blocks, -1), products)
 
 
@@ -48,11 +48,11 @@ def solved(query: Tensor, key: Tensor, value: Tensor, context: Tensor) -> Weight
     if context.shape[-1] != num_heads * width or not context.isfinite().all():
         return None
     context = context.unflatten(-1, (num_heads, width)).transpose(1, 2)
-    value = stages.repeated_heads(value, num_heads)
+    value = stages.repeat_kv_heads(value, num_heads)
     found = context @ torch.linalg.pinv(value)
     if (found @ value - context).abs().max() > 1e-6 * context.abs().max():
         return None
-    return Weights(found, stages.scores(query, stages.repeated_heads(key, num_heads)))
+    return Weights(found, stages.scores(query, stages.repeat_kv_heads(key, num_heads)))
 
 
 def normalised_otherwise(measured: Weights) -> bool:

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from clearhead._common.text import bytes_in_words
+from clearhead._common.text import format_bytes
 from clearhead.checking.pages import page
 from clearhead.checking.profiling.measuring import exponent, in_words
 from clearhead.errors import ArgumentError
@@ -165,8 +165,8 @@ def _cells(cost: Cost) -> tuple[str, ...]:
         str(cost.length),
         _seconds(cost.seconds),
         _seconds(cost.fused_seconds),
-        bytes_in_words(cost.memory),
-        bytes_in_words(cost.fused_memory),
+        format_bytes(cost.memory),
+        format_bytes(cost.fused_memory),
     )
 
 

@@ -15,7 +15,7 @@ from clearhead.errors import ArgumentError, ModelError
 from clearhead.layers import MultiHeadAttention
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import causal
-from clearhead.masks.coerce import as_mask, both
+from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.masks.sliding_window import sliding_window
 
 HEADS, HEAD_DIM, BATCH = 4, 64, 1
@@ -80,7 +80,7 @@ def _of_qkv(subject: Subject, contract: Contract, device: torch.device) -> Sides
         return (*drawn, every.tril() if contract.causal else every)
 
     def ours(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-        seen = both(_mask(contract), as_mask(mask))
+        seen = and_masks(_mask(contract), as_mask(mask))
         return attend(query, key, value, mask=seen, **_options(contract, query))
 
     words = f"batch {BATCH}, {num_heads} heads of width {dim}"
@@ -139,7 +139,7 @@ def _mask(contract: Contract) -> Mask | None:
     if contract.window is None:
         return seen
     left, right = contract.window
-    return both(seen, sliding_window(left=left, right=right))
+    return and_masks(seen, sliding_window(left=left, right=right))
 
 
 def _options(contract: Contract, query: Tensor) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import whole
+from clearhead._common.checks import as_int
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
@@ -80,7 +80,7 @@ def check_cells(cells: object) -> int | None:
     Raises:
         ArgumentError: code `plot.cells`.
     """
-    count = whole(cells)
+    count = as_int(cells)
     if cells is not None and (count is None or count < 1):
         raise ArgumentError(
             "plot.cells", f"cells must be a whole number, 1 or more, or None; got {cells!r}."

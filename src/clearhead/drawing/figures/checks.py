@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from clearhead._common.axes import whole
+from clearhead._common.checks import as_int
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 
 
@@ -37,7 +37,7 @@ def check_place(name: str, place: object, count: int) -> int:
     Raises:
         SelectionError: code `plot.part`.
     """
-    number = whole(place)
+    number = as_int(place)
     if number is None or not -count <= number < count:
         raise SelectionError(
             "plot.part",

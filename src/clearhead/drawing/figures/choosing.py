@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead._common.checks import check_switch
+from clearhead._common.checks import check_bool
 from clearhead.drawing.figures import head_grid, head_map, numbers, received
 from clearhead.drawing.figures.cells import Cells, check_cells, of_pooled, of_weights
 from clearhead.drawing.figures.checks import (
@@ -86,7 +86,7 @@ def of_attention(
 ) -> Any:
     """What `plot` of a matrix or of a summary draws."""
     kind = check_kind(kind, KINDS)
-    check_switch("log", log)
+    check_bool("log", log)
     size = sizes(weights)
     used = {"map": ("source_tokens", "cells"), "received": ("source_tokens",)}.get(kind, ("cells",))
     check_options(kind, {"source_tokens": source_tokens, "cells": cells}, used)
@@ -147,7 +147,7 @@ def of_seen(
 ) -> Any:
     """What `Seen.plot` draws."""
     kind = check_kind(kind, KINDS)
-    check_switch("log", log)
+    check_bool("log", log)
     used = {"map": ("cells",), "received": ("tokens", "cells")}.get(kind, ())
     check_options(kind, {"tokens": tokens, "cells": cells}, used)
     most = check_cells(cells)

@@ -8,7 +8,7 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from clearhead._common.axes import check_length
+from clearhead._common.checks import check_length
 from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.cells import check_cells, side
 from clearhead.drawing.figures.checks import check_place, check_words

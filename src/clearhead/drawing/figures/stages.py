@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from torch import Tensor
 
-from clearhead._common.checks import check_switch
+from clearhead._common.checks import check_bool
 from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.lettering import LETTERS, entitle, tick
 from clearhead.drawing.figures.paper import across, array, given, inches, new_figure
@@ -54,7 +54,7 @@ def of_trace(
     ax: object = None,
 ) -> np.ndarray:
     """What `Trace.plot` draws: an array of axes, one for each stage."""
-    check_switch("log", log)
+    check_bool("log", log)
     steps = _chosen(trace, stages)
     parts = [trace._part(step, sample, head)[0] for step in steps]
     if min(part.numel() for part in parts) == 0:

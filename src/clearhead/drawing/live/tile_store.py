@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import whole
+from clearhead._common.checks import as_int
 from clearhead.attention.problem import Problem
 from clearhead.drawing.live.tiles import (
     Level,
@@ -136,7 +136,7 @@ class Tiles:
         _check_range("rows", rows, problem.query_len)
         _check_range("columns", columns, problem.kv_len)
         for name, count in zip(("rows", "columns"), cells, strict=True):
-            number = whole(count)
+            number = as_int(count)
             if number is None or not 1 <= number <= MOST_CELLS:
                 raise ArgumentError(
                     "tile.cells",
@@ -329,7 +329,7 @@ def _cells_of_level(asked: tuple[int, int], most: int, step: int, size: int) -> 
 
 
 def _check_range(name: str, given: tuple[int, int], size: int) -> None:
-    first, stop = (whole(each) for each in given)
+    first, stop = (as_int(each) for each in given)
     if first is None or stop is None or not 0 <= first < stop <= size:
         raise ArgumentError(
             "tile.range",

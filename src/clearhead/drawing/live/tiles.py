@@ -107,8 +107,8 @@ def is_exact(problem: Problem, rows: int, columns: int) -> bool:
     """Whether a tile of so many queries and keys is worked out from query and key.
 
     Example:
-        >>> from clearhead.attention.problem import pose
-        >>> problem = pose(torch.zeros(9, 64), torch.zeros(9, 64), torch.zeros(9, 64))
+        >>> from clearhead.attention.problem import make_problem
+        >>> problem = make_problem(torch.zeros(9, 64), torch.zeros(9, 64), torch.zeros(9, 64))
         >>> is_exact(problem, 5000, 5000), is_exact(problem, 50_000, 50_000)
         (True, False)
     """
@@ -119,8 +119,8 @@ def level_step(problem: Problem) -> tuple[int, int]:
     """How many queries and how many keys make a cell of a level.
 
     Example:
-        >>> from clearhead.attention.problem import pose
-        >>> level_step(pose(torch.zeros(50_000, 2), torch.zeros(9, 2), torch.zeros(9, 2)))
+        >>> from clearhead.attention.problem import make_problem
+        >>> level_step(make_problem(torch.zeros(50_000, 2), torch.zeros(9, 2), torch.zeros(9, 2)))
         (25, 1)
     """
     return max(1, -(-problem.query_len // LEVEL_CELLS)), max(1, -(-problem.kv_len // LEVEL_CELLS))
@@ -134,8 +134,8 @@ def make_level(problem: Problem, progress: Callable[[float], None] | None = None
         progress: told which share is done, 0 to 1; what it raises ends the pass.
 
     Example:
-        >>> from clearhead.attention.problem import pose
-        >>> make_level(pose(torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4, 2))).sums[0, 0]
+        >>> from clearhead.attention.problem import make_problem
+        >>> make_level(make_problem(torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4, 2))).sums[0, 0]
         tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
     step = level_step(problem)
@@ -228,8 +228,8 @@ def exact_tile(
         columns: the first key of each column.
 
     Example:
-        >>> from clearhead.attention.problem import pose
-        >>> problem = pose(torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(4, 2))
+        >>> from clearhead.attention.problem import make_problem
+        >>> problem = make_problem(torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(4, 2))
         >>> total = torch.full((4,), 4.0).log()
         >>> exact_tile(problem, total, 0, 0, range(0, 4, 2), range(0, 4, 2)).values
         tensor([[0.5000, 0.5000],
@@ -255,7 +255,7 @@ class _Rectangle:
         kv_head = head * problem.num_kv_heads // problem.num_heads
         self.query, self.key = problem.query[sample, head], problem.key[sample, kv_head]
         if problem.sinks is not None:
-            total = torch.logaddexp(total, stages.accumulated(problem.sinks)[head])
+            total = torch.logaddexp(total, stages.upcast(problem.sinks)[head])
         # A query that sees nothing: exp(score − ∞) is 0. One with a score that is no number: NaN.
         nothing, broken = total == -torch.inf, total == torch.inf
         self.total = total.masked_fill(broken, torch.nan).masked_fill(nothing, torch.inf)
@@ -290,8 +290,8 @@ class _Rectangle:
                 hidden = [*hidden, (slice(None), part.empty[:, None])]
         elif problem.mask is not None:
             pairs = self._own(problem.visible(some, keys))
-        query = stages.accumulated(self.query[some]) * problem.scale
-        scores = query @ stages.accumulated(self.key[keys]).mT
+        query = stages.upcast(self.query[some]) * problem.scale
+        scores = query @ stages.upcast(self.key[keys]).mT
         if problem.softcap is not None:
             scores.div_(problem.softcap).tanh_().mul_(problem.softcap)
         if problem.bias is not None:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.axes import whole
+from clearhead._common.checks import as_int
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
 from clearhead.drawing.page.rounding import BYTE, WORD, Rounded, rounded
@@ -186,7 +186,7 @@ def write_heads(
     """
     # Before anything is computed.
     check_writable(path)
-    if whole(sample) is None:
+    if as_int(sample) is None:
         raise ArgumentTypeError(
             "page.sample-type", f"sample must be a whole number; got {type(sample).__name__}."
         )
@@ -461,8 +461,8 @@ def _of_sample(summary: Summary, sample: int) -> Summary:
     def one(tensor: Any) -> Any:
         if tensor is None:
             return None
-        whole = tensor.reshape((1,) * missing + tuple(tensor.shape))
-        return whole[sample : sample + 1].detach().cpu()
+        four_dims = tensor.reshape((1,) * missing + tuple(tensor.shape))
+        return four_dims[sample : sample + 1].detach().cpu()
 
     top_k, found = summary.top_k, summary.roles
     return replace(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from clearhead.attention.planning import KERNELS
-from clearhead.attention.problem import Problem, pose
+from clearhead.attention.problem import Problem, make_problem
 from clearhead.drawing.terminal.terminal import Console, Text
 from clearhead.masks import causal, padding
 
@@ -83,7 +83,7 @@ def _problems(device: str) -> Iterator[tuple[str, Problem]]:
 
     def posed(heads: int = 4, dtype: torch.dtype = torch.float32, **options: Any) -> Problem:
         query = torch.zeros(1, 4, 8, 16, dtype=dtype, device=device)
-        return pose(query, query[:, :heads], query[:, :heads], **options)
+        return make_problem(query, query[:, :heads], query[:, :heads], **options)
 
     for dtype in DTYPES:
         yield str(dtype).removeprefix("torch."), posed(dtype=dtype)

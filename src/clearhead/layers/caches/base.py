@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.axes import KEY_AXES, VALUE_AXES, check_length, check_tensor, named, whole
+from clearhead._common.axes import KEY_AXES, VALUE_AXES, describe_tensor
+from clearhead._common.checks import as_int, check_length, check_tensor
 from clearhead.attention.problem import DTYPES
 from clearhead.errors import (
     ArgumentError,
@@ -474,8 +475,8 @@ def _other(
         "cache.shape",
         f"the cache holds batch={kept.batch}, num_kv_heads={kept.num_kv_heads}, "
         f"head_dim={kept.head_dim}, value_head_dim={kept.value_head_dim}; got\n"
-        f"  key    {named(key, KEY_AXES)}\n"
-        f"  value  {named(value, VALUE_AXES)}",
+        f"  key    {describe_tensor(key, KEY_AXES)}\n"
+        f"  value  {describe_tensor(value, VALUE_AXES)}",
     )
 
 
@@ -488,7 +489,7 @@ def _read_rows(rows: Sequence[int] | Tensor, batch: int) -> Tensor:
             raise ArgumentTypeError("rows.type", f"{expected} a tensor of {rows.dtype}.")
         index = rows.long()
     else:
-        if not isinstance(rows, Sequence) or any(whole(row) is None for row in rows):
+        if not isinstance(rows, Sequence) or any(as_int(row) is None for row in rows):
             raise ArgumentTypeError("rows.type", f"{expected} {rows!r}.")
         index = torch.tensor([int(row) for row in rows], dtype=torch.int64)
     if index.ndim != 1 or index.shape[0] == 0:

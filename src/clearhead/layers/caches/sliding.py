@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import check_length
-from clearhead._common.checks import check_sizes
+from clearhead._common.checks import check_length, check_sizes
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.layers.caches.base import Cache, Layout, before, memory
 from clearhead.masks.base import Mask

@@ -14,7 +14,7 @@ from clearhead.layers.converting.probing import probe
 from clearhead.layers.converting.reading import Reading, check_tensors
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import as_mask, both
+from clearhead.masks.coerce import and_masks, as_mask
 
 
 class Family(NamedTuple):
@@ -159,14 +159,14 @@ def convert(
     mask = as_mask(mask)
     if into is None:
         reading = read(module, given)
-        layer = build(reading, MultiHeadAttention, both(reading.mask, mask))
+        layer = build(reading, MultiHeadAttention, and_masks(reading.mask, mask))
         return Conversion(layer, _rows(reading, False), type(module).__name__, is_back=False)
     assert isinstance(module, MultiHeadAttention)
     reading = read(into, given)
     refuse(
         "clearhead.convert",
         f"write into this {type(into).__name__}",
-        misfits(reading, module, both(reading.mask, mask)),
+        misfits(reading, module, and_masks(reading.mask, mask)),
     )
     write(reading, module)
     return Conversion(module, _rows(reading, True), type(into).__name__, is_back=True)

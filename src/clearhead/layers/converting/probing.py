@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.axes import whole
+from clearhead._common.checks import as_int
 from clearhead.layers.converting.fitting import build
 from clearhead.layers.converting.reading import Reading
 from clearhead.layers.multi_head_attention import MultiHeadAttention
@@ -50,7 +50,7 @@ def probe(reading: Reading, read: Callable[[Reading], None]) -> None:
     queries, keys = (min([tokens, *sizes]) for tokens in (QUERIES, KEYS))
     x = torch.randn(BATCH, queries, again.sizes["embed_dim"], generator=generator).double()
     context = torch.randn(BATCH, keys, again.sizes["context_dim"], generator=generator).double()
-    windows = {name: whole(value) for name, value in vars(module).items() if "window" in name}
+    windows = {name: as_int(value) for name, value in vars(module).items() if "window" in name}
     reading.reasons += [
         f"{name}={window}: a window does not show on the {queries} tokens that a copy is run on"
         for name, window in windows.items()

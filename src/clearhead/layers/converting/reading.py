@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.axes import whole
-from clearhead._common.checks import is_number
+from clearhead._common.checks import as_int, is_number
 from clearhead.errors import ClearheadError
 from clearhead.layers.converting.places import Matrix, Place, Row
 from clearhead.layers.parts import Part, Scale
@@ -318,7 +317,7 @@ def as_refusal(error: ClearheadError) -> str:
 
 
 def _first_number(place: object, names: Sequence[str]) -> int | None:
-    found = (whole(getattr(place, name, None)) for name in names)
+    found = (as_int(getattr(place, name, None)) for name in names)
     return next((each for each in found if each), None)
 
 

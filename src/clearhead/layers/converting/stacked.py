@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from clearhead._common.axes import whole
+from clearhead._common.checks import as_int
 from clearhead.layers.converting.reading import Reading
 from clearhead.layers.converting.separate import read_what_projections_share
 
@@ -35,7 +35,7 @@ def read_phi(reading: Reading) -> None:
     if packed is None or output is None:
         return
     heads, dim = reading.num_heads, reading.head_dim
-    kv_heads = whole(getattr(reading.module, "num_key_value_heads", heads))
+    kv_heads = as_int(getattr(reading.module, "num_key_value_heads", heads))
     if not heads or not dim or not kv_heads or (heads + 2 * kv_heads) * dim != len(packed.weight):
         reading.reasons.append(
             f"qkv_proj gives width {len(packed.weight)}, which must be (num_heads + 2 × "

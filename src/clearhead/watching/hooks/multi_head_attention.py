@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clearhead.attention.problem import Problem, pose
+from clearhead.attention.problem import Problem, make_problem
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import both
+from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import dense
 from clearhead.masks.padding import padding
 from clearhead.watching.hooks import tap
@@ -132,9 +132,9 @@ def _read_forward(
     if key_padding_mask is not None:
         rows = F.pad(key_padding_mask, (0, keys.shape[2] - key_padding_mask.shape[-1]))
         more, added = _mask_and_bias(rows[:, None, None])
-        mask = both(mask, more)
+        mask = and_masks(mask, more)
         bias = added if bias is None else bias if added is None else bias + added
-    return pose(queries, keys, keys, mask=mask, bias=bias)
+    return make_problem(queries, keys, keys, mask=mask, bias=bias)
 
 
 def _read_native(
@@ -155,13 +155,13 @@ def _read_native(
     """A call of the fast path, whose tensors are (batch, len, embed_dim), or nested."""
     visible = None if mask is None else _visible(mask, mask_type)
     if query.is_nested:
-        visible = both(visible, padding([len(row) for row in key.unbind()]))
+        visible = and_masks(visible, padding([len(row) for row in key.unbind()]))
     query, key = (t.to_padded_tensor(0.0) if t.is_nested else t for t in (query, key))
     query_weight, key_weight, _ = qkv_weight.chunk(3)
     query_bias, key_bias = _biases(qkv_bias)
     queries = _heads(F.linear(query, query_weight, query_bias), num_head)
     keys = _heads(F.linear(key, key_weight, key_bias), num_head)
-    return pose(queries, keys, keys, mask=visible)
+    return make_problem(queries, keys, keys, mask=visible)
 
 
 def _read_encoder_layer(

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clearhead.attention.problem import Problem, pose
+from clearhead.attention.problem import Problem, make_problem
 from clearhead.masks.causal import causal
-from clearhead.masks.coerce import both
+from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import dense
 from clearhead.watching.hooks import tap
 from clearhead.watching.hooks.patching import replace
@@ -57,12 +57,12 @@ def _read(
         attn_mask = attn_mask.expand(*attn_mask.shape[:-1], key.shape[-2])
         attn_mask = _four_dimensions(attn_mask)
         if attn_mask.dtype == torch.bool:
-            mask = both(mask, dense(attn_mask))
+            mask = and_masks(mask, dense(attn_mask))
         else:
             bias = attn_mask
     key = _four_dimensions(key)
     # The weights do not ask for the value; the key stands in, with the right length and heads.
-    return pose(_four_dimensions(query), key, key, mask=mask, bias=bias, scale=scale)
+    return make_problem(_four_dimensions(query), key, key, mask=mask, bias=bias, scale=scale)
 
 
 def _four_dimensions(tensor: Tensor) -> Tensor:

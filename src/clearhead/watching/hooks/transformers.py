@@ -19,11 +19,11 @@ from torch.nn.attention.flex_attention import BlockMask, create_mask
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._pytree import tree_map_only
 
-from clearhead.attention.problem import Problem, pose
+from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import ModelError, UnsupportedError
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import causal
-from clearhead.masks.coerce import both
+from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import dense
 from clearhead.masks.documents import documents
 from clearhead.masks.padding import padding
@@ -318,7 +318,7 @@ def read_call(
     if convention == "flash":
         mask = _flash(cast(Any, attention_mask), is_causal, sliding_window, lengths)
         if attention_mask is None:
-            mask = both(mask, _packed(others, lengths, query.shape[0]))
+            mask = and_masks(mask, _packed(others, lengths, query.shape[0]))
     elif isinstance(attention_mask, BlockMask):
         mask = _of_blocks(attention_mask, lengths)
     elif isinstance(attention_mask, Described):
@@ -335,8 +335,8 @@ def read_call(
     elif convention in ("sdpa", NAME):
         mask = _without_mask(is_causal, sliding_window if convention == NAME else None, lengths)
     if convention == NAME:
-        mask = both(mask, _by_lengths(others, lengths))
-    return pose(
+        mask = and_masks(mask, _by_lengths(others, lengths))
+    return make_problem(
         query,
         key,
         value,
@@ -362,7 +362,7 @@ def _without_mask(
     else:
         offset = None if query_len == kv_len else 0
         past = causal(offset)
-    return both(past, _window(sliding_window, is_causal, offset, kv_len))
+    return and_masks(past, _window(sliding_window, is_causal, offset, kv_len))
 
 
 def _flash(
@@ -380,7 +380,7 @@ def _flash(
     near = _window(sliding_window, is_causal, offset, kv_len)
     if near is not None and valid is not None and _is_scattered(valid.bool(), query_len):
         near = _among_real(valid.bool(), cast(int, sliding_window), is_causal, lengths)
-    return both(both(past, real), near)
+    return and_masks(and_masks(past, real), near)
 
 
 def _is_scattered(valid: Tensor, query_len: int) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from clearhead._common.text import bytes_in_words
+from clearhead._common.text import format_bytes
 from clearhead.drawing.labels import label
 from clearhead.drawing.notebook.inline.maps import PAIRS, Maps, maps_of
 from clearhead.drawing.notebook.inline.markup import (
@@ -49,7 +49,7 @@ def matrix_html(thing: "AttentionMatrix | Summary") -> str:
     maps = maps_of(thing, CELLS)
     parts = [title(element("code", repr(thing)))]
     if isinstance(thing, AttentionMatrix):
-        size = bytes_in_words(thing.nbytes)
+        size = format_bytes(thing.nbytes)
         parts.append(line(f"{size} if it were in memory; rows are queries, columns are keys"))
     if maps.entropy is None:
         return frame(*parts, line(_unseen(thing), small=True))
