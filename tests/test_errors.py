@@ -851,7 +851,7 @@ CHECKS = [
     Case(
         lambda: ch.MultiHeadAttention(8.0, num_heads=2),  # pyright: ignore[reportArgumentType]
         ch.ArgumentTypeError,
-        "argument.size",
+        "argument.type",
         "embed_dim must be a whole number; got float.",
     ),
     Case(

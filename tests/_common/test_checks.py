@@ -14,8 +14,8 @@ from clearhead.errors import ArgumentError, ArgumentTypeError
     [
         (0, ArgumentError, "[argument.size] width must be 1 or more; got 0."),
         (-3, ArgumentError, "[argument.size] width must be 1 or more; got -3."),
-        (2.0, ArgumentTypeError, "[argument.size] width must be a whole number; got float."),
-        (True, ArgumentTypeError, "[argument.size] width must be a whole number; got bool."),
+        (2.0, ArgumentTypeError, "[argument.type] width must be a whole number; got float."),
+        (True, ArgumentTypeError, "[argument.type] width must be a whole number; got bool."),
     ],
 )
 def test_sizes(size: Any, error: type[Exception], text: str) -> None:

@@ -59,7 +59,7 @@ def test_refused_sizes() -> None:
         SelfAttention(5, head_dim=0)
     with refused(ArgumentError, "argument.size", "value_head_dim must be 1 or more; got 0"):
         SelfAttention(5, head_dim=3, value_head_dim=0)
-    with refused(ArgumentTypeError, "argument.size", "embed_dim must be a whole number; got float"):
+    with refused(ArgumentTypeError, "argument.type", "embed_dim must be a whole number; got float"):
         SelfAttention(5.0, head_dim=3)  # pyright: ignore[reportArgumentType]
     with refused(ArgumentError, "init.name", """init must be "normal" or "uniform"; got 'zeros'"""):
         SelfAttention(5, head_dim=3, init="zeros")  # pyright: ignore[reportArgumentType]

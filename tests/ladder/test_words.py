@@ -56,5 +56,5 @@ def test_refusals() -> None:
         embed_words("one two three", vocabulary_size=2)
     with refused(ArgumentError, "argument.size", "width must be 1 or more; got 0"):
         embed_words("one", width=0)
-    with refused(ArgumentTypeError, "argument.size", "width must be a whole number; got float"):
+    with refused(ArgumentTypeError, "argument.type", "width must be a whole number; got float"):
         embed_words("one", width=3.0)  # pyright: ignore[reportArgumentType]

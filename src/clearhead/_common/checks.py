@@ -61,7 +61,7 @@ def check_sizes(**sizes: Any) -> None:
     for name, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool):
             raise ArgumentTypeError(
-                "argument.size", f"{name} must be a whole number; got {type(size).__name__}."
+                "argument.type", f"{name} must be a whole number; got {type(size).__name__}."
             )
         if size < 1:
             raise ArgumentError("argument.size", f"{name} must be 1 or more; got {size}.")

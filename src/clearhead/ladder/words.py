@@ -66,7 +66,7 @@ def embed_words(
         vocabulary_size: rows of the table of vectors: at least the number of different words.
 
     Raises:
-        ArgumentTypeError: codes `text.type`, `argument.size`, for a text or a size that is none.
+        ArgumentTypeError: codes `text.type`, `argument.type`, for a text or a size that is none.
         ArgumentError: code `text.words`, if the text has no words, or more different ones than the
             vocabulary has rows; `argument.size`, for a size below 1.
 
