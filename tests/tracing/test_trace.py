@@ -198,3 +198,22 @@ def test_a_missing_stage_has_a_default() -> None:
     assert steps.get("output") is None
     assert steps.get("output", steps["context"]) is steps["context"]
     assert steps.get("weights") is steps["weights"]
+
+
+@pytest.mark.parametrize("size", [(0, 3, 8), (2, 0, 8)])
+def test_an_empty_axis_leaves_shapes_and_formulas(size: tuple[int, int, int]) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, num_kv_heads=1, mask=ch.causal())
+    steps = ch.trace(layer, torch.zeros(size))
+    assert repr(steps).startswith("Trace of MultiHeadAttention(8, num_heads=2")
+    expected = f"batch={size[0]}, num_heads=2, query_len={size[1]}, kv_len={size[1]}"
+    for text in (str(steps), steps.to_markdown()):
+        assert f"[{expected}]" in text
+        assert "capped_scores, −∞ where causal() hides" in text
+    with pytest.raises(
+        SelectionError, match=r"^\[trace.part\] there are 0 queries; got query=0\.$"
+    ):
+        steps.explain(0)
+    with pytest.raises(ArgumentError, match=r"^\[plot.empty\] there is nothing to draw"):
+        steps.plot()
+    with pytest.raises(SelectionError, match=rf"there are {size[0]} along batch; got 2\.$"):
+        steps.show(sample=2)

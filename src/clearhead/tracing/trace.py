@@ -263,6 +263,8 @@ class Trace(Mapping[str, Tensor]):
             if axis == "num_kv_heads":
                 groups = self.steps["query"].tensor.shape[-3] // tensor.shape[0]
                 index //= groups
+            if tensor.shape[0] == index == 0:
+                return tensor.reshape(0, tensor.shape[-1]), ""
             if not 0 <= index < tensor.shape[0]:
                 raise SelectionError(
                     "trace.part", f"there are {tensor.shape[0]} along {axis}; got {index}."
