@@ -19,7 +19,7 @@
     saved_weights           a tutorial's model as one of these          from_tutorial
 
 Each file uses those above it, and `clearhead.stages` for the arithmetic. A rung is its projections
-and one call of the stages; what the later ones are made with (layers, mask, dropout) is set in one
+and one call of the stages; the layers, the mask and the dropout of the later ones are set in one
 base each, and no rung inherits from another. The last one computes what
 `clearhead.MultiHeadAttention` computes.
 """

@@ -14,7 +14,7 @@ from clearhead.ladder.rung import AnyRung, Rung, Tokens
 from clearhead.stages import Stages, compute
 
 
-class Options(TypedDict, total=False):
+class LayerOptions(TypedDict, total=False):
     """The arguments that `Projections` takes by name, and all rungs that it is the base of."""
 
     head_dim: Required[int]

@@ -11,12 +11,12 @@ from typing import Unpack
 
 from torch import Tensor
 
-from clearhead.ladder.linear_layers import Options, Projections
+from clearhead.ladder.linear_layers import LayerOptions, Projections
 from clearhead.masks import Mask
 from clearhead.masks.coerce import and_masks, as_mask
 
 
-class MaskOptions(Options, total=False):
+class MaskOptions(LayerOptions, total=False):
     """The arguments that `MaskedProjections` takes by name."""
 
     mask: Mask | Tensor | None
@@ -36,7 +36,7 @@ class MaskedProjections(Projections):
     """
 
     def __init__(
-        self, embed_dim: int, *, mask: Mask | Tensor | None = None, **options: Unpack[Options]
+        self, embed_dim: int, *, mask: Mask | Tensor | None = None, **options: Unpack[LayerOptions]
     ) -> None:
         super().__init__(embed_dim, **options)
         self.mask = as_mask(mask)

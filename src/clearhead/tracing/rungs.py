@@ -19,7 +19,7 @@ from clearhead.ladder import (
 from clearhead.ladder.rung import Rung
 from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.masks.dense import dense
-from clearhead.tracing.layout import TracedCall
+from clearhead.tracing.traced_call import TracedCall
 
 
 def of_rung(rung: Rung, x: Tensor, context: Tensor | None = None, **options: Any) -> TracedCall:

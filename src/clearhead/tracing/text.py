@@ -37,7 +37,7 @@ def table(part: Tensor, labels: list[str], which: str) -> list[str]:
 
 
 def number(value: float) -> str:
-    """A number to four places.
+    """The number to four decimal places.
 
     Example:
         >>> number(-0.5), number(float("-inf"))
@@ -49,7 +49,7 @@ def number(value: float) -> str:
 
 
 def _short(value: float) -> str:
-    """A number to four places, and no more of them than it needs."""
+    """The number to at most four decimal places."""
     text = f"{value:.4f}".rstrip("0").rstrip(".").replace("-", "−")
     return "0" if text == "−0" else text
 
@@ -112,7 +112,7 @@ def arithmetic(
         yield f"  {label[j]}  {products} = {number(rows['scores'][j])}"
     yield from more
     yield ""
-    yield from _shares(rows, label, formulas, renormalised, sink)
+    yield from _softmax(rows, label, formulas, renormalised, sink)
     yield from more
     yield ""
     yield "context: the weighted sum of the values"
@@ -128,14 +128,14 @@ def arithmetic(
         yield f"  … and {len(rows['context']) - MOST_FACTORS} more numbers"
 
 
-def _shares(
+def _softmax(
     rows: dict[str, list[float]],
     label: list[str],
     formulas: Mapping[str, str],
     renormalised: bool,
     sink: float | None,
 ) -> Iterator[str]:
-    """From scores to weights, a line per key."""
+    """Write out the softmax, from scores to weights, a line per key."""
     before = ("scaled_scores", "capped_scores", "masked_scores")
     changes = [formulas[stage] for stage in before if stage in formulas]
     masked, weights = rows["masked_scores"], rows["weights"]

@@ -19,9 +19,9 @@ from clearhead.layers.caches import Cache
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
 from clearhead.stages import Stages
-from clearhead.tracing.layout import Step, TracedCall
 from clearhead.tracing.rungs import of_rung
 from clearhead.tracing.text import arithmetic, fenced, table
+from clearhead.tracing.traced_call import Step, TracedCall
 
 
 class Trace(Mapping[str, Tensor]):
@@ -344,7 +344,7 @@ def _of_layer(
     valid: Tensor | None = None,
     cache: Cache | None = None,
 ) -> TracedCall:
-    # What is traced has not happened: the cache stays as it is.
+    # A trace leaves the cache of the caller as it is.
     problem = layer.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
     computed = eager.compute(problem)
     output = layer.join(computed.context, x)

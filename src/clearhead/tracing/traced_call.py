@@ -1,4 +1,4 @@
-"""A traced call, laid out as steps: each stage with its axes and its formula."""
+"""One traced call: its stages laid out as steps, each with its axes and its formula."""
 
 import math
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ class TracedCall(NamedTuple):
         lead: the axes of the stages before the last two.
         stages: with as many dimensions as the inputs of the call.
         inputs: `x` and `source` of a layer or a rung, which projects them.
-        outputs: the `output`, by its formula, of what does more than weigh the values.
+        outputs: the `output` by its formula; empty where the context is the result.
         projected: query, key and value are made of the inputs, and are not the inputs themselves.
         renormalised: weights, not scores, were hidden, and the others divided by their sum again.
         kernel: the kernel that was asked for.
