@@ -1,9 +1,7 @@
 import torch
 
 from clearhead import stages
-from clearhead.errors import ArgumentTypeError
 from clearhead.ladder import naive_softmax, weights_by_sum
-from tests.ladder.refusal import refused
 
 
 def test_every_row_adds_up_to_one() -> None:
@@ -28,8 +26,3 @@ def test_naive_softmax_overflows_above_88() -> None:
 def test_a_sum_gives_negative_shares_or_none() -> None:
     assert (weights_by_sum(torch.tensor([-1.0, 3.0])) == torch.tensor([-0.5, 1.5])).all()
     assert not weights_by_sum(torch.tensor([-1.0, 1.0])).isfinite().any()
-
-
-def test_refusals() -> None:
-    with refused(ArgumentTypeError, "scores.type", "scores must be a torch.Tensor; got list"):
-        naive_softmax([1.0])  # pyright: ignore[reportArgumentType]

