@@ -80,7 +80,7 @@ def _sweep(problem: Problem, statistics: Sequence[Statistic], progress: Progress
     mask = problem.mask
     spans = None
     if mask is not None:
-        spans = mask.spans(problem.query_len, problem.kv_len, problem.device, {})
+        spans = mask.spans(problem.query_len, problem.kv_len, problem.device)
     steps = problem.batch * -(-problem.num_kv_heads // kv_heads) * problem.query_len
     done = 0
     shared: list[Part] | None = None

@@ -13,7 +13,8 @@ from torch import Tensor
 from clearhead.attention.biases import Alibi, Bias, DenseBias, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
-from clearhead.masks.base import And, Mask, Not, Or
+from clearhead.masks.algebra import And, Not, Or
+from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal, causal
 from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import Dense, dense

@@ -244,7 +244,7 @@ def _length(some: slice) -> int:
 def _work(problem: Problem, seed: int = 0) -> Work:
     spans = None
     if problem.mask is not None:
-        spans = problem.mask.spans(problem.query_len, problem.kv_len, problem.device, {})
+        spans = problem.mask.spans(problem.query_len, problem.kv_len, problem.device)
     return Work(
         problem.batch,
         problem.num_heads,

@@ -167,7 +167,7 @@ def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 def _spans(problem: Problem) -> Spans | None:
     assert problem.mask is not None
-    return problem.mask.spans(problem.query_len, problem.kv_len, problem.device, {})
+    return problem.mask.spans(problem.query_len, problem.kv_len, problem.device)
 
 
 def _sees(spans: Spans | None) -> Tensor | None:

@@ -91,7 +91,7 @@ def defers(problem: Problem) -> list[str]:
         or not _has_gradient(problem)
     ):
         return []
-    spans = problem.mask.spans(problem.query_len, problem.kv_len, problem.device, {})
+    spans = problem.mask.spans(problem.query_len, problem.kv_len, problem.device)
     if spans is None:
         return []
     share = float((spans.stop - spans.start).sum(dim=(1, 2)).double().mean())
@@ -178,7 +178,7 @@ def lower(problem: Problem) -> list[Piece]:
                 return EVERYTHING_CAUSAL
     spans = None
     if mask is not None and problem.query.is_cpu and not torch.compiler.is_compiling():
-        spans = mask.spans(problem.query_len, problem.kv_len, problem.device, {})
+        spans = mask.spans(problem.query_len, problem.kv_len, problem.device)
         if spans is not None and spans.pieces == 1 and problem.bias is None:
             sliced = _slices(problem, spans)
             if sliced:

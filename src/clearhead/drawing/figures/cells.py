@@ -157,7 +157,7 @@ def _hidden(
     row_of = bins(problem.query_len, rows, device)
     column_of = bins(problem.kv_len, columns, device)
     if mask is not None and bias is None:
-        spans = mask.spans(problem.query_len, problem.kv_len, device, {})
+        spans = mask.spans(problem.query_len, problem.kv_len, device)
         if spans is not None:
             each = sample if len(spans.start) > 1 else 0
             return ~_entered(spans.start[each], spans.stop[each], row_of, column_of)[None]
