@@ -69,6 +69,7 @@ PROBLEMS: dict[str, Callable[[], AttentionMatrix]] = {
     ),
     "dense per head": lambda: AttentionMatrix(*inputs(), mask=scattered()),
     "dense for all samples": lambda: AttentionMatrix(*inputs(), mask=scattered()[:1]),
+    "dense for all keys": lambda: AttentionMatrix(*inputs(), mask=scattered()[..., :1]),
     "offsets per row": lambda: AttentionMatrix(*inputs(), mask=ch.causal(offset=[-2, 4])),
     "bias per head": lambda: AttentionMatrix(
         *inputs(), bias=torch.randn(1, HEADS, 1, KEYS, dtype=torch.float64)

@@ -53,7 +53,7 @@ class Copies:
         if isinstance(bias, DenseBias) and hides_only(bias.tensor):
             shape = (*bias.tensor.shape[:3], problem.kv_len)
             mask, bias = and_masks(mask, dense((bias.tensor == 0).expand(shape))), None
-        mask = None if mask is None else self._mask(mask)
+        mask = None if mask is None else self._mask(mask, problem.kv_len)
         return problem._replace(
             mask=None if isinstance(mask, Full) else mask,
             bias=None if bias is None else self._bias(bias),
@@ -65,18 +65,20 @@ class Copies:
         self._masks.clear()
         self._biases.clear()
 
-    def _mask(self, mask: Mask) -> Mask:
+    def _mask(self, mask: Mask, kv_len: int) -> Mask:
         if isinstance(mask, And):
-            left, right = self._mask(mask.left), self._mask(mask.right)
+            left, right = self._mask(mask.left, kv_len), self._mask(mask.right, kv_len)
             hiding = [each for each in (left, right) if not isinstance(each, Full)]
             return left & right if len(hiding) == 2 else (hiding or [left])[0]
         if isinstance(mask, Or):
-            return self._mask(mask.left) | self._mask(mask.right)
+            return self._mask(mask.left, kv_len) | self._mask(mask.right, kv_len)
         if isinstance(mask, Not):
-            return replace(mask, mask=self._mask(mask.mask))
+            return replace(mask, mask=self._mask(mask.mask, kv_len))
         if isinstance(mask, Dense):
             tensor = _small(mask.tensor)
-            return _remembered(self._masks, tensor, _as_mask)
+            # One column for all keys is no description of a single key.
+            read = _as_mask if tensor.shape[3] == kv_len else dense
+            return _remembered(self._masks, tensor, read)
         return mask  # its tensors are its own
 
     def _bias(self, bias: Bias) -> Bias:
