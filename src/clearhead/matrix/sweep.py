@@ -78,9 +78,7 @@ def _sweep(problem: Problem, statistics: Sequence[Statistic], progress: Progress
     ordinary = _is_ordinary(problem) and all(each.finite for each in statistics)
     make = _Buffers(problem, kv_heads * group * queries).chunk if ordinary else _by_the_stages
     mask = problem.mask
-    spans = None
-    if mask is not None:
-        spans = mask.spans(problem.query_len, problem.kv_len, problem.device)
+    spans = problem.spans
     steps = problem.batch * -(-problem.num_kv_heads // kv_heads) * problem.query_len
     done = 0
     shared: list[Part] | None = None

@@ -574,7 +574,7 @@ def _fewer_dimensions(tensor: Tensor, lead: tuple[str, ...]) -> Tensor:
 
 def _distance(traced: _Traced) -> tuple[str, float]:
     """The kernel that would run this, and how far its context is from the traced one."""
-    problem = traced.problem._replace(dropout=None)
+    problem = traced.problem.replace(dropout=None)
     chosen = choose(problem, traced.kernel)
     with torch.no_grad():
         value = stages.repeat_kv_heads(problem.value, problem.num_heads)

@@ -54,7 +54,7 @@ class Copies:
             shape = (*bias.tensor.shape[:3], problem.kv_len)
             mask, bias = and_masks(mask, dense((bias.tensor == 0).expand(shape))), None
         mask = None if mask is None else self._mask(mask, problem.kv_len)
-        return problem._replace(
+        return problem.replace(
             mask=None if isinstance(mask, Full) else mask,
             bias=None if bias is None else self._bias(bias),
             sinks=None if sinks is None else sinks.detach().clone(),
@@ -152,7 +152,7 @@ def of_heads(problem: Problem, heads: Sequence[int], name: str) -> Problem:
     used = key_heads(heads, problem.num_heads, problem.num_kv_heads, name)
     picked = torch.tensor(heads, device=problem.device)
     key = problem.key[:, torch.tensor(used, device=problem.device)]
-    return problem._replace(
+    return problem.replace(
         query=problem.query[:, picked],
         key=key,
         value=key,
@@ -263,7 +263,7 @@ class Call:
     def matrix(self) -> AttentionMatrix:
         if self.made is None:
             key = self.keys.first(self.kv_len)
-            self.made = matrix_of(self.problem._replace(key=key, value=key))
+            self.made = matrix_of(self.problem.replace(key=key, value=key))
         return self.made
 
 
@@ -282,7 +282,7 @@ class Matrices:
         alike = last is not None and _sizes(last.keys.first(0)) == _sizes(key)
         keys = last.keys if last is not None and alike and last.keys.grow(key) else Keys(key)
         none = key[:, :, :0].clone()
-        kept = problem._replace(query=query, key=none, value=none)
+        kept = problem.replace(query=query, key=none, value=none)
         self._calls.append(Call(kept, keys, key.shape[2]))
 
     def close(self) -> None:
@@ -362,7 +362,7 @@ def _stitched(calls: Sequence[Call]) -> AttentionMatrix | None:
         mask = mask & padding(valid if len(valid) > 1 else valid[0])
     key = last.keys.first(last.kv_len)
     query = torch.cat([call.problem.query for call in calls], dim=2)
-    return matrix_of(last.problem._replace(query=query, key=key, value=key, mask=mask))
+    return matrix_of(last.problem.replace(query=query, key=key, value=key, mask=mask))
 
 
 def _alike(problem: Problem, other: Problem) -> bool:

@@ -262,7 +262,7 @@ class _Rectangle:
         self.hiding = problem.bias is not None and problem.bias.may_hide
         self.runs: tuple[Tensor, Tensor] | None = None
         if problem.mask is not None and not self.hiding:
-            spans = problem.mask.spans(problem.query_len, problem.kv_len, problem.device)
+            spans = problem.spans
             if spans is not None and spans.pieces == 1:
                 row = min(sample, len(spans.start) - 1)
                 start, stop = spans.start[row, :, 0], spans.stop[row, :, 0]
