@@ -43,13 +43,6 @@ def is_forward_mode() -> bool:
 
     Private: `forward_ad._current_level`, −1 outside of any level, in 2.6 to 2.13 and before. What is
     public, to unpack a tensor, costs some microseconds for each.
-
-    Example:
-        >>> with forward_ad.dual_level():
-        ...     is_forward_mode()
-        True
-        >>> is_forward_mode()
-        False
     """
     return forward_ad._current_level >= 0
 
@@ -59,11 +52,6 @@ def has_tangent(tensor: Tensor) -> bool:
     another one, as for a Hessian, does not show what is inside.
 
     Private: `torch._C._functorch.get_unwrapped`, in 2.6 to 2.13 and before.
-
-    Example:
-        >>> with forward_ad.dual_level():
-        ...     has_tangent(forward_ad.make_dual(torch.ones(1), torch.ones(1)))
-        True
     """
     if forward_ad.unpack_dual(tensor).tangent is not None:
         return True

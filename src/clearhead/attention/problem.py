@@ -233,23 +233,9 @@ def make_problem(
     query, key, value = under_autocast(query, key, value)
     if dims != 4 or key.ndim != 4 or value.ndim != 4:
         query, key, value = _four_dimensions(query, key, value)
+    check_fit(query, key, value)
     batch, num_heads, query_len, head_dim = query.shape
-    key_batch, num_kv_heads, kv_len, key_dim = key.shape
-    value_batch, value_heads, value_len, _ = value.shape
-    dtype, device = query.dtype, query.device
-    if not (
-        key_batch == batch == value_batch
-        and key_dim == head_dim
-        and head_dim > 0
-        and value_heads == num_kv_heads
-        and value_len == kv_len
-        and 0 < num_kv_heads <= num_heads
-        and num_heads % num_kv_heads == 0
-        and dtype == key.dtype == value.dtype
-        and dtype in DTYPES
-        and device == key.device == value.device
-    ):
-        raise _mismatch(query, key, value)
+    kv_len, dtype, device = key.shape[2], query.dtype, query.device
     if mask is not None:
         if not isinstance(mask, Mask):
             mask = dense(mask)
@@ -273,6 +259,31 @@ def make_problem(
     if sinks is not None:
         _check_sinks(sinks, num_heads, dtype, device)
     return Problem(query, key, value, mask, bias, scale, softcap, sinks, dropout or None, dims)
+
+
+def check_fit(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse tensors of four dimensions whose sizes, dtypes or devices do not go together.
+
+    Raises:
+        ShapeError, DtypeError, DeviceError: for the first mismatch.
+    """
+    batch, num_heads, _, head_dim = query.shape
+    key_batch, num_kv_heads, kv_len, key_dim = key.shape
+    value_batch, value_heads, value_len, _ = value.shape
+    dtype, device = query.dtype, query.device
+    if not (
+        key_batch == batch == value_batch
+        and key_dim == head_dim
+        and head_dim > 0
+        and value_heads == num_kv_heads
+        and value_len == kv_len
+        and 0 < num_kv_heads <= num_heads
+        and num_heads % num_kv_heads == 0
+        and dtype == key.dtype == value.dtype
+        and dtype in DTYPES
+        and device == key.device == value.device
+    ):
+        raise _mismatch(query, key, value)
 
 
 def _number(name: str, given: object, expected: str, allowed: Callable[[float], bool]) -> float:
