@@ -43,8 +43,11 @@ def test_tangents_are_seen() -> None:
 def test_flash_attention_is_that_of_the_public_function() -> None:
     query, key, value = torch.randn(3, 2, 3, 7, 8).unbind()
     mask = torch.zeros(7, 7).masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf)
-    leaves = [each.clone().requires_grad_() for each in (query, key, value)]
-    expected = F.scaled_dot_product_attention(*leaves, is_causal=True, scale=0.3)
+    leaves = tuple(each.clone().requires_grad_() for each in (query, key, value))
+    query_leaf, key_leaf, value_leaf = leaves
+    expected = F.scaled_dot_product_attention(
+        query_leaf, key_leaf, value_leaf, is_causal=True, scale=0.3
+    )
     grad = torch.randn_like(expected)
     grads = torch.autograd.grad(expected, leaves, grad)
     scores = (query @ key.mT * 0.3 + mask).logsumexp(-1)

@@ -524,7 +524,6 @@ class AttentionMatrix:
         place = torch.arange(problem.query_len, device=self.device)
         before = OfKey(problem, place + (problem.kv_len - problem.query_len - 1))
         first = OfKey(problem, torch.zeros_like(place))
-        # What finds a number that others need as well comes before them, what uses up the scores last.
         single = [total, maximum, distance, near, first, before, received, entropy]
         every = [largest, pooled, mass, context, *single]
         sweep(problem, [each for each in every if each is not None], progress)
@@ -690,9 +689,9 @@ class AttentionMatrix:
         check_fit(query, key, value)
         return problem.replace(query=query, key=key).with_value(value)
 
-    def _gather(self, statistic: _Gathered) -> Tensor:
-        sweep(self.problem, [statistic])
-        return self._restore(statistic.result)
+    def _gather(self, reduction: _Gathered) -> Tensor:
+        sweep(self.problem, [reduction])
+        return self._restore(reduction.result)
 
     def _largest(self, k: int) -> Largest:
         count = as_int(k)
