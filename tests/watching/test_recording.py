@@ -94,6 +94,7 @@ def test_equal_biases_share_a_copy() -> None:
         ({"mask": ch.dense(PAST) & ch.dense(PAST[4:])}, "causal()"),
         ({"mask": ch.dense(PAST[4:]) & ch.dense(PAST[4:])}, None),
         ({"mask": PAST[4:]}, None),
+        ({"mask": PAST[:, 2:3]}, "dense(<1 × 1 × 5 × 1>)"),
         ({"mask": ch.padding([3, 5])}, "padding([3, 5])"),
     ],
 )

@@ -201,7 +201,7 @@ def _matrix(problem: Problem) -> AttentionMatrix:
     """The weights of a call, before dropout."""
     # A cache with a fixed room writes to its keys later.
     key = problem.key if problem.key.requires_grad else problem.key.clone()
-    return matrix_of(problem._replace(key=key))
+    return matrix_of(problem.replace(key=key))
 
 
 def _wanted(module: nn.Module, given: dict[str, Any]) -> bool:

@@ -236,7 +236,7 @@ class LatentAttention(nn.Module):
         problem = make_problem(query, key, value, mask=mask, dropout=dropout, **options)
         # Latents as they are held are what is attended to; projected up, they are other numbers.
         known = cache is not None and absorbed and cache.finite
-        return problem._replace(keys_finite=known), absorbed
+        return problem.replace(keys_finite=known), absorbed
 
     def _query(self, x: Tensor) -> Tensor:
         if self.query_latent_dim is not None:

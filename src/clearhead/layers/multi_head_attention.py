@@ -472,7 +472,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Problem:
         dropout = self.dropout if self.training else None
         problem = make_problem(query, key, value, mask=mask, dropout=dropout, **options)
-        return problem if cache is None else problem._replace(keys_finite=cache.finite)
+        return problem if cache is None else problem.replace(keys_finite=cache.finite)
 
     def _input_projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
         return self.query_projection, self.key_projection, self.value_projection

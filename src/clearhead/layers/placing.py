@@ -11,7 +11,8 @@ from torch import Tensor
 
 from clearhead.attention.biases import Alibi, Bias, ByPair, Relative, as_bias
 from clearhead.errors import UnsupportedError
-from clearhead.masks.base import And, Mask, Not, Or
+from clearhead.masks.algebra import And, Not, Or
+from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal, Positioned
 from clearhead.masks.full import Full
 from clearhead.masks.prefix import Prefix
@@ -67,9 +68,7 @@ class PlacedMask(Mask):
         # Of equal lengths, so that the mask adds no offset of its own.
         return self.mask.visible(query, key, kv_len, kv_len)
 
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
         return None
 
     def describe(self) -> str:

@@ -138,7 +138,7 @@ def _seen(problem: Problem, counts: Tensor) -> tuple[Tensor, Tensor]:
     query_len, kv_len, device = problem.query_len, problem.kv_len, problem.device
     mask = problem.mask
     hides = problem.bias is not None and problem.bias.may_hide
-    spans = None if mask is None or hides else mask.spans(query_len, kv_len, device, {})
+    spans = None if hides else problem.spans
     if spans is not None:
         number = (spans.stop - spans.start).sum(dim=-1)[:, None]
         first = spans.start[..., 0]

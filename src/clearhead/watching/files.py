@@ -30,7 +30,7 @@ from torch import Tensor
 from clearhead.attention.biases import Alibi, DenseBias, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import ClearheadError, FileError, UnsupportedError, missing_extra
-from clearhead.masks.base import And, Not, Or
+from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.causal import Causal
 from clearhead.masks.dense import Dense
 from clearhead.masks.documents import Documents
@@ -397,7 +397,7 @@ def _try_out(problem: Problem) -> None:
         visible = problem.visible(slice(0, 1), slice(0, 1))
         if visible is None or visible.dtype != torch.bool:
             raise FileError("file.content", f"{problem.mask.describe()} holds what is no bool.")
-    problem.mask.spans(*sizes, problem.device, {})
+    problem.mask.spans(*sizes, problem.device)
 
 
 def _names(kind: Any) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from torch import Tensor
 from clearhead.attention.biases import Alibi, Bias, DenseBias, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
-from clearhead.masks.base import And, Mask, Not, Or
+from clearhead.masks.algebra import And, Not, Or
+from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal, causal
 from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import Dense, dense
@@ -52,8 +53,8 @@ class Copies:
         if isinstance(bias, DenseBias) and hides_only(bias.tensor):
             shape = (*bias.tensor.shape[:3], problem.kv_len)
             mask, bias = and_masks(mask, dense((bias.tensor == 0).expand(shape))), None
-        mask = None if mask is None else self._mask(mask)
-        return problem._replace(
+        mask = None if mask is None else self._mask(mask, problem.kv_len)
+        return problem.replace(
             mask=None if isinstance(mask, Full) else mask,
             bias=None if bias is None else self._bias(bias),
             sinks=None if sinks is None else sinks.detach().clone(),
@@ -64,18 +65,20 @@ class Copies:
         self._masks.clear()
         self._biases.clear()
 
-    def _mask(self, mask: Mask) -> Mask:
+    def _mask(self, mask: Mask, kv_len: int) -> Mask:
         if isinstance(mask, And):
-            left, right = self._mask(mask.left), self._mask(mask.right)
+            left, right = self._mask(mask.left, kv_len), self._mask(mask.right, kv_len)
             hiding = [each for each in (left, right) if not isinstance(each, Full)]
             return left & right if len(hiding) == 2 else (hiding or [left])[0]
         if isinstance(mask, Or):
-            return self._mask(mask.left) | self._mask(mask.right)
+            return self._mask(mask.left, kv_len) | self._mask(mask.right, kv_len)
         if isinstance(mask, Not):
-            return replace(mask, mask=self._mask(mask.mask))
+            return replace(mask, mask=self._mask(mask.mask, kv_len))
         if isinstance(mask, Dense):
             tensor = _small(mask.tensor)
-            return _remembered(self._masks, tensor, _as_mask)
+            # One column for all keys is no description of a single key.
+            read = _as_mask if tensor.shape[3] == kv_len else dense
+            return _remembered(self._masks, tensor, read)
         return mask  # its tensors are its own
 
     def _bias(self, bias: Bias) -> Bias:
@@ -149,7 +152,7 @@ def of_heads(problem: Problem, heads: Sequence[int], name: str) -> Problem:
     used = key_heads(heads, problem.num_heads, problem.num_kv_heads, name)
     picked = torch.tensor(heads, device=problem.device)
     key = problem.key[:, torch.tensor(used, device=problem.device)]
-    return problem._replace(
+    return problem.replace(
         query=problem.query[:, picked],
         key=key,
         value=key,
@@ -260,7 +263,7 @@ class Call:
     def matrix(self) -> AttentionMatrix:
         if self.made is None:
             key = self.keys.first(self.kv_len)
-            self.made = matrix_of(self.problem._replace(key=key, value=key))
+            self.made = matrix_of(self.problem.replace(key=key, value=key))
         return self.made
 
 
@@ -279,7 +282,7 @@ class Matrices:
         alike = last is not None and _sizes(last.keys.first(0)) == _sizes(key)
         keys = last.keys if last is not None and alike and last.keys.grow(key) else Keys(key)
         none = key[:, :, :0].clone()
-        kept = problem._replace(query=query, key=none, value=none)
+        kept = problem.replace(query=query, key=none, value=none)
         self._calls.append(Call(kept, keys, key.shape[2]))
 
     def close(self) -> None:
@@ -359,7 +362,7 @@ def _stitched(calls: Sequence[Call]) -> AttentionMatrix | None:
         mask = mask & padding(valid if len(valid) > 1 else valid[0])
     key = last.keys.first(last.kv_len)
     query = torch.cat([call.problem.query for call in calls], dim=2)
-    return matrix_of(last.problem._replace(query=query, key=key, value=key, mask=mask))
+    return matrix_of(last.problem.replace(query=query, key=key, value=key, mask=mask))
 
 
 def _alike(problem: Problem, other: Problem) -> bool:

@@ -289,9 +289,7 @@ class RowWindow(Mask):
         query = self.position[row, query_index + (kv_len - query_len)]
         return self.position[row, key_index] > query - self.window
 
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
         query = self.position[:, kv_len - query_len :]
         start = torch.searchsorted(self.position, query - self.window, right=True)
         return one_run(start, torch.full_like(start, kv_len), kv_len)
