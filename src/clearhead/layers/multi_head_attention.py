@@ -1,44 +1,29 @@
 """Multi-head attention as a layer (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
-import copy
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch
 from torch import Tensor, nn
 
-from clearhead._common.checks import check_bool, check_dropout, check_sizes, check_tensor
-from clearhead.attention.planning import Plan, kernel_named, plan_for, run
-from clearhead.attention.problem import Problem, make_problem, under_autocast
-from clearhead.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    ShapeError,
-)
-from clearhead.layers.caches.base import Cache, check_valid
+from clearhead._common.checks import check_bool, check_dropout, check_sizes
+from clearhead.attention.planning import Plan
+from clearhead.attention.problem import Problem
+from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.layers.base import AttentionLayer
+from clearhead.layers.caches.base import Cache, Rollback
 from clearhead.layers.converting import packed_torch
 from clearhead.layers.converting.fitting import build, refuse, unplain, write
 from clearhead.layers.converting.reading import Reading
-from clearhead.layers.inputs import check_beside, split_heads
-from clearhead.layers.parts import Part, check_parts, options_of
-from clearhead.layers.positions import (
-    Packed,
-    arranged,
-    check_cache,
-    is_causal,
-    next_positions,
-    packed,
-    seen_of,
-    taken_back,
-)
+from clearhead.layers.inputs import LayerCall, split_heads
+from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import and_masks, as_mask
-from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.masks.coerce import as_mask
+from clearhead.matrix.matrix import AttentionMatrix
 
 Layer = TypeVar("Layer", bound="MultiHeadAttention")
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(AttentionLayer):
     """Several heads of attention over projections of the input, projected back together.
 
     `layer(x)` is self-attention, `layer(x, context)` is cross-attention. Fewer key than query heads
@@ -188,15 +173,8 @@ class MultiHeadAttention(nn.Module):
             ...     torch.allclose(torch.cat(steps, dim=1), layer(x), atol=1e-6)
             True
         """
-        kernel_named(kernel)
-        mask, nested = self._given(x, context, mask, valid, cache)
-        if nested is not None:
-            problem = self._pose_packed(nested, mask)
-            return nested.like_it(self.join(run(problem, kernel), nested.tokens))
-        with taken_back(cache):
-            attended = run(self._pose(x, context, mask, valid, cache), kernel)
-        output = self.join(attended, x)
-        return output if x.ndim == 3 else output[0]
+        call = self._check_call(x, context, mask=mask, valid=valid, cache=cache, kernel=kernel)
+        return self._attend(call)
 
     def make_problem(
         self,
@@ -211,11 +189,9 @@ class MultiHeadAttention(nn.Module):
 
         Arguments and errors are those of `forward`; a cache takes the tokens.
         """
-        mask, nested = self._given(x, context, mask, valid, cache)
-        if nested is not None:
-            return self._pose_packed(nested, mask)
-        with taken_back(cache):
-            return self._pose(x, context, mask, valid, cache)
+        call = self._check_call(x, context, mask=mask, valid=valid, cache=cache)
+        with Rollback(cache, call.source.shape[1]):
+            return self._problem(call)
 
     def weights(
         self,
@@ -240,13 +216,7 @@ class MultiHeadAttention(nn.Module):
             >>> layer.weights(torch.randn(1, 1000, 8))[..., -1, :].shape
             torch.Size([1, 2, 1000])
         """
-        mask, nested = self._given(x, context, mask, valid, cache)
-        if nested is not None:
-            problem = self._pose_packed(nested, mask, values=False)
-        else:
-            copied = copy.deepcopy(cache)
-            problem = self._pose(x, context, mask, valid, copied, values=cache is not None)
-        return matrix_of(problem)
+        return self._matrix(self._check_call(x, context, mask=mask, valid=valid, cache=cache))
 
     def join(self, context: Tensor, x: Tensor) -> Tensor:
         """The output for a context per head: heads side by side, then projected.
@@ -258,9 +228,7 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (batch, tokens, output_dim).
         """
-        for part in self.parts:
-            context = part.transform_context(context, x if x.ndim == 3 else x[None])
-        return self.output_projection(context.transpose(1, 2).flatten(2))
+        return self._merge_heads(context, x if x.ndim == 3 else x[None])
 
     def plan(
         self,
@@ -273,8 +241,8 @@ class MultiHeadAttention(nn.Module):
         kernel: str = "auto",
     ) -> Plan:
         """The kernel that `forward` would use for these arguments, and why not the others."""
-        posed = self.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
-        return plan_for(posed, kernel)
+        call = self._check_call(x, context, mask=mask, valid=valid, cache=cache, kernel=kernel)
+        return self._plan(call)
 
     @classmethod
     def from_torch(
@@ -359,7 +327,8 @@ class MultiHeadAttention(nn.Module):
             reasons.append(f"parts: {names}")
         reasons += unplain(self)
         refuse("to_torch", "convert this layer", reasons)
-        like, inputs = self.output_projection.weight, self._input_projections()
+        like = self.output_projection.weight
+        inputs = (self.query_projection, self.key_projection, self.value_projection)
         module = nn.MultiheadAttention(
             self.embed_dim,
             self.num_heads,
@@ -380,147 +349,17 @@ class MultiHeadAttention(nn.Module):
         text = f"{self.embed_dim}, num_heads={self.num_heads}"
         if self.num_kv_heads != self.num_heads:
             text += f", num_kv_heads={self.num_kv_heads}"
-        text += f", head_dim={self.head_dim}"
-        if self.value_head_dim != self.head_dim:
-            text += f", value_head_dim={self.value_head_dim}"
-        if self.mask is not None:
-            text += f", mask={self.mask.describe()}"
-        return text if self.dropout is None else f"{text}, dropout={self.dropout}"
+        return f"{text}, head_dim={self.head_dim}{self._describe_options()}"
 
-    def _given(
-        self,
-        x: Tensor,
-        context: Tensor | None,
-        mask: Mask | Tensor | None,
-        valid: Tensor | None,
-        cache: Cache | None,
-    ) -> tuple[Mask | None, Packed | None]:
-        """What has been checked of a call: its mask and the layer's, and x if it is nested."""
-        mask = and_masks(self.mask, as_mask(mask))
-        nested = packed(x, context=context, valid=valid, cache=cache)
-        tokens = x if nested is None else nested.tokens
-        self._check_call(tokens, context, mask, valid, cache)
-        return mask, nested
+    def _project(self, call: LayerCall) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        query = split_heads(self.query_projection(call.x), self.num_heads)
+        key = split_heads(self.key_projection(call.source), self.num_kv_heads)
+        value = None
+        if call.values:
+            value = split_heads(self.value_projection(call.source), self.num_kv_heads)
+            for part in self.parts:
+                value = part.transform_value(value)
+        return query, key, value, None
 
-    def _pose_packed(self, nested: Packed, mask: Mask | None, *, values: bool = True) -> Problem:
-        mask, positions = nested.within(mask), nested.positions[0]
-        return self._pose(nested.tokens, None, mask, None, None, positions=positions, values=values)
-
-    def _pose(
-        self,
-        x: Tensor,
-        context: Tensor | None,
-        mask: Mask | None,
-        valid: Tensor | None,
-        cache: Cache | None,
-        *,
-        positions: Tensor | None = None,
-        values: bool = True,
-    ) -> Problem:
-        """`make_problem` for what has been checked; without values, the keys stand in for them."""
-        source = x if context is None else context
-        query = split_heads(self.query_projection(x), self.num_heads)
-        if cache is not None and context is not None and len(cache):
-            # All keys are there already: none is appended, and all come back.
-            source = source[..., :0, :]
-            valid = None
-        key = split_heads(self.key_projection(source), self.num_kv_heads)
-        value = split_heads(self.value_projection(source), self.num_kv_heads) if values else key
-        if not self.parts and valid is None and positions is None:
-            if cache is None:
-                dropout = self.dropout if self.training else None
-                return make_problem(query, key, value, mask=mask, dropout=dropout)
-            if is_causal(mask) and context is None:
-                # Nobody asks where the tokens stand, which would be a good part of a step.
-                key, value = cache.append(*under_autocast(key, value))
-                return self._posed(query, key, value, seen_of(cache, mask), cache, {})
-        key_positions = positions
-        if key_positions is None:
-            key_positions = next_positions(key.shape[2], valid, cache, x.device)
-        query_positions = key_positions
-        if context is not None:
-            query_positions = torch.arange(query.shape[2], device=x.device)
-        for part in self.parts:
-            query, key = part.transform_query_key(query, key, query_positions, key_positions)
-        for part in self.parts if values else ():
-            value = part.transform_value(value)
-        value = value if values else key
-        if cache is not None:
-            # A norm may have brought the keys back to float32, which a kernel would not.
-            key, value = cache.append(*under_autocast(key, value), valid=valid)
-            key_positions = cache.positions
-        options = options_of(self.parts, query_positions, key_positions)
-        mask, options = arranged(
-            mask,
-            options,
-            valid,
-            cache,
-            query_positions,
-            key_positions,
-            is_cross=context is not None,
-        )
-        return self._posed(query, key, value, mask, cache, options)
-
-    def _posed(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Mask | None,
-        cache: Cache | None,
-        options: dict[str, Any],
-    ) -> Problem:
-        dropout = self.dropout if self.training else None
-        problem = make_problem(query, key, value, mask=mask, dropout=dropout, **options)
-        return problem if cache is None else problem._replace(keys_finite=cache.finite)
-
-    def _input_projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
-        return self.query_projection, self.key_projection, self.value_projection
-
-    def _check_call(
-        self,
-        x: Tensor,
-        context: Tensor | None,
-        mask: Mask | None,
-        valid: Tensor | None,
-        cache: Cache | None,
-    ) -> None:
-        source = x if context is None else context
-        self._check_inputs(x, source, context is not None)
-        if valid is not None:
-            check_tensor("valid", valid)
-            batch = source.shape[0] if source.ndim == 3 else 1
-            check_valid(valid, batch, source.shape[-2], source.device)
-        if cache is not None:
-            check_cache(cache, mask, None if context is None else source.shape[-2])
-
-    def _check_inputs(self, x: Tensor, source: Tensor, is_cross: bool) -> None:
-        check_tensor("x", x)
-        if is_cross:
-            check_tensor("context", source)
-        if x.ndim not in (2, 3) or x.shape[-1] != self.embed_dim:
-            raise ShapeError(
-                "layer.input",
-                f"x must have shape (batch, tokens, embed_dim={self.embed_dim}) or "
-                f"(tokens, embed_dim={self.embed_dim}); got {tuple(x.shape)}.",
-            )
-        if source.ndim != x.ndim or source.shape[-1] != self.context_dim:
-            if not is_cross:
-                raise ShapeError(
-                    "layer.context-missing",
-                    f"this layer attends to a context of width context_dim={self.context_dim}; "
-                    "call it as layer(x, context).",
-                )
-            raise ShapeError(
-                "layer.context",
-                f"context must have shape (batch, tokens, context_dim={self.context_dim}), with as "
-                f"many dimensions as x; got {tuple(source.shape)} for x of {tuple(x.shape)}.",
-            )
-        if is_cross and x.ndim == 3 and source.shape[0] != x.shape[0]:
-            raise ShapeError(
-                "layer.context-batch",
-                f"x and context must have the same batch; got {x.shape[0]} and {source.shape[0]}.",
-            )
-        check_beside("x", x, self.query_projection)
-        if is_cross:
-            check_beside("context", source, self.key_projection)
+    def _join(self, context: Tensor, call: LayerCall) -> Tensor:
+        return self.join(context, call.x)

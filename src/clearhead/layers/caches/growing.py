@@ -1,4 +1,4 @@
-"""A cache that grows with the text."""
+"""A KV cache that grows with the text."""
 
 from clearhead.layers.caches.columns import ColumnCache
 
@@ -20,7 +20,3 @@ class GrowingCache(ColumnCache):
 
     def describe(self) -> str:
         return "GrowingCache()"
-
-    def _capacity_for(self, tokens: int) -> int:
-        # Twice what is needed now: the step after a long prompt then has room as well.
-        return 2 * tokens

@@ -1,14 +1,14 @@
-"""A cache of whole numbers of 8 bits (Zafrir et al., 2019, https://arxiv.org/abs/1910.06188;
+"""A KV cache in int8 (Zafrir et al., 2019, https://arxiv.org/abs/1910.06188;
 Liu et al., 2024, https://arxiv.org/abs/2402.02750)."""
 
 import torch
 from torch import Tensor
 
-from clearhead.layers.caches.base import Layout
 from clearhead.layers.caches.columns import ColumnCache
+from clearhead.layers.caches.layout import Layout
 
 STEPS = 127
-"""How many steps there are from 0 to the largest number."""
+"""Steps from 0 to the largest number."""
 
 
 class QuantisedCache(ColumnCache):
@@ -55,9 +55,6 @@ class QuantisedCache(ColumnCache):
         # x / scale and its way back are rounded once each, beyond what whole numbers lose.
         step = 0.5 + STEPS * info.eps
         return float(scales.max()) * step + info.smallest_normal * info.eps
-
-    def _capacity_for(self, tokens: int) -> int:
-        return 2 * tokens
 
     def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
         scale = torch.promote_types(layout.dtype, torch.float32)

@@ -1,13 +1,15 @@
-"""A ring of the last tokens (Beltagy et al., 2020, https://arxiv.org/abs/2004.05150)."""
+"""A KV cache that is a ring of the last tokens (Beltagy et al., 2020, https://arxiv.org/abs/2004.05150)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_length, check_sizes
 from clearhead.errors import ArgumentError, DeviceError, MaskError
-from clearhead.layers.caches.base import Cache, Layout, before, memory
+from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.layout import Layout, positions_from_valid
 from clearhead.masks.base import Mask
 from clearhead.masks.full import full
 from clearhead.masks.padding import padding
@@ -24,11 +26,12 @@ class SlidingCache(Cache):
     a long prompt finds what it sees. In a batch with padding, the window of each row is counted in
     its own real tokens.
 
-    A token that the ring has dropped is lost: `truncate` can go back by 1 + spare tokens at least.
+    A token that the ring has dropped is lost: `truncate` can go back by 1 + spare tokens at least,
+    those of a call that was refused included.
 
     Args:
-        window: how many tokens a query sees, itself included; `sliding_window(left=window - 1)`.
-        spare: how many more tokens to hold, for going back.
+        window: tokens that a query sees, itself included; `sliding_window(left=window - 1)`.
+        spare: more tokens to hold, for going back.
 
     Raises:
         ArgumentTypeError, ArgumentError: code `argument.size`, for a window below 1; codes
@@ -84,14 +87,14 @@ class SlidingCache(Cache):
 
     @property
     def _size(self) -> int:
-        """How many tokens the ring holds."""
+        """Number of tokens that the ring holds."""
         return self.window + self.spare
 
     def _start(self, layout: Layout) -> None:
         shape = (layout.batch, layout.num_kv_heads, self._size)
         # Zeros, since a row with fewer tokens than others shows places that were never written.
         self._rings = tuple(
-            memory(layout, *shape, width, zeros=True)
+            layout.allocate(*shape, width, zeros=True)
             for width in (layout.head_dim, layout.value_head_dim)
         )
 
@@ -101,10 +104,23 @@ class SlidingCache(Cache):
         # alike, or (batch,) once there was padding. Token t of a row lies at place t % size.
         self._total: int | Tensor = 0
         self._written: int | Tensor = 0
-        # Where in the row, padding counted, the token of each place came; with padding only.
+        # The column, padding counted, in which the token of each place came; with padding only.
         self._column: Tensor | None = None
-        # Positions and mask of what was given back in order; None for the ring as it is.
+        # Positions and mask of keys that `append` returned in order; None for the ring as it is.
         self._in_order: tuple[Tensor, Mask] | None = None
+
+    def _snapshot(self, new: int) -> dict[str, Any]:
+        state = super()._snapshot(new)
+        if new > 1 + self.spare or self.window == 1:
+            # They take the place of tokens that the next query sees.
+            column = None if self._column is None else self._column.clone()
+            copies = tuple(ring.clone() for ring in self._rings)
+            return state | {"_rings": copies, "_column": column}
+        # Other tokens are lost, as if the new ones had been appended and cut off again.
+        if isinstance(self._total, int):
+            return state | {"_written": max(int(self._written), self._total + new)}
+        written = torch.maximum(torch.as_tensor(self._written), self._total + new)
+        return state | {"_written": written}
 
     def _counts(self) -> int | Tensor:
         return self._total
@@ -165,7 +181,7 @@ class SlidingCache(Cache):
     ) -> tuple[Tensor, Tensor]:
         """`append` for rows of different length."""
         new = key.shape[2]
-        position = before(valid) + total[:, None]
+        position = positions_from_valid(valid) + total[:, None]
         kept = (key, value)
         self._in_order = None
         if new != 1:
@@ -196,7 +212,7 @@ class SlidingCache(Cache):
         return kept[0], kept[1]
 
     def _count_by_row(self, batch: int) -> None:
-        """Go over to a count for each row, from one for all."""
+        """Count the tokens of each row by itself from now on."""
         # Written to later on, which a tensor made in inference mode would not allow outside of it.
         with torch.inference_mode(False):
             self._column = self._places(self._size).expand(batch, -1).clone()

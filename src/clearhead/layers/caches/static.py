@@ -1,11 +1,11 @@
-"""A cache of fixed size."""
+"""A KV cache of fixed size."""
 
 from torch import Tensor
 
 from clearhead._common.checks import check_sizes
 from clearhead.errors import TooLargeError
-from clearhead.layers.caches.base import Layout, memory
 from clearhead.layers.caches.columns import ColumnCache
+from clearhead.layers.caches.layout import Layout
 
 
 class StaticCache(ColumnCache):
@@ -53,18 +53,18 @@ class StaticCache(ColumnCache):
         return self.max_len
 
     def _start(self, layout: Layout) -> None:
-        stores = []
-        for index, (width, dtype) in enumerate(self._shapes(layout)):
-            shape = (layout.batch, layout.num_kv_heads, self.max_len, width)
-            kept = self._stores[index] if self._stores else None
-            fits = (
-                kept is not None
-                and kept.shape == shape
-                and kept.dtype == dtype
-                and kept.device == layout.device
+        shapes = [
+            (layout.batch, layout.num_kv_heads, self.max_len, width, dtype)
+            for width, dtype in self._shapes(layout)
+        ]
+        # After a reset the memory is there, and stays if the new tokens fit into it.
+        there = [
+            (*store.shape, store.dtype) for store in self._stores if store.device == layout.device
+        ]
+        if there != shapes:
+            self._stores = tuple(
+                layout.allocate(*shape, dtype=dtype, zeros=True) for *shape, dtype in shapes
             )
-            stores.append(kept if fits else memory(layout, *shape, dtype=dtype, zeros=True))
-        self._stores = tuple(stores)
 
     def _forget(self) -> None:
         for store in self._stores:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from clearhead.errors import UnsupportedError
 from clearhead.layers.converting.places import Place
 from clearhead.layers.converting.reading import INPUTS, Reading, described
-from clearhead.layers.inputs import is_plain
+from clearhead.layers.inputs import is_plain_linear
 from clearhead.layers.parts import Part
 from clearhead.masks.base import Mask
 
@@ -76,7 +76,7 @@ def unplain(layer: Any) -> list[str]:
         f"{name} must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
         f"{type(each).__module__}.{type(each).__name__}"
         for name, each in layer.named_children()
-        if name in PROJECTIONS and not is_plain(each)
+        if name in PROJECTIONS and not is_plain_linear(each)
     ]
 
 
