@@ -1,26 +1,21 @@
 """Multi-head attention as a layer (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Self
 
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_dropout, check_sizes
 from clearhead.attention.planning import Plan
 from clearhead.attention.problem import Problem
-from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.errors import ArgumentError
 from clearhead.layers.base import AttentionLayer
 from clearhead.layers.caches.base import Cache, Rollback
-from clearhead.layers.converting import packed_torch
-from clearhead.layers.converting.fitting import build, refuse, unplain, write
-from clearhead.layers.converting.reading import Reading
 from clearhead.layers.inputs import LayerCall, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import as_mask
 from clearhead.matrix.matrix import AttentionMatrix
-
-Layer = TypeVar("Layer", bound="MultiHeadAttention")
 
 
 class MultiHeadAttention(AttentionLayer):
@@ -245,9 +240,7 @@ class MultiHeadAttention(AttentionLayer):
         return self._plan(call)
 
     @classmethod
-    def from_torch(
-        cls: type[Layer], module: nn.MultiheadAttention, *, mask: Mask | None = None
-    ) -> Layer:
+    def from_torch(cls, module: nn.MultiheadAttention, *, mask: Mask | None = None) -> Self:
         """A layer with the weights of PyTorch's, and equal outputs.
 
         PyTorch's layer takes its mask at every call, with True = may *not* attend; here the layer
@@ -271,20 +264,9 @@ class MultiHeadAttention(AttentionLayer):
             >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
             True
         """
-        if not isinstance(module, nn.MultiheadAttention):
-            raise ArgumentTypeError(
-                "convert.type",
-                f"module must be a torch.nn.MultiheadAttention; got {type(module).__name__}.",
-            )
-        reading = Reading(module, {})
-        packed_torch.read(reading)
-        if reading.is_probed:
-            reading.reasons.append(
-                f"the forward of {type(module).__name__} is its own; clearhead.convert runs a copy "
-                "of it to see what it does"
-            )
-        refuse("from_torch", "convert this layer", reading.reasons)
-        return build(reading, cls, mask)
+        from clearhead.layers.converting import packed_torch
+
+        return packed_torch.from_torch(module, cls, mask)
 
     def to_torch(self, *, without_mask: bool = False) -> nn.MultiheadAttention:
         """PyTorch's layer with these weights, and equal outputs.
@@ -307,43 +289,9 @@ class MultiHeadAttention(AttentionLayer):
             >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
             True
         """
-        reasons = []
-        if self.num_kv_heads != self.num_heads:
-            reasons.append(f"num_kv_heads={self.num_kv_heads} for num_heads={self.num_heads}")
-        if not self.embed_dim == self.num_heads * self.head_dim == self.output_dim:
-            reasons.append(
-                f"embed_dim={self.embed_dim}, num_heads × head_dim="
-                f"{self.num_heads * self.head_dim}, output_dim={self.output_dim}: not one width"
-            )
-        if self.value_head_dim != self.head_dim:
-            reasons.append(f"value_head_dim={self.value_head_dim} for head_dim={self.head_dim}")
-        if self.mask is not None and not without_mask:
-            reasons.append(
-                f"mask={self.mask.describe()}: it takes a mask at each call only; "
-                "to_torch(without_mask=True) leaves it to you"
-            )
-        if self.parts:
-            names = ", ".join(type(part).__name__ for part in self.parts)
-            reasons.append(f"parts: {names}")
-        reasons += unplain(self)
-        refuse("to_torch", "convert this layer", reasons)
-        like = self.output_projection.weight
-        inputs = (self.query_projection, self.key_projection, self.value_projection)
-        module = nn.MultiheadAttention(
-            self.embed_dim,
-            self.num_heads,
-            dropout=self.dropout or 0.0,
-            bias=any(each.bias is not None for each in (*inputs, self.output_projection)),
-            kdim=self.context_dim,
-            vdim=self.context_dim,
-            batch_first=True,
-            device=like.device,
-            dtype=like.dtype,
-        )
-        reading = Reading(module, {})
-        packed_torch.read(reading)
-        write(reading, self)
-        return module.train(self.training)
+        from clearhead.layers.converting import packed_torch
+
+        return packed_torch.to_torch(self, without_mask=without_mask)
 
     def extra_repr(self) -> str:
         text = f"{self.embed_dim}, num_heads={self.num_heads}"

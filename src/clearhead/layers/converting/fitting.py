@@ -70,8 +70,8 @@ def _parameters(layer: nn.Module) -> dict[str, Tensor]:
     return dict(layer.named_parameters(remove_duplicate=False))
 
 
-def unplain(layer: Any) -> list[str]:
-    """A reason for each projection of ours that its parameters do not tell."""
+def replaced_projections(layer: Any) -> list[str]:
+    """A reason for each projection of ours in whose place something else was put."""
     return [
         f"{name} must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
         f"{type(each).__module__}.{type(each).__name__}"
@@ -97,7 +97,7 @@ def misfits(reading: Reading, layer: Any, mask: Mask | None) -> list[str]:
             for parts in (layer.parts, reading.parts)
         )
         reasons.append(f"parts: {given}, and in the module: {wanted}")
-    reasons += unplain(layer)
+    reasons += replaced_projections(layer)
     if reasons:
         return reasons
     ours = _parameters(layer)

@@ -1,9 +1,17 @@
 """PyTorch's nn.MultiheadAttention, with one matrix for query, key and value or a matrix each."""
 
+from typing import TypeVar
+
 from torch import nn
 
+from clearhead.errors import ArgumentTypeError
+from clearhead.layers.converting.fitting import build, refuse, replaced_projections, write
 from clearhead.layers.converting.places import Matrix
 from clearhead.layers.converting.reading import Reading
+from clearhead.layers.multi_head_attention import MultiHeadAttention
+from clearhead.masks.base import Mask
+
+Layer = TypeVar("Layer", bound=MultiHeadAttention)
 
 INPUTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
@@ -67,3 +75,61 @@ def reasons_against(module: nn.MultiheadAttention) -> list[str]:
             "widths than each other"
         )
     return reasons
+
+
+def from_torch(module: nn.MultiheadAttention, kind: type[Layer], mask: Mask | None) -> Layer:
+    """`MultiHeadAttention.from_torch`, for a class of layers."""
+    if not isinstance(module, nn.MultiheadAttention):
+        raise ArgumentTypeError(
+            "convert.type",
+            f"module must be a torch.nn.MultiheadAttention; got {type(module).__name__}.",
+        )
+    reading = Reading(module, {})
+    read(reading)
+    if reading.is_probed:
+        reading.reasons.append(
+            f"the forward of {type(module).__name__} is its own; clearhead.convert runs a copy "
+            "of it to see what it does"
+        )
+    refuse("from_torch", "convert this layer", reading.reasons)
+    return build(reading, kind, mask)
+
+
+def to_torch(layer: MultiHeadAttention, *, without_mask: bool) -> nn.MultiheadAttention:
+    """`MultiHeadAttention.to_torch`."""
+    reasons = []
+    if layer.num_kv_heads != layer.num_heads:
+        reasons.append(f"num_kv_heads={layer.num_kv_heads} for num_heads={layer.num_heads}")
+    if not layer.embed_dim == layer.num_heads * layer.head_dim == layer.output_dim:
+        reasons.append(
+            f"embed_dim={layer.embed_dim}, num_heads × head_dim="
+            f"{layer.num_heads * layer.head_dim}, output_dim={layer.output_dim}: not one width"
+        )
+    if layer.value_head_dim != layer.head_dim:
+        reasons.append(f"value_head_dim={layer.value_head_dim} for head_dim={layer.head_dim}")
+    if layer.mask is not None and not without_mask:
+        reasons.append(
+            f"mask={layer.mask.describe()}: it takes a mask at each call only; "
+            "to_torch(without_mask=True) leaves it to you"
+        )
+    if layer.parts:
+        names = ", ".join(type(part).__name__ for part in layer.parts)
+        reasons.append(f"parts: {names}")
+    reasons += replaced_projections(layer)
+    refuse("to_torch", "convert this layer", reasons)
+    like = layer.output_projection.weight
+    module = nn.MultiheadAttention(
+        layer.embed_dim,
+        layer.num_heads,
+        dropout=layer.dropout or 0.0,
+        bias=any(name.endswith("projection.bias") for name, _ in layer.named_parameters()),
+        kdim=layer.context_dim,
+        vdim=layer.context_dim,
+        batch_first=True,
+        device=like.device,
+        dtype=like.dtype,
+    )
+    reading = Reading(module, {})
+    read(reading)
+    write(reading, layer)
+    return module.train(layer.training)
