@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_sizes
+from clearhead._common.foreign_names import TUTORIALS
 from clearhead.errors import ArgumentError, ArgumentTypeError, MaskError, ShapeError
 from clearhead.ladder.batched_attention import BatchedAttention
 from clearhead.ladder.concatenated_heads import ConcatenatedHeads
@@ -21,16 +22,7 @@ from clearhead.ladder.simple_attention import SimpleAttention
 from clearhead.ladder.split_heads import SplitHeads
 from clearhead.masks import Mask, causal
 
-OURS = {
-    "W_query": "query",
-    "W_key": "key",
-    "W_value": "value",
-    "out_proj": "output",
-    "weight_query": "query",
-    "weight_key": "key",
-    "weight_value": "value",
-    "output_projection": "output",
-}
+OURS = {theirs: ours for names in TUTORIALS for theirs, ours in names.ours().items()}
 MASKS = ("mask", "causal_mask")
 HEAD = re.compile(r"heads\.(\d+)\.(.+)")
 

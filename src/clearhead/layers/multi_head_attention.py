@@ -264,9 +264,9 @@ class MultiHeadAttention(AttentionLayer):
             >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
             True
         """
-        from clearhead.layers.converting import packed_torch
+        from clearhead.layers.converting import torch_layer
 
-        return packed_torch.from_torch(module, cls, mask)
+        return torch_layer.from_torch(module, cls, mask)
 
     def to_torch(self, *, without_mask: bool = False) -> nn.MultiheadAttention:
         """PyTorch's layer with these weights, and equal outputs.
@@ -289,9 +289,9 @@ class MultiHeadAttention(AttentionLayer):
             >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
             True
         """
-        from clearhead.layers.converting import packed_torch
+        from clearhead.layers.converting import torch_layer
 
-        return packed_torch.to_torch(self, without_mask=without_mask)
+        return torch_layer.to_torch(self, without_mask=without_mask)
 
     def extra_repr(self) -> str:
         text = f"{self.embed_dim}, num_heads={self.num_heads}"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import as_int
 from clearhead.layers.converting.fitting import build
-from clearhead.layers.converting.reading import Reading
+from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks import causal
 from clearhead.masks.base import Mask
@@ -26,32 +26,32 @@ BATCH, QUERIES, KEYS = 2, 5, 7
 CLOSE = 1e-5
 
 
-def probe(reading: Reading, read: Callable[[Reading], None]) -> None:
+def probe(reader: ModuleReader, read: Callable[[ModuleReader], None]) -> None:
     """Find the mask of a module by running a copy of it, or add the reason why it is refused.
 
     Args:
-        reading: of a module without reasons against it.
+        reader: of a module without reasons against it.
         read: what reads it; the copy is read in the same way.
     """
-    module = reading.module
+    module = reader.module
     try:
         twin = copy.deepcopy(module).to("cpu", torch.float64).eval()
     except (RuntimeError, TypeError) as error:
-        reading.reasons.append(f"a copy of it could not be made to be run: {error}")
+        reader.reasons.append(f"a copy of it could not be made to be run: {error}")
         return
     _forget_hooks(twin)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in twin.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
-    again = Reading(twin, {})
+    again = ModuleReader(twin)
     read(again)
     sizes = [each.shape[-1] for each in twin.buffers() if each.ndim > 1]
     queries, keys = (min([tokens, *sizes]) for tokens in (QUERIES, KEYS))
     x = torch.randn(BATCH, queries, again.sizes["embed_dim"], generator=generator).double()
     context = torch.randn(BATCH, keys, again.sizes["context_dim"], generator=generator).double()
     windows = {name: as_int(value) for name, value in vars(module).items() if "window" in name}
-    reading.reasons += [
+    reader.reasons += [
         f"{name}={window}: a window does not show on the {queries} tokens that a copy is run on"
         for name, window in windows.items()
         if window is not None and window >= queries
@@ -67,9 +67,9 @@ def probe(reading: Reading, read: Callable[[Reading], None]) -> None:
         except Exception as error:
             first_error = first_error or error
             continue
-        _compare(reading, again, inputs, theirs)
+        _compare(reader, again, inputs, theirs)
         return
-    reading.reasons.append(
+    reader.reasons.append(
         f"a copy of it could not be run on x of shape {tuple(calls[0][0].shape)}, to find what its "
         f"weights do not tell: {type(first_error).__name__}: {first_error}"
     )
@@ -93,7 +93,9 @@ def _run(twin: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
     return output
 
 
-def _compare(reading: Reading, again: Reading, inputs: tuple[Tensor, ...], theirs: Tensor) -> None:
+def _compare(
+    reader: ModuleReader, again: ModuleReader, inputs: tuple[Tensor, ...], theirs: Tensor
+) -> None:
     masks: list[Mask | None] = [None, causal()]
     wrong = []
     for mask in masks:
@@ -101,7 +103,7 @@ def _compare(reading: Reading, again: Reading, inputs: tuple[Tensor, ...], their
         with torch.no_grad():
             ours = layer(*inputs)
         if ours.shape != theirs.shape:
-            reading.reasons.append(
+            reader.reasons.append(
                 f"its output has shape {tuple(theirs.shape)}; by its weights it would be "
                 f"{tuple(ours.shape)}"
             )
@@ -109,10 +111,10 @@ def _compare(reading: Reading, again: Reading, inputs: tuple[Tensor, ...], their
         error = float((ours - theirs).abs().max())
         if error <= CLOSE * max(1.0, float(theirs.abs().max())):
             if mask is not None:
-                reading.hide(mask, ", ".join(reading.triangles) or "forward")
+                reader.hide(mask, ", ".join(reader.triangles) or "forward")
             return
         wrong.append(error)
-    reading.reasons.append(
+    reader.reasons.append(
         "its output is not that of its weights: a copy that was run on "
         f"{inputs[0].shape[-2]} tokens is off by {wrong[0]:.2g} from a layer without a mask, by "
         f"{wrong[1]:.2g} from a causal one"

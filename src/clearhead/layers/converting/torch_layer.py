@@ -1,17 +1,21 @@
 """PyTorch's nn.MultiheadAttention, with one matrix for query, key and value or a matrix each."""
 
-from typing import TypeVar
+from dataclasses import replace
 
 from torch import nn
 
 from clearhead.errors import ArgumentTypeError
-from clearhead.layers.converting.fitting import build, refuse, replaced_projections, write
-from clearhead.layers.converting.places import Matrix
-from clearhead.layers.converting.reading import Reading
+from clearhead.layers.converting.fitting import (
+    Layer,
+    build,
+    refuse,
+    replaced_projections,
+    write,
+)
+from clearhead.layers.converting.pairs import Projection
+from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
-
-Layer = TypeVar("Layer", bound=MultiHeadAttention)
 
 INPUTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
@@ -20,50 +24,37 @@ def recognises(module: nn.Module) -> bool:
     return isinstance(module, nn.MultiheadAttention)
 
 
-def read(reading: Reading) -> None:
-    module = reading.module
+def read(reader: ModuleReader) -> None:
+    module = reader.module
     assert isinstance(module, nn.MultiheadAttention)
-    reading.reasons += reasons_against(module)
+    reader.reasons += reasons_against(module)
     # Pruned or parametrized, they are made of other parameters at each call.
-    reading.reasons += [
+    reader.reasons += [
         f"{name} must be a parameter of its own; it is made of others"
         for name in (*INPUTS, "in_proj_bias")
-        if getattr(module, name) is not None and not reading.has(name)
+        if getattr(module, name) is not None and not reader.has(name)
     ]
-    if reading.reasons:
+    if reader.reasons:
         return
     # A class of one's own may do something else with the weights.
-    reading.is_probed = type(module).forward is not nn.MultiheadAttention.forward
-    width = module.embed_dim
-    bias = reading.tensor("in_proj_bias") if module.in_proj_bias is not None else None
-    if module.in_proj_weight is not None:
-        packed = Matrix(
-            "in_proj_weight",
-            reading.tensor("in_proj_weight"),
-            bias_name="in_proj_bias",
-            bias=bias,
-        )
-        inputs = [packed.part(place * width, (place + 1) * width) for place in range(3)]
-    else:
-        inputs = []
-        for place, name in enumerate(INPUTS[1:]):
-            rows = slice(place * width, (place + 1) * width)
-            inputs.append(
-                Matrix(
-                    name,
-                    reading.tensor(name),
-                    bias_name=f"in_proj_bias[{rows.start}:{rows.stop}]",
-                    bias=None if bias is None else bias[rows],
-                )
-            )
+    reader.is_probed = type(module).forward is not nn.MultiheadAttention.forward
+    widths = [module.embed_dim] * 3
+    inputs = [Projection(name, reader.tensor(name)) for name in INPUTS if reader.has(name)]
+    inputs = inputs if len(inputs) == 3 else inputs[0].split(widths)
+    if module.in_proj_bias is not None:
+        biases = Projection("in_proj_bias", reader.tensor("in_proj_bias")).split(widths)
+        inputs = [
+            replace(each, bias_name=bias.name, bias=bias.weight)
+            for each, bias in zip(inputs, biases, strict=True)
+        ]
     query, key, value = inputs
-    output = reading.matrix("out_proj")
-    reading.project(query, key, value, output, num_heads=module.num_heads)
-    reading.drop("dropout")
+    output = reader.projection("out_proj")
+    reader.project(query, key, value, output, num_heads=module.num_heads)
+    reader.drop("dropout")
 
 
 def reasons_against(module: nn.MultiheadAttention) -> list[str]:
-    """What a layer of ours has no place for."""
+    """The settings that a layer of ours has no place for."""
     reasons = []
     if module.bias_k is not None or module.bias_v is not None:
         reasons.append("add_bias_kv=True: a learned key and value that every query sees")
@@ -84,15 +75,15 @@ def from_torch(module: nn.MultiheadAttention, kind: type[Layer], mask: Mask | No
             "convert.type",
             f"module must be a torch.nn.MultiheadAttention; got {type(module).__name__}.",
         )
-    reading = Reading(module, {})
-    read(reading)
-    if reading.is_probed:
-        reading.reasons.append(
+    reader = ModuleReader(module)
+    read(reader)
+    if reader.is_probed:
+        reader.reasons.append(
             f"the forward of {type(module).__name__} is its own; clearhead.convert runs a copy "
             "of it to see what it does"
         )
-    refuse("from_torch", "convert this layer", reading.reasons)
-    return build(reading, kind, mask)
+    refuse("from_torch", "convert this layer", reader.reasons)
+    return build(reader, kind, mask)
 
 
 def to_torch(layer: MultiHeadAttention, *, without_mask: bool) -> nn.MultiheadAttention:
@@ -129,7 +120,7 @@ def to_torch(layer: MultiHeadAttention, *, without_mask: bool) -> nn.MultiheadAt
         device=like.device,
         dtype=like.dtype,
     )
-    reading = Reading(module, {})
-    read(reading)
-    write(reading, layer)
+    reader = ModuleReader(module)
+    read(reader)
+    write(reader, layer)
     return module.train(layer.training)
