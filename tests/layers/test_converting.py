@@ -32,7 +32,7 @@ BATCH, TOKENS, SOURCE_TOKENS = 2, 7, 11
 
 
 class Call(NamedTuple):
-    """What an attention of a model was called with, and what it gave."""
+    """A recorded call of an attention layer of a model."""
 
     name: str
     module: nn.Module
@@ -143,7 +143,7 @@ def model_of(kind: str, **sizes: Any) -> Any:
 
 
 def calls(kind: str, model: Any) -> list[Call]:
-    """What each attention of a model does with a text, or with a picture."""
+    """The calls of each attention layer of a model, for a text or a picture."""
     found: list[Call] = []
 
     def keep(name: str) -> Any:
@@ -178,7 +178,7 @@ def calls(kind: str, model: Any) -> list[Call]:
 
 
 def beside(call: Call, model: Any) -> dict[str, Any]:
-    """What belongs to a layer and stands elsewhere: the table of T5's first block."""
+    """The modules beside a layer that belong to it: the table of T5's first block."""
     side, _, place = call.name.partition(".block.")
     if not place or place.startswith("0") or "EncDec" in place:
         return {}

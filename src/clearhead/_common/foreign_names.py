@@ -108,7 +108,7 @@ AFFIXES = re.compile(
 
 
 def role(name: str) -> str | None:
-    """What the projection of this name gives: q, k, v, qkv or kv; None for any other name.
+    """The role of the projection of this name: q, k, v, qkv or kv; None for any other name.
 
     Example:
         >>> [role(name) for name in ("heads.0.W_query", "c_attn", "to_v", "out_proj")]

@@ -1,4 +1,4 @@
-"""What the layers of attention share: the one path from a call to its output."""
+"""The base of the layers: one path from a call to its output."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -107,7 +107,7 @@ class AttentionLayer(nn.Module, ABC):
         cache: Cache | None = None,
         kernel: str = "auto",
     ) -> LayerCall:
-        """The arguments of a call, checked; the cache stays as it is."""
+        """Check the arguments of a call; the cache stays as it is."""
         kernel_named(kernel)
         mask = and_masks(self.mask, as_mask(mask))
         sequences = sequences_of(x, context=context, valid=valid, cache=cache)
@@ -171,7 +171,8 @@ class AttentionLayer(nn.Module, ABC):
         return problem._replace(keys_finite=cache.finite)
 
     def _mask_and_options(self, call: LayerCall) -> tuple[Mask | None, dict[str, Any]]:
-        """The mask of a call, and what the parts add; by position where columns are not in order."""
+        """The mask of a call and the options of its parts; by position where columns are not in
+        order."""
         mask, visible = call.mask, call.visible()
         positions = call.positions
         if positions is None:

@@ -17,32 +17,32 @@ from clearhead.matrix.matrix import AttentionMatrix
 
 
 class LatentAttention(AttentionLayer):
-    """Heads whose keys and values are made of one short vector a token, which is all that is cached.
+    """Multi-head latent attention: keys and values are projections of one short latent per token.
 
-    A token's latent, normed, is projected up to a key and a value for each head. Beside it stands a
-    key of `rotary_dim` that all heads share, and that alone is turned by its position. While
-    decoding, nothing is projected up: the projection is taken over to the query and to the context,
-    so that all heads attend to the latents themselves.
+    Only the latent, and a key of `rotary_dim` that all heads share, are cached. A token's latent,
+    normed, is projected up to a key and a value for each head; the shared key alone is rotated by
+    its position. While decoding, nothing is projected up: the projections are absorbed into the
+    query and the context, so that all heads attend to the latents themselves.
 
     Args:
         embed_dim: width of the input.
         num_heads: number of heads.
-        head_dim: width of the part of a query and a key that has no position.
-        rotary_dim: width of the part that has.
+        head_dim: width of the part of a query and a key that is not rotated.
+        rotary_dim: width of the part that is.
         latent_dim: width of the latent of keys and values.
-        query_latent_dim: width of a latent for queries; None projects them at once.
+        query_latent_dim: width of a latent for queries; None projects them directly.
         value_head_dim: width of a value; None is head_dim.
         output_dim: width of the output; None is embed_dim.
-        bias: whether the projections from and to the model's width have one.
+        bias: whether the projections from and to the model's width have a bias.
         eps: added to the mean square of the norms.
-        mask: who may see whom, at every call.
+        mask: which keys a query may see, at every call.
         dropout: probability of dropping a weight while training, in [0, 1); None is none.
-        parts: what makes a variant of it, as in `MultiHeadAttention`; `Rotary(rotary_dim)` for one.
-            `transform_query_key` is given the parts with a position alone, and `transform_value` is not asked.
+        parts: variants, as in `MultiHeadAttention`; `Rotary(rotary_dim)` for one. Their
+            `transform_query_key` gets the rotated parts alone, and `transform_value` is not called.
 
     Raises:
-        ArgumentError: codes `argument.size`, `dropout.value`; ArgumentTypeError for a mask, a part
-            or a size of another type.
+        ArgumentError: codes `argument.size`, `dropout.value`; ArgumentTypeError for an argument of
+            another type.
 
     Example:
         >>> import torch, clearhead as ch
@@ -143,7 +143,7 @@ class LatentAttention(AttentionLayer):
         valid: Tensor | None = None,
         cache: Cache | None = None,
     ) -> AttentionMatrix:
-        """The attention weights of `forward`, to be looked into; a cache is read, and stays as it is.
+        """The attention weights of `forward`; a cache is read, and stays as it is.
 
         Returns:
             An `AttentionMatrix` of shape (batch, num_heads, tokens, keys).
@@ -159,7 +159,7 @@ class LatentAttention(AttentionLayer):
         cache: Cache | None = None,
         kernel: str = "auto",
     ) -> Plan:
-        """The kernel that `forward` would use for these arguments, and why not the others."""
+        """The kernel that `forward` would run for these arguments, and why not the others."""
         call = self._check_call(x, mask=mask, valid=valid, cache=cache, kernel=kernel)
         return self._plan(call)
 

@@ -34,14 +34,14 @@ class MultiHeadAttention(AttentionLayer):
         output_dim: width of the output; None is embed_dim.
         bias: whether the projections of query, key and value have one.
         output_bias: whether the projection of the output has one.
-        mask: who may see whom, at every call. It is a description: it is not saved with the
-            weights and fits any number of tokens.
+        mask: which keys a query may see, at every call. It is a description: it is not saved with
+            the weights and fits any number of tokens.
         dropout: probability of dropping a weight while training, in [0, 1); None is none.
-        parts: what makes a variant of it: rotary positions, norms, a gate; see `clearhead.layers.Part`.
+        parts: rotary positions, norms, a gate, and other variants; see `clearhead.layers.Part`.
 
     Raises:
         ArgumentError: codes `argument.size`, `layer.heads`, `layer.kv-heads`, `dropout.value`, for
-            sizes that do not fit; ArgumentTypeError for a mask, a part or a size of another type.
+            sizes that do not fit; ArgumentTypeError for an argument of another type.
 
     Example:
         >>> import torch, clearhead as ch
@@ -126,19 +126,18 @@ class MultiHeadAttention(AttentionLayer):
     ) -> Tensor:
         """Attend from x to itself, or to a context.
 
-        With a cache, x are the tokens that come next: they are appended to it, and attend to all
+        With a KV cache, x are the tokens that come next: they are appended to it, and attend to all
         that it holds. A whole text at once, in chunks and token by token give the same. With a
         context, the cache is filled at the first call and keeps the keys and values of the context
-        for the calls that follow.
+        for the calls that follow. A call that fails leaves the cache as it was.
 
         Args:
             x: (batch, tokens, embed_dim), or (tokens, embed_dim); or a nested tensor of layout
                 torch.jagged, of sequences that do not see each other.
             context: (batch, context_tokens, context_dim), with as many dimensions as x.
             mask: for this call, beside the layer's own: a key must be visible in both.
-            valid: bool, (batch, tokens), True at real tokens, False at those that only fill up the
-                batch, on whichever side; of the context, if there is one. The real tokens of a row
-                are counted from 0.
+            valid: bool, (batch, tokens), True at real tokens, False at padding, on whichever side;
+                of the context, if there is one. The real tokens of a row are counted from 0.
             cache: keys and values of the tokens before, of this layer only; see
                 `clearhead.layers.Cache`.
             kernel: "auto", or the name of one, as of `attend`: "eager" has derivatives of any
@@ -156,8 +155,8 @@ class MultiHeadAttention(AttentionLayer):
                 ones; `layer.cache-context`, for a cache that was filled with another context;
                 `layer.cache-window`, for a `SlidingCache` of a context.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
-                where those of the cache are not tokens in order; `kernel.refused`, if the kernel
-                asked for cannot run this.
+                where those of the cache are not tokens in order; `kernel.refused`, if the requested
+                kernel cannot run this.
 
         Example:
             >>> import torch, clearhead as ch
@@ -197,13 +196,13 @@ class MultiHeadAttention(AttentionLayer):
         valid: Tensor | None = None,
         cache: Cache | None = None,
     ) -> AttentionMatrix:
-        """The attention weights of `forward`, to be looked into; they are never in memory whole.
+        """The attention weights of `forward`; they are never materialised.
 
         Arguments and errors are those of `forward`. A cache is read, and stays as it is.
 
         Returns:
             An `AttentionMatrix` of shape (batch, num_heads, tokens, context_tokens), or of as many
-            keys as the cache gives back.
+            keys as the cache returns.
 
         Example:
             >>> import torch, clearhead as ch
@@ -214,11 +213,11 @@ class MultiHeadAttention(AttentionLayer):
         return self._matrix(self._check_call(x, context, mask=mask, valid=valid, cache=cache))
 
     def join(self, context: Tensor, x: Tensor) -> Tensor:
-        """The output for a context per head: heads side by side, then projected.
+        """Concatenate the contexts of the heads and project them to the output.
 
         Args:
             context: (batch, num_heads, tokens, value_head_dim).
-            x: what the queries were made of, (batch, tokens, embed_dim) or (tokens, embed_dim).
+            x: the input of the layer, (batch, tokens, embed_dim) or (tokens, embed_dim).
 
         Returns:
             (batch, tokens, output_dim).
@@ -235,13 +234,13 @@ class MultiHeadAttention(AttentionLayer):
         cache: Cache | None = None,
         kernel: str = "auto",
     ) -> Plan:
-        """The kernel that `forward` would use for these arguments, and why not the others."""
+        """The kernel that `forward` would run for these arguments, and why not the others."""
         call = self._check_call(x, context, mask=mask, valid=valid, cache=cache, kernel=kernel)
         return self._plan(call)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, *, mask: Mask | None = None) -> Self:
-        """A layer with the weights of PyTorch's, and equal outputs.
+        """Make a layer with the weights of PyTorch's, and equal outputs.
 
         PyTorch's layer takes its mask at every call, with True = may *not* attend; here the layer
         may bring one. The new layer always takes (batch, tokens, width). In training PyTorch may
@@ -252,8 +251,8 @@ class MultiHeadAttention(AttentionLayer):
             mask: the mask of the new layer.
 
         Raises:
-            UnsupportedError: code `convert.refused`, for what this layer has no place for:
-                bias_k and bias_v, add_zero_attn, kdim other than vdim.
+            UnsupportedError: code `convert.refused`, for options that this layer lacks: bias_k and
+                bias_v, add_zero_attn, kdim other than vdim.
             ArgumentTypeError: code `convert.type`, for another kind of module.
 
         Example:
@@ -269,7 +268,7 @@ class MultiHeadAttention(AttentionLayer):
         return torch_layer.from_torch(module, cls, mask)
 
     def to_torch(self, *, without_mask: bool = False) -> nn.MultiheadAttention:
-        """PyTorch's layer with these weights, and equal outputs.
+        """Make PyTorch's layer with these weights, and equal outputs.
 
         It takes its mask at each call, as `attn_mask=~mask.to_dense(tokens, tokens)`; so a layer
         that brings a mask is converted only on demand.

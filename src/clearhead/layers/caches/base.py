@@ -21,17 +21,17 @@ from clearhead.masks.base import Mask
 
 
 class Cache(ABC):
-    """The keys and values of one layer of attention, of the tokens it has seen so far.
+    """The KV cache of one attention layer: keys and values of the tokens it has seen so far.
 
-    New tokens are appended, and the keys and values that they may attend to come back. The new
-    queries attend to them with `causal() & cache.mask()`: what a cache gives back ends with the new
+    `append` takes the keys and values of new tokens, and returns those that they may attend to. The
+    new queries attend to them with `causal() & cache.mask()`: what it returns ends with the new
     tokens, so that the last query sits on the last key.
 
-    Keys are kept as they come. Those that are rotated by their position are rotated before they are
+    Keys are kept as they are. Those that are rotated by their position are rotated before they are
     appended, at `next_positions(new)`.
 
-    What comes back are views of the cache's memory where that is possible: they hold until the
-    cache is cut, reordered or reset, or, in a ring, until the next tokens come. No gradient goes
+    `append` returns views of the cache's memory where that is possible: they hold until the cache is
+    cut, reordered or reset, or, in a ring, until the next tokens are appended. No gradient goes
     through a cache: keys and values that require one are refused.
 
     Example:
@@ -71,7 +71,7 @@ class Cache(ABC):
             ShapeError: code `cache.shape`, for sizes that are not those of the first tokens;
                 `cache.valid` for a `valid` of another shape.
             DtypeError, DeviceError: codes `cache.dtype`, `cache.valid-dtype`, `cache.device`.
-            ArgumentError: code `cache.grad`, for what requires a gradient.
+            ArgumentError: code `cache.grad`, for a key or value that requires a gradient.
             TooLargeError: code `cache.full`, for a cache of fixed size that has no room left.
 
         Example:
@@ -116,7 +116,7 @@ class Cache(ABC):
             >>> cache = SlidingCache(2)
             >>> for token in torch.zeros(3, 1, 1, 1, 4):
             ...     _ = cache.append(token, token)
-            >>> cache.positions  # a ring: token 2 has taken the place of token 0
+            >>> cache.positions  # a ring: token 2 has replaced token 0
             tensor([2, 1])
         """
 
@@ -244,7 +244,7 @@ class Cache(ABC):
         Raises:
             ArgumentTypeError, ArgumentError: codes `length.type` and `length.negative`.
             ArgumentError: code `cache.truncate`, for more tokens than there are, or for a length
-                at which tokens are wanted that the cache has dropped.
+                that needs tokens that the cache has dropped.
 
         Example:
             >>> import torch
@@ -276,9 +276,9 @@ class Cache(ABC):
             rows: whole numbers of shape (new_batch,), at least one, each 0 to batch − 1.
 
         Raises:
-            ArgumentTypeError: code `rows.type`, for what does not hold whole numbers.
+            ArgumentTypeError: code `rows.type`, for anything but whole numbers.
             ShapeError: code `cache.reorder-shape`, for another shape, or no row at all.
-            SelectionError: code `cache.reorder`, for a row that is not there.
+            SelectionError: code `cache.reorder`, for a row outside of the batch.
 
         Example:
             >>> import torch
@@ -330,7 +330,7 @@ class Cache(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """The cache as it was made, such as `SlidingCache(512)`.
+        """The cache with its arguments, such as `SlidingCache(512)`.
 
         Example:
             >>> from clearhead.layers.caches import SlidingCache

@@ -4,9 +4,9 @@ from clearhead.layers.caches.columns import ColumnCache
 
 
 class GrowingCache(ColumnCache):
-    """A cache of any length: its memory doubles whenever it is full.
+    """A KV cache of any length: its memory doubles whenever it is full.
 
-    Appending costs writing the new tokens, on average; what comes back are views.
+    Appending costs writing the new tokens, amortised; `append` returns views.
 
     Example:
         >>> import torch

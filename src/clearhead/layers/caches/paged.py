@@ -15,18 +15,19 @@ from clearhead.masks.padding import padding
 
 
 class PagedCache(Cache):
-    """A cache whose rows take pages of memory from one pool, as many as their real tokens fill.
+    """A KV cache whose rows take pages of memory from one pool, as many as their real tokens fill.
 
     Padding takes no memory. After `reorder`, rows that come from one row share its pages, until
-    they write to them. What comes back is a copy, gathered from the pages: the tokens held, then
-    the new ones; but the first tokens come back as they are.
+    they write to them. `append` returns a copy, gathered from the pages: the tokens held, then the
+    new ones; but the first tokens are returned as they are.
 
     Args:
         page_len: tokens that a page holds.
         num_pages: pages of the pool; None doubles the pool when it is empty.
 
     Raises:
-        ArgumentTypeError, ArgumentError: code `argument.size`, for a size below 1.
+        ArgumentTypeError, ArgumentError: codes `argument.type` and `argument.size`, for a size below
+            1.
 
     Example:
         >>> import torch

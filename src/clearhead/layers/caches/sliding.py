@@ -1,4 +1,4 @@
-"""A KV cache that is a ring of the last tokens (Beltagy et al., 2020, https://arxiv.org/abs/2004.05150)."""
+"""A KV cache that is a ring buffer of the last tokens (Beltagy et al., 2020, https://arxiv.org/abs/2004.05150)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +18,12 @@ from clearhead.masks.spans import Spans, one_run
 
 
 class SlidingCache(Cache):
-    """A cache of the last tokens: each query sees itself and the `window` − 1 tokens before it.
+    """A KV cache of the last tokens: each query sees itself and the `window` − 1 tokens before it.
 
-    A ring of memory, of which a single token takes the place of the oldest: then what comes back is
-    the ring, a view, in the order of its places. For several tokens, keys and values come back in
-    order: the `window` − 1 before them, and all that are new, however many, so that every query of
-    a long prompt finds what it sees. In a batch with padding, the window of each row is counted in
-    its own real tokens.
+    A ring buffer, in which a single token replaces the oldest: then `append` returns the ring, a
+    view, in the order of its slots. For several tokens it returns keys and values in order: the
+    `window` − 1 before them, and all that are new, so that every query of a long prompt finds what
+    it sees. In a batch with padding, the window of each row is counted in its own real tokens.
 
     A token that the ring has dropped is lost: `truncate` can go back by 1 + spare tokens at least,
     those of a call that was refused included.
@@ -34,8 +33,8 @@ class SlidingCache(Cache):
         spare: more tokens to hold, for going back.
 
     Raises:
-        ArgumentTypeError, ArgumentError: code `argument.size`, for a window below 1; codes
-            `length.type` and `length.negative`, for spare.
+        ArgumentTypeError, ArgumentError: codes `argument.type` and `argument.size`, for a window
+            below 1; `length.type` and `length.negative`, for spare.
 
     Example:
         >>> import torch, clearhead as ch

@@ -9,16 +9,17 @@ from clearhead.layers.caches.layout import Layout
 
 
 class StaticCache(ColumnCache):
-    """A cache of fixed memory, set aside at the first tokens and never moved after.
+    """A KV cache of fixed memory, allocated at the first tokens and never moved after.
 
     `reset()` keeps the memory, emptied, for tokens of the same shape. A step that takes the cache as
-    an argument can be compiled, and is compiled anew at most once for its length.
+    an argument can be compiled, and is recompiled at most once for its length.
 
     Args:
         max_len: the largest number of tokens, padding included.
 
     Raises:
-        ArgumentTypeError, ArgumentError: code `argument.size`, for a max_len below 1.
+        ArgumentTypeError, ArgumentError: codes `argument.type` and `argument.size`, for a max_len
+            below 1.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Rotary positions and windows, as the configuration of a model of transformers describes them."""
+"""Rotary positions and windows, from the configuration of a model of transformers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from clearhead.layers.rotary import Layout, Rotary
 from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Scaling, Yarn
 from clearhead.masks import causal, sliding_window
 
-# What the parameters of each kind may say beside its type and base; another name is refused.
+# The parameters of each kind besides its type and base; another name is refused.
 NAMES = {
     "default": set(),
     "linear": {"factor"},
@@ -62,8 +62,7 @@ def add_rotary(reader: ModuleReader, layout: Layout) -> None:
 
 
 def hide_by_configuration(reader: ModuleReader) -> None:
-    """Hand the causal mask and the window of a module to the layer, as its model does to it; a
-    module that is run shows them."""
+    """Hand the causal mask and the window of a module to the layer; one that is run shows them."""
     if reader.is_probed:
         return
     is_causal, window = getattr(reader.module, "is_causal", None), _window(reader)
@@ -99,7 +98,7 @@ def _layer_type(reader: ModuleReader) -> str | None:
 
 
 def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any] | None:
-    """The parameters for one layer. Older versions have a base and, beside it, a scaling."""
+    """The parameters for one layer; older versions have a base and a scaling apart from it."""
     found = getattr(config, "rope_parameters", None)
     if found is None:
         if getattr(config, "rope_theta", None) is None or hasattr(config, "rope_local_base_freq"):

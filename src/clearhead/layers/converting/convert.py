@@ -69,7 +69,7 @@ MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class Conversion:
-    """What became of a layer: its twin, and where each number and setting went.
+    """The result of a conversion: the layer, and a report of each tensor and setting.
 
     Attributes:
         layer: the layer of ours.
@@ -108,13 +108,13 @@ def convert(
     relative_bias: nn.Module | None = None,
     mask: Mask | Tensor | None = None,
 ) -> Conversion:
-    """The layer of ours with the weights of another library's, or the other way round.
+    """Convert an attention layer of another library to one of ours, or back.
 
-    The outputs are equal, for the tokens and masks that the module is given in its model. Every
+    The outputs are equal, for the tokens and masks that the module gets in its model. Every
     parameter and buffer is accounted for, or nothing is converted. With `into`, the weights of a
     layer are written into a module that such a layer could come from; it is checked whole before
-    anything is written. A class of one's own is run on a few tokens, as a copy, to find what its
-    weights do not tell.
+    anything is written. A copy of a class that no library has is run on a few tokens, to find what
+    its weights do not tell.
 
     Args:
         module: the module to read; or the layer of ours, with `into`. It is not changed, and
@@ -122,13 +122,13 @@ def convert(
         into: the module to write into, in place.
         output: the projection of the output where it stands elsewhere, as BERT's `output.dense`
             does. Without one, the layer's is the identity.
-        relative_bias: the table of T5's first block, which the others are handed.
-        mask: what the module is handed at each call, beside what it hides by itself.
+        relative_bias: the table of T5's first block, which the others get from it.
+        mask: the mask that the module gets at each call, besides what it hides itself.
 
     Raises:
         UnsupportedError: code `convert.unknown`, for a module of no known kind;
             `convert.refused`, with every reason why there is no layer with its outputs;
-            `convert.left-over`, for parameters and buffers that nothing is made of.
+            `convert.left-over`, for parameters and buffers that have no place in a layer of ours.
         ArgumentTypeError: code `convert.type`.
 
     Example:

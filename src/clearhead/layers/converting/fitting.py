@@ -1,4 +1,4 @@
-"""From what was read to a layer, and from a layer into what was read."""
+"""Build the layer of a module that was read, or write a layer into it."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -31,7 +31,7 @@ def refuse(function: str, aim: str, reasons: Sequence[str]) -> None:
 
 
 def build(reader: ModuleReader, kind: type[Layer], mask: Mask | None) -> Layer:
-    """The layer that a module without reasons against it is, with copies of its numbers."""
+    """Build the layer that equals a module, with copies of its numbers."""
     biases = {pair.ours for pair in reader.pairs if pair.ours.endswith("projection.bias")}
     # What is drawn here is overwritten at once, so PyTorch's generator is put back.
     with torch.random.fork_rng(devices=[]):
@@ -129,7 +129,7 @@ def _shared(reader: ModuleReader) -> list[str]:
 
 
 def _traits(part: Part) -> tuple[type[Part], list[tuple[str, object]], list[object]]:
-    """What makes a part what it is, beside the numbers that are trained."""
+    """The kind, the settings and the shapes of a part: all but its trained numbers."""
     plain = [
         (f"{path}.{name}", value)
         for path, module in part.named_modules()

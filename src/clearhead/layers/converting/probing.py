@@ -1,9 +1,9 @@
-"""What weights do not tell: a copy of a module is run, and compared with the layer of its weights.
+"""Run a copy of a module, and compare it with the layer of its weights.
 
-A class that is nobody's but its author's may hide the future, or do anything else, in its forward.
-So a copy of it with weights drawn anew is run on a few tokens, in float64, and compared with an open
-layer and with a causal one. If neither is equal, it is no layer that is known here. What shows only on
-longer texts is not seen; so a module that says that it has a window as long as those is refused.
+A class of the user's may hide the future, or do anything else, in its forward. So a copy of it with
+new random weights is run on a few tokens, in float64, and compared with an open layer and with a
+causal one. If neither is equal, it is refused. What shows only on longer texts is not seen; so a
+module with a window of that length or more is refused.
 """
 
 import copy
@@ -21,8 +21,8 @@ from clearhead.masks import causal
 from clearhead.masks.base import Mask
 
 BATCH, QUERIES, KEYS = 2, 5, 7
-# Some modules work their weights out in float32 whatever comes in; a difference that means
-# something is larger by thousands.
+# Some modules compute their weights in float32 whatever the input; a difference that means something
+# is larger by thousands.
 CLOSE = 1e-5
 
 
@@ -31,7 +31,7 @@ def probe(reader: ModuleReader, read: Callable[[ModuleReader], None]) -> None:
 
     Args:
         reader: of a module without reasons against it.
-        read: what reads it; the copy is read in the same way.
+        read: the function that read it; the copy is read in the same way.
     """
     module = reader.module
     try:
@@ -76,7 +76,7 @@ def probe(reader: ModuleReader, read: Callable[[ModuleReader], None]) -> None:
 
 
 def _forget_hooks(twin: nn.Module) -> None:
-    """What others have hung on the module must not hear of a copy that is run."""
+    """Remove hooks: those of the module must not be called for a copy."""
     for each in twin.modules():
         for name, hooks in vars(each).items():
             if "_hooks" in name and isinstance(hooks, dict):

@@ -18,11 +18,11 @@ INPUTS = ("query_projection", "key_projection", "value_projection")
 
 
 class ModuleReader:
-    """What is found in a module, and every reason why it is no layer of ours.
+    """Reads a module: its projections, sizes, parts and mask, and every reason against it.
 
     Args:
         module: the attention of another library.
-        beside: what belongs to it and stands elsewhere, such as the projection of the output.
+        beside: modules that belong to it and stand elsewhere, such as the projection of the output.
     """
 
     def __init__(self, module: nn.Module, beside: Mapping[str, nn.Module] | None = None) -> None:
@@ -64,12 +64,14 @@ class ModuleReader:
 
     @property
     def model_type(self) -> str | None:
-        """The kind of model, as transformers calls it; None for a class of one's own."""
+        """The kind of model, as transformers calls it; None for a class of the user's."""
         return model_type(self.module)
 
     def check_model_type(self, known: Collection[str]) -> None:
-        """Refuse a model of transformers that was not compared with our layer: what a forward
-        does beside its weights cannot be read. A copy of a class of one's own is run instead."""
+        """Refuse a model of transformers that was not compared with our layer.
+
+        What a forward does besides its weights cannot be read. A copy of any other class is run.
+        """
         if self.model_type is None:
             self.is_probed = True
         elif self.model_type not in known:
@@ -100,8 +102,10 @@ class ModuleReader:
         return name in self._left
 
     def projection(self, path: str) -> Projection | None:
-        """The projection of that name: a linear layer, a Conv1D of GPT-2, or a bare matrix that is
-        used as `x @ matrix`. If it is neither, that is a reason, and the result is None."""
+        """The projection of that name, or None with a reason.
+
+        It is a linear layer, a Conv1D of GPT-2, or a bare matrix that is used as `x @ matrix`.
+        """
         found = self.find(path)
         if isinstance(found, nn.Parameter) and found.ndim == 2:
             return Projection(path, self.tensor(path).mT, transposed=True)
@@ -124,7 +128,7 @@ class ModuleReader:
         return [each for each in found if each is not None] if None not in found else []
 
     def find(self, path: str) -> Any:
-        """What stands in the module, or beside it, under this name; None for nothing."""
+        """The attribute of this path in the module, or beside it; None for nothing."""
         first, *rest = path.split(".")
         found = self.beside.get(first, getattr(self.module, first, None))
         for name in rest:
@@ -132,7 +136,7 @@ class ModuleReader:
         return found
 
     def output_of(self, names: ProjectionNames) -> list[str]:
-        """The name of the projection of the output, alone in a list; an empty one if none is there,
+        """The name of the projection of the output, alone in a list; an empty list if there is none,
         or only an identity."""
         if "output" in self.beside:
             return ["output"]
@@ -282,7 +286,7 @@ class ModuleReader:
             return
 
     def leave(self, *names: str) -> None:
-        """Report of these, layers of dropout or its rates, that the output's is not in our layer."""
+        """Report that these, layers of dropout or its rates, are left out: they are the output's."""
         for name in names:
             rate = self._rate(name)
             if rate:
@@ -311,8 +315,10 @@ class ModuleReader:
 
 
 def has_projections(names: ProjectionNames, module: nn.Module) -> bool:
-    """True for a module with layers of these names, wherever the output's may be; a single one for
-    query, key and value is known only together with the output's."""
+    """True for a module with layers of these names.
+
+    The output's may be elsewhere, unless there is one layer for query, key and value.
+    """
     wanted = names.inputs if len(names.inputs) == 3 else names.inputs + names.output
     return all(isinstance(getattr(module, name, None), nn.Module) for name in wanted)
 
@@ -339,7 +345,7 @@ def described(part: Part) -> str:
 
 
 def as_refusal(error: ClearheadError) -> str:
-    """What a part of ours says against its arguments, as a reason."""
+    """The message of a part that refuses its arguments, as a reason."""
     return error.message.rstrip(".")
 
 

@@ -1,7 +1,7 @@
-"""Layers with a matrix each for query, key and value: Llama and its kin, BART, BERT, DistilBERT, T5,
-diffusion.
+"""Layers with separate projections of query, key and value: Llama, BART, BERT, DistilBERT, T5,
+diffusion models.
 
-What their forwards do beside it is known of the model types that are listed here; each was compared
+What their forwards do besides is known of the model types that are listed here; each was compared
 with the layer that is made of it. Of a class without a model type a copy is run.
 """
 
@@ -49,7 +49,7 @@ DISTILBERT_TYPES = ("distilbert",)
 T5_TYPES = ("mt5", "t5")
 # Others hold the bound in their configuration and do nothing with it.
 WITH_SOFTCAP = ("gemma2",)
-# What the attention of diffusion models may do beside, and what it is when it does not.
+# What the attention of diffusion models may do besides, and its value when it does not.
 DIFFUSION_EXTRAS = {
     "group_norm": None,
     "spatial_norm": None,
@@ -64,7 +64,7 @@ DIFFUSION_EXTRAS = {
 
 
 def recognises_bert(module: nn.Module) -> bool:
-    """True for one of transformers; those of one's own are read as the tutorials' are."""
+    """True for a module of transformers; other classes are read as the tutorials' are."""
     return has_projections(BERT, module) and model_type(module) is not None
 
 
@@ -79,7 +79,7 @@ def read_llama(reader: ModuleReader) -> None:
 
 
 def read_what_projections_share(reader: ModuleReader, layout: Layout | None) -> None:
-    """What models of transformers with projections of whatever form do beside them."""
+    """Read what models of transformers have besides their projections."""
     add_norms(reader)
     if layout is not None:
         add_rotary(reader, layout)
@@ -96,7 +96,7 @@ def read_what_projections_share(reader: ModuleReader, layout: Layout | None) -> 
 
 
 def read_bert(reader: ModuleReader) -> None:
-    """BERT and its kin; the projection of the output stands elsewhere."""
+    """BERT, RoBERTa, ELECTRA; the projection of the output stands elsewhere."""
     _read_encoder(reader, BERT_TYPES, BERT)
 
 

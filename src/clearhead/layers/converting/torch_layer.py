@@ -36,7 +36,7 @@ def read(reader: ModuleReader) -> None:
     ]
     if reader.reasons:
         return
-    # A class of one's own may do something else with the weights.
+    # A subclass may do something else with the weights.
     reader.is_probed = type(module).forward is not nn.MultiheadAttention.forward
     widths = [module.embed_dim] * 3
     inputs = [Projection(name, reader.tensor(name)) for name in INPUTS if reader.has(name)]

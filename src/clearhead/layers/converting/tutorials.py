@@ -1,7 +1,7 @@
 """The classes of the tutorials: heads in one matrix, or a list of modules of one head each.
 
-A copy of each is run, since nothing else tells whether it hides the future or divides the scores
-by another number.
+A copy of each is run: nothing else tells whether it hides the future or divides the scores by
+another number.
 """
 
 from torch import nn
