@@ -1,7 +1,7 @@
 """Multi-head attention as a layer (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
 from collections.abc import Sequence
-from typing import Self
+from typing import TypeVar
 
 from torch import Tensor, nn
 
@@ -16,6 +16,8 @@ from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import as_mask
 from clearhead.matrix.matrix import AttentionMatrix
+
+Layer = TypeVar("Layer", bound="MultiHeadAttention")
 
 
 class MultiHeadAttention(AttentionLayer):
@@ -239,7 +241,9 @@ class MultiHeadAttention(AttentionLayer):
         return self._plan(call)
 
     @classmethod
-    def from_torch(cls, module: nn.MultiheadAttention, *, mask: Mask | None = None) -> Self:
+    def from_torch(
+        cls: type[Layer], module: nn.MultiheadAttention, *, mask: Mask | None = None
+    ) -> Layer:
         """Make a layer with the weights of PyTorch's, and equal outputs.
 
         PyTorch's layer takes its mask at every call, with True = may *not* attend; here the layer

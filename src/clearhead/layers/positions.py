@@ -18,7 +18,6 @@ from clearhead.masks.base import And, Mask, Not, Or
 from clearhead.masks.causal import Causal, Positioned
 from clearhead.masks.full import Full
 from clearhead.masks.prefix import Prefix
-from clearhead.masks.spans import Spans
 
 
 def next_positions(
@@ -84,11 +83,6 @@ class MaskByPosition(Mask):
         query, key = self.positions.at(query_index, key_index, query_len)
         # Of equal lengths, so that the mask adds no offset of its own.
         return self.mask.visible(query, key, kv_len, kv_len)
-
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
-        return None
 
     def describe(self) -> str:
         return f"{self.mask.describe()} by position"

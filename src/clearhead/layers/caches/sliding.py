@@ -71,8 +71,7 @@ class SlidingCache(Cache):
         if isinstance(self._total, int) and count <= self.window:
             return full()
         places = self._places(count)
-        last = self._total - 1 if isinstance(self._total, int) else self._total[:, None] - 1
-        return padding((places >= 0) & (places > last - self.window))
+        return padding((places >= 0) & (places > self._last - self.window))
 
     @property
     def in_order(self) -> bool:
@@ -88,6 +87,11 @@ class SlidingCache(Cache):
     def _size(self) -> int:
         """Number of tokens that the ring holds."""
         return self.window + self.spare
+
+    @property
+    def _last(self) -> int | Tensor:
+        """The position of the last token: one for all rows alike, or (batch, 1)."""
+        return self._total - 1 if isinstance(self._total, int) else self._total[:, None] - 1
 
     def _start(self, layout: Layout) -> None:
         shape = (layout.batch, layout.num_kv_heads, self._size)
@@ -128,8 +132,7 @@ class SlidingCache(Cache):
         """The position of the token at each of the first places, below 0 where there is none."""
         assert self._rings or not count
         device = self._rings[0].device if self._rings else None
-        last = self._total - 1 if isinstance(self._total, int) else self._total[:, None] - 1
-        return last - (last - torch.arange(count, device=device)) % self._size
+        return self._last - (self._last - torch.arange(count, device=device)) % self._size
 
     def _oldest(self) -> int | Tensor:
         """The position of the oldest token that is held."""
