@@ -14,21 +14,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner, Result
 
 import clearhead as ch
-from clearhead import cli
-from clearhead.cli import app
+from clearhead.cli import serve
 from clearhead.drawing.live import server as served
 from clearhead.drawing.page.heads import Run
 from clearhead.drawing.page.payload import Payload
 from tests import tiny_models
+from tests.cli.commands import invoke
 
 WAIT = 120
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +40,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
 
-    monkeypatch.setattr(cli, "_until_stopped", lambda: nullcontext(lambda: None))
+    monkeypatch.setattr(serve, "_until_stopped", lambda: nullcontext(lambda: None))
     return opened
 
 
