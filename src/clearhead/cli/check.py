@@ -56,8 +56,9 @@ def check(
 ) -> None:
     """Check your attention: a mistake is reported by its name.
 
-    The file is run, as python would run it. The exit code is 1 if a mistake is found. With
-    --profile the report also says what your attention costs over length, beside the fused call.
+    The file is run, as python would run it. The exit code is 1 if a mistake is found; "clearhead
+    explain NAME" shows what it is, with wrong and with right code. With --profile the report also
+    says what your attention costs over length, beside the fused call.
     """
     import clearhead as ch
     from clearhead.watching.files import check_writable, replacing

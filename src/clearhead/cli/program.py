@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from clearhead._common.text import readable
 from clearhead.cli.check import check
+from clearhead.cli.explain import explain
 from clearhead.cli.kernels import kernels
 from clearhead.cli.serve import serve
 from clearhead.cli.show import show
@@ -40,7 +41,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (show, trace, check, serve, kernels):
+for command in (show, trace, check, explain, serve, kernels):
     app.command()(command)
 
 
