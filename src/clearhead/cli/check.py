@@ -61,7 +61,7 @@ def check(
     says what your attention costs over length, beside the fused call.
     """
     import clearhead as ch
-    from clearhead.watching.files import check_writable, replacing
+    from clearhead._common.writing import check_writable, replacing
 
     declared = {
         "causal": causal,

@@ -63,7 +63,7 @@ def show(
 
         png = check_place(png)
     for written in filter(None, (html, save)):
-        from clearhead.watching.files import check_writable
+        from clearhead._common.writing import check_writable
 
         check_writable(written)
     asked = Asked(Console(), _load(model), sentence, layer, head, png, html, save)

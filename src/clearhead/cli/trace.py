@@ -51,7 +51,7 @@ def trace(
     from clearhead import ladder
 
     if html is not None:
-        from clearhead.watching.files import check_writable
+        from clearhead._common.writing import check_writable
 
         check_writable(html)
     if text is None:
