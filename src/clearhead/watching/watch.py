@@ -14,13 +14,13 @@ from typing import Any, Generic, Literal, overload
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 
 from clearhead._common.checks import as_ints, check_sizes
+from clearhead._common.torch_internals import is_transformed
 from clearhead.errors import ArgumentError, ArgumentTypeError, WatchError
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
@@ -143,7 +143,7 @@ class Watch(Generic[Kept]):
                 return
             try:
                 problem = read()
-                if is_functorch_wrapped_tensor(problem.query):
+                if is_transformed(problem.query):
                     raise WatchError(
                         "watch.transformed", "it ran inside a transformation such as torch.vmap."
                     )
@@ -358,7 +358,7 @@ def _record(read: tap.Read, child: str | None) -> None:
     stack = _stack()
     # Read once for every watch; the guard is for what the reading and the summary call.
     read_once = cache(read)
-    with tap.inside(), torch.no_grad():
+    with tap.guard(), torch.no_grad():
         for each in list(_active):
             name = each.path_of(stack, child)
             if name is not None:
@@ -367,8 +367,8 @@ def _record(read: tap.Read, child: str | None) -> None:
 
 def _install() -> None:
     _stack().clear()
-    tap.listeners.append(_record)
-    _restorers.append(lambda: tap.listeners.remove(_record))
+    tap.observers.append(_record)
+    _restorers.append(lambda: tap.observers.remove(_record))
     _restorers.append(register_module_forward_pre_hook(_enter_module).remove)
     _restorers.append(register_module_forward_hook(_leave_module, always_call=True).remove)
     _restorers.extend(each.install() for each in HOOKS)
