@@ -18,7 +18,7 @@ from clearhead.errors import ArgumentError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from clearhead.integrations.huggingface import LongReading, Reading, TextModel
+    from clearhead.integrations.text_models import LongReading, TextModel, TextReading
     from clearhead.matrix.matrix import AttentionMatrix
     from clearhead.matrix.summary import Summary
 
@@ -66,7 +66,7 @@ def show(
         from clearhead._common.writing import check_writable
 
         check_writable(written)
-    asked = Asked(Console(), _load(model), sentence, layer, head, png, html, save)
+    asked = ShowRequest(Console(), _load(model), sentence, layer, head, png, html, save)
     from clearhead.drawing.terminal.long import LONG
 
     long = asked.reader.count(sentence) > LONG
@@ -76,7 +76,7 @@ def show(
 
 
 @dataclass(frozen=True)
-class Asked:
+class ShowRequest:
     """The options of `show`, read and checked."""
 
     console: Console
@@ -92,14 +92,14 @@ class Asked:
 class Shown(NamedTuple):
     """What is on the screen: what was read, its layers by their paths, and the head of the map."""
 
-    reading: "Reading | LongReading"
+    reading: "TextReading | LongReading"
     layers: "Sequence[tuple[str, AttentionMatrix | Summary]]"
     layer: int
     head: int
     picture: "Callable[[], Axes]"
 
 
-def _show_short(asked: Asked) -> Shown:
+def _show_short(asked: ShowRequest) -> Shown:
     with busy("reading"):
         reading = asked.reader.read(asked.text)
     from clearhead.drawing.terminal.screens import Screens
@@ -118,7 +118,7 @@ def _show_short(asked: Asked) -> Shown:
     return Shown(reading, layers, layer, head, lambda: screens.picture(layer, head))
 
 
-def _show_long(asked: Asked) -> Shown:
+def _show_long(asked: ShowRequest) -> Shown:
     """Show numbers, maps and the tokens that stand out, without a matrix of weights."""
     from clearhead.drawing.page.heads import LINKS, MAPS
     from clearhead.drawing.terminal.long import PICTURE_CELLS, TERMINAL_CELLS, LongScreens, coarser
@@ -143,7 +143,7 @@ def _show_long(asked: Asked) -> Shown:
     return Shown(reading, layers, layer, head, lambda: screens.picture(layer, head, only=only))
 
 
-def _write_files(asked: Asked, shown: Shown, kind: str) -> None:
+def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
     """Write the files that were asked for, and say where they are; or say which there could be."""
     console, layer, head = asked.console, shown.layer, shown.head
     if asked.html is not None:
@@ -171,7 +171,7 @@ def _write_files(asked: Asked, shown: Shown, kind: str) -> None:
         )
 
 
-def _write_page(html: Path, asked: Asked, shown: Shown) -> tuple[Path, str]:
+def _write_page(html: Path, asked: ShowRequest, shown: Shown) -> tuple[Path, str]:
     """Write the page; returns where it is, and its size in words."""
     from clearhead.drawing.page.heads import write_heads
     from clearhead.drawing.page.page import MOST_OF_TITLE
