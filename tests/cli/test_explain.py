@@ -2,6 +2,7 @@
 
 import io
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,13 @@ def test_on_a_terminal_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(console.file, io.StringIO)
     assert "##" not in console.file.getvalue()
     assert "wrong" in console.file.getvalue()
+
+
+def test_the_wheel_holds_the_pages() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    wheel = wheel["targets"]["wheel"]
+    assert wheel["sources"] == {"src": "", "docs": "clearhead/docs"}
+    assert {"docs/check.md", "docs/errors.md"} <= {*wheel["only-include"]}
 
 
 def test_the_pages_are_read_where_the_wheel_has_them(

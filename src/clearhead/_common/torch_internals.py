@@ -1,4 +1,4 @@
-"""What PyTorch keeps private, or answers slowly when asked in public; each use has a test.
+"""The private parts of PyTorch, and public ones that answer slowly; each use has a test.
 
 A part that a version of PyTorch no longer has is refused by its name where it is first used.
 """

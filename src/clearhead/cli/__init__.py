@@ -6,10 +6,9 @@ PyTorch, transformers and matplotlib take seconds to import, so each command imp
 from clearhead.errors import missing_extra
 
 try:
-    from clearhead.cli.program import app, run
+    from clearhead.cli.program import app as app
+    from clearhead.cli.program import run as run
 except ModuleNotFoundError as error:
     if error.name not in ("rich", "typer"):
         raise
     raise missing_extra(error.name, "cli", "the command line") from error
-
-__all__ = ["app", "run"]

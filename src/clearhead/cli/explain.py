@@ -1,4 +1,4 @@
-"""`clearhead explain`: what the docs say of a finding or of an error, from what is installed."""
+"""`clearhead explain`, from pages of the docs that are installed with the package."""
 
 import re
 from difflib import get_close_matches

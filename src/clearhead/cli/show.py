@@ -90,7 +90,7 @@ class ShowRequest:
 
 
 class Shown(NamedTuple):
-    """What is on the screen: what was read, its layers by their paths, and the head of the map."""
+    """The reading on the screen, its layers by their paths, and the head of the map."""
 
     reading: "TextReading | LongReading"
     layers: "Sequence[tuple[str, AttentionMatrix | Summary]]"
@@ -144,7 +144,7 @@ def _show_long(asked: ShowRequest) -> Shown:
 
 
 def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
-    """Write the files that were asked for, and say where they are; or say which there could be."""
+    """Write the files that were asked for, and say where they are; or suggest some."""
     console, layer, head = asked.console, shown.layer, shown.head
     if asked.html is not None:
         with busy("writing the page"):

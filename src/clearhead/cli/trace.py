@@ -11,7 +11,7 @@ from clearhead.cli.progress import say
 
 
 class Init(StrEnum):
-    """How the matrices of `trace` are drawn."""
+    """The distributions of the matrices of `trace`."""
 
     normal = "normal"
     uniform = "uniform"

@@ -113,7 +113,7 @@ def _packaged() -> str:
 
 
 def _looks_like_a_path(name: str) -> bool:
-    """Whether a name cannot be one on the hub, which is `model` or `owner/model`."""
+    """Return True for a name that cannot be on the hub, where it is `model` or `owner/model`."""
     return name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name
 
 
@@ -146,7 +146,7 @@ def _max_tokens(model: Any, reader: nn.Module, tokenizer: Any) -> int | None:
 
 @contextmanager
 def _translated(name: str, *, missing: str, broken: str) -> Iterator[None]:
-    """Whatever transformers raises for a folder or a name, as a ModelError of one of two codes."""
+    """Raise any error of transformers as a ModelError of one of two codes."""
     try:
         yield
     # It has no common type; OSError says that something is not there.

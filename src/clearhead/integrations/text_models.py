@@ -27,7 +27,7 @@ from clearhead.watching.watch import Watch, watch
 MOST_OF_MESSAGE = 300
 
 Progress = Callable[[str, float], None]
-"""Told the name of a task, and the share of it that is done."""
+"""Called with the name of a task, and the share of it that is done."""
 
 
 class TextReading(NamedTuple):
@@ -138,7 +138,7 @@ class TextModel:
             head: only this head of the layer.
             pool: rows and columns of the map of each head, for one layer; 64 for all of them.
             top_k: how many of the largest weights of each query, for one layer; 8 for all of them.
-            progress: told what is being done, and which share of it is done.
+            progress: called with a task, and the share of it that is done.
 
         Raises:
             SelectionError: codes `show.layer` and `show.head`, if there is no such layer or head.
@@ -257,7 +257,7 @@ def _steps(
 
 
 def _check_memory(watching: Watch[Any], tokens: int) -> str:
-    """The words for reading, with what is kept; what does not fit into memory is refused."""
+    """The name of the task, with the memory that is kept; refused if there is less."""
     try:
         kept = watching.estimate(1, tokens).nbytes
     except WatchError:
@@ -335,8 +335,8 @@ def _from_bytes(token: str) -> str:
 
 
 def _byte_letters() -> dict[str, int]:
-    """The byte that each letter of a byte-level token stands for: a printable one for itself, the
-    others, in order, for the letters from U+0100 on (Radford et al., 2019)."""
+    """The byte of each letter of a byte-level token: printable bytes are themselves, the others, in
+    order, the letters from U+0100 on (Radford et al., 2019)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}

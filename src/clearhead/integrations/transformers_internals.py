@@ -1,7 +1,7 @@
-"""What transformers keeps private; each use has a test.
+"""The private parts of transformers; each use has a test.
 
-What a version does not have reads as not known: a mask is then a tensor, and a model's attentions
-are made whether it was asked for them or not.
+A part that a version does not have is not known: a mask is then materialised, and the attentions of
+a model are made whether it was asked for them or not.
 """
 
 import inspect
@@ -20,7 +20,7 @@ FUNCTIONS = (
     "packed_sequence_mask_function",
     REMAPPED,
 )
-"""The functions of `masking_utils` that say who may see whom, as far as they are read."""
+"""The mask functions of `masking_utils`, as far as they are read."""
 
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 """The name by which a model of transformers looks its function of attention up."""
@@ -50,7 +50,7 @@ def read_closure(function: Callable[..., Any]) -> tuple[str | None, dict[str, An
 
 
 def collects_attentions() -> bool:
-    """Return False if the running model certainly does not collect the attentions of its modules."""
+    """Return False if the running model does not collect the attentions of its modules."""
     try:
         from transformers.utils.output_capturing import _active_collector
     except ImportError:  # before transformers 5.3

@@ -1,4 +1,4 @@
-"""The calls of one module, and whether they are rows of one matrix."""
+"""The calls of one module, stitched to one matrix where they are its rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -87,18 +87,18 @@ class Calls(ABC, Generic[Kept]):
 
     @abstractmethod
     def stitched(self) -> Kept | str:
-        """Return what the calls are parts of, or why there is no such thing, in words."""
+        """Return the one object that the calls are parts of, or why there is none, in words."""
 
     def close(self) -> None:
         """Free the room for more calls."""
 
     def whole(self) -> Kept | None:
-        """Return what the calls are parts of, or None."""
+        """Return the one object that the calls are parts of, or None."""
         stitched = self.stitched()
         return None if isinstance(stitched, str) else stitched
 
     def parts(self) -> tuple[Kept, ...]:
-        """Return as few objects as there can be: the whole, or every call."""
+        """Return the whole alone, or every call where there is none."""
         whole = self.whole()
         return self.all() if whole is None else (whole,)
 

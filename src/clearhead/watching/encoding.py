@@ -56,7 +56,7 @@ PLAIN = bool | int | float | str | None
 
 
 class Encoder:
-    """Turns objects into JSON and collects their tensors, each part of memory once.
+    """Encodes objects as JSON and collects their tensors, each part of memory once.
 
     Example:
         >>> encoder = Encoder()
@@ -231,7 +231,7 @@ def _in_words(expected: Any) -> str:
 
 
 def _check_mask(problem: Problem) -> None:
-    """Ask a mask for its first pair and for its spans, which fails if its numbers cannot be."""
+    """Ask a mask for its first pair and its spans, which fails for numbers that cannot be."""
     if problem.mask is None:
         return
     sizes = problem.query_len, problem.kv_len

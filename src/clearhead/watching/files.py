@@ -1,4 +1,4 @@
-"""What was seen, as a file: safetensors, with a header of JSON that says what the tensors are.
+"""The record of a watch as a file: safetensors, with a header of JSON that describes the tensors.
 
 The header stands in the metadata of the file under the key `clearhead`: `{"version": 1, "content":
 …}`, with the content as `encoding` has it. A file is of the lowest version that has all that is in

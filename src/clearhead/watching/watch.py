@@ -74,7 +74,7 @@ class Watch(Generic[Kept]):
         self.seen: Seen[Kept] = Seen(type(model).__name__, keep)
 
     def estimate(self, batch: int, query_len: int, kv_len: int | None = None) -> Estimate:
-        """What watching one run of the model would keep, in bytes, before it runs.
+        """Return the memory that watching one run of the model would keep, in bytes.
 
         It is read from the sizes of the layers of this package and of nn.MultiheadAttention, or
         from the `config` of a model of transformers. Every module is taken to attend once, with
@@ -86,7 +86,8 @@ class Watch(Generic[Kept]):
             kv_len: tokens that are attended to; None is query_len.
 
         Raises:
-            ArgumentError, ArgumentTypeError: code `argument.size`, for what is no size.
+            ArgumentError: code `argument.size`, for a size below 1.
+            ArgumentTypeError: code `argument.type`, for what is no whole number.
             WatchError: codes `watch.sizes`, if sizes cannot be read, and `watch.heads`, for a head
                 that a module does not have.
 
@@ -157,14 +158,14 @@ class Watch(Generic[Kept]):
                 self._trouble = self._trouble or error
 
     def enter(self, module: nn.Module, inputs: Any) -> None:
-        """Take notice that a module begins to run."""
+        """Follow a module that begins to run."""
         if module is self._model:
             self._ran = True
             self._ids.forget()
         self._ids.read(module, inputs)
 
     def leave(self, module: nn.Module) -> None:
-        """Take notice that a module has run."""
+        """Follow a module that has run."""
         if module is self._model:
             self._ids.forget()
 
@@ -236,10 +237,10 @@ def watch(
     """Record every call of attention that a model makes, in whichever way PyTorch has for it.
 
     The model runs on its own kernel and gives its own output, bit for bit. Query and key of each
-    call are kept (O(tokens) memory); the matrix of weights is worked out where somebody looks.
-    What is seen is PyTorch's function of attention, nn.MultiheadAttention in all of its ways, the
-    fast path of nn.TransformerEncoder included, models of transformers whatever their
-    attn_implementation, and the layers of clearhead. Weights are those before dropout.
+    call are kept (O(tokens) memory); weights are computed where they are indexed. A call is seen of
+    PyTorch's function of attention, of nn.MultiheadAttention in all of its ways, the fast path of
+    nn.TransformerEncoder included, of the models of transformers whatever their
+    attn_implementation, and of the layers of clearhead. Weights are those before dropout.
 
     Args:
         model: any PyTorch model.

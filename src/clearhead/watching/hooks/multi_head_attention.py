@@ -35,7 +35,7 @@ def _bind(names: Iterable[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _works_out_weights(*args: Any, **kwargs: Any) -> bool:
-    """False where PyTorch's function is called, which is reported with its own query and key."""
+    """False for a call that goes on to PyTorch's function, which is reported itself."""
     needed = _bind(FORWARD, args, kwargs).need_weights
     return needed is None or needed
 

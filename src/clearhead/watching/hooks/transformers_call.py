@@ -71,8 +71,8 @@ def read_call(
     attention_mask: Tensor | BlockMask | None = None,
     **options: Any,
 ) -> Problem:
-    """Return a call of a function of attention of transformers as a problem, in the conventions of
-    the implementation.
+    """Read a call of a function of attention of transformers, in the conventions of its
+    implementation; returns a problem.
 
     - "eager": the mask is added to the scores, and what is the lowest number of its dtype or −∞
       hides. It says everything, causality and window included.
@@ -159,7 +159,7 @@ def read_call(
         mask = _without_mask(is_causal, sliding_window if convention == NAME else None, lengths)
     if convention == NAME:
         mask = and_masks(mask, _by_lengths(options, lengths))
-    # PyTorch's function and flash attention drop as they are told, the others while they train.
+    # PyTorch's function and flash attention always drop, the others while they train.
     drops = convention in ("sdpa", "flash") or module.training
     return make_problem(
         query,
