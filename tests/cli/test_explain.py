@@ -29,7 +29,7 @@ def test_an_error_has_its_kind_and_its_texts() -> None:
     assert lines("explain", "mask.truth") == [
         "## mask.truth",
         "",
-        "`ArgumentTypeError`, which is a `TypeError`. An argument has the wrong type.",
+        "`ArgumentTypeError`, a subclass of `TypeError`. An argument has the wrong type.",
         "",
         "- a mask is neither true nor false; combine masks with &, | and ~, not with `and`, `or` "
         "and `not`.",
@@ -42,7 +42,9 @@ def test_an_error_of_several_kinds() -> None:
     found = lines("explain", "argument.size")
     kinds = [line.partition(",")[0] for line in found if line.startswith("`A")]
     assert kinds == list(dict.fromkeys(kinds))
-    assert "which is a `IndexError` and `KeyError`." in "\n".join(lines("explain", "watch.layer"))
+    assert "a subclass of `IndexError` and `KeyError`." in "\n".join(
+        lines("explain", "watch.layer")
+    )
 
 
 def test_an_error_whose_code_begins_with_an_argument() -> None:
@@ -55,17 +57,17 @@ def test_an_error_whose_code_begins_with_an_argument() -> None:
 @pytest.mark.parametrize(
     ("code", "nearest"),
     [
-        ("mask.inverte", "the nearest are mask.inverted."),
-        ("shape.kvlen", "the nearest are shape.kv-len"),
-        ("softcap", "the nearest are softcap.value, softcap.order."),
-        ("what", "one is mask.inverted."),
+        ("mask.inverte", "The nearest are mask.inverted."),
+        ("shape.kvlen", "The nearest are shape.kv-len"),
+        ("softcap", "The nearest are softcap.order, softcap.value."),
+        ("what", "One is mask.inverted."),
     ],
 )
 def test_an_unknown_code(code: str, nearest: str) -> None:
     result = invoke("explain", code)
     assert (result.exit_code, result.stdout) == (1, "")
     start = f"clearhead: [explain.code] code must be that of a finding or of an error; got '{code}'"
-    assert result.stderr.startswith(f"{start}, and {nearest}")
+    assert result.stderr.startswith(f"{start}. {nearest}")
 
 
 def test_on_a_terminal_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def test_it_serves_until_it_is_stopped(number: int, run: Path) -> None:
         assert process.stdout.readline() == "run.clearhead is at\n"
         address = process.stdout.readline().strip()
         assert process.stdout.readline() == (
-            "Whoever has this address can see it, from this machine. Ctrl-C stops.\n"
+            "Anybody with this address can see it, from this machine. Ctrl-C stops.\n"
         )
         with urllib.request.urlopen(
             address + "tile?layer=0&head=1&rows=0,5&columns=0,5&cells=5,5"

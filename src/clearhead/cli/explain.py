@@ -29,11 +29,12 @@ def explain(
     if not paragraphs:
         known = [each for each in (*_findings(), *_errors()) if "…" not in each]
         family = [each for each in known if each.startswith(f"{code.partition('.')[0]}.")]
-        near = get_close_matches(code, known, n=5, cutoff=0.7) or sorted(set(family))
-        hint = f"the nearest are {', '.join(near)}" if near else "one is mask.inverted"
+        near = get_close_matches(code, known, n=5, cutoff=0.7) if "." in code else []
+        near = near or sorted(set(family))
+        hint = f"The nearest are {', '.join(near)}." if near else "One is mask.inverted."
         raise ArgumentError(
             "explain.code",
-            f"code must be that of a finding or of an error; got {code!r}, and {hint}.",
+            f"code must be that of a finding or of an error; got {code!r}. {hint}",
         )
     text = "\n\n".join((f"## {code}", *paragraphs))
     console = Console()
@@ -64,7 +65,7 @@ def _explain_error(code: str) -> list[str]:
         kind = getattr(errors, name)
         bases = " and ".join(f"`{each.__name__}`" for each in kind.__bases__[1:])
         summary = kind.__doc__.partition("\n")[0]
-        paragraphs.append(f"`{name}`, which is a {bases}. {summary}")
+        paragraphs.append(f"`{name}`, a subclass of {bases}. {summary}")
         paragraphs.append("\n".join(f"- {words}" for each, words in said if each == name))
     if said:
         paragraphs.append("`…` stands for what the message fills in: sizes, dtypes, names.")

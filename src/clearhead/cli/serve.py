@@ -63,7 +63,7 @@ def serve(
         console = Console()
         say(console, f"{run.name} is at")
         say(console, server.address)
-        say(console, "Whoever has this address can see it, from this machine. Ctrl-C stops.")
+        say(console, "Anybody with this address can see it, from this machine. Ctrl-C stops.")
         sys.stdout.flush()
         if browser or (browser is None and console.is_terminal):
             import webbrowser
