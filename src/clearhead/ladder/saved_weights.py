@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead._common.foreign_names import TUTORIALS
 from clearhead.errors import ArgumentError, MaskError
 from clearhead.ladder.batched_attention import BatchedAttention
 from clearhead.ladder.concatenated_heads import ConcatenatedHeads
@@ -20,17 +21,11 @@ from clearhead.ladder.self_attention import SelfAttention
 from clearhead.ladder.split_heads import SplitHeads
 from clearhead.masks import Mask, causal
 
-THEIRS = {
-    "query": ("W_query", "weight_query"),
-    "key": ("W_key", "weight_key"),
-    "value": ("W_value", "weight_value"),
-    "output": ("out_proj", "output_projection"),
-}
 SUFFIXES = {"": "", ".weight": "", ".bias": "_bias"}
 OURS = {
-    name + suffix: ours + SUFFIXES[suffix]
-    for ours, names in THEIRS.items()
-    for name in names
+    theirs + suffix: ours + SUFFIXES[suffix]
+    for names in TUTORIALS
+    for theirs, ours in names.ours().items()
     for suffix in SUFFIXES
 }
 MASKS = {"mask", "causal_mask"}

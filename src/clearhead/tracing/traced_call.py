@@ -110,7 +110,7 @@ class TracedCall(NamedTuple):
 
     def kernel_and_distance(self) -> tuple[str, float]:
         """The kernel that would run this, and the largest distance of its context, without dropout."""
-        problem = self.problem._replace(dropout=None)
+        problem = self.problem.replace(dropout=None)
         chosen = choose(problem, self.kernel)
         with torch.no_grad():
             weights = self.stages.weights.reshape(*problem.query.shape[:3], problem.kv_len)

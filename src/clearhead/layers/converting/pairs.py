@@ -1,7 +1,8 @@
-"""Where one tensor of another library goes: the same numbers, in our shape."""
+"""Pairs of tensors with the same numbers: one of another library, and one of ours."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Row:
-    """Where one thing went.
+    """One line of the report: a tensor or a setting, in the module and in our layer.
 
     Attributes:
         theirs: the name of a tensor in the module, with a slice if it is a part of it, or of a
@@ -28,7 +29,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorPair:
     """A tensor of theirs, and the tensor of ours with the same numbers.
 
     Attributes:
@@ -58,7 +59,7 @@ class Place:
             target.copy_(self.tensor + 1 if self.how == "plus 1" else self.tensor)
 
     def write(self, source: Tensor | None) -> None:
-        """Write ours, or the zeros that no bias is, into theirs."""
+        """Write ours, or zeros for a bias that is not there, into theirs."""
         if self.tensor is None:
             return
         if source is None:
@@ -66,8 +67,8 @@ class Place:
         else:
             self.tensor.copy_(source - 1 if self.how == "plus 1" else source)
 
-    def holds(self, source: Tensor | None) -> bool:
-        """Whether theirs has a place for ours: what they do not have must be constant."""
+    def can_hold(self, source: Tensor | None) -> bool:
+        """True if theirs has a place for ours: what the module does not have must be constant."""
         return (
             self.tensor is not None or source is None or torch.equal(source, self._constant(source))
         )
@@ -84,34 +85,43 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class Projection:
     """A projection of theirs: its weight as (out, in), and its bias.
 
     Attributes:
         name: of the weight.
         weight: (out, in), a view.
-        turned: whether theirs lies the other way round.
+        transposed: True if theirs is (in, out).
         bias_name: of the bias.
         bias: (out,), or None.
     """
 
     name: str
     weight: Tensor
-    turned: bool = False
+    transposed: bool = False
     bias_name: str = ""
     bias: Tensor | None = None
 
-    def part(self, start: int, stop: int) -> "Matrix":
+    def part(self, start: int, stop: int) -> "Projection":
         """Some of its outputs."""
         where = f"{start}:{stop}"
         return replace(
             self,
-            name=f"{self.name}[:, {where}]" if self.turned else f"{self.name}[{where}]",
+            name=f"{self.name}[:, {where}]" if self.transposed else f"{self.name}[{where}]",
             weight=self.weight[start:stop],
             bias_name=f"{self.bias_name}[{where}]",
             bias=None if self.bias is None else self.bias[start:stop],
         )
 
-    @property
-    def how(self) -> str:
-        return "transposed" if self.turned else "copied"
+    def split(self, widths: Sequence[int]) -> list["Projection"]:
+        """Its outputs in parts of these widths."""
+        edges = [0, *accumulate(widths)]
+        return [self.part(start, stop) for start, stop in pairwise(edges)]
+
+    def pairs(self, ours: str, rows: tuple[int, int] | None = None) -> list[TensorPair]:
+        """Its weight and its bias, with the tensors of a projection of ours, or with some rows."""
+        how = "transposed" if self.transposed else "copied"
+        pairs = [TensorPair(self.name, self.weight, f"{ours}.weight", rows, how)]
+        if self.bias is not None:
+            pairs.append(TensorPair(self.bias_name, self.bias, f"{ours}.bias", rows))
+        return pairs

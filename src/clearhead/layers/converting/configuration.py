@@ -1,15 +1,15 @@
-"""Rotary positions and windows, as the configuration of a model of transformers describes them."""
+"""Rotary positions and windows, from the configuration of a model of transformers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from clearhead.errors import ArgumentError
-from clearhead.layers.converting.reading import Reading, as_refusal
+from clearhead.layers.converting.reader import ModuleReader, as_refusal
 from clearhead.layers.rotary import Layout, Rotary
 from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Scaling, Yarn
 from clearhead.masks import causal, sliding_window
 
-# What the parameters of each kind may say beside its type and base; another name is refused.
+# The parameters of each kind besides its type and base; another name is refused.
 NAMES = {
     "default": set(),
     "linear": {"factor"},
@@ -22,26 +22,26 @@ COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 ORIGINAL = "original_max_position_embeddings"
 
 
-def add_rotary(reading: Reading, layout: Layout) -> None:
+def add_rotary(reader: ModuleReader, layout: Layout) -> None:
     """Hand the rotary positions of the module's configuration to the layer."""
-    config = reading.config
-    found = _parameters(config, _layer_type(reading))
-    head_dim = reading.sizes["head_dim"]
+    config = reader.config
+    found = _parameters(config, _layer_type(reader))
+    head_dim = reader.sizes["head_dim"]
     if found is None or not isinstance(found.get("rope_theta"), int | float):
-        reading.reasons.append(
+        reader.reasons.append(
             f"config.rope_parameters must give a rope_theta for this layer; it is {found}"
         )
         return
     kind = found.get("rope_type") or found.get("type") or "default"
     if kind not in NAMES:
-        reading.reasons.append(
+        reader.reasons.append(
             f"rope_type={kind!r}: such rotary positions are not known; known: {', '.join(NAMES)}"
         )
         return
     given = {name for name, value in found.items() if value is not None}
     strange = sorted(given - NAMES[kind] - COMMON - {ORIGINAL})
     if strange:
-        reading.reasons.append(
+        reader.reasons.append(
             f"config.rope_parameters says {', '.join(strange)}, which is not known"
         )
         return
@@ -56,50 +56,49 @@ def add_rotary(reading: Reading, layout: Layout) -> None:
         )
     except (ArgumentError, KeyError, TypeError) as error:
         said = as_refusal(error) if isinstance(error, ArgumentError) else f"{error} is missing"
-        reading.reasons.append(f"config.rope_parameters of rope_type={kind!r}: {said}")
+        reader.reasons.append(f"config.rope_parameters of rope_type={kind!r}: {said}")
         return
-    reading.add_part(part, "config.rope_parameters")
+    reader.add_part(part, "config.rope_parameters")
 
 
-def hide_by_configuration(reading: Reading) -> None:
-    """Hand the causal mask and the window of a module to the layer, as its model does to it; a
-    module that is run shows them."""
-    if reading.is_probed:
+def hide_by_configuration(reader: ModuleReader) -> None:
+    """Hand the causal mask and the window of a module to the layer; one that is run shows them."""
+    if reader.is_probed:
         return
-    is_causal, window = getattr(reading.module, "is_causal", None), _window(reading)
+    is_causal, window = getattr(reader.module, "is_causal", None), _window(reader)
     if is_causal is None:
-        if getattr(reading.module, "is_decoder", False):
-            reading.reasons.append(
+        if getattr(reader.module, "is_decoder", False):
+            reader.reasons.append(
                 "is_decoder=True without is_causal: whether it sees what is ahead is not said"
             )
         return
     if not is_causal:
         if window is not None:
-            reading.reasons.append(f"sliding_window={window} of a layer that is not causal")
+            reader.reasons.append(f"sliding_window={window} of a layer that is not causal")
         return
     if window is None:
-        reading.hide(causal(), "is_causal")
+        reader.hide(causal(), "is_causal")
     else:
-        reading.hide(causal() & sliding_window(left=window - 1), f"sliding_window={window}")
+        reader.hide(causal() & sliding_window(left=window - 1), f"sliding_window={window}")
 
 
-def _window(reading: Reading) -> int | None:
-    module: Any = reading.module
+def _window(reader: ModuleReader) -> int | None:
+    module: Any = reader.module
     if hasattr(module, "sliding_window"):
         return module.sliding_window
-    if _layer_type(reading) not in (None, "sliding_attention"):
+    if _layer_type(reader) not in (None, "sliding_attention"):
         return None
-    return getattr(reading.config, "sliding_window", None)
+    return getattr(reader.config, "sliding_window", None)
 
 
-def _layer_type(reading: Reading) -> str | None:
-    types = getattr(reading.config, "layer_types", None)
-    index = getattr(reading.module, "layer_idx", None)
+def _layer_type(reader: ModuleReader) -> str | None:
+    types = getattr(reader.config, "layer_types", None)
+    index = getattr(reader.module, "layer_idx", None)
     return types[index] if types and isinstance(index, int) else None
 
 
 def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any] | None:
-    """The parameters for one layer. Older versions have a base and, beside it, a scaling."""
+    """The parameters for one layer; older versions have a base and a scaling apart from it."""
     found = getattr(config, "rope_parameters", None)
     if found is None:
         if getattr(config, "rope_theta", None) is None or hasattr(config, "rope_local_base_freq"):
