@@ -878,6 +878,12 @@ CHECKS = [
         "dropout.value",
         "dropout must be a probability in [0, 1), or None for no dropout; got 1.0.",
     ),
+    Case(
+        lambda: ch.roles(ch.AttentionMatrix(*torch.ones(2, 1, 3, 2)), tokens=torch.ones(3)),
+        ch.ArgumentTypeError,
+        "tokens.type",
+        "tokens must be ids, which are whole numbers; got torch.float32.",
+    ),
 ]
 
 CASES = [*MASKS, *BIASES, *PROBLEMS, *CHECKS]
