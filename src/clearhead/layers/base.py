@@ -182,7 +182,7 @@ class AttentionLayer(nn.Module, ABC):
         options = options_of(self.parts, *positions)
         bias = options.get("bias")
         if not call.is_cross and (mask is not None or bias is not None):
-            in_order = call.in_order
+            in_order = call.in_order()
             # Positions are (tokens,) where every row counts its columns.
             if mask is not None and (not in_order or positions.key.ndim == 2):
                 mask = mask_by_position(mask, positions, in_order=in_order)

@@ -73,7 +73,6 @@ class LayerCall(NamedTuple):
     dims: int
     values: bool = True
 
-    @property
     def in_order(self) -> bool:
         """True if columns of keys are as far apart as their tokens, in every row."""
         if self.cache is not None:
