@@ -159,7 +159,7 @@ def show(
     if head is not None and layer is None:
         raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
     if png is not None:
-        from clearhead.drawing.figures.static import check_place
+        from clearhead.drawing.figures.png_files import check_place
 
         png = check_place(png)
     for written in filter(None, (html, save)):
@@ -167,7 +167,7 @@ def show(
 
         check_writable(written)
     reader = _load(model)
-    from clearhead.drawing.terminal.long import LONG
+    from clearhead.drawing.page.head_page import LONG
 
     if reader.count(sentence) > LONG:
         _show_long(console, reader, sentence, layer, head, png, html, save)
@@ -202,7 +202,7 @@ def show(
             )
         return
     with _busy("drawing"):
-        from clearhead.drawing.figures.static import save_png
+        from clearhead.drawing.figures.png_files import save_png
 
         file = save_png(screens.picture(layer, head), png)
     console.print(
@@ -547,7 +547,7 @@ def _show_long(
         pool = TERMINAL_CELLS if png is None else PICTURE_CELLS
         links = None
         if html is not None:
-            from clearhead.drawing.page.heads import LINKS, MAPS
+            from clearhead.drawing.page.head_arrays import LINKS, MAPS
 
             pool, links = MAPS[0], LINKS
         reading = reader.read_long(
@@ -574,7 +574,7 @@ def _show_long(
                 f"[bold]Next:[/] add {more}--png map.png, or --html page.html.", highlight=False
             )
         return
-    from clearhead.drawing.figures.static import save_png
+    from clearhead.drawing.figures.png_files import save_png
 
     file = save_png(screens.picture(layer, shown, only=only), png)
     console.print(
@@ -592,14 +592,14 @@ def _write_page(
     text: str,
 ) -> None:
     """Write the page, and say where it is."""
-    from clearhead.drawing.page.heads import write_heads
+    from clearhead.drawing.page.head_page import write_heads
     from clearhead.drawing.page.page import MOST_OF_TITLE
 
     words = " ".join(text.split())
     counted = "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
     file = write_heads(
         html,
-        layers,
+        [layers],
         tokens=tokens,
         title=words if len(words) <= MOST_OF_TITLE else f"{words[: MOST_OF_TITLE - 2]} …",
         note=f"{reader.name} · {counted} · {len(tokens):,} tokens",

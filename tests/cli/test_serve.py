@@ -20,7 +20,7 @@ import clearhead as ch
 from clearhead import cli
 from clearhead.cli import app
 from clearhead.drawing.live import server as served
-from clearhead.drawing.page.heads import Run
+from clearhead.drawing.page.head_page import Run
 from clearhead.drawing.page.payload import Payload
 from tests import tiny_models
 

@@ -5,7 +5,7 @@ Only weights in safetensors are loaded, and no code that comes with a model is r
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from clearhead.errors import (
     missing_extra,
 )
 from clearhead.matrix.matrix import AttentionMatrix, free_bytes
-from clearhead.matrix.roles import roles
+from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.watching.seen import Seen
 from clearhead.watching.watch import Watch, watch
@@ -195,12 +195,14 @@ class TextModel:
             # A module that attended several times stands several times among the paths.
             matrix = seen.calls(path)[paths[:layer].count(path)]
             size = min(pool, len(ids))
-            summary = matrix.summary(
+            summary = summary_with_roles(
+                matrix,
+                tokens,
                 pool=(size, size),
                 top_k=None if top_k is None else min(top_k, len(ids)),
                 progress=lambda done: progress(f"layer {layer}", done),
             )
-            summaries = {layer: replace(summary, roles=roles(matrix, tokens))}
+            summaries = {layer: summary}
         for number, summary in summaries.items():
             if (summary.query_len, summary.kv_len) != (len(ids), len(ids)):
                 raise ModelError(

@@ -319,7 +319,7 @@ class Mask(ABC):
             return self.describe()
 
     def _repr_html_(self) -> str:
-        return drawing("notebook.inline.masks").mask_html(self)
+        return drawing("notebook.inline.mask_grid").mask_html(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

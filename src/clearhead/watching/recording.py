@@ -20,7 +20,7 @@ from clearhead.masks.dense import Dense, dense
 from clearhead.masks.full import Full
 from clearhead.masks.padding import PaddedTo, Valid, padding
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
-from clearhead.matrix.roles import roles
+from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.watching.mask_recovery import hides_only, read_mask
 
@@ -31,9 +31,6 @@ the map, where there are as many keys and queries."""
 
 RECENT = 4
 """How many masks are remembered while a model runs: layers of different kinds take turns."""
-
-PORTION = 1 << 21
-"""How many pairs of a mask are looked at a time."""
 
 Read = TypeVar("Read", Mask, Tensor)
 
@@ -183,31 +180,12 @@ def summarised(problem: Problem, tokens: Tensor | None) -> Summary:
     matrix = matrix_of(problem)
     query_len, kv_len = problem.query_len, problem.kv_len
     some = min(query_len, kv_len) > 0
-    summary = matrix.summary(
+    return summary_with_roles(
+        matrix,
+        tokens,
         top_k=min(TOP_K, kv_len) if some else None,
         pool=(min(POOL, query_len), min(POOL, kv_len)) if some else None,
     )
-    real = real_queries(problem)
-    return replace(summary, roles=roles(matrix, tokens, queries=real), real=real)
-
-
-def real_queries(problem: Problem) -> Tensor | None:
-    """Which queries are no padding, (batch, query_len); None for all.
-
-    In self-attention the queries are the tokens that the keys are, and a key that nobody may see
-    only fills up the batch.
-    """
-    mask = problem.mask
-    if mask is None or isinstance(mask, Causal) or problem.query_len != problem.kv_len:
-        return None
-    batch, heads = mask.leading
-    seen = torch.zeros(batch, problem.kv_len, dtype=torch.bool, device=problem.device)
-    portion = max(1, PORTION // max(1, batch * heads * problem.kv_len))
-    for start in range(0, problem.query_len, portion):
-        visible = problem.visible(slice(start, min(start + portion, problem.query_len)))
-        assert visible is not None
-        seen |= visible.any(dim=2).any(dim=1)
-    return seen.expand(problem.batch, -1)
 
 
 class Keys:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -13,10 +12,10 @@ from clearhead._common.lazy import drawing
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, SelectionError
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.roles import roles
+from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.watching import files
-from clearhead.watching.recording import Matrices, Summaries, real_queries, summarised
+from clearhead.watching.recording import Matrices, Summaries, summarised
 from clearhead.watching.table import Table, rows_of
 
 Keep = Literal["matrix", "summary"]
@@ -80,10 +79,59 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         Raises:
             SelectionError: code `watch.layer`, if no such module attended.
         """
-        return self._modules[self._name(layer)].all()
+        return self._modules[self.path(layer)].all()
+
+    def parts(self, layers: Sequence[str | int] | None = None) -> list[tuple[str, Kept]]:
+        """Every module that attended, by its path, with its one matrix or summary; call by call, as
+        "path, call 0", where its calls are no rows of one matrix.
+
+        Args:
+            layers: only these, by path or number, in the order of `layers`; None for all.
+
+        Raises:
+            SelectionError: code `watch.layer`, if no such module attended.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+            >>> with ch.watch(layer) as seen:
+            ...     output = layer(torch.randn(1, 3, 8)), layer(torch.randn(1, 5, 8))
+            >>> [path for path, matrix in seen.parts()]
+            [', call 0', ', call 1']
+        """
+        wanted = set(self.layers) if layers is None else set(map(self.path, layers))
+        found: list[tuple[str, Kept]] = []
+        for name, module in self._modules.items():
+            if name in wanted:
+                whole, calls = module.whole(), module.all()
+                numbered = enumerate(calls)
+                found += (
+                    [(f"{name}, call {number}", call) for number, call in numbered]
+                    if whole is None
+                    else [(name, whole)]
+                )
+        return found
+
+    def path(self, layer: str | int) -> str:
+        """The path of a module, by its path or its number.
+
+        Raises:
+            SelectionError: code `watch.layer`, if no such module attended.
+        """
+        name = layer
+        if isinstance(layer, int):
+            if not -len(self) <= layer < len(self):
+                raise SelectionError(
+                    "watch.layer", f"{len(self)} modules attended; there is no {layer}."
+                )
+            name = self.layers[layer]
+        if name not in self._modules:
+            known = ", ".join(map(repr, self.layers))
+            raise SelectionError("watch.layer", f"no module {name!r} attended; these did: {known}.")
+        return str(name)
 
     def __getitem__(self, layer: str | int) -> Kept:
-        module = self._modules[self._name(layer)]
+        module = self._modules[self.path(layer)]
         together = module.whole()
         if together is None:
             raise SelectionError(
@@ -103,7 +151,7 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             SelectionError: code `watch.several`, as `self[layer]` does.
         """
         try:
-            self._name(layer)
+            self.path(layer)
         except SelectionError:
             return default
         return self[layer]
@@ -137,12 +185,9 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             )
         rows = []
         for name, module in self._modules.items():
-            together = module.whole()
-            calls = module.all() if together is None else (together,)
-            numbers = [
-                each if isinstance(each, Summary) else _numbers(each, tokens) for each in calls
-            ]
-            rows += rows_of(name, numbers)
+            whole = module.whole()
+            calls = module.all() if whole is None else (whole,)
+            rows += rows_of(name, [_summary(each, tokens) for each in calls])
         return Table(rows)
 
     def plot(
@@ -252,12 +297,11 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             raise ArgumentTypeError(
                 "page.other", f"other must be what a watch has seen; got {type(other).__name__}."
             )
-        return drawing("page.heads").write_heads(
+        return drawing("page.head_page").write_heads(
             path,
-            self._layers(),
+            [self.parts()] if other is None else [self.parts(), other.parts()],
             tokens=self.tokens if tokens is None else tokens,
             source_tokens=self.source_tokens if source_tokens is None else source_tokens,
-            other=None if other is None else other._layers(),
             title=title,
             sample=sample,
         )
@@ -333,21 +377,6 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
     def _repr_html_(self) -> str:
         return drawing("notebook.inline.matrices").seen_html(self)
 
-    def _layers(self, only: Sequence[str | int] | None = None) -> list[tuple[str, Kept]]:
-        """What each module attended to, under its path; call by call, where that is not one."""
-        found: list[tuple[str, Kept]] = []
-        wanted = None if only is None else {self._name(layer) for layer in only}
-        for name, module in self._modules.items():
-            if wanted is not None and name not in wanted:
-                continue
-            as_int = module.whole()
-            calls = module.all() if as_int is None else (as_int,)
-            found += [
-                (name if len(calls) == 1 else f"{name}, call {number}", call)
-                for number, call in enumerate(calls)
-            ]
-        return found
-
     def _add(self, name: str, problem: Problem, tokens: Tensor | None) -> None:
         if self._keep == "matrix":
             self._modules.setdefault(name, Matrices()).add(problem)
@@ -359,19 +388,6 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
     def _close(self) -> None:
         for module in self._modules.values():
             module.close()
-
-    def _name(self, layer: str | int) -> str:
-        name = layer
-        if isinstance(layer, int):
-            if not -len(self) <= layer < len(self):
-                raise SelectionError(
-                    "watch.layer", f"{len(self)} modules attended; there is no {layer}."
-                )
-            name = self.layers[layer]
-        if name not in self._modules:
-            known = ", ".join(map(repr, self.layers))
-            raise SelectionError("watch.layer", f"no module {name!r} attended; these did: {known}.")
-        return str(name)
 
 
 def load(path: str | os.PathLike[str]) -> Seen[Any]:
@@ -451,8 +467,8 @@ def _module(calls: list[Any]) -> Matrices | Summaries:
     return matrices if len(matrices) else summaries
 
 
-def _numbers(matrix: AttentionMatrix, tokens: Tensor | None) -> Summary:
-    """What a table needs of a matrix; tokens may go on beyond its keys."""
-    real = real_queries(matrix.problem)
-    ids = None if tokens is None else tokens[..., : matrix.shape[-1]]
-    return replace(matrix.summary(), roles=roles(matrix, ids, queries=real), real=real)
+def _summary(call: AttentionMatrix | Summary, tokens: Tensor | None) -> Summary:
+    """The summary of a call with its roles; tokens may go on beyond its keys."""
+    if isinstance(call, Summary):
+        return call
+    return summary_with_roles(call, None if tokens is None else tokens[..., : call.kv_len])

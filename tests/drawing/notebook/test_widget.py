@@ -92,15 +92,6 @@ def test_layers_that_attended_are_counted_alike(sent: list[tuple[Any, Any]]) -> 
     widget.close()
 
 
-def test_calls_that_do_not_belong_together_are_layers_of_their_own() -> None:
-    layer = ch.MultiHeadAttention(8, num_heads=2)
-    with ch.watch(layer) as seen:
-        for _ in range(2):
-            layer(torch.randn(1, 3, 8))
-    names = [each.name for each in notebook._layers(seen)]
-    assert names == [", call 0", ", call 1"]
-
-
 def test_summaries_have_no_tiles(sent: list[tuple[Any, Any]]) -> None:
     widget = ch.view(matrix().summary())
     assert not widget.exact

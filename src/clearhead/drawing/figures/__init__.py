@@ -27,4 +27,4 @@ except ModuleNotFoundError as error:
 from clearhead.drawing.figures.choosing import of_attention as of_attention
 from clearhead.drawing.figures.choosing import of_seen as of_seen
 from clearhead.drawing.figures.pattern import of_mask as of_mask
-from clearhead.drawing.figures.stages import of_trace as of_trace
+from clearhead.drawing.figures.trace_stages import of_trace as of_trace

@@ -25,12 +25,10 @@ from urllib.parse import parse_qs
 
 from clearhead.drawing.live.tile_store import Pending, Tiles
 from clearhead.drawing.live.tiles import Tile
-from clearhead.drawing.page.heads import Layer, Progress, Run, heads_payload
+from clearhead.drawing.page.head_page import Progress, heads_payload, read_run
 from clearhead.drawing.page.page import page, policy
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.texts import read_text
 from clearhead.errors import ArgumentError, ClearheadError
-from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.seen import Seen, Tokens
 
 HOST = "127.0.0.1"
@@ -254,18 +252,9 @@ def serve_seen(
         ...     server.address.startswith("http://127.0.0.1:")
         True
     """
-    shown = [Layer(*each) for each in seen._layers(layers)]
     given = seen.tokens if tokens is None else tokens
-    source = seen.source_tokens
-    run = Run(
-        "",
-        shown,
-        None if given is None else read_text("tokens", given),
-        None if source is None else read_text("source_tokens", source),
-    )
-    payload = heads_payload([run], title, progress=progress)
-    matrices = [each.seen if isinstance(each.seen, AttentionMatrix) else None for each in shown]
-    return Server(payload, Tiles(matrices), port=port)
+    run = read_run(seen.parts(layers), given, seen.source_tokens)
+    return Server(heads_payload([run], title, progress=progress), Tiles(run.matrices), port=port)
 
 
 class _Listener(ThreadingHTTPServer):

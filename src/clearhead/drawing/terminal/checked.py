@@ -3,7 +3,7 @@
 import re
 
 from clearhead.checking.report import Report
-from clearhead.drawing.terminal.terminal import Console, Text
+from clearhead.drawing.terminal.shading import Console, Text
 
 STYLES = (
     (r"^✗ \S+( or \S+)*", "bold red"),
