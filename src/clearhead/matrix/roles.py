@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.checks import check_tensor
+from clearhead._common.checks import check_ids, check_tensor
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError
 from clearhead.matrix.head_numbers import NEAR, Roles
@@ -129,14 +129,9 @@ def summary_with_roles(
     return replace(summary, roles=roles(matrix, tokens, queries=real), real=real)
 
 
-def _ids(tokens: object, problem: Problem) -> Tensor:
+def _ids(given: object, problem: Problem) -> Tensor:
     """The ids as (batch or 1, kv_len)."""
-    check_tensor("tokens", tokens, "a tensor of ids, or None")
-    assert isinstance(tokens, Tensor)
-    if tokens.dtype == torch.bool or tokens.is_floating_point() or tokens.is_complex():
-        raise ArgumentTypeError(
-            "tokens.type", f"tokens must be ids, which are whole numbers; got {tokens.dtype}."
-        )
+    tokens = check_ids(given)
     if problem.query_len > problem.kv_len:
         raise ShapeError(
             "roles.lengths",
@@ -246,7 +241,7 @@ def _visible_keys(problem: Problem, counts: Tensor) -> tuple[Tensor, Tensor]:
     query_len, kv_len, device = problem.query_len, problem.kv_len, problem.device
     mask = problem.mask
     hides = problem.bias is not None and problem.bias.may_hide
-    spans = None if mask is None or hides else mask.spans(query_len, kv_len, device, {})
+    spans = None if hides else problem.spans
     if spans is not None:
         number = (spans.stop - spans.start).sum(dim=-1)[:, None]
         first = spans.start[..., 0]
@@ -265,8 +260,8 @@ def _count_in_portions(problem: Problem) -> tuple[Tensor, Tensor]:
     query_len), from the mask as a tensor, some queries at a time."""
     numbers, firsts = [], []
     hides = problem.bias is not None and problem.bias.may_hide
-    masked = problem.mask is not None and not hides
-    leading = problem.mask.leading if problem.mask and masked else problem.query.shape[:2]
+    mask = problem.mask
+    leading = problem.query.shape[:2] if mask is None or hides else mask.leading
     portion = max(1, PORTION // max(1, math.prod(leading) * problem.kv_len))
     # At least once, so that shapes are right without queries.
     for start in range(0, max(1, problem.query_len), portion):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from clearhead.drawing.figures import static
+from clearhead.drawing.figures import png_files
 from clearhead.drawing.figures.png_files import check_place, head_picture, pooled_picture, save_png
 from clearhead.errors import ArgumentError, MissingExtraError, ShapeError
 
@@ -50,7 +50,7 @@ def test_queries_and_keys_may_be_different_tokens(tmp_path: Path) -> None:
 
 
 def test_it_draws_where_it_is_told() -> None:
-    axes = static._empty_axes(3.0, 3.0)
+    axes = png_files._empty_axes(3.0, 3.0)
     assert head_picture(square(2), ["a", "b"], title="", axes=axes) is axes
 
 

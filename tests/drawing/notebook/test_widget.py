@@ -41,7 +41,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
     """What widgets send."""
     messages: list[tuple[Any, Any]] = []
     monkeypatch.setattr(
-        notebook._widget(),
+        notebook._widget_class(),
         "send",
         lambda _, content, buffers=None: messages.append((content, buffers)),
     )
@@ -168,8 +168,8 @@ def test_a_trace_has_its_own_tokens(options: dict[str, Any]) -> None:
 
 def test_without_anywidget_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    notebook._widget.cache_clear()
+    notebook._widget_class.cache_clear()
     # What is None there is not found, and has no name that says so.
     with pytest.raises(MissingExtraError, match=r"pip install 'clearhead\[notebook\]'"):
         ch.view(matrix())
-    notebook._widget.cache_clear()
+    notebook._widget_class.cache_clear()

@@ -37,8 +37,10 @@ def previous_token(tokens: int) -> Tensor:
 
 
 def numbers(heads: LayerHeads, head: int = 0) -> dict[str, float]:
-    names = ("entropy", "focus", "distance", "first", "itself", "previous", "special")
-    return {name: float(getattr(summary, name)[head]) for name in names}
+    """The numbers of one head, by name."""
+    of_row = ("entropy", "distance", "first", "previous")
+    found = {name: getattr(heads.rows[head], name) for name in of_row}
+    return found | {name: getattr(heads, name)[head] for name in ("focus", "itself", "special")}
 
 
 def test_a_head_that_looks_everywhere_alike() -> None:

@@ -1,7 +1,7 @@
-// What Python writes of the heads (drawing/heads.py), and one head made ready to be asked.
+// The heads as Python writes them (drawing/page/head_page.py), and one head ready to be read.
 import type { Source } from "../../source";
 
-/** Numbers in codes (drawing/rounding.py): 0 is hidden, levels + 2 is no number. */
+/** Numbers in codes (drawing/page/rounding.py): 0 is hidden, levels + 2 is no number. */
 export interface Steps {
   levels: number;
   power: number;
@@ -15,13 +15,12 @@ export interface RoundedMap extends Rounded {
   shape: [number, number];
 }
 
-export const ROLES = ["first", "previous", "duplicate", "induction", "local", "uniform"] as const;
-export type Role = (typeof ROLES)[number];
-
-export interface Row extends Partial<Record<Role, number | null>> {
+export interface Row {
   entropy: number | null;
   distance: number | null;
-  role: Role | "";
+  /** The leading role, "" for none. */
+  role: string;
+  scores: Record<string, number | null>;
 }
 
 export interface LayerData {
@@ -51,6 +50,8 @@ export function isFew(layer: LayerData): boolean {
 
 export interface HeadsData {
   note: string;
+  /** The names of the roles, and of those that find an earlier token. */
+  roles: { all: string[]; matching: string[] };
   runs: string[];
   texts: string[][];
   layers: LayerData[];

@@ -234,7 +234,7 @@ function interesting(data: HeadsData): Chosen {
   for (const [layer, { rows, run }] of data.layers.entries()) {
     if (run > 0) break;
     for (const [head, row] of rows.entries()) {
-      const points = ["induction", "duplicate", "previous"].includes(row.role) ? 1 : 0;
+      const points = data.roles.matching.includes(row.role) ? 1 : 0;
       if (points + score(row) > most) [best, most] = [{ layer, head }, points + score(row)];
     }
   }

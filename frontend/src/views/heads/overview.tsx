@@ -5,7 +5,7 @@ import type { Source } from "../../source";
 import { paintValues } from "../../shared/map";
 import { number } from "../../shared/scale";
 import { theme } from "../../shared/theme";
-import { ROLES, table, type HeadsData, type Role, type Row } from "./data";
+import { table, type HeadsData, type Row } from "./data";
 
 export interface Chosen {
   layer: number;
@@ -24,16 +24,16 @@ interface OverviewProps {
 
 export function Overview({ data, source, chosen, other }: OverviewProps) {
   const order = useSignal<Order>("model");
-  const only = useSignal<Role | "">("");
+  const only = useSignal("");
   const grid = useRef<HTMLDivElement>(null);
   const runs = data.runs.length > 1;
   const every = data.layers.flatMap((layer, place) =>
     layer.rows.map((row, head) => ({ layer: place, head, row })),
   );
-  const there = ROLES.filter((role) => every.some(({ row }) => row.role === role));
+  const there = data.roles.all.filter((role) => every.some(({ row }) => row.role === role));
   const shown = useComputed(() => {
     const some = only.value ? every.filter(({ row }) => row.role === only.value) : every;
-    return order.value === "model" ? some : [...some].sort((a, b) => compare(a.row, b.row, order.value));
+    return order.value === "model" ? some : [...some].sort((a, b) => compare(a.row, b.row, order.value, data.roles));
   });
   const most = Math.max(1, ...data.layers.map((layer) => layer.heads));
   const inModel = order.value === "model" && !only.value;
@@ -96,7 +96,7 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
         {there.length > 0 && (
           <label>
             Role
-            <select aria-label="Role" value={only.value} onChange={(event) => (only.value = event.currentTarget.value as Role | "")}>
+            <select aria-label="Role" value={only.value} onChange={(event) => (only.value = event.currentTarget.value)}>
               <option value="">all</option>
               {there.map((role) => (
                 <option key={role} value={role}>
@@ -165,16 +165,18 @@ export function layerName(data: HeadsData, place: number): string {
   return data.runs.length > 1 ? `${"AB"[run] ?? run}${within}` : String(within);
 }
 
-function compare(a: Row, b: Row, order: Order): number {
+/** Those that find an earlier token come first among the roles, and heads without a role last. */
+function compare(a: Row, b: Row, order: Order, { all, matching }: HeadsData["roles"]): number {
   if (order === "role") {
-    const place = (row: Row) => (row.role ? [...ROLES.slice(1, 4), ROLES[0], ...ROLES.slice(4)].indexOf(row.role) : 9);
+    const place = ({ role }: Row) =>
+      role ? all.indexOf(role) + (matching.includes(role) ? 0 : all.length) : 2 * all.length;
     return place(a) - place(b) || score(b) - score(a);
   }
   return ((order === "entropy" ? a.entropy : a.distance) ?? Infinity) - ((order === "entropy" ? b.entropy : b.distance) ?? Infinity);
 }
 
 export function score(row: Row): number {
-  return row.role ? (row[row.role] ?? 0) : 0;
+  return row.scores[row.role] ?? 0;
 }
 
 function chunks<Each>(all: Each[], size: number): Each[][] {

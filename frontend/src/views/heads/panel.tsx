@@ -6,7 +6,7 @@ import { label, short } from "../../shared/labels";
 import { HeatMap, including, moved, whole, type Point, type Viewport } from "../../shared/map";
 import { number, percent } from "../../shared/scale";
 import { Legend } from "../../shared/legend";
-import { isFew, ROLES, type HeadMap, type HeadsData, type LayerData } from "./data";
+import { isFew, type HeadMap, type HeadsData, type LayerData } from "./data";
 import { layerName, score, type Chosen } from "./overview";
 import { Numbers } from "./numbers";
 import { Texts, type Side } from "./text";
@@ -115,7 +115,7 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const row = layer.rows[chosen.head]!;
-  const roles = ROLES.filter((role) => row[role] !== undefined && row[role] !== null);
+  const roles = data.roles.all.filter((role) => (row.scores[role] ?? null) !== null);
   const title = `Layer ${layerName(data, chosen.layer)}, head ${chosen.head}`;
   return (
     <article class="ch-panel" aria-label={title}>
@@ -199,7 +199,7 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
         {roles.map((role) => (
           <div key={role}>
             <dt>{role}</dt>
-            <dd>{Math.round(row[role]! * 100)} %</dd>
+            <dd>{Math.round(row.scores[role]! * 100)} %</dd>
           </div>
         ))}
       </dl>

@@ -29,7 +29,8 @@ from clearhead.drawing.page.head_page import Progress, heads_payload, read_run
 from clearhead.drawing.page.page import page, policy
 from clearhead.drawing.page.payload import Payload
 from clearhead.errors import ArgumentError, ClearheadError
-from clearhead.watching.seen import Seen, Tokens
+from clearhead.watching.seen import Seen
+from clearhead.watching.token_ids import Tokens
 
 HOST = "127.0.0.1"
 

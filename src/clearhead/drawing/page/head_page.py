@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from clearhead._common.checks import as_int
+from clearhead._common.writing import check_writable
 from clearhead.drawing.page.head_arrays import (
     LINKS,
     LONG_BYTES,
@@ -45,7 +46,6 @@ from clearhead.matrix.head_numbers import MATCHING, ROLES
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
-from clearhead.watching.files import check_writable
 from clearhead.watching.table import rows_of
 
 LONG = 1024

@@ -10,7 +10,7 @@ from clearhead.drawing.labels import fit, label
 from clearhead.drawing.pooling import bin_sums
 from clearhead.drawing.terminal.heat_maps import PooledMap
 from clearhead.drawing.terminal.shading import Console, Text, bar
-from clearhead.integrations.huggingface import LongReading
+from clearhead.integrations.text_models import LongReading
 from clearhead.matrix.head_numbers import MATCHING
 from clearhead.matrix.summary import Summary
 from clearhead.watching.table import HeadRow, Table, rows_of

@@ -18,7 +18,7 @@ from clearhead.drawing.terminal.word_links import (
     strongest_links,
     which_are_words,
 )
-from clearhead.integrations.huggingface import Reading, check_place
+from clearhead.integrations.text_models import TextReading, check_place
 from clearhead.matrix.parts import visible_pairs
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Screens:
         True
     """
 
-    def __init__(self, console: Console, reading: Reading) -> None:
+    def __init__(self, console: Console, reading: TextReading) -> None:
         self._console = console
         self._reading = reading
         self._words = which_are_words(reading.tokens, reading.special)
