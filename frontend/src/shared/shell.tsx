@@ -1,6 +1,7 @@
 // What every view stands in: the title, the tools, the help, dark and light.
-import type { ComponentChildren } from "preact";
+
 import { useSignal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { useKeys } from "./keys";
 import { label } from "./labels";
@@ -23,7 +24,9 @@ export function Shell({ title, note, tools, keys, children }: ShellProps) {
   const narrow = useSignal(false);
   useEffect(() => {
     const place = root.current!;
-    const watch = new ResizeObserver(() => (narrow.value = place.clientWidth < 720));
+    const watch = new ResizeObserver(() => {
+      narrow.value = place.clientWidth < 720;
+    });
     watch.observe(place);
     return () => watch.disconnect();
   }, []);
@@ -36,11 +39,7 @@ export function Shell({ title, note, tools, keys, children }: ShellProps) {
   };
   useKeys(root, onKeyDown);
   return (
-    <div
-      class={`ch-shell${narrow.value ? " ch-narrow" : ""}`}
-      data-theme={theme.value}
-      ref={root}
-    >
+    <div class={`ch-shell${narrow.value ? " ch-narrow" : ""}`} data-theme={theme.value} ref={root}>
       <header class="ch-header">
         <div class="ch-titles">
           <h1 dir="auto">{label(title).replaceAll("␣", " ")}</h1>
@@ -70,7 +69,9 @@ export function Shell({ title, note, tools, keys, children }: ShellProps) {
           ))}
         </dl>
         <form method="dialog">
-          <button type="submit" class="ch-button">Close</button>
+          <button type="submit" class="ch-button">
+            Close
+          </button>
         </form>
       </dialog>
     </div>

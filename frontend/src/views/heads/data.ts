@@ -107,7 +107,9 @@ export class HeadMap {
     this.layer = layer;
     this.head = head;
     this.codes = codes;
-    this.values = layer.weights ? table(layer.weights, layer.weights.top[head]!) : new Float32Array();
+    this.values = layer.weights
+      ? table(layer.weights, layer.weights.top[head]!)
+      : new Float32Array();
     this.pooled = pooled;
     this.linkKeys = linkKeys;
     this.linkWeights = linkWeights;
@@ -190,14 +192,17 @@ export class HeadMap {
   seenBy(key: number, count: number): Link[] {
     const { keys, queries } = this.layer;
     if (this.codes) {
-      return strongest(count, queries, (query) => this.values[this.codes![query * keys + key]!]!).map(
-        ([query, weight]) => ({ query, key, weight }),
-      );
+      return strongest(
+        count,
+        queries,
+        (query) => this.values[this.codes![query * keys + key]!]!,
+      ).map(([query, weight]) => ({ query, key, weight }));
     }
     const found: Link[] = [];
     for (const [rank, each] of this.linkKeys.entries()) {
       for (let query = 0; query < queries; query++) {
-        if (each[query] === key) found.push({ query, key, weight: this.linkWeights[rank]![query]! });
+        if (each[query] === key)
+          found.push({ query, key, weight: this.linkWeights[rank]![query]! });
       }
     }
     return found.sort((a, b) => b.weight - a.weight).slice(0, count);
@@ -225,7 +230,8 @@ export class HeadMap {
     const { keys } = this.layer;
     const found = new Float32Array(keys);
     if (this.codes) {
-      for (let key = 0; key < keys; key++) found[key] = this.values[this.codes[query * keys + key]!]!;
+      for (let key = 0; key < keys; key++)
+        found[key] = this.values[this.codes[query * keys + key]!]!;
     } else {
       for (const link of this.looksAt(query, this.linkKeys.length)) found[link.key] = link.weight;
     }
