@@ -2,7 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { useKeys } from "./keys";
 import { label } from "./labels";
 import { theme, toggleTheme } from "./theme";
@@ -22,11 +22,12 @@ export function Shell({ title, note, tools, keys, children }: ShellProps) {
   const root = useRef<HTMLDivElement>(null);
   const help = useRef<HTMLDialogElement>(null);
   const narrow = useSignal(false);
-  useEffect(() => {
+  // Measured before the first frame, which would be laid out for a wide page otherwise.
+  useLayoutEffect(() => {
     const place = root.current!;
-    const watch = new ResizeObserver(() => {
-      narrow.value = place.clientWidth < 720;
-    });
+    const measure = () => (narrow.value = place.clientWidth < 720);
+    measure();
+    const watch = new ResizeObserver(measure);
     watch.observe(place);
     return () => watch.disconnect();
   }, []);
