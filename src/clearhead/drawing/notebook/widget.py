@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from clearhead.drawing.live.server import answer, routes_to
+from clearhead.drawing.live.routes import answer, routes_to
 from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import heads_payload, read_run
 from clearhead.drawing.page.page import asset
