@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clearhead.matrix.summary import Summary
 
 NEAR = 8
-"""How many tokens on either side are local."""
+"""Tokens on either side that are local."""
 
 MATCHING = ("induction", "duplicate", "previous")
 POINTING = (*MATCHING, "first")

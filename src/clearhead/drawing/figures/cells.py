@@ -17,7 +17,7 @@ from clearhead.matrix.reductions import bins
 from clearhead.watching.recording import of_heads
 
 PORTION = 1 << 21
-"""How many pairs of a mask are looked at a time."""
+"""The pairs of a mask that are materialised at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +46,16 @@ class Cells:
 
     @property
     def pooled(self) -> bool:
-        """Whether a cell is more than a pair of tokens."""
+        """True if a cell is more than a pair of tokens."""
         return self.shares.shape[1:] != (self.query_len, self.kv_len)
 
     @property
     def hides(self) -> bool:
-        """Whether something is hidden."""
+        """True if something is hidden."""
         return bool(np.ma.getmaskarray(self.shares).any())
 
     def detail(self) -> str:
-        """How many tokens a cell is, in words; "" for one."""
+        """The tokens of a cell, in words; "" for one."""
         if not self.pooled:
             return ""
         rows, columns = self.shares.shape[1:]
@@ -64,20 +64,20 @@ class Cells:
         return f"one cell {'=' if even else '≈'} {tall:,} × {wide:,} tokens".replace(",", " ")
 
     def unit(self) -> str:
-        """What the numbers are, for a colour bar."""
+        """The unit of the numbers, for a colour bar."""
         unit = (
             "share of a query's attention, mean" if self.pooled else "attention weight (share of 1)"
         )
         return f"{unit}; {self.blank()}" if self.hides else unit
 
     def blank(self) -> str:
-        """What a white cell means."""
+        """The meaning of a white cell."""
         nothing = bool(np.isnan(self.shares.compressed()).any())
         return "white: hidden or no number" if nothing else "white: hidden"
 
 
 def check_cells(cells: object) -> int | None:
-    """How many cells a side a map may have at most.
+    """Check the most cells that a side of a map may have.
 
     Raises:
         ArgumentError: code `plot.cells`.
@@ -91,7 +91,7 @@ def check_cells(cells: object) -> int | None:
 
 
 def side(tokens: int, most: int) -> int:
-    """How many cells so many tokens are: the most that are of one size, save the last ones.
+    """The number of cells for so many tokens: the most that are of one size, save the last ones.
 
     Example:
         >>> side(100, 256), side(5000, 256), side(100_000, 256)
@@ -132,7 +132,7 @@ def masked(numbers: Tensor, hidden: Tensor | None) -> np.ma.MaskedArray:
 
 
 def _part(problem: Problem, sample: int, heads: list[int]) -> tuple[Problem, int]:
-    """The problem of these heads, of this sample if it can be told apart, and its place in there."""
+    """The problem of these heads, of this sample alone if nothing ties it to others, and its index there."""
     if heads != list(range(problem.num_heads)):
         problem = of_heads(problem, heads, "")
     tied = problem.bias is not None or (problem.mask is not None and problem.mask.batch is not None)

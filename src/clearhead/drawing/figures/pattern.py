@@ -39,7 +39,7 @@ def of_mask(
     cells: int | None = None,
     ax: object = None,
 ) -> Axes:
-    """What `Mask.plot` draws."""
+    """Draw a mask, as `Mask.plot`."""
     query_len, kv_len = check_length("query_len", query_len), check_length("kv_len", kv_len)
     most = check_cells(cells) or MOST_CELLS
     batch, heads = mask.leading

@@ -1,7 +1,7 @@
 """A page, live: a server on this machine alone that hands out exact tiles as one zooms.
 
 It listens on the loopback interface. Whoever has no token in the address gets nothing, and a page
-of somebody else's that asks through a name of its own (DNS rebinding) gives itself away by the host
+of another site that asks through a name of its own (DNS rebinding) gives itself away by the host
 it names. It answers GET, from a fixed table; no path from a request ever opens a file, and nothing
 is written.
 """
@@ -38,13 +38,13 @@ from clearhead.watching.token_ids import Tokens
 HOST = "127.0.0.1"
 
 OWN = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?", re.IGNORECASE)
-"""What a browser names as the host. Of any port: a tunnel may begin at another."""
+"""Host names that a browser sends for this machine. Of any port: a tunnel may begin at another."""
 
 MOST_AT_ONCE = 32
 """Requests that are answered at a time; more are turned away."""
 
 SECONDS = 10.0
-"""How long a request may take to arrive, and an answer to be taken."""
+"""Time-out for a request to arrive, and for an answer to be taken."""
 
 MOST_DRAINED = 1 << 21
 """Bytes of a refused request that are read, so that its sender sees why."""
@@ -98,12 +98,12 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that it listens on."""
         return self._http.server_address[1]
 
     @property
     def address(self) -> str:
-        """What a browser opens; whoever knows it sees everything."""
+        """The address for a browser; it holds the secret token."""
         return f"http://{HOST}:{self.port}/{self._token}/"
 
     def close(self) -> None:
@@ -138,15 +138,15 @@ def serve_seen(
     port: int = 0,
     progress: Progress = lambda doing, done: None,
 ) -> Server:
-    """Serve what a watch has seen.
+    """Serve the record of a watch.
 
     Args:
         seen: of a watch, or of a file.
-        title: what the page is called.
+        title: of the page.
         tokens: those that were read; None for those in the file, if it has some.
-        layers: only these, by number or name; the others of a long run need not be gone over.
+        layers: only these, by number or name; the others of a long run need not be swept.
         port: where to listen; 0 is any that is free.
-        progress: told what is being done, and which share of it is done.
+        progress: called with what is being done, and the share of it that is done.
 
     Raises:
         ArgumentError: codes `serve.port` and, if nothing attended, `page.empty`.
@@ -203,7 +203,7 @@ class _Listener(ThreadingHTTPServer):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks is nobody's mistake, and nothing to print."""
+        """Print nothing: a connection may break at any time."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -126,7 +126,7 @@ def _widget_class() -> Any:
                 return
             if content.get("kind") == "ask" and isinstance(content.get("route"), str):
                 route, _, query = content["route"].partition("?")
-                status, _, told = answer(routes_to(self._tiles), route, query)
-                self.send({"kind": "answer", "id": content.get("id"), "status": status}, [told])
+                status, _, body = answer(routes_to(self._tiles), route, query)
+                self.send({"kind": "answer", "id": content.get("id"), "status": status}, [body])
 
     return Page

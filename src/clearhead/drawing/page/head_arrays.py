@@ -147,7 +147,7 @@ def size_of(arrays: dict[str, Tensor | Deflated]) -> int:
 
 
 def _planes(back: Tensor, most: int) -> Tensor:
-    """Whole numbers of any sign, (heads, queries), as planes of bytes, (heads, planes, queries).
+    """Split whole numbers of any sign, (heads, queries), into planes of bytes, (heads, planes, queries).
 
     −1, 1, −2 … become 1, 2, 3 …; the planes begin with the lowest byte. The high bytes of
     neighbours are mostly the same, which deflates well.

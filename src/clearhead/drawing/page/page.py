@@ -41,8 +41,8 @@ def page(payload: Payload, *, served: bool = False) -> str:
     """The payload as a page of HTML, which opens without a network.
 
     Args:
-        payload: what it draws.
-        served: whether it asks its server for the payload instead of holding it.
+        payload: of one of the views.
+        served: True if it asks its server for the payload instead of holding it.
 
     Example:
         >>> from clearhead.drawing.page.payload import Payload
@@ -62,7 +62,7 @@ def page(payload: Payload, *, served: bool = False) -> str:
 
 @cache
 def policy(*, served: bool = False) -> str:
-    """What the page may do: run its own script, and ask its server if it has one.
+    """Return the page's policy: run its own script, and ask its server if it has one.
 
     Example:
         >>> policy(served=True).startswith("default-src 'none'; connect-src 'self'; script-src 'sha256-")
@@ -100,5 +100,5 @@ def asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """How a policy names a script or a style."""
+    """The name of a script or a style in a policy."""
     return f"'sha256-{b64encode(sha256(text.encode('utf-8')).digest()).decode('ascii')}'"

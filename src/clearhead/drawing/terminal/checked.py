@@ -1,4 +1,4 @@
-"""What `clearhead check` prints: the text of a report, in colour."""
+"""The output of `clearhead check`: the text of a report, in colour."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What `clearhead show` prints of a text that is too long for a column per token."""
+"""The screens of `clearhead show` for a text that is too long for a column per token."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -53,7 +53,7 @@ class LongScreens:
         self._reading = reading
 
     def title(self, name: str, *, encoder_only: bool = False) -> None:
-        """Which model it is, and how the text begins."""
+        """Print the model, and the beginning of the text."""
         reading = self._reading
         heads = " or ".join(map(str, sorted(set(reading.heads))))
         part = " (its encoder only)" if encoder_only else ""

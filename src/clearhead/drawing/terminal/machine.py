@@ -1,4 +1,4 @@
-"""What `clearhead kernels` prints: which kernel runs what on this machine."""
+"""The output of `clearhead kernels`: which kernel runs what on this machine."""
 
 import platform
 from collections.abc import Iterator

@@ -12,14 +12,14 @@ from clearhead.matrix.reductions import bins
 from clearhead.matrix.summary import Summary
 
 PAIRS = 1 << 26
-"""How many weights are worked out in passing, of all matrices that are drawn together."""
+"""The weights that are computed in passing, of all matrices that are drawn together."""
 
 PORTION = 1 << 22
 FEWEST_QUERIES = 4
 
 
 class Maps(NamedTuple):
-    """What there is to see of the heads of one sample.
+    """The maps of the heads of one sample.
 
     Attributes:
         shares: (num_heads, rows, columns): which share of its attention a row gives a column; None
@@ -40,7 +40,7 @@ class Maps(NamedTuple):
 
     @property
     def grain(self) -> str:
-        """What a cell of the maps is, in words."""
+        """The tokens of a cell of the maps, in words."""
         if self.shares is None:
             return ""
         rows, columns = self.shares.shape[-2:]

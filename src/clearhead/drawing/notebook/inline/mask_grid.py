@@ -16,7 +16,7 @@ CELLS = 64
 """Rows and columns of a picture at most; a mask of no more tokens is drawn pair by pair."""
 
 MOST_PARTS = 8
-"""How many samples and heads of a mask that tells them apart are drawn."""
+"""The most samples and heads that are drawn of a mask in which they differ."""
 
 VISIBLE = (33, 145, 140)
 SHARES = [

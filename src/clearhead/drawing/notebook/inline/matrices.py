@@ -28,7 +28,7 @@ CELLS, SIDE = 48, 144
 """Rows and columns of the map of a head that has a picture of its own, and its pixels."""
 
 MOST_HEADS, MOST_LAYERS = 16, 48
-"""How many heads of a matrix, and how many layers of a model, are drawn."""
+"""The most heads of a matrix, and layers of a model, that are drawn."""
 
 ALL_CELLS = 160_000
 SMALL_CELLS = 24
@@ -142,7 +142,7 @@ def _shaded(shares: Tensor) -> Tensor:
 
 
 def _range(numbers: Tensor | None) -> str:
-    """What the heads of a layer come to."""
+    """The numbers of the heads of a layer, in a line."""
     if numbers is None:
         return "—"
     low, high = float(numbers.min()), float(numbers.max())
