@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from clearhead.drawing.notebook.inline.markup import Html, element, frame, line, title
+from clearhead._common.elements import Html, element
+from clearhead.drawing.notebook.inline.markup import frame, line, title
 from clearhead.drawing.notebook.inline.pictures import enlarged, picture
 from clearhead.errors import ClearheadError
 from clearhead.masks.base import REPR_TOKENS, Mask

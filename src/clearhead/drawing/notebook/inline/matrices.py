@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from clearhead._common.elements import Html, element
 from clearhead._common.text import format_bytes
 from clearhead.drawing.labels import label
 from clearhead.drawing.notebook.inline.maps import PAIRS, Maps, maps_of
 from clearhead.drawing.notebook.inline.markup import (
-    Html,
-    element,
     frame,
     line,
     scrolling,

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from clearhead.drawing.notebook.inline.markup import Html, element, frame, line, scrolling, title
+from clearhead._common.elements import Html, element
+from clearhead.drawing.notebook.inline.markup import frame, line, scrolling, title
 from clearhead.tracing.text import MOST_COLUMNS, MOST_ROWS, number, table
 from clearhead.tracing.trace import Step, Trace
 
