@@ -34,10 +34,11 @@ from .masks import (
     prefix,
     sliding_window,
 )
+from .matrix.head_numbers import Roles
 from .matrix.matrix import AttentionMatrix
 from .matrix.roles import roles
 from .matrix.rollout import rollout
-from .matrix.summary import Roles, Summary, TopK
+from .matrix.summary import Summary, TopK
 from .tracing.trace import Step, Trace, trace
 from .watching.estimate import Estimate
 from .watching.seen import Seen, load

@@ -542,7 +542,7 @@ def gathered(problem: Problem, names: Iterable[str]) -> dict[str, list[Tensor]]:
     made = {name: ALL[name](problem) for name in names}
     with chunks_of(31, 11, 3):
         sweep(problem, list(made.values()))
-    results = {name: getattr(each, "result", None) for name, each in made.items()}
+    results: dict[str, Any] = {name: getattr(made[name], "result", None) for name in made}
     return {
         name: list(each) if isinstance(each, tuple) else [each] for name, each in results.items()
     }

@@ -326,7 +326,7 @@ class Mask(ABC):
             return self.describe()
 
     def _repr_html_(self) -> str:
-        return drawing("notebook.inline.masks").mask_html(self)
+        return drawing("notebook.inline.mask_grid").mask_html(self)
 
 
 def _check_mask(other: object) -> Mask:

@@ -30,6 +30,7 @@ from clearhead.errors import (
     TooLargeError,
 )
 from clearhead.masks.base import Mask
+from clearhead.matrix.head_numbers import NEAR, real_queries
 from clearhead.matrix.indexing import Index, as_indices, complete, read_index, read_pairs, take
 from clearhead.matrix.parts import masked_scores, pairs, weights_from
 from clearhead.matrix.reductions import (
@@ -47,7 +48,7 @@ from clearhead.matrix.reductions import (
     Received,
     bins,
 )
-from clearhead.matrix.summary import NEAR, Summary, TopK
+from clearhead.matrix.summary import Summary, TopK
 from clearhead.matrix.sweep import Progress, sweep
 from clearhead.matrix.transposed import Transposed
 
@@ -126,6 +127,44 @@ class AttentionMatrix:
     def ndim(self) -> int:
         """How many dimensions the matrix has: those of the query."""
         return self.problem.dims
+
+    @property
+    def batch(self) -> int:
+        """The number of samples; 1 without that axis."""
+        return self.problem.batch
+
+    @property
+    def num_heads(self) -> int:
+        """The number of query heads; 1 without that axis."""
+        return self.problem.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """The number of key heads; 1 without that axis."""
+        return self.problem.num_kv_heads
+
+    @property
+    def query_len(self) -> int:
+        """The number of queries."""
+        return self.problem.query_len
+
+    @property
+    def kv_len(self) -> int:
+        """The number of keys."""
+        return self.problem.kv_len
+
+    @property
+    def real(self) -> Tensor | None:
+        """(batch, query_len), bool: the queries that are no padding; None for all."""
+        return real_queries(self.problem)
+
+    def statistic(self, name: str) -> Tensor:
+        """A field of `summary` by its name, with axes of batch and heads: (batch, num_heads,
+        query_len), and for "received" (batch, num_kv_heads, kv_len)."""
+        if name in ("entropy", "distance", "max", "received"):
+            found = getattr(self, name)()
+            return found.reshape((1,) * (4 - self.ndim) + found.shape)
+        return self.summary().statistic(name)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -646,9 +685,9 @@ class AttentionMatrix:
             ...     file.read_text()[:15]
             '<!doctype html>'
         """
-        return drawing("page.heads").write_heads(
+        return drawing("page.head_page").write_heads(
             path,
-            [("", self)],
+            [[("", self)]],
             tokens=tokens,
             source_tokens=source_tokens,
             title=title,

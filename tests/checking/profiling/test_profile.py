@@ -226,9 +226,9 @@ def test_json() -> None:
 
 def test_html() -> None:
     page = PROFILE.to_html()
-    assert page.startswith("<!DOCTYPE html>")
+    assert page.startswith("<!doctype html>")
     assert "mine&lt;1&gt;" in page
-    assert "<td align='right'>262.1 kB</td>" in page
+    assert '<td align="right">262.1 kB</td>' in page
     assert "grows like tokens²" in page
     assert "http" not in page
 
