@@ -679,17 +679,17 @@ SIZES = (
 
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize(
-    ("size", "error", "text"),
+    ("size", "error", "code", "text"),
     [
-        (0, ArgumentError, "must be 1 or more; got 0."),
-        (-3, ArgumentError, "must be 1 or more; got -3."),
-        (4.0, ArgumentTypeError, "must be a whole number; got float."),
-        (True, ArgumentTypeError, "must be a whole number; got bool."),
-        ("4", ArgumentTypeError, "must be a whole number; got str."),
+        (0, ArgumentError, "argument.size", "must be 1 or more; got 0."),
+        (-3, ArgumentError, "argument.size", "must be 1 or more; got -3."),
+        (4.0, ArgumentTypeError, "argument.type", "must be a whole number; got float."),
+        (True, ArgumentTypeError, "argument.type", "must be a whole number; got bool."),
+        ("4", ArgumentTypeError, "argument.type", "must be a whole number; got str."),
     ],
 )
-def test_sizes(name: str, size: Any, error: type[ClearheadError], text: str) -> None:
-    with refused(error, f"[argument.size] {name} {text}"):
+def test_sizes(name: str, size: Any, error: type[ClearheadError], code: str, text: str) -> None:
+    with refused(error, f"[{code}] {name} {text}"):
         ch.MultiHeadAttention(**{"embed_dim": 8, "num_heads": 2, name: size})
 
 

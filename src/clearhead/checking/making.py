@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from clearhead.checking.contract import SIZE_NAMES, Contract
+from clearhead._common.foreign_names import SIZE_NAMES
+from clearhead.checking.contract import Contract
 
 DROPPED = ("dropout", "drop", "p", "attn_dropout", "dropout_p", "attn_drop", "attention_dropout")
 MISSING = object()

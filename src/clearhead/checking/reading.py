@@ -4,7 +4,6 @@ Layers are known by their names (W_query, q_proj, to_q, c_attn, …); hooks on a
 give. What goes into the layer after them, if there is one, is the context of all heads.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
@@ -12,31 +11,8 @@ from itertools import permutations
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.foreign_names import is_output, normed_role, role
 from clearhead.checking.subject import Subject
-
-AFFIXES = re.compile(
-    r"proj(ection)?|linear|lin$|weights?|^w(?=[qkv])|^to|^fc|layer|dense|matrix|^w$"
-)
-ROLES = {
-    "q": "q", "query": "q", "queries": "q", "qs": "q",
-    "k": "k", "key": "k", "keys": "k", "ks": "k",
-    "v": "v", "value": "v", "values": "v", "vs": "v", "val": "v",
-    "qkv": "qkv", "cattn": "qkv", "queryvaluekey": "qkv", "querykeyvalue": "qkv",
-    "kv": "kv", "keyvalue": "kv",
-}  # fmt: skip
-OUTS = {"o", "wo", "out", "wout", "output", "outputs", "outs", "proj", "projection", "oproj"}
-NORMS = {"qnorm": "q", "knorm": "k", "normq": "q", "normk": "k", "querynorm": "q", "keynorm": "k"}
-
-
-def role(name: str) -> str | None:
-    """What a layer of this name makes: q, k, v, qkv, kv; None for any other."""
-    words = [part for part in name.split(".") if not part.isdigit()]
-    if not words:
-        return None
-    last = re.sub(r"[^a-z]", "", words[-1].lower())
-    if last in ROLES:
-        return ROLES[last]
-    return ROLES.get(AFFIXES.sub("", last)) or ROLES.get(AFFIXES.sub("", AFFIXES.sub("", last)))
 
 
 @dataclass
@@ -105,7 +81,7 @@ def read(subject: Subject, inputs: Sequence[Tensor]) -> list[Reading]:
         weight = getattr(part, "weight", None)
         if not name or any(True for _ in part.children()) or not isinstance(weight, Tensor):
             continue
-        norm = NORMS.get(re.sub(r"[^a-z]", "", name.split(".")[-1].lower()))
+        norm = normed_role(name)
         if isinstance(part, nn.Embedding):
             continue
         if norm is not None:
@@ -152,9 +128,7 @@ def _bare_outs(module: nn.Module) -> dict[str, Tensor]:
     found = {}
     for prefix, part in module.named_modules():
         for name, parameter in part.named_parameters(recurse=False):
-            letters = re.sub(r"[^a-z]", "", name.lower())
-            named = letters in OUTS or AFFIXES.sub("", letters) in OUTS
-            if named and parameter.ndim in (2, 3):
+            if is_output(name) and parameter.ndim in (2, 3):
                 found[f"{prefix}.{name}" if prefix else name] = parameter.detach()
     return found
 

@@ -30,14 +30,9 @@ class Finding:
     follows_from: str | None = None
 
     @property
-    def page(self) -> str:
-        """Where the docs explain the mistake, with a wrong and a right example."""
-        return f"docs/check.md#{anchor(self.code)}"
-
-
-def anchor(code: str) -> str:
-    """The anchor that a heading of this code has on a page."""
-    return code.replace(".", "")
+    def see(self) -> str:
+        """The command that explains the mistake, with a wrong and a right example."""
+        return f"clearhead explain {self.code}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +99,7 @@ class Report:
                 "likely": each.likely,
                 "also": list(each.also),
                 "follows_from": each.follows_from,
-                "page": each.page,
+                "see": each.see,
             }
             for each in self.findings
         ]
@@ -140,7 +135,7 @@ def _lines(finding: Finding) -> list[str]:
             lines += _wrapped(line, lead, " " * len(lead))
             lead = " " * len(lead)
     if not finding.follows_from:
-        lines.append(f"    {'see':<10} {finding.page}")
+        lines.append(f"    {'see':<10} {finding.see}")
     return lines
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from clearhead.checking.contract import SIZE_NAMES, Contract
+from clearhead._common.foreign_names import SIZE_NAMES
+from clearhead.checking.contract import Contract
 from clearhead.checking.subject import Subject
 
 MASK = re.compile(r"mask|tril|triu|causal|visible|hidden$")
