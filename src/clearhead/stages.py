@@ -238,8 +238,9 @@ def _contain_scores(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @wraps(plain)
     def contained(query: Tensor, key: Tensor) -> Tensor:
         query, key = upcast(query), upcast(key)
+        matches = plain(zero_nonfinite(query), zero_nonfinite(key))
         nonfinite = nonfinite_rows(query)[..., :, None] | nonfinite_rows(key)[..., None, :]
-        return plain(zero_nonfinite(query), zero_nonfinite(key)).masked_fill(nonfinite, torch.nan)
+        return matches.masked_fill(nonfinite, torch.nan)
 
     return contained
 
@@ -299,6 +300,7 @@ def _hidden_and_empty(masked_scores: Tensor) -> tuple[Tensor, Tensor]:
     return hidden, hidden.all(dim=-1, keepdim=True)
 
 
+# What everybody calls: the stages above, contained.
 scores = _contain_scores(scores)
 weights = _contain_weights(weights)
 logsumexp = _contain_logsumexp(logsumexp)
