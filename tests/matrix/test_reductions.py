@@ -539,10 +539,10 @@ ALL: dict[str, Callable[[Problem], Reduction]] = {
 
 def gathered(problem: Problem, names: Iterable[str]) -> dict[str, list[Tensor]]:
     """The results of some reductions, asked for in this order, in chunks of a few queries."""
-    made = {name: ALL[name](problem) for name in names}
+    made: dict[str, Any] = {name: ALL[name](problem) for name in names}
     with chunks_of(31, 11, 3):
         sweep(problem, list(made.values()))
-    results = {name: getattr(each, "result", None) for name, each in made.items()}
+    results = {name: each.result for name, each in made.items()}
     return {
         name: list(each) if isinstance(each, tuple) else [each] for name, each in results.items()
     }
