@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
 
-from clearhead import stages
 from clearhead.attention.biases import Alibi, Bias, DenseBias, Relative
+from clearhead.attention.kernels._nonfinite import contain
 from clearhead.attention.problem import Problem
 from clearhead.masks.blocks import FULL, PARTIAL
 from clearhead.masks.spans import Spans
@@ -30,6 +30,7 @@ RUNS = 4
 
 LEAST_WIDTH = 16
 
+Flex = Callable[..., Any]
 Scores = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -105,34 +106,35 @@ def attend(problem: Problem) -> Tensor:
     return attend_by(_compiled(), problem)
 
 
-def attend_by(flex: Callable[..., Any], problem: Problem) -> Tensor:
-    """The context by FlexAttention as it is, or compiled: where it runs is not asked here."""
-    query, key, value = problem.query, problem.key, problem.value
+def attend_by(flex: Flex, problem: Problem) -> Tensor:
+    """The context by FlexAttention, compiled or not, on any device."""
     spans = problem.spans
     blocks = None if spans is None else block_mask(problem, spans)
-    finite = stages.all_finite(query) and (
-        problem.keys_finite or (stages.all_finite(key) and stages.all_finite(value))
+    return contain(
+        problem,
+        lambda finite: _run(flex, finite, blocks),
+        lambda _, marks: _shares(flex, problem, blocks, marks),
     )
-    if not finite:
-        query, key, value = (stages.zero_nonfinite(each) for each in (query, key, value))
-    hides = problem.bias is not None and problem.bias.may_hide
-    wanted = hides or problem.sinks is not None
-    context, total = _call(flex, problem, query, key, value, _scores(problem), blocks, wanted)
+
+
+def _run(flex: Flex, problem: Problem, blocks: torch_flex.BlockMask | None) -> Tensor:
+    wanted = _hides(problem) or problem.sinks is not None
+    context, total = _call(flex, problem, _scores(problem), blocks, wanted)
     if problem.sinks is not None:
         assert total is not None
         share = torch.sigmoid(total - problem.sinks.to(total.dtype)[:, None])
         context = context * share[..., None].to(context.dtype)
-    # What is written for a query that sees nothing differs from one device to another.
-    sees = _sees(spans) if total is None else total.detach() > -torch.inf
-    if sees is not None:
-        context = context.masked_fill(~sees[..., None], 0)
-    if not finite:
-        with torch.no_grad():
-            shows = _shows(flex, problem, blocks)
-            tainted = stages.nonfinite_rows(problem.query)
-            shows |= (tainted if sees is None else tainted & sees)[..., None]
-        context = context.masked_fill(shows, torch.nan)
-    return context.to(problem.query.dtype)
+    return _zero_empty_rows(problem, context, total).to(problem.query.dtype)
+
+
+def _zero_empty_rows(problem: Problem, context: Tensor, total: Tensor | None) -> Tensor:
+    """Zero what is written for an empty row, which differs from one device to another."""
+    sees = _sees(problem.spans) if total is None else total.detach() > -torch.inf
+    return context if sees is None else context.masked_fill(~sees[..., None], 0)
+
+
+def _hides(problem: Problem) -> bool:
+    return problem.bias is not None and problem.bias.may_hide
 
 
 def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
@@ -240,11 +242,8 @@ def _added(bias: Bias, problem: Problem) -> Visible:
 
 
 def _call(
-    flex: Callable[..., Any],
+    flex: Flex,
     problem: Problem,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
     scores: Scores | None,
     blocks: torch_flex.BlockMask | None,
     logsumexp: bool,
@@ -256,9 +255,9 @@ def _call(
     elif logsumexp:
         options["return_lse"] = True
     result = flex(
-        query,
-        key,
-        value,
+        problem.query,
+        problem.key,
+        problem.value,
         score_mod=scores,
         block_mask=blocks,
         scale=problem.scale,
@@ -271,18 +270,23 @@ def _call(
     return context, more if isinstance(more, Tensor) else more.lse
 
 
-def _shows(
-    flex: Callable[..., Any], problem: Problem, blocks: torch_flex.BlockMask | None
+def _shares(
+    flex: Flex, problem: Problem, blocks: torch_flex.BlockMask | None, marks: Tensor
 ) -> Tensor:
-    """Where a key or a value that is not finite may be seen: marks of them have a share there."""
-    query, key, value = problem.query, problem.key, problem.value
-    marks = (~torch.isfinite(value) | stages.nonfinite_rows(key)[..., None]).to(query.dtype)
+    """The share of each query's visible keys that are marked, by mark."""
     # Scores of nought give every visible key the same share, which nothing makes too small.
-    nought = torch.zeros_like(query), torch.zeros_like(key)
-    share, _ = _call(flex, problem, *nought, marks, _hiding(problem), blocks, logsumexp=False)
-    return share > 0
+    query, key = torch.zeros_like(problem.query), torch.zeros_like(problem.key)
+    marks = marks.to(query.dtype)
+    width, more = problem.value.shape[3], marks.shape[3] - problem.value.shape[3]
+    shares = []
+    # As wide as the value: FlexAttention does not take every width.
+    for some in (marks[..., :width], marks[..., -width:]):
+        nought = problem.replace(query=query, key=key, value=some)
+        share, total = _call(flex, nought, _hiding(problem), blocks, _hides(problem))
+        shares.append(_zero_empty_rows(problem, share, total))
+    return torch.cat([shares[0], shares[1][..., -more:]], dim=-1)
 
 
 @cache
-def _compiled() -> Callable[..., Any]:
+def _compiled() -> Flex:
     return torch.compile(torch_flex.flex_attention)
