@@ -1,4 +1,4 @@
-"""Which kernel runs a problem, and why the others do not."""
+"""The choice of a kernel for a problem, and the reasons against the others."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from clearhead.errors import ArgumentError, UnsupportedError
 
 
 class Kernel(Protocol):
-    """What a module of `kernels/` offers."""
+    """The interface of a module of `kernels/`."""
 
     @property
     def NAME(self) -> str: ...  # noqa: N802 - a constant of the module

@@ -1,4 +1,4 @@
-"""Which keys a tile of queries sees, and which of its edges are ragged.
+"""The keys that a tile of queries sees, and its ragged edges.
 
 A tile is some neighbouring queries and the keys that one of them sees. Kernels and sweeps differ in
 how large they make it; what it needs to know of a mask is found here.
@@ -173,7 +173,7 @@ def tiles_of_spans(
 def _best_end(
     low: list[int], high: list[int], queries: slice, places: list[int], worth: float
 ) -> int:
-    """Where a tile of queries ends best, if neighbours at `places` have no key in common."""
+    """The best end of a tile of queries, if neighbours at `places` have no key in common."""
 
     def pairs(start: int, stop: int) -> int:
         return (stop - start) * max(0, max(high[start:stop]) - min(low[start:stop]))

@@ -47,7 +47,7 @@ class Chunk:
 
     @property
     def place(self) -> tuple[int, slice, slice]:
-        """Where the chunk is in a tensor (batch, num_heads, query_len, …)."""
+        """The index of the chunk in a tensor (batch, num_heads, query_len, …)."""
         return self.sample, self.heads, self.queries
 
     @cached_property

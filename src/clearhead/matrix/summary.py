@@ -13,7 +13,7 @@ from clearhead._common.lazy import drawing
 from clearhead.errors import ArgumentError
 
 NEAR = 8
-"""How many tokens on either side are local."""
+"""The number of tokens on either side that are local."""
 
 POINTING = ("induction", "duplicate", "previous", "first")
 SPREADING = ("local", "uniform")
@@ -39,7 +39,7 @@ class TopK(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Roles:
-    """How far each head fills each role, from 0 to 1.
+    """The score of each head in each role, from 0 to 1.
 
     Every field is (batch, num_heads), with the leading dimensions that the query had. It is the
     mean over the queries that have the choice: they may see a key that the role asks for, and
@@ -171,12 +171,12 @@ class Summary:
 
     @property
     def query_len(self) -> int:
-        """How many queries there were."""
+        """The number of queries."""
         return self.entropy.shape[-1]
 
     @property
     def kv_len(self) -> int:
-        """How many keys there were."""
+        """The number of keys."""
         return self.received.shape[-1]
 
     def plot(

@@ -29,10 +29,10 @@ LARGEST = 1e25
 """Scores up to this magnitude stay clear of HIDDEN."""
 
 BUFFER = 1 << 21
-"""How many weights there are at a time, unless rows are so long that it would be too few of them."""
+"""The number of weights at a time, unless rows are so long that it would be too few of them."""
 
 LEAST_ROWS = 64
-"""How many rows of weights there are at least at a time, so that the products are efficient."""
+"""The least number of rows of weights at a time, so that the products are efficient."""
 
 MOST_QUERIES = 256
 
@@ -101,7 +101,7 @@ def _sweep(problem: Problem, reductions: Sequence[Reduction], progress: Progress
 
 
 def _sizes(problem: Problem, group: int) -> tuple[int, int]:
-    """How many key heads and how many queries make a chunk."""
+    """The number of key heads and of queries of a chunk."""
     rows = max(LEAST_ROWS, BUFFER // max(1, problem.kv_len))
     queries = min(problem.query_len, MOST_QUERIES, max(1, rows // group))
     kv_heads = max(1, min(problem.num_kv_heads, rows // (queries * group)))
@@ -109,7 +109,7 @@ def _sizes(problem: Problem, group: int) -> tuple[int, int]:
 
 
 def _is_ordinary(problem: Problem) -> bool:
-    """Whether all numbers are finite, and so small that no score comes near HIDDEN."""
+    """Return True if all numbers are finite, and so small that no score comes near HIDDEN."""
     query, key = _magnitude(problem.query), _magnitude(problem.key)
     score, scale = query * key * problem.query.shape[3], abs(problem.scale)
     # The scale may be taken first or last. A comparison with NaN is false.

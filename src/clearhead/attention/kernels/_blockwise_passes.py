@@ -197,7 +197,7 @@ def _lost(
     sums: Sums,
     place: tuple[slice, slice, slice],
 ) -> Tensor:
-    """What the queries of a part would gain if the sinks took nothing, for each head."""
+    """The gain of the queries of a part if the sinks took nothing, for each head."""
     assert sinks is not None
     assert context is not None
     share = stages.upcast(sinks)[place[1], None] - sums.top[place] - sums.rest[place]

@@ -24,19 +24,19 @@ from clearhead.masks.tiles import (
 )
 
 ROWS = 64
-"""How many rows of scores the queries of a tile have for each key head, as far as LEAST_QUERIES
+"""The rows of scores that the queries of a tile have for each key head, as far as LEAST_QUERIES
 allows: with fewer the products are slow, with more a window reads too many keys."""
 
 LEAST_QUERIES = 32
 
 BUFFER = 1 << 20
-"""How many scores there are at a time, unless a single key head has more."""
+"""The number of scores at a time, unless a single key head has more."""
 
 SMALL = 1 << 16
 """Samples with masks of their own share a tile while it has fewer scores than this."""
 
 WORTH_CUTTING = 1 << 15
-"""How many scores fewer are worth one more tile."""
+"""One more tile is worth so many scores fewer."""
 
 
 class Part(NamedTuple):
@@ -80,7 +80,7 @@ class Work:
 
     @property
     def largest(self) -> int:
-        """How many scores there are at a time at most."""
+        """The largest number of scores at a time."""
         most = 0
         for tile in self.tiles:
             queries, keys = tile.shape

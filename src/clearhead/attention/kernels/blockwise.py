@@ -122,7 +122,7 @@ def _tensor_of(problem: Problem) -> Tensor | None:
 
 
 def _count(problem: Problem, marks: Tensor) -> Tensor:
-    """How many marked keys each query may attend to, by mark."""
+    """Count the marked keys that each query may attend to, by mark."""
     work = work_of(problem)
     marks = marks.flatten(0, 1)
     total = marks.new_zeros(work.batch, work.num_heads, work.query_len, marks.shape[2])

@@ -67,7 +67,7 @@ def compute(problem: Problem, queries: slice | None = None) -> stages.Stages:
 
 
 def _portions(problem: Problem) -> Sequence[slice | None]:
-    """Which queries are taken at a time; None is all of them."""
+    """The portions of queries; None is all of them."""
     row = problem.batch * problem.num_heads * problem.kv_len
     if problem.is_one_graph(row * problem.query_len, PORTION):
         return [None]

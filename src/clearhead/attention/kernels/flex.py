@@ -26,7 +26,7 @@ BLOCK = 128
 """Queries, and keys, of a block: what FlexAttention has been tuned for."""
 
 RUNS = 4
-"""How many runs of keys a query may see: each is compared with at every pair of a ragged block."""
+"""The most runs of keys that a query may see: each is compared with at every pair of a ragged block."""
 
 LEAST_WIDTH = 16
 
@@ -38,7 +38,7 @@ Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 def refusals(problem: Problem) -> list[str]:
     """Why this kernel cannot run the problem, a line each; empty if it can."""
     if not problem.query.is_cuda:
-        # Alone, since the rest would be asked of every call on the CPU that others refuse.
+        # Alone: the rest would be worked out for every call on the CPU that others refuse.
         return [f"it is compiled for CUDA; the tensors are on {problem.device}"]
     return limits(problem)
 
@@ -161,21 +161,21 @@ def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks each row of blocks has, and which, these first."""
+    """The number of blocks of each row of blocks, and their indices, these first."""
     number = blocks.sum(-1, dtype=torch.int32)
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return number, order.to(torch.int32).contiguous()
 
 
 def _sees(spans: Spans | None) -> Tensor | None:
-    """Which queries see a key by the mask, (batch or 1, 1, query_len); None if all do."""
+    """True for each query that sees a key by the mask, (batch or 1, 1, query_len); None if all do."""
     if spans is None:
         return None
     return (spans.stop > spans.start).any(-1)[:, None]
 
 
 def _visible(spans: Spans) -> Visible:
-    """Whether a key lies in one of the runs of a query, for one pair."""
+    """The mask_mod: True if a key lies in one of the runs of a query."""
     start, stop = spans.start.contiguous(), spans.stop.contiguous()
     pieces, several = spans.pieces, spans.start.shape[0] > 1
 
@@ -190,7 +190,7 @@ def _visible(spans: Spans) -> Visible:
 
 
 def _scores(problem: Problem) -> Scores | None:
-    """What becomes of a scaled score before the mask, for one pair."""
+    """The score_mod: softcap and bias, for one pair."""
     softcap = problem.softcap
     added = None if problem.bias is None else _added(problem.bias, problem)
     if softcap is None and added is None:
@@ -207,7 +207,7 @@ def _scores(problem: Problem) -> Scores | None:
 
 
 def _hiding(problem: Problem) -> Scores | None:
-    """What a bias hides, without what it adds."""
+    """The score_mod that hides what a bias hides, and adds nothing."""
     if problem.bias is None or not problem.bias.may_hide:
         return None
     added = _added(problem.bias, problem)

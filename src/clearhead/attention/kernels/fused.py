@@ -309,7 +309,7 @@ def _can_sync(query: Tensor) -> bool:
 
 
 def _count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
-    """How many marked keys each query may attend to, by mark."""
+    """Count the marked keys that each query may attend to, by mark."""
     marks = stages.repeat_kv_heads(marks, problem.num_heads)
     return assemble([_count_in_piece(problem, piece, marks) for piece in pieces], pieces)
 
