@@ -1,7 +1,7 @@
 from . import layers, testing
 from .attention.biases import Bias, alibi, relative
-from .attention.functional import attend
-from .attention.planning import Plan, plan
+from .attention.functional import attend, plan
+from .attention.planning import Plan
 from .checking import Contract, Finding, Report, check
 from .checking.profiling import Profile, profile
 from .drawing.notebook.widget import view

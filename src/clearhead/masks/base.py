@@ -25,7 +25,7 @@ VISIBLE, HIDDEN = "●", "·"
 
 
 class Mask(ABC):
-    """Which keys each query may attend to, for any number of queries and keys.
+    """The keys that each query may attend to, for any number of queries and keys.
 
     Masks combine with `&` (both allow it), `|` (one of them allows it) and `~` (the opposite).
 

@@ -55,7 +55,7 @@ from clearhead.matrix.transposed import Transposed
 _Gathered = PerQuery | Pooled | Received
 
 PORTION = 1 << 21
-"""How many weights are worked on at a time."""
+"""The number of weights that are worked on at a time."""
 
 
 class AttentionMatrix:
@@ -125,7 +125,7 @@ class AttentionMatrix:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions the matrix has: those of the query."""
+        """The number of dimensions: those of the query."""
         return self.problem.dims
 
     @property
@@ -173,12 +173,12 @@ class AttentionMatrix:
 
     @property
     def device(self) -> torch.device:
-        """Where the query is, and every result."""
+        """The device of the query, and of every result."""
         return self.problem.device
 
     @property
     def nbytes(self) -> int:
-        """What the whole matrix would take, in bytes."""
+        """The size of the whole matrix, in bytes."""
         return self.shape.numel() * self.dtype.itemsize
 
     @property
@@ -309,7 +309,7 @@ class AttentionMatrix:
         return Transposed(self.problem)
 
     def entropy(self) -> Tensor:
-        """How spread the attention of each query is: −Σ weight · ln weight, in nats.
+        """The entropy of the weights of each query: −Σ weight · ln weight, in nats.
 
         0 is one key only, ln(n) is n keys alike. What a sink takes is not counted.
 
@@ -364,7 +364,7 @@ class AttentionMatrix:
         return self._restored(largest)
 
     def received(self) -> Tensor:
-        """What each key gets from all queries together: the sum of its column.
+        """The weight that each key gets from all queries: the sum of its column.
 
         Query heads that share a key head are summed, so that over all keys of a head it is
         query_len times the size of its group, less what sinks take.
@@ -381,7 +381,7 @@ class AttentionMatrix:
         return self._gather(Received(self.problem))
 
     def distance(self) -> Tensor:
-        """How far away each query looks: Σ weight · |query position − key position|, in tokens.
+        """The mean distance at which each query looks: Σ weight · |query position − key position|, in tokens.
 
         The last query sits on the last key, as everywhere.
 
