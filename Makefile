@@ -35,6 +35,8 @@ demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
 
 test: setup browser lint
+	@echo "test: the page's code, without a browser"
+	@$(NPM) run --silent test
 	@echo "test: $(SHAPED), with every shape checked at run time"
 	@$(PYTEST) --quiet --jaxtyping-packages=$(SHAPED_MODULES),beartype.beartype $(SHAPED_TESTS)
 	@echo "test: everything else"

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 import clearhead as ch
 from clearhead import ladder
-from clearhead.drawing.figures.static import head_picture, save_png
+from clearhead.drawing.figures.png_files import head_picture, save_png
 from clearhead.integrations import huggingface
 
 FOLDER = Path(__file__).resolve().parent / "pictures"

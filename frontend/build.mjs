@@ -1,7 +1,7 @@
 // Bundles src/ into one module and one style sheet, beside the Python that puts them into a page.
 // With --check nothing is written: the exit code tells whether what is there is what would be.
 import { createHash } from "node:crypto";
-import { readFileSync, readdirSync, writeFileSync } from "node:fs";
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";

@@ -8,8 +8,8 @@ import { headsTile } from "./views/heads/tiles";
 
 export { mount } from "./mount";
 export { BytesSource } from "./source";
-export { headsTile };
 export { default, widgetSource } from "./widget";
+export { headsTile };
 
 const payload = document.getElementById("clearhead-payload");
 const place = document.getElementById("clearhead-page");

@@ -12,7 +12,12 @@ export async function mount(element: Element, source: Source): Promise<() => voi
     render(<View head={head} source={source} />, element);
   } catch (error) {
     const words = error instanceof Error ? error.message : String(error);
-    render(<p role="alert" class="failed">{words}</p>, element);
+    render(
+      <p role="alert" class="failed">
+        {words}
+      </p>,
+      element,
+    );
   }
   return () => render(null, element);
 }

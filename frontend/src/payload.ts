@@ -49,7 +49,8 @@ export async function readHead(read: Reader): Promise<Head> {
 
 export async function readArray(read: Reader, head: Head, name: string): Promise<Numbers> {
   const place = head.arrays[name];
-  if (!Object.hasOwn(head.arrays, name) || place === undefined) throw new Error(`There is no array ${name} in this page.`);
+  if (!Object.hasOwn(head.arrays, name) || place === undefined)
+    throw new Error(`There is no array ${name} in this page.`);
   return asNumbers(await inflate(await read(head.end + place.start, place.bytes)), place.dtype);
 }
 

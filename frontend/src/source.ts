@@ -1,7 +1,7 @@
 // Where a view gets its data from. A view never knows whether that is the page itself, a server or
 // a notebook's kernel.
 import type { ReadonlySignal } from "@preact/signals";
-import { readArray, readHead, type Head, type Numbers, type Reader } from "./payload";
+import { type Head, type Numbers, type Reader, readArray, readHead } from "./payload";
 
 /** A part of a head's map that a view wants to draw. */
 export interface TileRequest {
@@ -59,7 +59,19 @@ export interface Source {
   /** Goes up when tiles are finer than they were. */
   readonly changed?: ReadonlySignal<number>;
   /** Exact numbers of a token in a head; null where there is no query and key. */
-  token?(layer: number, head: number, place: number, side: "query" | "key", abort: AbortSignal): Promise<TokenNumbers | null>;
+  token?(
+    layer: number,
+    head: number,
+    place: number,
+    side: "query" | "key",
+    abort: AbortSignal,
+  ): Promise<TokenNumbers | null>;
+}
+
+/** What every view is drawn from. */
+export interface ViewProps {
+  head: Head;
+  source: Source;
 }
 
 /** Makes tiles from a payload's own arrays; each kind of payload that has maps brings one. */

@@ -2,7 +2,7 @@
 // what a server would be asked for is asked of the kernel, by messages.
 import { mount } from "./mount";
 import { BytesSource, type Source } from "./source";
-import { ServerSource, type Get } from "./sources/server";
+import { type Get, ServerSource } from "./sources/server";
 import { headsTile } from "./views/heads/tiles";
 
 /** What anywidget hands to a widget (https://anywidget.dev/en/afm). */
@@ -50,10 +50,13 @@ export function widgetSource(model: Model): [Source, () => void] {
         waiting.delete(id);
         failed(new Error("The kernel has not answered."));
       };
-      const patience = setTimeout(() => {
-        silent = true;
-        give();
-      }, silent ? 0 : PATIENCE);
+      const patience = setTimeout(
+        () => {
+          silent = true;
+          give();
+        },
+        silent ? 0 : PATIENCE,
+      );
       abort?.addEventListener("abort", give);
       void answer.then((response) => {
         clearTimeout(patience);

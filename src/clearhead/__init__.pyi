@@ -1,7 +1,7 @@
 from . import layers, testing
 from .attention.biases import Bias, alibi, relative
-from .attention.functional import attend
-from .attention.planning import Plan, plan
+from .attention.functional import attend, plan
+from .attention.planning import Plan
 from .checking import Contract, Finding, Report, check
 from .checking.profiling import Profile, profile
 from .drawing.notebook.widget import view
@@ -34,10 +34,11 @@ from .masks import (
     prefix,
     sliding_window,
 )
+from .matrix.head_numbers import Roles
 from .matrix.matrix import AttentionMatrix
 from .matrix.roles import roles
 from .matrix.rollout import rollout
-from .matrix.summary import Roles, Summary, TopK
+from .matrix.summary import Summary, TopK
 from .tracing.trace import Step, Trace, trace
 from .watching.estimate import Estimate
 from .watching.seen import Seen, load

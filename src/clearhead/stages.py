@@ -12,12 +12,17 @@ Scaled dot-product attention (Vaswani et al., 2017, https://arxiv.org/abs/1706.0
 
 Everything else in the package is held against this file: the kernels, the trace, the ladder.
 Inputs have shape (..., len, dim). 16-bit inputs are computed in float32 and rounded once, at the
-end. Two things are decided here for all of the package. A query that may attend to nothing gets
-weights 0, context 0, gradient 0 and logsumexp −∞. And a hidden pair exchanges nothing at all, so
-that a NaN behind the mask stays there; one in the open shows.
+end.
+
+The stages stand first, as plain arithmetic. Below them each product and each softmax is contained,
+which decides two things for all of the package. An empty row, a query that may attend to nothing,
+gets weights 0, context 0, gradient 0 and logsumexp −∞. And a hidden pair exchanges nothing at all,
+so that a NaN behind the mask stays there; one in the open shows.
 """
 
 import math
+from collections.abc import Callable
+from functools import wraps
 from typing import NamedTuple
 
 import torch
@@ -35,7 +40,7 @@ NAMES = (
 )
 
 IN_A_ROW = 1 << 14
-"""How many numbers are looked at by a dot product, for which they may have to be copied."""
+"""Up to so many numbers are checked by a dot product, for which they may have to be copied."""
 
 
 class Stages(NamedTuple):
@@ -53,22 +58,14 @@ class Stages(NamedTuple):
 def scores(
     query: Float[Tensor, "*batch query_len head_dim"], key: Float[Tensor, "*batch kv_len head_dim"]
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """How well each query matches each key: their dot product.
-
-    A query or key with an entry that is not finite makes its own scores NaN and no others, in the
-    gradient as well.
-    """
-    query, key = upcast(query), upcast(key)
-    matches = matmul(zero_nonfinite(query), zero_nonfinite(key).mT)
-    return matches.masked_fill(
-        nonfinite_rows(query)[..., :, None] | nonfinite_rows(key)[..., None, :], torch.nan
-    )
+    """The dot product of each query with each key."""
+    return matmul(query, key.mT)
 
 
 def scaled_scores(
     scores: Float[Tensor, "*batch query_len kv_len"], scale: float
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """The scores in units that do not grow with head_dim: usually scale = 1/√head_dim."""
+    """The scores times the scale, usually 1/√head_dim, so that they do not grow with it."""
     return scores * scale
 
 
@@ -96,32 +93,22 @@ def weights(
     masked_scores: Float[Tensor, "*batch query_len kv_len"],
     sinks: Float[Tensor, "*#heads"] | None = None,
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """The scores of a query as shares of one: their softmax, over the keys.
+    """The softmax of the scores of a query, over the keys: shares of 1.
 
     A sink is one more score per head that takes its share and gives no value
     (Xiao et al., 2024, https://arxiv.org/abs/2309.17453; learned in gpt-oss, 2025).
     """
-    hidden, empty = _hidden_and_empty(masked_scores)
-    # A query whose scores are NaN gets NaN, and sends no gradient: 0 · NaN would reach its keys.
-    broken = ~(masked_scores < torch.inf).all(dim=-1, keepdim=True)
-    masked_scores = masked_scores.masked_fill(empty | broken, 0.0)
     if sinks is None:
-        shares = torch.softmax(masked_scores, dim=-1)
-    else:
-        sink = upcast(sinks)[..., :, None, None].expand(*masked_scores.shape[:-1], 1)
-        shares = torch.softmax(torch.cat([masked_scores, sink], dim=-1), dim=-1)[..., :-1]
-    return shares.masked_fill(broken, torch.nan).masked_fill(hidden, 0.0)
+        return torch.softmax(masked_scores, dim=-1)
+    sink = upcast(sinks)[..., :, None, None].expand(*masked_scores.shape[:-1], 1)
+    return torch.softmax(torch.cat([masked_scores, sink], dim=-1), dim=-1)[..., :-1]
 
 
 def logsumexp(
     masked_scores: Float[Tensor, "*batch query_len kv_len"],
 ) -> Float[Tensor, "*batch query_len"]:
     """log Σ exp of a query's masked scores, over the keys; −∞ if it may attend to nothing."""
-    _, empty = _hidden_and_empty(masked_scores)
-    # As in the weights: a query whose scores are NaN sends no gradient.
-    broken = torch.isnan(masked_scores).any(dim=-1, keepdim=True)
-    total = torch.logsumexp(masked_scores.masked_fill(empty | broken, 0.0), dim=-1)
-    return total.masked_fill(broken[..., 0], torch.nan).masked_fill(empty[..., 0], -torch.inf)
+    return torch.logsumexp(masked_scores, dim=-1)
 
 
 def dropped_weights(
@@ -137,21 +124,11 @@ def context(
     value: Float[Tensor, "*batch kv_len value_head_dim"],
     visible: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch query_len value_head_dim"]:
-    """The values, each counted as much as its weight says.
+    """The mean of the values, each with its weight.
 
-    A value that is not finite makes NaN of what every query that may attend to it gets, and so do
-    weights that are NaN.
+    `visible` is for containment alone: a hidden value has weight 0.
     """
-    accumulating = upcast(value)
-    broken = torch.isnan(dropped_weights.sum(dim=-1, keepdim=True))
-    mixed = matmul(dropped_weights.masked_fill(broken, 0.0), zero_nonfinite(accumulating))
-    unusable = ~torch.isfinite(accumulating)
-    if visible is None:
-        shows = unusable.any(dim=-2, keepdim=True)
-    else:
-        seen = visible.to(mixed.dtype).expand(dropped_weights.shape)
-        shows = matmul(seen, unusable.to(mixed.dtype)) > 0
-    return mixed.masked_fill(shows | broken, torch.nan).to(value.dtype)
+    return matmul(dropped_weights, value)
 
 
 def compute(
@@ -166,7 +143,7 @@ def compute(
     sinks: Float[Tensor, "..."] | None = None,
     dropout: float | None = None,
 ) -> Stages:
-    """All stages in order, each a call of the function of its name.
+    """Compute all stages in order, each by the function of its name.
 
     Example:
         >>> import torch
@@ -212,8 +189,13 @@ def zero_nonfinite(tensor: Tensor) -> Tensor:
     return tensor.masked_fill(~torch.isfinite(tensor), 0.0)
 
 
+def nonfinite_rows(tensor: Float[Tensor, "*batch len dim"]) -> Bool[Tensor, "*batch len"]:
+    """True for each row that has an entry that is not finite."""
+    return ~torch.isfinite(tensor).all(dim=-1)
+
+
 def all_finite(tensor: Tensor) -> bool:
-    """Whether every entry is finite, found without another tensor of its size.
+    """Return True if every entry is finite, without another tensor of its size.
 
     A sum tells, unless it overflows.
 
@@ -227,7 +209,7 @@ def all_finite(tensor: Tensor) -> bool:
 
 
 def both_finite(left: Tensor, right: Tensor) -> bool:
-    """Whether every entry of two tensors is finite.
+    """Return True if every entry of two tensors is finite.
 
     Their dot product tells in one go, where they are small enough to be laid out in a row for it.
 
@@ -245,12 +227,81 @@ def both_finite(left: Tensor, right: Tensor) -> bool:
     return all_finite(left) and all_finite(right)
 
 
-def nonfinite_rows(tensor: Float[Tensor, "*batch len dim"]) -> Bool[Tensor, "*batch len"]:
-    """True for each row that has an entry that is not finite."""
-    return ~torch.isfinite(tensor).all(dim=-1)
+# Containment. A weight of 0 is not enough to keep a NaN behind the mask: 0 · NaN is NaN, forward
+# through the values and backward through keys and queries. So each stage is computed with the finite
+# part of its inputs, and NaN is then written where something non-finite may be seen.
+
+
+def _contain_scores(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A query or key with a non-finite entry makes its own scores NaN, and sends no gradient."""
+
+    @wraps(plain)
+    def contained(query: Tensor, key: Tensor) -> Tensor:
+        query, key = upcast(query), upcast(key)
+        matches = plain(zero_nonfinite(query), zero_nonfinite(key))
+        nonfinite = nonfinite_rows(query)[..., :, None] | nonfinite_rows(key)[..., None, :]
+        return matches.masked_fill(nonfinite, torch.nan)
+
+    return contained
+
+
+def _contain_weights(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Empty rows get weights 0, and a query whose scores are NaN gets NaN; neither sends a gradient,
+    since 0 · NaN would reach the keys."""
+
+    @wraps(plain)
+    def contained(masked_scores: Tensor, sinks: Tensor | None = None) -> Tensor:
+        hidden, empty = _hidden_and_empty(masked_scores)
+        nonfinite = ~(masked_scores < torch.inf).all(dim=-1, keepdim=True)
+        shares = plain(masked_scores.masked_fill(empty | nonfinite, 0.0), sinks)
+        return shares.masked_fill(nonfinite, torch.nan).masked_fill(hidden, 0.0)
+
+    return contained
+
+
+def _contain_logsumexp(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Empty rows get −∞, and a query whose scores are NaN gets NaN; neither sends a gradient."""
+
+    @wraps(plain)
+    def contained(masked_scores: Tensor) -> Tensor:
+        _, empty = _hidden_and_empty(masked_scores)
+        nonfinite = torch.isnan(masked_scores).any(dim=-1, keepdim=True)
+        total = plain(masked_scores.masked_fill(empty | nonfinite, 0.0))
+        return total.masked_fill(nonfinite[..., 0], torch.nan).masked_fill(
+            empty[..., 0], -torch.inf
+        )
+
+    return contained
+
+
+def _contain_context(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A non-finite value makes NaN of that entry for every query that may attend to it, and so do
+    weights that are NaN of the whole context."""
+
+    @wraps(plain)
+    def contained(dropped_weights: Tensor, value: Tensor, visible: Tensor | None = None) -> Tensor:
+        finite = zero_nonfinite(upcast(value))
+        nonfinite = torch.isnan(dropped_weights.sum(dim=-1, keepdim=True))
+        mixed = plain(dropped_weights.masked_fill(nonfinite, 0.0), finite)
+        marks = ~torch.isfinite(value)
+        if visible is None:
+            seen = marks.any(dim=-2, keepdim=True)
+        else:
+            shown = visible.to(mixed.dtype).expand(dropped_weights.shape)
+            seen = matmul(shown, marks.to(mixed.dtype)) > 0
+        return mixed.masked_fill(seen | nonfinite, torch.nan).to(value.dtype)
+
+    return contained
 
 
 def _hidden_and_empty(masked_scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Which scores are −∞, and, with a last axis of size 1, which queries have nothing else."""
+    """True for each score of −∞, and, with a last axis of size 1, for each query that has no other."""
     hidden = masked_scores == -torch.inf
     return hidden, hidden.all(dim=-1, keepdim=True)
+
+
+# What everybody calls: the stages above, contained.
+scores = _contain_scores(scores)
+weights = _contain_weights(weights)
+logsumexp = _contain_logsumexp(logsumexp)
+context = _contain_context(context)

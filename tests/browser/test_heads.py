@@ -10,7 +10,7 @@ import torch
 from playwright.sync_api import Locator, Page, expect
 
 import clearhead as ch
-from clearhead.drawing.page.heads import Layer, Run, heads_payload
+from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.texts import read_text
 from tests.browser.conftest import DESKTOP, PHONE, Opens
@@ -402,6 +402,15 @@ def test_nothing_lies_over_something_else(opens: Opens, size: dict[str, int]) ->
             )
             assert clear, over
         assert page.evaluate("document.documentElement.scrollHeight") < 5_000
+
+
+def test_a_narrow_page_is_laid_out_before_its_first_frame(opens: Opens) -> None:
+    """Observers are called with a frame: without them the first layout must be right already."""
+    page = opens(heads_of(2, 4), size=PHONE)
+    page.add_init_script("window.ResizeObserver = class { observe() {} disconnect() {} };")
+    page.reload()
+    page.locator(".ch-shell.ch-narrow").wait_for(timeout=5_000)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
 def test_the_head_that_is_shown_is_in_sight_among_all(opens: Opens) -> None:

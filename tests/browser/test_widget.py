@@ -11,9 +11,9 @@ from playwright.sync_api import Page
 
 import clearhead as ch
 from clearhead import ladder
-from clearhead.drawing.live.server import answer, routes_to
+from clearhead.drawing.live.routes import answer, routes_to
 from clearhead.drawing.live.tile_store import Tiles
-from clearhead.drawing.page.heads import Layer, Run, heads_payload
+from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.steps import steps_payload

@@ -13,7 +13,7 @@ def test_a_finding_and_what_follows() -> None:
     section = REPORT._repr_html_()
     one, two = re.findall(r"<section.*?</section>", section, re.S)
     assert "<b>✗ <code>a.b</code> or <code>c.d</code></b> x &lt; y." in one
-    assert "<pre tabindex='0'>● ·\n· ●</pre>" in one
+    assert '<pre tabindex="0">● ·\n· ●</pre>' in one
     assert "use &lt;this&gt;" in one
     assert "<dt>see</dt><dd><code>clearhead explain a.b</code></dd>" in one
     assert two.startswith('<section class="follows">')
@@ -26,7 +26,7 @@ def test_remarks() -> None:
     section = REPORT._repr_html_()
     assert '<ul class="passed"><li>heads</li></ul>' in section
     assert '<ul class="skipped"><li>dropout</li></ul>' in section
-    assert "<ul class=\"told\"><li>a band<pre tabindex='0'>● ·</pre></li></ul>" in section
+    assert '<ul class="told"><li>a band<pre tabindex="0">● ·</pre></li></ul>' in section
     assert "<ul" not in Report("mine", (CAUSE,))._repr_html_()
 
 

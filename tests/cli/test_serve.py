@@ -18,7 +18,7 @@ from torch import nn
 import clearhead as ch
 from clearhead.cli import serve
 from clearhead.drawing.live import server as served
-from clearhead.drawing.page.heads import Run
+from clearhead.drawing.page.head_page import Run
 from clearhead.drawing.page.payload import Payload
 from tests import tiny_models
 from tests.cli.commands import invoke

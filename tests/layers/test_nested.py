@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.kernels import fused
+from clearhead.attention.kernels import _lowering
 from clearhead.layers import MultiHeadAttention, Part
 
 WIDTH, LENGTHS = 12, (5, 1, 0, 11, 3)
@@ -66,7 +66,7 @@ def test_every_sequence_is_what_it_is_alone(parts: str, mask: str) -> None:
 def test_the_cost_is_that_of_the_sequences() -> None:
     layer = made()
     nested = torch.nested.nested_tensor([torch.randn(300, WIDTH)] * 5, layout=torch.jagged)
-    pieces = fused.lower(layer.make_problem(nested))
+    pieces = _lowering.lower(layer.make_problem(nested))
     sizes = [(each.queries, each.keys) for each in pieces]
     pairs = sum((q.stop - q.start) * (k.stop - k.start) for q, k in sizes)
     assert pairs < 2 * 5 * 300**2

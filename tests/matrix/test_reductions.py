@@ -15,7 +15,7 @@ import clearhead as ch
 from clearhead import AttentionMatrix, stages
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import Problem, make_problem
-from clearhead.matrix.chunk import Chunk
+from clearhead.matrix.chunk import Chunk, Extent
 from clearhead.matrix.reductions import (
     Context,
     Distance,
@@ -376,7 +376,7 @@ def of_nothing() -> Chunk:
     queries = slice(0, 3)
     empty = torch.ones(3, dtype=torch.bool)
     numbers = torch.zeros(2, 3, 0), torch.zeros(2, 3, 0)
-    return Chunk(0, slice(0, 2), slice(0, 2), queries, slice(4, 4), *numbers, empty)
+    return Chunk(Extent(0, slice(0, 2), slice(0, 2), queries, slice(4, 4)), *numbers, empty)
 
 
 def test_a_chunk_of_no_keys() -> None:
@@ -539,10 +539,10 @@ ALL: dict[str, Callable[[Problem], Reduction]] = {
 
 def gathered(problem: Problem, names: Iterable[str]) -> dict[str, list[Tensor]]:
     """The results of some reductions, asked for in this order, in chunks of a few queries."""
-    made = {name: ALL[name](problem) for name in names}
+    made: dict[str, Any] = {name: ALL[name](problem) for name in names}
     with chunks_of(31, 11, 3):
         sweep(problem, list(made.values()))
-    results = {name: getattr(each, "result", None) for name, each in made.items()}
+    results = {name: each.result for name, each in made.items()}
     return {
         name: list(each) if isinstance(each, tuple) else [each] for name, each in results.items()
     }
@@ -595,9 +595,8 @@ def test_reductions_do_what_they_declare(name: str, sinks: bool) -> None:
     problem = make_problem(*torch.randn(3, 1, 2, 5, 3).unbind())
     scores = problem.query[0] @ problem.key[0].mT * problem.scale
     weights, every = scores.softmax(-1), slice(0, 5)
-    chunk = ReadingChunk(
-        0, slice(0, 2), slice(0, 2), every, every, scores.clone(), weights.clone(), None
-    )
+    extent = Extent(0, slice(0, 2), slice(0, 2), every, every)
+    chunk = ReadingChunk(extent, scores.clone(), weights.clone(), None)
     if sinks:
         chunk.share_with(torch.zeros(2))
     before = chunk.weights.clone()

@@ -13,8 +13,8 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.matrix.head_numbers import Roles
 from clearhead.matrix.roles import roles
-from clearhead.matrix.summary import Roles
 from tests.memory import LargestTensor
 from tests.tolerances import assert_no_worse
 

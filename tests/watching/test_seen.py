@@ -247,10 +247,12 @@ def test_other_content_is_refused(content: dict[str, Any], text: str, tmp_path: 
 def test_a_page_has_every_call_of_every_module(
     keep: Keep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clearhead.drawing.page import heads
+    from clearhead.drawing.page import head_page
 
     written = []
-    monkeypatch.setattr(heads, "write_page", lambda path, payload: written.append(payload) or path)
+    monkeypatch.setattr(
+        head_page, "write_page", lambda path, payload: written.append(payload) or path
+    )
     found = seen(keep)
     path = found.to_html(tmp_path / "a.html", tokens=TOKENS, other=found, title="two", sample=1)
     assert path == tmp_path / "a.html"
@@ -271,3 +273,15 @@ def test_a_page_of_something_else_is_refused(tmp_path: Path) -> None:
         seen("matrix").to_html(tmp_path / "a.html", other=3)  # pyright: ignore[reportArgumentType]
     assert str(caught.value) == "[page.other] other must be what a watch has seen; got int."
     assert list(tmp_path.iterdir()) == []
+
+
+def test_calls_that_are_no_rows_of_one_matrix_are_parts_of_their_own() -> None:
+    model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in range(2)))
+    with ch.watch(model) as found:
+        model(torch.randn(1, 3, 8))
+        model[1](torch.randn(1, 3, 8))
+    assert [path for path, _ in found.parts()] == ["0", "1, call 0", "1, call 1"]
+    assert [path for path, _ in found.parts([-2])] == ["0"]
+    assert found.parts(["0"])[0][1] is found["0"]
+    with pytest.raises(ch.SelectionError, match="2 modules attended; there is no 2"):
+        found.parts([2])

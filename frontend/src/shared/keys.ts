@@ -1,7 +1,10 @@
 // Keys of a view: of the whole page where it is the page, else only while the focus is in it.
 import { useLayoutEffect, useRef } from "preact/hooks";
 
-export function useKeys(root: { current: HTMLElement | null }, handler: (event: KeyboardEvent) => void) {
+export function useKeys(
+  root: { current: HTMLElement | null },
+  handler: (event: KeyboardEvent) => void,
+) {
   const latest = useRef(handler);
   latest.current = handler;
   useLayoutEffect(() => {
@@ -10,5 +13,5 @@ export function useKeys(root: { current: HTMLElement | null }, handler: (event: 
     const listen = (event: Event) => latest.current(event as KeyboardEvent);
     target.addEventListener("keydown", listen);
     return () => target.removeEventListener("keydown", listen);
-  }, []);
+  }, [root]);
 }

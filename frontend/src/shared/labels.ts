@@ -16,7 +16,10 @@ export function label(token: string): string {
 export function short(text: string, most: number): string {
   const clusters = [...new Intl.Segmenter().segment(text)];
   if (clusters.length <= most) return text;
-  return `${clusters.slice(0, most - 1).map((each) => each.segment).join("")}…`;
+  return `${clusters
+    .slice(0, most - 1)
+    .map((each) => each.segment)
+    .join("")}…`;
 }
 
 function escaped(char: string): string {

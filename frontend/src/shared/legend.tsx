@@ -12,7 +12,10 @@ export function Legend({ top, unit }: { top: number; unit: string }) {
   const shown = ticks(top, kind).filter((_, at) => at % 2 === 0);
   return (
     <div class="ch-legend">
-      <div class="ch-legend-bar" style={{ backgroundImage: `linear-gradient(to right, ${colours.join(", ")})` }} />
+      <div
+        class="ch-legend-bar"
+        style={{ backgroundImage: `linear-gradient(to right, ${colours.join(", ")})` }}
+      />
       <div class="ch-legend-ticks">
         {shown.map(({ value, at }) => (
           <span key={at}>{percent(value)}</span>
@@ -40,4 +43,3 @@ export function ScaleButton() {
     </button>
   );
 }
-

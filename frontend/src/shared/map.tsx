@@ -1,10 +1,11 @@
 // A map of queries × keys on a canvas: drawn from tiles, which are asked for as they come into
 // view. Panned by dragging, zoomed by the wheel or two fingers, and all of it by keys.
+
+import { type ReadonlySignal, type Signal, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import { useSignal, type ReadonlySignal, type Signal } from "@preact/signals";
 import type { Tile } from "../source";
 import { hiddenPixel, noNumberPixel, ramp } from "./colour";
-import { placeOf, scale, type Scale } from "./scale";
+import { placeOf, type Scale, scale } from "./scale";
 import { theme } from "./theme";
 
 export interface Point {
@@ -26,7 +27,12 @@ export interface MapProps {
   name: string;
   rowLabel: (query: number) => string;
   columnLabel: (key: number) => string;
-  tile: (rows: [number, number], columns: [number, number], cells: [number, number], abort: AbortSignal) => Promise<Tile | null>;
+  tile: (
+    rows: [number, number],
+    columns: [number, number],
+    cells: [number, number],
+    abort: AbortSignal,
+  ) => Promise<Tile | null>;
   viewport: Signal<Viewport>;
   hover: Signal<Point>;
   pinned: ReadonlySignal<Point>;
@@ -157,7 +163,7 @@ export function HeatMap(props: MapProps) {
       state.wanted = false;
       const place = canvas.current;
       const view = viewport.peek();
-      if (!place || !place.width) break;
+      if (!place?.width) break;
       const { tile, version } = latest.current;
       const found = await tile(
         [view.row, view.row + view.rows],
@@ -176,6 +182,7 @@ export function HeatMap(props: MapProps) {
     state.asking = false;
   };
 
+  // biome-ignore lint/correctness/useExhaustiveDependencies: signals are subscribed to, and a version asks anew.
   useEffect(() => {
     const ratio = window.devicePixelRatio || 1;
     const place = canvas.current!;
@@ -213,7 +220,8 @@ export function HeatMap(props: MapProps) {
   };
   const pointAt = ({ x, y }: { x: number; y: number }): Point => {
     const view = viewport.peek();
-    const inside = (value: number, most: number) => Math.max(0, Math.min(most - 1, Math.floor(value)));
+    const inside = (value: number, most: number) =>
+      Math.max(0, Math.min(most - 1, Math.floor(value)));
     return {
       query: inside(view.row + y * view.rows, rows),
       key: inside(view.column + x * view.columns, columns),
@@ -240,7 +248,11 @@ export function HeatMap(props: MapProps) {
         const other = others[0]![1];
         const apart = Math.hypot(here.x - other.x, here.y - other.y);
         const was = Math.hypot(before.x - other.x, before.y - other.y);
-        viewport.value = moved(view, rows, columns, { zoom: apart / (was || 1), row: here.y, column: here.x });
+        viewport.value = moved(view, rows, columns, {
+          zoom: apart / (was || 1),
+          row: here.y,
+          column: here.x,
+        });
       } else {
         viewport.value = moved(view, rows, columns, {
           down: (before.y - here.y) * view.rows,
@@ -256,6 +268,7 @@ export function HeatMap(props: MapProps) {
       props.onPin(cursor.current);
     }
   };
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `at` reads a ref, and the viewport is one signal.
   useEffect(() => {
     const place = canvas.current!;
     const onWheel = (event: WheelEvent) => {
@@ -285,8 +298,12 @@ export function HeatMap(props: MapProps) {
       });
     } else if (step) {
       const tile = drawn.peek();
-      const high = tile ? Math.max(1, Math.round((tile.rows[1] - tile.rows[0]) / tile.cells[0])) : 1;
-      const broad = tile ? Math.max(1, Math.round((tile.columns[1] - tile.columns[0]) / tile.cells[1])) : 1;
+      const high = tile
+        ? Math.max(1, Math.round((tile.rows[1] - tile.rows[0]) / tile.cells[0]))
+        : 1;
+      const broad = tile
+        ? Math.max(1, Math.round((tile.columns[1] - tile.columns[0]) / tile.cells[1]))
+        : 1;
       const from = cursor.current;
       const start = { query: Math.floor(view.row), key: Math.floor(view.column) };
       const clamp = (value: number, most: number) => Math.max(0, Math.min(most - 1, value));
@@ -320,7 +337,10 @@ export function HeatMap(props: MapProps) {
 
   return (
     <div class="ch-map" ref={frame}>
-      <div class="ch-map-inner" style={{ width: `${wide + GUTTER}px`, height: `${tall + GUTTER}px` }}>
+      <div
+        class="ch-map-inner"
+        style={{ width: `${wide + GUTTER}px`, height: `${tall + GUTTER}px` }}
+      >
         <Axes
           width={wide}
           height={tall}
@@ -335,7 +355,12 @@ export function HeatMap(props: MapProps) {
         <canvas
           ref={canvas}
           class="ch-map-canvas"
-          style={{ width: `${wide}px`, height: `${tall}px`, left: `${GUTTER}px`, top: `${GUTTER}px` }}
+          style={{
+            width: `${wide}px`,
+            height: `${tall}px`,
+            left: `${GUTTER}px`,
+            top: `${GUTTER}px`,
+          }}
           tabIndex={0}
           role="application"
           aria-roledescription="map"
@@ -354,7 +379,12 @@ export function HeatMap(props: MapProps) {
   );
 }
 
-function Reading({ hover, pinned, drawn, words }: Pick<MapProps, "hover" | "pinned" | "drawn" | "words">) {
+function Reading({
+  hover,
+  pinned,
+  drawn,
+  words,
+}: Pick<MapProps, "hover" | "pinned" | "drawn" | "words">) {
   const point = hover.value.query !== null || hover.value.key !== null ? hover.value : pinned.value;
   return (
     <p class="ch-reading" role="status">
@@ -428,7 +458,17 @@ interface AxesProps {
 }
 
 /** Tokens beside the map where there is room for them, else their numbers. */
-export function Axes({ width, height, gutter, rows, columns, view, rowLabel, columnLabel, marks }: AxesProps) {
+export function Axes({
+  width,
+  height,
+  gutter,
+  rows,
+  columns,
+  view,
+  rowLabel,
+  columnLabel,
+  marks,
+}: AxesProps) {
   const down = height / view.rows;
   const right = width / view.columns;
   return (
@@ -461,10 +501,24 @@ export function Axes({ width, height, gutter, rows, columns, view, rowLabel, col
         </text>
       ))}
       {seen(marks.queries, view.row, view.rows).map((row) => (
-        <rect key={`m${row}`} class="ch-mark" x={gutter - 4} y={gutter + (row - view.row) * down} width="3" height={Math.max(2, down)} />
+        <rect
+          key={`m${row}`}
+          class="ch-mark"
+          x={gutter - 4}
+          y={gutter + (row - view.row) * down}
+          width="3"
+          height={Math.max(2, down)}
+        />
       ))}
       {seen(marks.keys, view.column, view.columns).map((column) => (
-        <rect key={`n${column}`} class="ch-mark" x={gutter + (column - view.column) * right} y={gutter - 4} width={Math.max(2, right)} height="3" />
+        <rect
+          key={`n${column}`}
+          class="ch-mark"
+          x={gutter + (column - view.column) * right}
+          y={gutter - 4}
+          width={Math.max(2, right)}
+          height="3"
+        />
       ))}
     </svg>
   );
@@ -483,6 +537,7 @@ function places(first: number, count: number, length: number, size: number): num
   }
   const found: number[] = [];
   const from = Math.ceil((first - 0.25) / step) * step;
-  for (let at = Math.max(0, from); at < Math.min(length, first + count - 0.25); at += step) found.push(at);
+  for (let at = Math.max(0, from); at < Math.min(length, first + count - 0.25); at += step)
+    found.push(at);
   return found;
 }

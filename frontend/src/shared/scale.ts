@@ -42,5 +42,7 @@ export function quantity(value: number, unit: string): string {
 
 export function number(value: number): string {
   if (!Number.isFinite(value)) return "no number";
-  return value >= 100 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3)));
+  return value >= 100
+    ? Math.round(value).toLocaleString("en")
+    : String(Number(value.toPrecision(3)));
 }

@@ -1,7 +1,8 @@
 // What every view stands in: the title, the tools, the help, dark and light.
-import type { ComponentChildren } from "preact";
+
 import { useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import type { ComponentChildren } from "preact";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { useKeys } from "./keys";
 import { label } from "./labels";
 import { theme, toggleTheme } from "./theme";
@@ -21,9 +22,12 @@ export function Shell({ title, note, tools, keys, children }: ShellProps) {
   const root = useRef<HTMLDivElement>(null);
   const help = useRef<HTMLDialogElement>(null);
   const narrow = useSignal(false);
-  useEffect(() => {
+  // Measured before the first frame, which would be laid out for a wide page otherwise.
+  useLayoutEffect(() => {
     const place = root.current!;
-    const watch = new ResizeObserver(() => (narrow.value = place.clientWidth < 720));
+    const measure = () => (narrow.value = place.clientWidth < 720);
+    measure();
+    const watch = new ResizeObserver(measure);
     watch.observe(place);
     return () => watch.disconnect();
   }, []);
@@ -36,11 +40,7 @@ export function Shell({ title, note, tools, keys, children }: ShellProps) {
   };
   useKeys(root, onKeyDown);
   return (
-    <div
-      class={`ch-shell${narrow.value ? " ch-narrow" : ""}`}
-      data-theme={theme.value}
-      ref={root}
-    >
+    <div class={`ch-shell${narrow.value ? " ch-narrow" : ""}`} data-theme={theme.value} ref={root}>
       <header class="ch-header">
         <div class="ch-titles">
           <h1 dir="auto">{label(title).replaceAll("␣", " ")}</h1>
@@ -70,7 +70,9 @@ export function Shell({ title, note, tools, keys, children }: ShellProps) {
           ))}
         </dl>
         <form method="dialog">
-          <button type="submit" class="ch-button">Close</button>
+          <button type="submit" class="ch-button">
+            Close
+          </button>
         </form>
       </dialog>
     </div>

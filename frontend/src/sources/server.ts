@@ -32,7 +32,12 @@ export class ServerSource extends BytesSource {
   private readonly awaited = new Set<string>();
   private readonly tops = new Map<string, number>();
 
-  constructor(fallback: Tiler, who: "server" | "kernel", get: Get = overNetwork, read: Reader = fetchedOnce()) {
+  constructor(
+    fallback: Tiler,
+    who: "server" | "kernel",
+    get: Get = overNetwork,
+    read: Reader = fetchedOnce(),
+  ) {
     super(read, fallback);
     this.fallback = fallback;
     this.who = who;
@@ -49,14 +54,20 @@ export class ServerSource extends BytesSource {
     if (!rows || !columns || this.lacking.has(request.layer)) return coarse;
     const name = `${request.layer},${request.head}`;
     if (coarse && enough(coarse)) return coarse;
-    const cells = request.cells.map((count) => Math.max(1, Math.min(MOST_CELLS, Math.round(count))));
+    const cells = request.cells.map((count) =>
+      Math.max(1, Math.min(MOST_CELLS, Math.round(count))),
+    );
     const query = `layer=${request.layer}&head=${request.head}&rows=${rows}&columns=${columns}&cells=${cells}`;
     const known = this.kept.get(query);
     if (known) return known;
     try {
       const answer = await this.ask(`tile?${query}`, request.abort);
       if (answer.status === 200) {
-        const tile = this.decode(await answer.arrayBuffer(), name, layer.max.top[request.head] ?? 0);
+        const tile = this.decode(
+          await answer.arrayBuffer(),
+          name,
+          layer.max.top[request.head] ?? 0,
+        );
         if (this.kept.size >= KEPT) this.kept.delete(this.kept.keys().next().value!);
         this.kept.set(query, tile);
         return tile;
@@ -74,7 +85,13 @@ export class ServerSource extends BytesSource {
     return coarse;
   }
 
-  async token(layer: number, head: number, place: number, side: "query" | "key", abort: AbortSignal) {
+  async token(
+    layer: number,
+    head: number,
+    place: number,
+    side: "query" | "key",
+    abort: AbortSignal,
+  ) {
     if (this.lacking.has(layer)) return null;
     const route = `token?layer=${layer}&head=${head}&token=${place}&side=${side}`;
     const answer = await this.ask(route, abort);
@@ -114,7 +131,12 @@ export class ServerSource extends BytesSource {
   private decode(bytes: ArrayBuffer, name: string, single: number): Tile {
     const head = new Uint32Array(bytes, 0, 6);
     const [row, lastRow, rows, column, lastColumn, columns] = head as unknown as [
-      number, number, number, number, number, number,
+      number,
+      number,
+      number,
+      number,
+      number,
+      number,
     ];
     const values = new Float32Array(bytes, BEFORE_VALUES);
     const grain: [number, number] = [(lastRow - row) / rows, (lastColumn - column) / columns];
@@ -140,7 +162,9 @@ export class ServerSource extends BytesSource {
  * not: they are rounded. */
 function enough({ rows, columns, cells, grain, links }: Tile): boolean {
   if (links || Math.max(...grain) === 1) return false;
-  return (rows[1] - rows[0]) / cells[0] > grain[0] && (columns[1] - columns[0]) / cells[1] > grain[1];
+  return (
+    (rows[1] - rows[0]) / cells[0] > grain[0] && (columns[1] - columns[0]) / cells[1] > grain[1]
+  );
 }
 
 /** Whole tokens around a range, as far as there are any. */
@@ -152,7 +176,12 @@ function within([from, to]: [number, number], length: number): [number, number] 
 
 async function overNetwork(route: string, abort?: AbortSignal): Promise<Response> {
   // Beside the page: the address holds the token.
-  return fetch(route, { cache: "no-store", credentials: "omit", referrerPolicy: "no-referrer", signal: abort ?? null });
+  return fetch(route, {
+    cache: "no-store",
+    credentials: "omit",
+    referrerPolicy: "no-referrer",
+    signal: abort ?? null,
+  });
 }
 
 function fetchedOnce(): Reader {

@@ -1,4 +1,4 @@
-"""What is added to the scores: a tensor, or a description of one that costs O(heads).
+"""Biases that are added to the scores: a tensor, or a description of one that costs O(heads).
 
 A bias is never a mask. It is added after scale and softcap; a mask then hides.
 """
@@ -78,12 +78,12 @@ class Bias(ABC):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether something in the bias is trained."""
+        """True if something in the bias is trained."""
         return self.numbers is not None and self.numbers.requires_grad
 
     @property
     def may_hide(self) -> bool:
-        """Whether −∞ may stand in the bias, which hides a key as a mask does."""
+        """True if −∞ may stand in the bias, which hides a key as a mask does."""
         return True
 
     def check(
@@ -134,7 +134,7 @@ class ByPair(Bias):
 
 
 def _check_beside(numbers: Tensor, dtype: torch.dtype, device: torch.device) -> None:
-    """Whether the numbers of a bias can stand beside a query of this dtype and device."""
+    """Return True if the numbers of a bias can stand beside a query of this dtype and device."""
     if numbers.dtype not in (dtype, torch.float32):
         raise DtypeError(
             "bias.dtype",
@@ -202,7 +202,7 @@ class Alibi(ByPair):
 
     slopes: Tensor
     follows: bool
-    """Whether the slopes are those of the paper, which go to whatever device asks for them."""
+    """True if the slopes are those of the paper, which go to whatever device asks for them."""
 
     @property
     def numbers(self) -> Tensor | None:

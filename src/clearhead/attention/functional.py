@@ -1,9 +1,9 @@
-"""Attention as one function."""
+"""Attention as one function, and the plan of a call of it."""
 
 from torch import Tensor
 
 from clearhead.attention.biases import Bias
-from clearhead.attention.planning import run
+from clearhead.attention.planning import Plan, plan_for, run
 from clearhead.attention.problem import make_problem
 from clearhead.masks.base import Mask
 
@@ -70,3 +70,53 @@ def attend(
         dropout=dropout,
     )
     return problem.restore(run(problem, kernel))
+
+
+def plan(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Bias | Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float | None = None,
+    kernel: str = "auto",
+) -> Plan:
+    """Return what `attend` would do with these arguments, without doing it.
+
+    Args, shapes and errors are those of `attend`.
+
+    Returns:
+        The kernel, what it will do, and for each other kernel the reason against it; `print` it.
+
+    Raises:
+        ClearheadError: for the input that `attend` refuses.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> query = key = value = torch.zeros(1, 2, 5, 8)
+        >>> print(ch.plan(query, key, value, mask=ch.causal()))
+        fused: one fused call on cpu, with the causal flag
+          query  [batch=1, num_heads=2, query_len=5, head_dim=8] float32 cpu
+          key    [batch=1, num_kv_heads=2, kv_len=5, head_dim=8] float32 cpu
+          value  [batch=1, num_kv_heads=2, kv_len=5, value_head_dim=8] float32 cpu
+          mask=causal(), scale=0.353553
+        not flex: it is compiled for CUDA; the tensors are on cpu
+        not blockwise: it comes after fused; it would run 1 block of up to 5 queries × 5 keys; ...
+        not eager: it comes after fused; it would run the stages one by one; ...
+    """
+    problem = make_problem(
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+        dropout=dropout,
+    )
+    return plan_for(problem, kernel)

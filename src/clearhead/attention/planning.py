@@ -1,4 +1,4 @@
-"""Which kernel runs a problem, and why the others do not."""
+"""The choice of a kernel for a problem, and the reasons against the others."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,15 +7,13 @@ from typing import Protocol
 
 from torch import Tensor
 
-from clearhead.attention.biases import Bias
 from clearhead.attention.kernels import blockwise, eager, flex, fused
-from clearhead.attention.problem import Problem, make_problem
+from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, UnsupportedError
-from clearhead.masks.base import Mask
 
 
 class Kernel(Protocol):
-    """What a module of `kernels/` offers."""
+    """The interface of a module of `kernels/`."""
 
     @property
     def NAME(self) -> str: ...  # noqa: N802 - a constant of the module
@@ -116,7 +114,7 @@ def _refused(kernel: Kernel, reasons: list[str], problem: Problem) -> Unsupporte
 
 Observer = Callable[[Problem], Callable[[], None]]
 observers: list[Observer] = []
-"""Who is told of each problem before it runs, and, by what it returns, after; `watch` is."""
+"""Called with each problem before it runs, and what they return after; `watch` is one."""
 
 
 def run(problem: Problem, kernel: str = "auto") -> Tensor:
@@ -134,7 +132,7 @@ def run(problem: Problem, kernel: str = "auto") -> Tensor:
 
 
 def plan_for(problem: Problem, kernel: str = "auto") -> Plan:
-    """The plan for a problem that has been posed."""
+    """Return the plan for a problem."""
     chosen = choose(problem, kernel)
     reasons: dict[str, tuple[str, ...]] = {}
     for other in KERNELS:
@@ -151,53 +149,3 @@ def plan_for(problem: Problem, kernel: str = "auto") -> Plan:
             )
         reasons[other.NAME] = against
     return Plan(chosen.NAME, chosen.how(problem), MappingProxyType(reasons), problem.describe())
-
-
-def plan(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    mask: Mask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    dropout: float | None = None,
-    kernel: str = "auto",
-) -> Plan:
-    """What `attend` would do with these arguments, without doing it.
-
-    Args, shapes and errors are those of `attend`.
-
-    Returns:
-        The kernel, what it will do, and for each other kernel the reason against it; `print` it.
-
-    Raises:
-        ClearheadError: for the input that `attend` refuses.
-
-    Example:
-        >>> import torch, clearhead as ch
-        >>> query = key = value = torch.zeros(1, 2, 5, 8)
-        >>> print(ch.plan(query, key, value, mask=ch.causal()))
-        fused: one fused call on cpu, with the causal flag
-          query  [batch=1, num_heads=2, query_len=5, head_dim=8] float32 cpu
-          key    [batch=1, num_kv_heads=2, kv_len=5, head_dim=8] float32 cpu
-          value  [batch=1, num_kv_heads=2, kv_len=5, value_head_dim=8] float32 cpu
-          mask=causal(), scale=0.353553
-        not flex: it is compiled for CUDA; the tensors are on cpu
-        not blockwise: it comes after fused; it would run 1 block of up to 5 queries × 5 keys; ...
-        not eager: it comes after fused; it would run the stages one by one; ...
-    """
-    problem = make_problem(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        scale=scale,
-        softcap=softcap,
-        sinks=sinks,
-        dropout=dropout,
-    )
-    return plan_for(problem, kernel)

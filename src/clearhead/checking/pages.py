@@ -1,7 +1,8 @@
 """A report as HTML, for notebooks and as a page of its own."""
 
-import html
 from typing import TYPE_CHECKING
+
+from clearhead._common.elements import Html, document, element
 
 if TYPE_CHECKING:
     from clearhead.checking.report import Finding, Report
@@ -32,58 +33,61 @@ STYLE = """
 .clearhead-check .skipped li::before { content: "– "; }
 .clearhead-check .told li::before { content: "told "; font-weight: 600; }
 """
-PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>:root {{ color-scheme: light dark; }} body {{ margin: 2rem; }}</style>
-</head><body>{sections}</body></html>
-"""
 
 
 def page(title: str, *sections: str) -> str:
-    """A page of its own, which loads nothing; light or dark as the reader's screen is."""
-    return PAGE.format(title=html.escape(title), sections="".join(sections))
+    """Return a page of its own, which loads nothing; light or dark as the reader's screen is.
+
+    Args:
+        title: of the page.
+        sections: as reports draw themselves.
+    """
+    head = [
+        element("meta", name="viewport", content="width=device-width"),
+        element("title", title),
+        element("style", Html(":root { color-scheme: light dark; } body { margin: 2rem; }")),
+    ]
+    return str(document(head, map(Html, sections)))
 
 
 def section(report: "Report") -> str:
-    """What a notebook shows."""
-    parts = [f"<h3><code>{html.escape(report.name)}</code>: {report.summary}</h3>"]
+    """Return what a notebook shows of a report."""
+    parts = [element("h3", element("code", report.name), f": {report.summary}")]
     parts += [_finding(each) for each in report.findings]
     for kind, texts in (
         ("passed", report.passed),
         ("skipped", report.skipped),
         ("told", report.told),
     ):
-        items = "".join(f"<li>{_remark(text)}</li>" for text in texts)
-        parts += [f'<ul class="{kind}">{items}</ul>'] if items else []
-    return f'<div class="clearhead-check"><style>{STYLE}</style>{"".join(parts)}</div>'
+        items = [element("li", *_remark(text)) for text in texts]
+        parts += [element("ul", *items, class_=kind)] if items else []
+    return str(element("div", element("style", Html(STYLE)), *parts, class_="clearhead-check"))
 
 
-def _remark(text: str) -> str:
+def _remark(text: str) -> list[str]:
     """One line, and a drawing below it if there is one."""
     first, newline, drawing = text.partition("\n")
-    return html.escape(first) + (
-        f"<pre tabindex='0'>{html.escape(drawing)}</pre>" if newline else ""
-    )
+    return [first, element("pre", drawing, tabindex=0)] if newline else [first]
 
 
-def _finding(finding: "Finding") -> str:
-    names = " or ".join(
-        f"<code>{html.escape(code)}</code>" for code in (finding.code, *finding.also)
-    )
-    follows = ""
+def _finding(finding: "Finding") -> Html:
+    sentence: list[str] = [f"{'↳' if finding.follows_from else '✗'} "]
+    for number, code in enumerate((finding.code, *finding.also)):
+        sentence += [" or "] * (number > 0) + [element("code", code)]
+    follows: list[str] = []
     if finding.follows_from:
-        follows = f" Follows from <code>{html.escape(finding.follows_from)}</code>."
-    rows = ""
+        follows = [" Follows from ", element("code", finding.follows_from), "."]
+    rows: list[str] = []
     if finding.measured:
-        rows += f"<dt>measured</dt><dd><pre tabindex='0'>{html.escape(finding.measured)}</pre></dd>"
+        drawn = element("pre", finding.measured, tabindex=0)
+        rows += [element("dt", "measured"), element("dd", drawn)]
     if finding.likely:
-        rows += f"<dt>likely</dt><dd>{html.escape(finding.likely)}</dd>"
+        rows += [element("dt", "likely"), element("dd", finding.likely)]
     if not finding.follows_from:
-        rows += f"<dt>see</dt><dd><code>{html.escape(finding.see)}</code></dd>"
-    kind = ' class="follows"' if finding.follows_from else ""
-    return (
-        f"<section{kind}><p><b>{'↳' if kind else '✗'} {names}</b> {html.escape(finding.sentence)}.{follows}</p>"
-        f"<dl>{rows}</dl></section>"
+        rows += [element("dt", "see"), element("dd", element("code", finding.see))]
+    return element(
+        "section",
+        element("p", element("b", *sentence), f" {finding.sentence}.", *follows),
+        element("dl", *rows),
+        class_="follows" if finding.follows_from else None,
     )

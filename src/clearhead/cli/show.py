@@ -59,7 +59,7 @@ def show(
     if head is not None and layer is None:
         raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
     if png is not None:
-        from clearhead.drawing.figures.static import check_place
+        from clearhead.drawing.figures.png_files import check_place
 
         png = check_place(png)
     for written in filter(None, (html, save)):
@@ -67,7 +67,7 @@ def show(
 
         check_writable(written)
     asked = ShowRequest(Console(), _load(model), sentence, layer, head, png, html, save)
-    from clearhead.drawing.terminal.long import LONG
+    from clearhead.drawing.page.head_page import LONG
 
     long = asked.reader.count(sentence) > LONG
     shown = _show_long(asked) if long else _show_short(asked)
@@ -120,7 +120,7 @@ def _show_short(asked: ShowRequest) -> Shown:
 
 def _show_long(asked: ShowRequest) -> Shown:
     """Show numbers, maps and the tokens that stand out, without a matrix of weights."""
-    from clearhead.drawing.page.heads import LINKS, MAPS
+    from clearhead.drawing.page.head_arrays import LINKS, MAPS
     from clearhead.drawing.terminal.long import PICTURE_CELLS, TERMINAL_CELLS, LongScreens, coarser
 
     cells = TERMINAL_CELLS if asked.png is None else PICTURE_CELLS
@@ -155,7 +155,7 @@ def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
         say(console, f"What was seen is in {saved}: clearhead serve {shlex.quote(saved)}")
     if asked.png is not None:
         with busy("drawing"):
-            from clearhead.drawing.figures.static import save_png
+            from clearhead.drawing.figures.png_files import save_png
 
             file = save_png(shown.picture(), asked.png)
         name = "picture" if kind == "head" else kind
@@ -173,14 +173,14 @@ def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
 
 def _write_page(html: Path, asked: ShowRequest, shown: Shown) -> tuple[Path, str]:
     """Write the page; returns where it is, and its size in words."""
-    from clearhead.drawing.page.heads import write_heads
+    from clearhead.drawing.page.head_page import write_heads
     from clearhead.drawing.page.page import MOST_OF_TITLE
 
     words, tokens = " ".join(asked.text.split()), shown.reading.tokens
     counted = "1 layer" if len(shown.layers) == 1 else f"{len(shown.layers)} layers"
     file = write_heads(
         html,
-        shown.layers,
+        [shown.layers],
         tokens=tokens,
         title=words if len(words) <= MOST_OF_TITLE else f"{words[: MOST_OF_TITLE - 2]} …",
         note=f"{asked.reader.name} · {counted} · {len(tokens):,} tokens",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from glob import escape
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from clearhead.errors import (
     WatchError,
 )
 from clearhead.matrix.matrix import AttentionMatrix, free_bytes
-from clearhead.matrix.roles import roles
+from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.watching.seen import Seen
 from clearhead.watching.watch import Watch, watch
@@ -166,12 +166,14 @@ class TextModel:
             # A module that attended several times stands several times among the paths.
             matrix = seen.calls(paths[layer])[paths[:layer].count(paths[layer])]
             size = min(pool, len(ids))
-            summary = matrix.summary(
+            summary = summary_with_roles(
+                matrix,
+                tokens,
                 pool=(size, size),
                 top_k=None if top_k is None else min(top_k, len(ids)),
                 progress=lambda done: progress(f"layer {layer}", done),
             )
-            summaries = {layer: replace(summary, roles=roles(matrix, tokens))}
+            summaries = {layer: summary}
         for number, summary in summaries.items():
             shape = (*summary.entropy.shape, summary.kv_len)
             self._check_shape(paths[number], summary, shape, len(ids))

@@ -1,4 +1,4 @@
-"""Who may see whom: one idea a file, combined with `&`, `|` and `~`. True = may attend."""
+"""Masks of visible pairs: one idea a file, combined with `&`, `|` and `~`. True = may attend."""
 
 from clearhead.masks.base import Mask
 from clearhead.masks.blocks import BlockMap

@@ -25,7 +25,7 @@ VISIBLE, HIDDEN = "●", "·"
 
 
 class Mask(ABC):
-    """Which keys each query may attend to, for any number of queries and keys.
+    """The keys that each query may attend to, for any number of queries and keys.
 
     Masks combine with `&` (both allow it), `|` (one of them allows it) and `~` (the opposite).
 
@@ -326,7 +326,7 @@ class Mask(ABC):
             return self.describe()
 
     def _repr_html_(self) -> str:
-        return drawing("notebook.inline.masks").mask_html(self)
+        return drawing("notebook.inline.mask_grid").mask_html(self)
 
 
 def _check_mask(other: object) -> Mask:

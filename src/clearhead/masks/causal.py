@@ -1,4 +1,4 @@
-"""Causal masks: nobody sees the future (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
+"""Causal masks: no query sees a later key (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

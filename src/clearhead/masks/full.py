@@ -1,4 +1,4 @@
-"""No mask: everybody sees everybody."""
+"""No mask: every query sees every key."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Padding: tokens that only fill up a batch are seen by nobody."""
+"""Padding: hide the tokens that only make sequences of a batch equally long."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ class PerRow:
     value: int | Tensor
     name: str
     follows: bool
-    """Whether it was given as plain numbers, which go to whatever device asks for them."""
+    """True if it was given as plain numbers, which go to whatever device asks for them."""
 
     @classmethod
     def read(cls, value: int | Sequence[int] | Tensor, name: str) -> "PerRow":
@@ -64,7 +64,7 @@ class PerRow:
 
     @property
     def device(self) -> torch.device | None:
-        """Where the numbers are bound to be, or None when they go anywhere."""
+        """The device that the numbers are bound to, or None when they go anywhere."""
         return self.value.device if isinstance(self.value, Tensor) and not self.follows else None
 
     def limits(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""A prefix that everybody sees (Raffel et al., 2020, https://arxiv.org/abs/1910.10683)."""
+"""A prefix that every query sees (Raffel et al., 2020, https://arxiv.org/abs/1910.10683)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

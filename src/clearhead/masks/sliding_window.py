@@ -1,4 +1,4 @@
-"""Sliding windows: nobody sees far (Beltagy et al., 2020, https://arxiv.org/abs/2004.05150)."""
+"""Sliding windows: queries see near keys only (Beltagy et al., 2020, https://arxiv.org/abs/2004.05150)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

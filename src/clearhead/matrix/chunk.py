@@ -1,9 +1,20 @@
 """Some of the weights during a sweep, and the statistics of them that several reductions need."""
 
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Extent(NamedTuple):
+    """The part of the matrix that a chunk is; its attributes are those of `Chunk`."""
+
+    sample: int
+    kv_heads: slice
+    heads: slice
+    queries: slice
+    keys: slice
 
 
 class Chunk:
@@ -27,25 +38,16 @@ class Chunk:
     """
 
     def __init__(
-        self,
-        sample: int,
-        kv_heads: slice,
-        heads: slice,
-        queries: slice,
-        keys: slice,
-        scores: Tensor,
-        weights: Tensor,
-        empty: Tensor | None,
+        self, extent: Extent, scores: Tensor, weights: Tensor, empty: Tensor | None
     ) -> None:
-        self.sample, self.kv_heads, self.heads = sample, kv_heads, heads
-        self.queries, self.keys = queries, keys
+        self.sample, self.kv_heads, self.heads, self.queries, self.keys = extent
         self.scores, self.weights, self.empty = scores, weights, empty
         self.sinks: Tensor | None = None
         self.visible: Tensor | None = None
 
     @property
     def place(self) -> tuple[int, slice, slice]:
-        """Where the chunk is in a tensor (batch, num_heads, query_len, …)."""
+        """The index of the chunk in a tensor (batch, num_heads, query_len, …)."""
         return self.sample, self.heads, self.queries
 
     @cached_property

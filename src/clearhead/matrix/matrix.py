@@ -30,6 +30,7 @@ from clearhead.errors import (
     TooLargeError,
 )
 from clearhead.masks.base import Mask
+from clearhead.matrix.head_numbers import NEAR, real_queries
 from clearhead.matrix.indexing import Index, as_indices, complete, read_index, read_pairs, take
 from clearhead.matrix.parts import masked_scores, pairs, weights_from
 from clearhead.matrix.reductions import (
@@ -47,14 +48,14 @@ from clearhead.matrix.reductions import (
     Received,
     bins,
 )
-from clearhead.matrix.summary import NEAR, Summary, TopK
+from clearhead.matrix.summary import Summary, TopK
 from clearhead.matrix.sweep import Progress, sweep
 from clearhead.matrix.transposed import Transposed
 
 _Gathered = PerQuery | Pooled | Received
 
 PORTION = 1 << 21
-"""How many weights are worked on at a time."""
+"""The number of weights that are worked on at a time."""
 
 
 class AttentionMatrix:
@@ -124,8 +125,46 @@ class AttentionMatrix:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions the matrix has: those of the query."""
+        """The number of dimensions: those of the query."""
         return self.problem.dims
+
+    @property
+    def batch(self) -> int:
+        """The number of samples; 1 without that axis."""
+        return self.problem.batch
+
+    @property
+    def num_heads(self) -> int:
+        """The number of query heads; 1 without that axis."""
+        return self.problem.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """The number of key heads; 1 without that axis."""
+        return self.problem.num_kv_heads
+
+    @property
+    def query_len(self) -> int:
+        """The number of queries."""
+        return self.problem.query_len
+
+    @property
+    def kv_len(self) -> int:
+        """The number of keys."""
+        return self.problem.kv_len
+
+    @property
+    def real(self) -> Tensor | None:
+        """(batch, query_len), bool: the queries that are no padding; None for all."""
+        return real_queries(self.problem)
+
+    def statistic(self, name: str) -> Tensor:
+        """A field of `summary` by its name, with axes of batch and heads: (batch, num_heads,
+        query_len), and for "received" (batch, num_kv_heads, kv_len)."""
+        if name in ("entropy", "distance", "max", "received"):
+            found = getattr(self, name)()
+            return found.reshape((1,) * (4 - self.ndim) + found.shape)
+        return self.summary().statistic(name)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -134,12 +173,12 @@ class AttentionMatrix:
 
     @property
     def device(self) -> torch.device:
-        """Where the query is, and every result."""
+        """The device of the query, and of every result."""
         return self.problem.device
 
     @property
     def nbytes(self) -> int:
-        """What the whole matrix would take, in bytes."""
+        """The size of the whole matrix, in bytes."""
         return self.shape.numel() * self.dtype.itemsize
 
     @property
@@ -270,7 +309,7 @@ class AttentionMatrix:
         return Transposed(self.problem)
 
     def entropy(self) -> Tensor:
-        """How spread the attention of each query is: −Σ weight · ln weight, in nats.
+        """The entropy of the weights of each query: −Σ weight · ln weight, in nats.
 
         0 is one key only, ln(n) is n keys alike. What a sink takes is not counted.
 
@@ -325,7 +364,7 @@ class AttentionMatrix:
         return self._restored(largest)
 
     def received(self) -> Tensor:
-        """What each key gets from all queries together: the sum of its column.
+        """The weight that each key gets from all queries: the sum of its column.
 
         Query heads that share a key head are summed, so that over all keys of a head it is
         query_len times the size of its group, less what sinks take.
@@ -342,7 +381,7 @@ class AttentionMatrix:
         return self._gather(Received(self.problem))
 
     def distance(self) -> Tensor:
-        """How far away each query looks: Σ weight · |query position − key position|, in tokens.
+        """The mean distance at which each query looks: Σ weight · |query position − key position|, in tokens.
 
         The last query sits on the last key, as everywhere.
 
@@ -646,9 +685,9 @@ class AttentionMatrix:
             ...     file.read_text()[:15]
             '<!doctype html>'
         """
-        return drawing("page.heads").write_heads(
+        return drawing("page.head_page").write_heads(
             path,
-            [("", self)],
+            [[("", self)]],
             tokens=tokens,
             source_tokens=source_tokens,
             title=title,

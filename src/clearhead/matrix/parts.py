@@ -108,3 +108,16 @@ def _rows(tensor: Tensor, index: Tensor) -> Tensor:
     sample = torch.arange(tensor.shape[0], device=tensor.device)[:, None, None]
     head = torch.arange(tensor.shape[1], device=tensor.device)[:, None]
     return tensor[sample, head, index[:, None]]
+
+
+def visible_pairs(problem: Problem, queries: slice | None = None) -> Tensor | None:
+    """The pairs of some queries that neither the mask nor a bias of −∞ hides, bool, (batch or 1,
+    num_heads or 1, queries, kv_len); None for all."""
+    visible = problem.visible(queries)
+    if problem.bias is None or not problem.bias.may_hide:
+        return visible
+    bias = problem.bias_block(queries)
+    assert bias is not None
+    rows = problem.query_len if queries is None else queries.stop - queries.start
+    shown = (bias != -torch.inf).expand(-1, -1, rows, problem.kv_len)
+    return shown if visible is None else visible & shown

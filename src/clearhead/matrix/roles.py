@@ -1,7 +1,9 @@
-"""What kind of head each head is: how much of its weight goes where a known role would put it."""
+"""The roles of heads, measured: how much of its weight a head puts where a known role would put it."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,14 +12,16 @@ from clearhead import stages
 from clearhead._common.checks import check_ids, check_tensor
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError
+from clearhead.matrix.head_numbers import NEAR, Roles
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.summary import NEAR, Roles
+from clearhead.matrix.parts import visible_pairs
+from clearhead.matrix.summary import Summary
 
 RECENT = 8
-"""How many earlier occurrences of a token are looked at, from the last one back."""
+"""Earlier occurrences of a token that count, from the last one back."""
 
 PORTION = 1 << 22
-"""How many pairs of a mask are read at a time, where it must be read as a tensor."""
+"""Pairs of a mask that are read at a time, where it must be read as a tensor."""
 
 
 def roles(
@@ -26,20 +30,20 @@ def roles(
     *,
     queries: Tensor | None = None,
 ) -> Roles:
-    """What kind of head each head is, from a few pairs per query of its attention matrix.
+    """Measure the roles of each head, from a few pairs per query of its attention matrix.
 
     Exact, in O(tokens) memory; beside the logsumexp and the entropy it takes O(tokens) time, where
-    the mask tells the keys of a query as runs. The definitions are those of `Roles`. The patterns
-    of duplicate and induction are those of TransformerLens (`detect_head`), cut to the last eight
-    occurrences. The result carries no gradient.
+    the mask describes the keys of a query as spans. The definitions are those of `Roles`. The
+    patterns of duplicate and induction are those of TransformerLens (`detect_head`), cut to the
+    last eight occurrences. The result carries no gradient.
 
     Args:
         matrix: the attention of one layer. The last query sits on the last key.
         tokens: ids, whole numbers of shape (kv_len,) or (batch, kv_len), for the two roles that
             ask which tokens are the same. Queries and keys must be of the same tokens, and there
             may be more keys than queries, as behind a cache.
-        queries: which queries count, bool of shape (query_len,) or (batch, query_len); all if
-            nothing is said. Padding should not.
+        queries: the queries that count, bool of shape (query_len,) or (batch, query_len); None
+            for all. Padding should not.
 
     Returns:
         `Roles`, whose fields are (batch, num_heads).
@@ -63,31 +67,66 @@ def roles(
         raise ArgumentTypeError(
             "roles.type", f"matrix must be an AttentionMatrix; got {type(matrix).__name__}."
         )
-    problem = matrix.problem
-    ids = None if tokens is None else _ids(tokens, problem)
-    counts = _counting(queries, problem)
+    ids = None if tokens is None else _ids(tokens, matrix.problem)
     with torch.no_grad():
-        number, first = _seen(problem, counts)
-        # Where each query is among the keys: the last sits on the last.
-        place = torch.arange(problem.query_len, device=problem.device)[None]
-        place = place + (problem.kv_len - problem.query_len)
-
-        def share(keys: Iterable[Tensor], *, behind: int = 0) -> Tensor:
-            return problem.restore(_share(matrix, keys, behind, counts, number))
-
+        means = _Means(matrix, _counting(queries, matrix.problem))
         duplicate = induction = None
         if ids is not None:
-            earlier = _earlier(ids, problem.query_len)
-            duplicate = share(earlier)
-            induction = share(earlier, behind=1)
+            earlier = _earlier(ids, matrix.query_len)
+            duplicate = means.on_keys(earlier)
+            induction = means.on_keys(earlier, behind=1)
         return Roles(
-            previous=share([place - 1]),
-            first=share([first.expand(-1, problem.query_len)]),
+            previous=means.on_keys([means.position - 1]),
+            first=means.on_keys([means.first.expand(-1, matrix.query_len)]),
             duplicate=duplicate,
             induction=induction,
-            local=problem.restore(_local(matrix, counts, number)),
-            uniform=problem.restore(_evenness(matrix, counts, number)),
+            local=means.nearby(),
+            uniform=means.evenness(),
         )
+
+
+def mean_weight(matrix: AttentionMatrix, keys: Sequence[Tensor]) -> Tensor:
+    """Average the weight on chosen keys as `Roles` does: over the real queries with the choice.
+
+    Args:
+        matrix: the attention of one layer.
+        keys: each (batch or 1, query_len), int64: a key for each query, out of range for none;
+            those of one query differ.
+
+    Returns:
+        (batch, num_heads), with the leading dimensions that the query had.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> matrix = ch.AttentionMatrix(torch.zeros(3, 2), torch.zeros(3, 2), mask=ch.causal())
+        >>> mean_weight(matrix, [torch.arange(3)[None]])  # itself: 1/2, 1/3, and query 0 has no choice
+        tensor(0.4167)
+    """
+    with torch.no_grad():
+        return _Means(matrix, _counting(matrix.real, matrix.problem)).on_keys(keys)
+
+
+def summary_with_roles(
+    matrix: AttentionMatrix, tokens: Tensor | None = None, **options: Any
+) -> Summary:
+    """The summary of a matrix, with the roles of its heads and its real queries.
+
+    Args:
+        matrix: the attention of one layer.
+        tokens: as for `roles`.
+        options: as for `AttentionMatrix.summary`.
+
+    Raises:
+        ClearheadError: as `roles` and `AttentionMatrix.summary` do.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> summary_with_roles(ch.AttentionMatrix(torch.eye(5), torch.eye(5), mask=ch.causal()))
+        Summary [query_len=5, kv_len=5] with roles
+    """
+    real = matrix.real
+    summary = matrix.summary(**options)  # keeps what the roles need as well
+    return replace(summary, roles=roles(matrix, tokens, queries=real), real=real)
 
 
 def _ids(given: object, problem: Problem) -> Tensor:
@@ -109,7 +148,7 @@ def _ids(given: object, problem: Problem) -> Tensor:
 
 
 def _counting(queries: object, problem: Problem) -> Tensor:
-    """Which queries count, (batch or 1, query_len)."""
+    """The queries that count, (batch or 1, query_len)."""
     if queries is None:
         return torch.ones(1, problem.query_len, dtype=torch.bool, device=problem.device)
     check_tensor("queries", queries, "a bool tensor, or None")
@@ -127,9 +166,78 @@ def _counting(queries: object, problem: Problem) -> Tensor:
     return torch.atleast_2d(queries).to(problem.device)
 
 
-def _seen(problem: Problem, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """How many keys each query may see, (batch or 1, num_heads or 1, query_len), and the first key
-    that a query that counts may see in any head, (batch or 1, 1); −1 where there is none."""
+class _Means:
+    """Means over the queries that count and have the choice: they see a target, and another key.
+
+    Args:
+        matrix: the attention of one layer.
+        counts: the queries that count, (batch or 1, query_len).
+
+    Attributes:
+        position: of each query among the keys, (1, query_len): the last sits on the last.
+        visible: the number of keys that each query sees, (batch or 1, num_heads or 1, query_len).
+        first: the first key that a query that counts sees in any head, (batch or 1, 1); −1 for none.
+    """
+
+    def __init__(self, matrix: AttentionMatrix, counts: Tensor) -> None:
+        self.matrix, self.counts = matrix, counts
+        self.visible, self.first = _visible_keys(matrix.problem, counts)
+        position = torch.arange(matrix.query_len, device=matrix.device)[None]
+        self.position = position + (matrix.kv_len - matrix.query_len)
+
+    def on_keys(self, keys: Sequence[Tensor], *, behind: int = 0) -> Tensor:
+        """The mean weight on keys, (batch or 1, query_len) each, out of range for none; or on those
+        that many places behind them, for a query that sees both."""
+        problem = self.matrix.problem
+        weight = torch.zeros(
+            problem.query.shape[:3], dtype=self.matrix.dtype, device=problem.device
+        )
+        hits = torch.zeros_like(self.visible)
+        for each in keys:
+            some = self.counts & (each >= 0) & (each < problem.kv_len - behind)
+            if bool(some.any()):
+                more, found = _weights_on(self.matrix, each, behind, some)
+                weight = weight + more
+                hits = hits + found
+        return self._mean(weight, hits)
+
+    def nearby(self) -> Tensor:
+        """The mean weight on the keys up to NEAR tokens away."""
+        problem = self.matrix.problem
+        query = torch.arange(problem.query_len, device=problem.device)[None]
+        hits = torch.zeros_like(self.visible)
+        for step in range(-NEAR, NEAR + 1) if problem.kv_len else ():
+            keys = self.position + step
+            inside = (keys >= 0) & (keys < problem.kv_len)
+            seen = _sees(problem, query, keys.clamp(0, problem.kv_len - 1))
+            hits = hits + (inside[:, None] & seen)
+        return self._mean(self.matrix.near(NEAR).reshape(problem.query.shape[:3]), hits)
+
+    def evenness(self) -> Tensor:
+        """The mean of entropy / ln(number of visible keys), over queries that see two or more."""
+        matrix, sinks = self.matrix, self.matrix.problem.sinks
+        entropy = matrix.statistic("entropy")
+        if sinks is not None:
+            # Weights that sum to a share s instead of 1 have the entropy share · H − share · ln share.
+            logsumexp = matrix.logsumexp.reshape(entropy.shape)
+            share = torch.sigmoid(logsumexp - stages.upcast(sinks)[:, None])
+            entropy = entropy + torch.special.xlogy(share, share)
+        most = self.visible.clamp(min=2).to(entropy.dtype).log()
+        return self._mean(entropy / most, torch.ones_like(self.visible))
+
+    def _mean(self, values: Tensor, hits: Tensor) -> Tensor:
+        """The mean of each head, where a query sees `hits` targets; 0 where none has the choice.
+        Clamped, since rounding may lead out of 0 to 1."""
+        choice = self.counts[:, None] & (hits > 0) & (hits < self.visible)
+        choice = choice.expand(values.shape)
+        total = torch.where(choice, values, 0.0).sum(dim=-1)
+        mean = (total / choice.sum(dim=-1).clamp(min=1)).clamp(0.0, 1.0)
+        return self.matrix.problem.restore(mean)
+
+
+def _visible_keys(problem: Problem, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """The number of keys that each query may see, (batch or 1, num_heads or 1, query_len), and the
+    first that a query that counts may see in any head, (batch or 1, 1); −1 for none."""
     query_len, kv_len, device = problem.query_len, problem.kv_len, problem.device
     mask = problem.mask
     hides = problem.bias is not None and problem.bias.may_hide
@@ -138,7 +246,7 @@ def _seen(problem: Problem, counts: Tensor) -> tuple[Tensor, Tensor]:
         number = (spans.stop - spans.start).sum(dim=-1)[:, None]
         first = spans.start[..., 0]
     elif kv_len and (mask is not None or hides):
-        number, first = _seen_in_portions(problem)
+        number, first = _count_in_portions(problem)
     else:
         number = torch.full((1, 1, query_len), kv_len, device=device)
         first = torch.zeros(1, query_len, dtype=torch.int64, device=device)
@@ -147,39 +255,26 @@ def _seen(problem: Problem, counts: Tensor) -> tuple[Tensor, Tensor]:
     return number, torch.where(first == kv_len, -1, first)
 
 
-def _seen_in_portions(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Of each query: how many keys it may see, and the first of them in any head, (batch or 1,
-    query_len), read from the mask as a tensor, some queries at a time."""
+def _count_in_portions(problem: Problem) -> tuple[Tensor, Tensor]:
+    """The same number, and the first key that each query may see in any head, (batch or 1,
+    query_len), from the mask as a tensor, some queries at a time."""
     numbers, firsts = [], []
-    keys = slice(0, problem.kv_len)
-    bias = problem.bias if problem.bias is not None and problem.bias.may_hide else None
-    leading = (
-        problem.query.shape[:2]
-        if problem.mask is None or bias is not None
-        else problem.mask.leading
-    )
+    hides = problem.bias is not None and problem.bias.may_hide
+    mask = problem.mask
+    leading = problem.query.shape[:2] if mask is None or hides else mask.leading
     portion = max(1, PORTION // max(1, math.prod(leading) * problem.kv_len))
     # At least once, so that shapes are right without queries.
     for start in range(0, max(1, problem.query_len), portion):
-        queries = slice(start, min(start + portion, problem.query_len))
-        visible = problem.visible(queries, keys)
-        if bias is not None:
-            added = problem.bias_block(queries, keys)
-            assert added is not None
-            shown = (added != -torch.inf).expand(
-                -1, -1, queries.stop - queries.start, problem.kv_len
-            )
-            visible = shown if visible is None else visible & shown
+        visible = visible_pairs(problem, slice(start, min(start + portion, problem.query_len)))
         assert visible is not None
         numbers.append(visible.sum(dim=-1))
-        seen = visible.any(dim=1)
-        firsts.append(seen.to(torch.uint8).argmax(dim=-1))
+        firsts.append(visible.any(dim=1).to(torch.uint8).argmax(dim=-1))
     return torch.cat(numbers, dim=2), torch.cat(firsts, dim=1)
 
 
 def _earlier(ids: Tensor, query_len: int) -> list[Tensor]:
-    """Where the token of each query was before: the last time, the time before that, and so on,
-    each (batch or 1, query_len); −1 where there is none."""
+    """Earlier occurrences of the token of each query, from the last one back, (batch or 1,
+    query_len) each; −1 for none."""
     order = ids.argsort(dim=1, stable=True)
     in_order = ids.gather(1, order)
     last = torch.full_like(order, -1)
@@ -193,69 +288,33 @@ def _earlier(ids: Tensor, query_len: int) -> list[Tensor]:
     return [each[:, ids.shape[1] - query_len :] for each in found]
 
 
-def _share(
-    matrix: AttentionMatrix, keys: Iterable[Tensor], behind: int, counts: Tensor, number: Tensor
-) -> Tensor:
-    """The mean weight on the targets, over the queries that count and have the choice: they see a
-    target, and a key that is none. (batch, num_heads).
-
-    `keys` are (batch or 1, query_len), one a query, out of range for none. The target is the key
-    that many places behind it, for a query that sees both.
-    """
-    problem = matrix.problem
-    weight = torch.zeros(problem.query.shape[:3], dtype=matrix.dtype, device=problem.device)
-    hits = torch.zeros_like(number)
-    for each in keys:
-        there = counts & (each >= 0) & (each < problem.kv_len - behind)
-        if not bool(there.any()):
-            continue
-        more, found = _weights_on(matrix, each, behind, there)
-        weight = weight + more
-        hits = hits + found
-    return _mean(weight, counts[:, None] & (hits > 0) & (hits < number))
-
-
-def _local(matrix: AttentionMatrix, counts: Tensor, number: Tensor) -> Tensor:
-    """The mean weight nearby, over the queries that count and see a key there and another farther
-    away, (batch, num_heads)."""
-    problem = matrix.problem
-    place = torch.arange(problem.query_len, device=problem.device)[None]
-    hits = torch.zeros_like(number)
-    for step in range(-NEAR, NEAR + 1) if problem.kv_len else ():
-        keys = place + (problem.kv_len - problem.query_len + step)
-        there = (keys >= 0) & (keys < problem.kv_len)
-        hits = hits + (there[:, None] & _visible(problem, place, keys.clamp(0, problem.kv_len - 1)))
-    weight = matrix.near(NEAR).reshape(problem.query.shape[:3])
-    return _mean(weight, counts[:, None] & (hits > 0) & (hits < number))
-
-
 def _weights_on(
-    matrix: AttentionMatrix, keys: Tensor, behind: int, there: Tensor
+    matrix: AttentionMatrix, keys: Tensor, behind: int, some: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The weight of each query on its target, (batch, num_heads, query_len), 0 if it has none, and
-    whether it has one, (batch or 1, num_heads or 1, query_len)."""
+    """The weight of some queries on their targets, (batch, num_heads, query_len), 0 for the others,
+    and where a target is seen, (batch or 1, num_heads or 1, query_len)."""
     problem = matrix.problem
-    # Only pairs that are there are worked out: they come first, as many as the fullest row has.
-    rows, query_len = there.shape
-    most = int(there.sum(dim=1).max()) if there.numel() else 0
-    place = there.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
-    real = there.gather(1, place)
-    key = torch.where(real, keys.expand(rows, -1).gather(1, place), 0)
+    # Pairs are computed for these queries only: they come first, as many as the fullest row has.
+    rows, query_len = some.shape
+    most = int(some.sum(dim=1).max()) if some.numel() else 0
+    query = some.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
+    real = some.gather(1, query)
+    key = torch.where(real, keys.expand(rows, -1).gather(1, query), 0)
     target = torch.where(real, key + behind, 0)
     leading = problem.query.shape[:2]
-    seen = real[:, None] & _visible(problem, place, target)
+    seen = real[:, None] & _sees(problem, query, target)
     if behind:
-        seen = seen & _visible(problem, place, key)
-    weights = torch.where(seen, matrix.at(place, target).reshape(*leading, most), 0.0)
-    to = place[:, None].expand(*leading, most)
+        seen = seen & _sees(problem, query, key)
+    weights = torch.where(seen, matrix.at(query, target).reshape(*leading, most), 0.0)
+    to = query[:, None].expand(*leading, most)
     weight = weights.new_zeros(*leading, query_len).scatter_(2, to, weights)
     found = seen.new_zeros(*seen.shape[:2], query_len)
-    return weight, found.scatter_(2, place[:, None].expand(seen.shape), seen)
+    return weight, found.scatter_(2, query[:, None].expand(seen.shape), seen)
 
 
-def _visible(problem: Problem, queries: Tensor, keys: Tensor) -> Tensor:
-    """Whether the queries of pairs see their keys, both (batch or 1, pairs): (batch or 1, num_heads
-    or 1, pairs)."""
+def _sees(problem: Problem, queries: Tensor, keys: Tensor) -> Tensor:
+    """True for the pairs, (batch or 1, pairs), whose query sees its key: (batch or 1, num_heads or
+    1, pairs)."""
     at_query, at_key = queries[:, None, None], keys[:, None, None]
     sizes = problem.query_len, problem.kv_len
     visible = torch.ones_like(at_query, dtype=torch.bool)
@@ -264,26 +323,3 @@ def _visible(problem: Problem, queries: Tensor, keys: Tensor) -> Tensor:
     if problem.bias is not None and problem.bias.may_hide:
         visible = visible & (problem.bias.at(at_query, at_key, *sizes) != -torch.inf)
     return visible[:, :, 0]
-
-
-def _evenness(matrix: AttentionMatrix, counts: Tensor, number: Tensor) -> Tensor:
-    """Entropy / ln(number of visible keys), mean over the queries that count and see two or more."""
-    problem = matrix.problem
-    leading = problem.query.shape[:3]
-    entropy = matrix.entropy().reshape(leading)
-    if problem.sinks is not None:
-        # Weights that sum to a share s instead of 1 have the entropy share · H − share · ln share.
-        sinks = stages.upcast(problem.sinks)[:, None]
-        share = torch.sigmoid(matrix.logsumexp.reshape(leading) - sinks)
-        entropy = entropy + torch.special.xlogy(share, share)
-    choice = counts[:, None] & (number > 1)
-    most = number.clamp(min=2).to(entropy.dtype).log()
-    return _mean(entropy / most, choice)
-
-
-def _mean(values: Tensor, choice: Tensor) -> Tensor:
-    """The mean of each head, (batch, num_heads), over the queries that have the choice; 0 if none
-    has. Rounding is kept from leading out of 0 to 1."""
-    choice = choice.expand(values.shape)
-    total = torch.where(choice, values, 0.0).sum(dim=-1)
-    return (total / choice.sum(dim=-1).clamp(min=1)).clamp(0.0, 1.0)

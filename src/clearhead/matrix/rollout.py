@@ -1,4 +1,4 @@
-"""How much each token of the input reaches one output, through all layers."""
+"""Attention rollout: the share of each token of the input in one output, through all layers."""
 
 import reprlib
 from collections.abc import Sequence

@@ -1,22 +1,15 @@
-"""What is kept of a matrix of attention weights when the matrix itself is not: a few numbers for
-each query and each key."""
+"""The summary of a matrix of attention weights: a few numbers for each query and each key, kept
+when query and key are not."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from clearhead._common.checks import is_number
 from clearhead._common.lazy import drawing
-from clearhead.errors import ArgumentError
-
-NEAR = 8
-"""How many tokens on either side are local."""
-
-POINTING = ("induction", "duplicate", "previous", "first")
-SPREADING = ("local", "uniform")
+from clearhead.matrix.head_numbers import Roles
 
 
 class TopK(NamedTuple):
@@ -35,91 +28,6 @@ class TopK(NamedTuple):
 
     weights: Tensor
     keys: Tensor
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Roles:
-    """How far each head fills each role, from 0 to 1.
-
-    Every field is (batch, num_heads), with the leading dimensions that the query had. It is the
-    mean over the queries that have the choice: they may see a key that the role asks for, and
-    another. Where there is no such query it is 0.
-
-    Attributes:
-        previous: the weight on the token before.
-        first: the weight on the first token of the sample: an attention sink (Xiao et al., 2024,
-            https://arxiv.org/abs/2309.17453).
-        duplicate: the weight on earlier occurrences of the same token, the last eight of them; None
-            without tokens.
-        induction: the weight on the tokens behind these occurrences, those that the query sees:
-            prefix matching (Olsson et al., 2022, https://arxiv.org/abs/2209.11895); None without
-            tokens.
-        local: the weight on the token itself and eight tokens on either side.
-        uniform: how even the weights are over the visible keys, as entropy / ln(number of keys):
-            the evenness of Pielou (1966). What a sink parameter takes counts as nowhere.
-
-    Example:
-        >>> import torch, clearhead as ch
-        >>> query = key = torch.zeros(1, 2, 20, 4)
-        >>> found = ch.roles(ch.AttentionMatrix(query, key, mask=ch.causal()))
-        >>> found
-        Roles [batch=1, num_heads=2] of previous, first, local, uniform
-        >>> found.uniform, found.names()
-        (tensor([[1., 1.]]), [['uniform', 'uniform']])
-    """
-
-    previous: Tensor
-    first: Tensor
-    duplicate: Tensor | None = None
-    induction: Tensor | None = None
-    local: Tensor
-    uniform: Tensor
-
-    def names(self, threshold: float = 0.5) -> list[Any] | str:
-        """The leading role of each head, "" where none reaches the threshold.
-
-        A role that points at a token (previous, first, duplicate, induction) goes before one that
-        tells how the weight is spread (local, uniform), since the token before is local as well.
-
-        Args:
-            threshold: the least that a role must reach, above 0 and up to 1.
-
-        Returns:
-            A list of strings per sample; one list for a matrix without batch, and one string for
-            one without heads.
-
-        Raises:
-            ArgumentError: code `roles.threshold`, for another threshold.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> token = torch.eye(30)
-            >>> query = 50 * torch.stack([token, token.roll(1, dims=0)])  # itself, the one before
-            >>> matrix = ch.AttentionMatrix(query, torch.stack([token, token]), mask=ch.causal())
-            >>> ch.roles(matrix).names()
-            ['local', 'previous']
-        """
-        if not is_number(threshold) or not 0 < threshold <= 1:
-            raise ArgumentError(
-                "roles.threshold",
-                f"threshold must be a number above 0 and up to 1; got {threshold!r}.",
-            )
-        known: list[str] = []
-        leading = torch.full_like(self.previous, -1, dtype=torch.int64)
-        for group in (SPREADING, POINTING):
-            scores = {name: getattr(self, name) for name in group}
-            scores = {name: score for name, score in scores.items() if score is not None}
-            highest, which = torch.stack(list(scores.values())).max(dim=0)
-            leading = torch.where(highest >= threshold, which + len(known), leading)
-            known += scores
-        return _spelled(leading.tolist(), [*known, ""])
-
-    def __repr__(self) -> str:
-        names = ("batch", "num_heads")[2 - self.previous.ndim :]
-        sizes = [f"{name}={size}" for name, size in zip(names, self.previous.shape, strict=True)]
-        fields = ("previous", "first", "duplicate", "induction", "local", "uniform")
-        there = [name for name in fields if getattr(self, name) is not None]
-        return f"Roles [{', '.join(sizes)}] of {', '.join(there)}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -170,14 +78,60 @@ class Summary:
     real: Tensor | None = None
 
     @property
+    def ndim(self) -> int:
+        """The dimensions of the matrix that it summarises, 2 to 4."""
+        return self.entropy.ndim + 1
+
+    @property
+    def batch(self) -> int:
+        """The number of samples; 1 without that axis."""
+        return self.entropy.shape[0] if self.ndim == 4 else 1
+
+    @property
+    def num_heads(self) -> int:
+        """The number of query heads; 1 without that axis."""
+        return self.entropy.shape[-2] if self.ndim > 2 else 1
+
+    @property
+    def num_kv_heads(self) -> int:
+        """The number of key heads; 1 without that axis."""
+        return self.received.shape[-2] if self.ndim > 2 else 1
+
+    @property
     def query_len(self) -> int:
-        """How many queries there were."""
+        """The number of queries."""
         return self.entropy.shape[-1]
 
     @property
     def kv_len(self) -> int:
-        """How many keys there were."""
+        """The number of keys."""
         return self.received.shape[-1]
+
+    def statistic(self, name: str) -> Tensor:
+        """A field with axes of batch and heads: (batch, num_heads, query_len), and for "received"
+        (batch, num_kv_heads, kv_len)."""
+        field = getattr(self, name)
+        return field.reshape((1,) * (4 - self.ndim) + field.shape)
+
+    def sample(self, index: int) -> "Summary":
+        """The summary of one sample, with axes of batch and heads, both of which stay.
+
+        Args:
+            index: the row of the batch.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query = key = torch.zeros(2, 3, 5, 4)
+            >>> ch.AttentionMatrix(query, key).summary().sample(1)
+            Summary [batch=1, num_heads=3, query_len=5, kv_len=5]
+        """
+
+        def one(tensor: Tensor) -> Tensor:
+            full = tensor.reshape((1,) * (4 - self.ndim) + tensor.shape)
+            return full[index : index + 1]
+
+        real = None if self.real is None else torch.atleast_2d(self.real)[index : index + 1]
+        return replace(_each(replace(self, real=None), one), real=real)
 
     def plot(
         self,
@@ -239,8 +193,11 @@ class Summary:
         return drawing("notebook.inline.matrices").matrix_html(self)
 
 
-def _spelled(places: Any, known: list[str]) -> list[Any] | str:
-    """Numbers in nested lists, as the names that they stand for."""
-    if isinstance(places, int):
-        return known[places]
-    return [_spelled(each, known) for each in places]
+def _each(kept: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A dataclass or a named tuple with every tensor in it changed, those of its fields included."""
+    if kept is None or isinstance(kept, Tensor):
+        return None if kept is None else change(kept)
+    if isinstance(kept, TopK):
+        return TopK(*map(change, kept))
+    every = {field.name: _each(getattr(kept, field.name), change) for field in fields(kept)}
+    return type(kept)(**every)

@@ -18,7 +18,8 @@ from clearhead._common.torch_internals import is_autocast
 from clearhead.attention.biases import Alibi, DenseBias, Relative
 from clearhead.attention.problem import Problem
 from clearhead.masks.spans import Spans
-from clearhead.matrix.chunk import Chunk
+from clearhead.masks.tiles import Edges, hull, portions, ragged_edges
+from clearhead.matrix.chunk import Chunk, Extent
 from clearhead.matrix.reductions import Reduction, in_order, update_all
 
 HIDDEN = -1e30
@@ -28,10 +29,10 @@ LARGEST = 1e25
 """Scores up to this magnitude stay clear of HIDDEN."""
 
 BUFFER = 1 << 21
-"""How many weights there are at a time, unless rows are so long that it would be too few of them."""
+"""The number of weights at a time, unless rows are so long that it would be too few of them."""
 
 LEAST_ROWS = 64
-"""How many rows of weights there are at least at a time, so that the products are efficient."""
+"""The least number of rows of weights at a time, so that the products are efficient."""
 
 MOST_QUERIES = 256
 
@@ -44,14 +45,13 @@ class Part(NamedTuple):
     Attributes:
         queries: which queries.
         keys: which keys; no query of the part sees another.
-        hidden: rectangles of pairs that are hidden: the columns, counted from the first of `keys`,
-            and a bool tensor that broadcasts to (heads, queries, columns).
-        empty: (queries,) or (heads, queries), bool: who sees nothing; None if all see something.
+        hidden: the hidden pairs, which broadcast to (heads, queries, columns).
+        empty: (queries,) or (heads, queries), bool: the empty rows; None if there is none.
     """
 
     queries: slice
     keys: slice
-    hidden: list[tuple[slice, Tensor]]
+    hidden: Edges
     empty: Tensor | None
 
 
@@ -101,7 +101,7 @@ def _sweep(problem: Problem, reductions: Sequence[Reduction], progress: Progress
 
 
 def _sizes(problem: Problem, group: int) -> tuple[int, int]:
-    """How many key heads and how many queries make a chunk."""
+    """The number of key heads and of queries of a chunk."""
     rows = max(LEAST_ROWS, BUFFER // max(1, problem.kv_len))
     queries = min(problem.query_len, MOST_QUERIES, max(1, rows // group))
     kv_heads = max(1, min(problem.num_kv_heads, rows // (queries * group)))
@@ -109,7 +109,7 @@ def _sizes(problem: Problem, group: int) -> tuple[int, int]:
 
 
 def _is_ordinary(problem: Problem) -> bool:
-    """Whether all numbers are finite, and so small that no score comes near HIDDEN."""
+    """Return True if all numbers are finite, and so small that no score comes near HIDDEN."""
     query, key = _magnitude(problem.query), _magnitude(problem.key)
     score, scale = query * key * problem.query.shape[3], abs(problem.scale)
     # The scale may be taken first or last. A comparison with NaN is false.
@@ -138,8 +138,7 @@ def _magnitude(tensor: Tensor) -> float:
 def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> Iterator[Part]:
     """All queries of a sample, in order."""
     row = 0 if spans is None else min(sample, spans.start.shape[0] - 1)
-    for first in range(0, problem.query_len, queries):
-        some = slice(first, min(first + queries, problem.query_len))
+    for some in portions(problem.query_len, queries):
         every = slice(0, problem.kv_len)
         if problem.mask is None:
             yield Part(some, every, [], None)
@@ -147,37 +146,20 @@ def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> 
             yield part_of_runs(spans.start[row, some, 0], spans.stop[row, some, 0], some)
         else:
             if spans is not None:
-                every = _hull(spans.start[row, some], spans.stop[row, some])
+                every = hull(spans.start[row, some], spans.stop[row, some])
             yield _of_mask(problem, sample, some, every)
-
-
-def _hull(start: Tensor, stop: Tensor) -> slice:
-    used = stop > start
-    if not bool(used.any()):
-        return slice(0, 0)
-    return slice(int(start[used].min()), int(stop[used].max()))
 
 
 def part_of_runs(start: Tensor, stop: Tensor, queries: slice) -> Part:
     """The part in which each query sees one run of keys: hidden are the ragged edges only."""
     used = stop > start
-    keys = _hull(start, stop)
+    keys = hull(start, stop)
     empty = None if bool(used.all()) else ~used
     if keys.start == keys.stop:
         return Part(queries, keys, [], empty)
-    start, stop = start[:, None], stop[:, None]
-    left, right = int(start[used].max()), int(stop[used].min())
-    if left > right:
-        regions = [keys]
-    else:
-        edges = (slice(keys.start, left), slice(right, keys.stop))
-        regions = [edge for edge in edges if edge.stop > edge.start]
-    hidden = []
-    for region in regions:
-        key = torch.arange(region.start, region.stop, device=start.device)
-        columns = slice(region.start - keys.start, region.stop - keys.start)
-        hidden.append((columns, (key < start) | (key >= stop)))
-    return Part(queries, keys, hidden, empty)
+    # Empty rows are zeroed as a whole, so that they leave the others their full keys.
+    full = slice(int(start[used].max()), int(stop[used].min()))
+    return Part(queries, keys, ragged_edges(start[:, None], stop[:, None], (keys,), full), empty)
 
 
 def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> Part:
@@ -236,7 +218,8 @@ class _Buffers:
         torch.softmax(scores, dim=-1, out=weights)
         if empty is not None:
             weights.masked_fill_(empty[..., None], 0.0)
-        chunk = Chunk(sample, kv_heads, heads, part.queries, part.keys, scores, weights, empty)
+        extent = Extent(sample, kv_heads, heads, part.queries, part.keys)
+        chunk = Chunk(extent, scores, weights, empty)
         if self.sinks is not None:
             chunk.share_with(self.sinks[heads])
         return chunk
@@ -270,11 +253,7 @@ def _by_the_stages(
     masked = stages.masked_scores(stages.capped_scores(scaled, problem.softcap), bias, visible)
     weights = stages.weights(masked, sinks)
     chunk = Chunk(
-        sample,
-        kv_heads,
-        heads,
-        part.queries,
-        part.keys,
+        Extent(sample, kv_heads, heads, part.queries, part.keys),
         masked.masked_fill(masked == -torch.inf, HIDDEN),
         weights,
         (masked == -torch.inf).all(dim=-1),

@@ -36,7 +36,7 @@ class Transposed:
         return torch.Size(sizes[4 - problem.dims :])
 
     def __matmul__(self, vectors: Tensor) -> Tensor:
-        """What the keys get of vectors of the queries, in O(tokens) memory; differentiable.
+        """The transposed weights times vectors of the queries, in O(tokens) memory; differentiable.
 
         Args:
             vectors: (batch, num_heads, query_len, width), or (query_len, width) for all samples

@@ -226,7 +226,7 @@ class ConformanceCase:
         return {name: each.float() if coarser else each for name, each in posed.tensors.items()}
 
     def _call(self, tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> Any:
-        """What the attention gives."""
+        """The result of the attention."""
         moved = {
             name: each.to(self.device) if isinstance(each, Tensor) else each
             for name, each in options.items()
@@ -310,7 +310,7 @@ def _flat(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same numbers, NaN counted as one."""
+    """Return True if two tensors hold the same numbers, NaN counted as one."""
     return torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(
         one.isnan(), other.isnan()
     )

@@ -24,7 +24,7 @@ class Feature:
 
 MASKS = ("mask", "head_mask", "padding")
 SHAPES = ("fewer_dims", "more_dims", "broadcast")
-# What is not posed together with tensors of other dimensions.
+# Features that do not stand in a case together with tensors of other dimensions.
 _OF_FOUR_DIMENSIONS = frozenset({*MASKS, "bias", "sinks", "empty_rows", "nan_behind_mask"})
 _AT_EDGES = ((7, 11), (13, 13), (1, 17), (61, 131), (64, 128), (127, 257))
 
@@ -111,5 +111,5 @@ FEATURES: dict[str, Feature] = {
 
 
 def apart(one: str, other: str) -> bool:
-    """Whether two features never stand in a case together."""
+    """Return True if two features never stand in a case together."""
     return other in FEATURES[one].apart or one in FEATURES[other].apart

@@ -92,7 +92,7 @@ def pose(
 
 
 def defined(posed: Posed, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What the definition gives for the tensors: context and logsumexp."""
+    """The definition of the tensors: context and logsumexp."""
     query, key, value = (tensors[name] for name in ("query", "key", "value"))
     if query.ndim > 2:
         key, value = (stages.repeat_kv_heads(each, query.shape[-3]) for each in (key, value))
@@ -112,7 +112,7 @@ def defined(posed: Posed, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def in_chunks(
     run: Callable[..., Any], tensors: Mapping[str, Tensor], options: Mapping[str, Any]
 ) -> Any:
-    """What a function gives for causal queries in chunks of 1, 3, 1 and the rest, each with the
+    """The result of a function for causal queries in chunks of 1, 3, 1 and the rest, each with the
     keys up to its last query, put together."""
     whole = tensors["query"].shape[-2]
     ends = [1, 4, 5, whole]
@@ -200,7 +200,7 @@ def _visible(options: Mapping[str, Any], query_len: int, kv_len: int) -> Tensor 
 def _poison(
     tensors: Mapping[str, Tensor], features: frozenset[str], visible: Tensor | None
 ) -> None:
-    """NaN in the keys and values that are hidden, by the mask from everybody."""
+    """NaN in the keys and values that are hidden, by the mask from every query."""
     assert visible is not None
     kv_len = visible.shape[-1]
     if features & {"mask", "head_mask"}:

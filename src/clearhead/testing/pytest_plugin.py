@@ -49,7 +49,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def _is_report(call: pytest.CallInfo[None]) -> bool:
-    """Whether clearhead's assertion failed, not the code that it was about."""
+    """Return True if clearhead's assertion failed, not the code that it was about."""
     if call.excinfo is None or not call.excinfo.errisinstance(AssertionError):
         return False
     raised_by = call.excinfo.traceback[-1].frame.f_globals.get("__name__", "")

@@ -26,7 +26,7 @@ EMPTY = ((2, 0, 7), (2, 5, 0), (0, 5, 7))
 
 
 class Asked(NamedTuple):
-    """What distinguishes a case: features, lengths, and what else is particular."""
+    """The parameters of a case: features, lengths, and what else is particular."""
 
     features: tuple[str, ...]
     lengths: tuple[int, int]
@@ -249,12 +249,12 @@ def _fitting(features: Sequence[str], lengths: tuple[int, int]) -> tuple[int, in
 
 
 def _has_gradients(asked: Asked) -> bool:
-    """Whether there is anything to be asked of gradients."""
+    """Return True if gradients can be checked."""
     features = set(asked.features)
     if features & {"dropout", "empty_axes"}:
         return False
     query_len, kv_len = asked.lengths
-    # Where a NaN is seen by somebody, gradients are what they are.
+    # Where some query sees a NaN, gradients are what they are.
     hidden = features & set(MASKS) or ("window" in features and kv_len - query_len > LEFT)
     return "nan_behind_mask" not in features or bool(hidden)
 

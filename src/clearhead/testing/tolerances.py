@@ -45,7 +45,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Difference:
-    """What is beyond a tolerance: a sentence about how much, and a line that says where."""
+    """A difference beyond a tolerance: a sentence about how much, and a line that says where."""
 
     sentence: str
     where: str
@@ -71,7 +71,7 @@ def measured(
 
 
 def difference(actual: Tensor, reference64: Tensor, tolerance: Tolerance) -> Difference | None:
-    """What in `actual` is beyond the tolerance, or stands where NaN or infinity should; or None."""
+    """The numbers of `actual` that are beyond the tolerance, or stands where NaN or infinity should; or None."""
     truth, dtype = reference64.detach().cpu(), actual.dtype
     actual = actual.detach().cpu().double()
     finite = truth.isfinite()

@@ -25,8 +25,9 @@ from clearhead.masks.padding import PaddedTo, Valid
 from clearhead.masks.per_row import PerRow
 from clearhead.masks.prefix import Prefix
 from clearhead.masks.sliding_window import SlidingWindow
+from clearhead.matrix.head_numbers import Roles
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.summary import Roles, Summary, TopK
+from clearhead.matrix.summary import Summary, TopK
 
 KINDS: dict[str, type] = {
     "alibi": Alibi,

@@ -5,7 +5,7 @@ A model writes to its masks and KV caches after the call, so none of its tensors
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,12 +15,11 @@ from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
 from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.base import Mask
-from clearhead.masks.causal import Causal
 from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import Dense, dense
 from clearhead.masks.full import Full
-from clearhead.matrix.matrix import AttentionMatrix, matrix_of
-from clearhead.matrix.roles import roles
+from clearhead.matrix.matrix import matrix_of
+from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.watching.mask_recovery import hides_only, read_mask
 
@@ -31,9 +30,6 @@ there are as many keys and queries."""
 
 RECENT = 4
 """The masks that are memoised while a model runs: layers of different kinds take turns."""
-
-PORTION = 1 << 21
-"""The pairs of a mask that are materialised at a time."""
 
 Described = TypeVar("Described", Mask, Tensor)
 
@@ -189,37 +185,6 @@ def summarised(problem: Problem, tokens: Tensor | None) -> Summary:
     """
     query_len, kv_len = problem.query_len, problem.kv_len
     if min(query_len, kv_len) == 0:
-        return with_roles(matrix_of(problem), tokens)
+        return summary_with_roles(matrix_of(problem), tokens)
     pool = (min(POOL, query_len), min(POOL, kv_len))
-    return with_roles(matrix_of(problem), tokens, top_k=min(TOP_K, kv_len), pool=pool)
-
-
-def with_roles(matrix: AttentionMatrix, tokens: Tensor | None, **options: Any) -> Summary:
-    """Return the summary of a matrix with the roles of its heads, over the queries that count.
-
-    Args:
-        matrix: the matrix.
-        tokens: ids of its keys, (batch, kv_len) or (kv_len,), or None if they are not known.
-        **options: of `AttentionMatrix.summary`.
-    """
-    real = real_queries(matrix.problem)
-    return replace(matrix.summary(**options), roles=roles(matrix, tokens, queries=real), real=real)
-
-
-def real_queries(problem: Problem) -> Tensor | None:
-    """Return True for the queries that are not padded, (batch, query_len), or None for all.
-
-    In self-attention the queries are the tokens that the keys are, and a key that no query may see
-    is padding.
-    """
-    mask = problem.mask
-    if mask is None or isinstance(mask, Causal) or problem.query_len != problem.kv_len:
-        return None
-    batch, heads = mask.leading
-    seen = torch.zeros(batch, problem.kv_len, dtype=torch.bool, device=problem.device)
-    portion = max(1, PORTION // max(1, batch * heads * problem.kv_len))
-    for start in range(0, problem.query_len, portion):
-        visible = problem.visible(slice(start, min(start + portion, problem.query_len)))
-        assert visible is not None
-        seen |= visible.any(dim=2).any(dim=1)
-    return seen.expand(problem.batch, -1)
+    return summary_with_roles(matrix_of(problem), tokens, top_k=min(TOP_K, kv_len), pool=pool)

@@ -11,10 +11,10 @@ from clearhead._common.lazy import drawing
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, SelectionError
 from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.watching import files
 from clearhead.watching.calls import Calls, Kept, Matrices, Summaries
-from clearhead.watching.recording import with_roles
 from clearhead.watching.table import Table, rows_of
 from clearhead.watching.token_ids import Tokens, listed
 
@@ -76,10 +76,56 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         Raises:
             SelectionError: code `watch.layer`, if no such module attended.
         """
-        return self._modules[self._name(layer)].all()
+        return self._modules[self.path(layer)].all()
+
+    def parts(self, layers: Sequence[str | int] | None = None) -> list[tuple[str, Kept]]:
+        """Return every module by its path, with its one matrix or summary; call by call, as
+        "path, call 0", where its calls are not rows of one matrix.
+
+        Args:
+            layers: only these, by path or number; None for all.
+
+        Raises:
+            SelectionError: code `watch.layer`, if no such module attended.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+            >>> with ch.watch(layer) as seen:
+            ...     output = layer(torch.randn(1, 3, 8)), layer(torch.randn(1, 5, 8))
+            >>> [path for path, matrix in seen.parts()]
+            [', call 0', ', call 1']
+        """
+        wanted = self._modules.keys() if layers is None else {self.path(layer) for layer in layers}
+        return [
+            (name if len(calls) == 1 else f"{name}, call {number}", call)
+            for name, module in self._modules.items()
+            if name in wanted
+            for calls in [module.parts()]
+            for number, call in enumerate(calls)
+        ]
+
+    def path(self, layer: str | int) -> str:
+        """Return the path of a module, by its path or its number.
+
+        Raises:
+            SelectionError: code `watch.layer`, if no such module attended.
+        """
+        if isinstance(layer, int):
+            if not -len(self) <= layer < len(self):
+                raise SelectionError(
+                    "watch.layer", f"{len(self)} modules attended; there is no {layer}."
+                )
+            return self.layers[layer]
+        if layer not in self._modules:
+            known = ", ".join(map(repr, self.layers))
+            raise SelectionError(
+                "watch.layer", f"no module {layer!r} attended; these did: {known}."
+            )
+        return layer
 
     def __getitem__(self, layer: str | int) -> Kept:
-        module = self._modules[self._name(layer)]
+        module = self._modules[self.path(layer)]
         stitched = module.stitched()
         if isinstance(stitched, str):
             raise SelectionError(
@@ -100,7 +146,7 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             SelectionError: code `watch.several`, as `self[layer]` does.
         """
         try:
-            self._name(layer)
+            self.path(layer)
         except SelectionError:
             return default
         return self[layer]
@@ -134,13 +180,7 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             )
         rows = []
         for name, module in self._modules.items():
-            summaries = [
-                each
-                if isinstance(each, Summary)
-                else with_roles(each, None if tokens is None else tokens[..., : each.shape[-1]])
-                for each in module.parts()
-            ]
-            rows += rows_of(name, summaries)
+            rows += rows_of(name, [_summary(each, tokens) for each in module.parts()])
         return Table(rows)
 
     def plot(
@@ -246,12 +286,11 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             raise ArgumentTypeError(
                 "page.other", f"other must be what a watch has seen; got {type(other).__name__}."
             )
-        return drawing("page.heads").write_heads(
+        return drawing("page.head_page").write_heads(
             path,
-            self._layers(),
+            [self.parts()] if other is None else [self.parts(), other.parts()],
             tokens=self.tokens if tokens is None else tokens,
             source_tokens=self.source_tokens if source_tokens is None else source_tokens,
-            other=None if other is None else other._layers(),
             title=title,
             sample=sample,
         )
@@ -320,17 +359,6 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
     def _repr_html_(self) -> str:
         return drawing("notebook.inline.matrices").seen_html(self)
 
-    def _layers(self, only: Sequence[str | int] | None = None) -> list[tuple[str, Kept]]:
-        """Every call under the path of its module, stitched where they can be."""
-        wanted = self._modules.keys() if only is None else {self._name(layer) for layer in only}
-        return [
-            (name if len(calls) == 1 else f"{name}, call {number}", call)
-            for name, module in self._modules.items()
-            if name in wanted
-            for calls in [module.parts()]
-            for number, call in enumerate(calls)
-        ]
-
     def _add(self, name: str, call: Problem | Summary) -> None:
         kind = Summaries if isinstance(call, Summary) else Matrices
         self._modules.setdefault(name, kind()).add(call)
@@ -338,20 +366,6 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
     def _close(self) -> None:
         for module in self._modules.values():
             module.close()
-
-    def _name(self, layer: str | int) -> str:
-        if isinstance(layer, int):
-            if not -len(self) <= layer < len(self):
-                raise SelectionError(
-                    "watch.layer", f"{len(self)} modules attended; there is no {layer}."
-                )
-            return self.layers[layer]
-        if layer not in self._modules:
-            known = ", ".join(map(repr, self.layers))
-            raise SelectionError(
-                "watch.layer", f"no module {layer!r} attended; these did: {known}."
-            )
-        return layer
 
 
 def load(path: str | os.PathLike[str]) -> Seen[Any]:
@@ -398,3 +412,10 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
             raise FileError("file.content", f"{path}: {error.message}") from error
     loaded._close()
     return loaded
+
+
+def _summary(call: AttentionMatrix | Summary, tokens: Tensor | None) -> Summary:
+    """The summary of a call with its roles; tokens may go on beyond its keys."""
+    if isinstance(call, Summary):
+        return call
+    return summary_with_roles(call, None if tokens is None else tokens[..., : call.kv_len])

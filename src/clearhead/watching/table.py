@@ -1,28 +1,24 @@
-"""The heads of a model side by side: a row each, with the numbers that tell what they do."""
+"""The heads of a model side by side: a row of numbers each."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
-import torch
-from torch import Tensor
-
-from clearhead.errors import MissingExtraError, ShapeError
-from clearhead.matrix.summary import Roles, Summary
-
-ROLES = ("first", "previous", "duplicate", "induction", "local", "uniform")
+from clearhead.errors import MissingExtraError
+from clearhead.matrix.head_numbers import ROLES, head_averages
+from clearhead.matrix.summary import Summary
 
 
 class HeadRow(NamedTuple):
-    """What one head of one layer does, averaged over all its queries that count.
+    """One head of one layer, on average over all its real queries.
 
     Attributes:
         layer: the path of the module that attended.
         head: which query head.
-        queries: over how many queries, of all samples and calls, the averages were taken.
+        queries: the number of queries, of all samples and calls, in the averages.
         entropy: nats.
         distance: tokens.
-        first, previous, duplicate, induction, local, uniform: how far it fills each role, 0 to 1,
-            as `Roles` has them; None for what needs tokens where there are none.
+        first, previous, duplicate, induction, local, uniform: its score in each role, 0 to 1, as
+            `Roles` has them; None for what needs tokens where there are none.
         role: the leading role, "" for none.
 
     Example:
@@ -49,7 +45,7 @@ class HeadRow(NamedTuple):
 
 
 class Table(Sequence[HeadRow]):
-    """Rows, one for each head of each layer; print it, iterate over it, or take it to pandas.
+    """The rows of all heads of all layers: print it, iterate over it, or take it to pandas.
 
     Example:
         >>> import torch, clearhead as ch
@@ -122,73 +118,28 @@ def _cell(value: object) -> str:
 
 
 def rows_of(layer: str, summaries: Sequence[Summary]) -> list[HeadRow]:
-    """The rows of a layer: averages over the queries of all samples and of all its calls.
+    """The rows of a layer: averages over the real queries of all samples and of all its calls.
 
     Args:
-        layer: what to call the layer.
-        summaries: its calls, with roles.
+        layer: the name of the layer.
+        summaries: its calls; without roles the rows have none.
 
     Raises:
         ShapeError: code `table.heads`, for calls with different numbers of heads.
     """
-    counted = [_counted(each) for each in summaries]
-    heads = sorted({each.shape[1] for each, _, _ in counted})
-    if len(heads) > 1:
-        raise ShapeError(
-            "table.heads",
-            f"every call of {layer!r} must have the same number of heads; got {heads}.",
-        )
-    total = sum(int(count.sum()) for _, _, count in counted)
-    # Every query counts once, whatever the length of its sample or call.
-    numbers = sum(number for number, _, _ in counted) / max(1, total)
-    assert isinstance(numbers, Tensor)
-    scores: dict[str, Tensor] = {}
-    for name in ROLES:
-        each = [(roles[name], count) for _, roles, count in counted]
-        if all(score is not None for score, _ in each):
-            weighed = [
-                (score * count[:, None]).sum(dim=0) for score, count in each if score is not None
-            ]
-            scores[name] = torch.stack(weighed).sum(dim=0) / max(1, total)
-    average = Roles(
-        previous=scores["previous"],
-        first=scores["first"],
-        duplicate=scores.get("duplicate"),
-        induction=scores.get("induction"),
-        local=scores["local"],
-        uniform=scores["uniform"],
-    )
-    names = average.names()
+    means = head_averages(layer, summaries)
     return [
         HeadRow(
             layer=layer,
             head=head,
-            queries=total,
-            entropy=float(numbers[0, head]),
-            distance=float(numbers[1, head]),
-            **{name: float(scores[name][head]) if name in scores else None for name in ROLES},
-            role=names[head],
+            queries=means.queries,
+            entropy=float(means.entropy[head]),
+            distance=float(means.distance[head]),
+            **{
+                name: float(means.scores[name][head]) if name in means.scores else None
+                for name in ROLES
+            },
+            role=means.leading[head],
         )
-        for head in range(numbers.shape[1])
+        for head in range(len(means.leading))
     ]
-
-
-def _counted(summary: Summary) -> tuple[Tensor, dict[str, Tensor | None], Tensor]:
-    """Entropy and distance summed over the queries that count, (2, num_heads), the scores of the
-    roles, each (batch, num_heads), and how many queries count in each sample; all float64."""
-    entropy, distance = (
-        each.double().reshape((1,) * (3 - each.ndim) + each.shape)
-        for each in (summary.entropy, summary.distance)
-    )
-    every = torch.ones_like(entropy[:, 0], dtype=torch.bool)
-    real = every if summary.real is None else torch.atleast_2d(summary.real)
-    both = torch.stack([entropy, distance])
-    # A padded query may hold anything, a NaN as well.
-    sums = both.where(real[:, None], 0.0).sum(dim=(1, 3))
-    assert summary.roles is not None
-    roles = {name: getattr(summary.roles, name) for name in ROLES}
-    scores = {
-        name: None if score is None else score.double().reshape(entropy.shape[:2])
-        for name, score in roles.items()
-    }
-    return sums, scores, real.sum(dim=1).double()

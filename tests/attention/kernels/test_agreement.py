@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.kernels import eager, fused
+from clearhead.attention.kernels import _lowering, eager
 from tests.attention.kernels.definition import (
     RUNNABLE,
     Tensors,
@@ -29,8 +29,8 @@ kernels = pytest.mark.parametrize("kernel", NAMES)
 
 def take_apart(patch: pytest.MonkeyPatch) -> None:
     """Take small problems apart as only large ones are."""
-    patch.setattr(fused, "MASK_PORTION", 1)
-    patch.setattr(fused, "WORTH_SLICING", 0)
+    patch.setattr(_lowering, "MASK_PORTION", 1)
+    patch.setattr(_lowering, "WORTH_SLICING", 0)
     patch.setattr(eager, "PORTION", 1)
 
 

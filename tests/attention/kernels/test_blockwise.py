@@ -12,8 +12,9 @@ from torch.autograd import forward_ad
 
 import clearhead as ch
 from clearhead import stages
-from clearhead.attention.kernels import blockwise, eager
+from clearhead.attention.kernels import _blockwise_work, blockwise, eager
 from clearhead.attention.problem import Problem, make_problem
+from clearhead.masks import tiles
 from tests.attention.kernels.definition import Tensors, assert_agrees, close, draw, flat, outcome
 from tests.attention.kernels.test_agreement import BIASES, MASKS, OF_ENOUGH_KEYS, STRIDES, problems
 from tests.attention.kernels.test_hidden import MASKS as HIDING
@@ -22,7 +23,7 @@ from tests.masks.expressions import Expression, expressions
 from tests.memory import LargestTensor
 
 BATCH, HEADS = 3, 6
-SMALL_SIZES = {"ROWS": 1, "LEAST_QUERIES": 4, "BUFFER": 1, "SMALL": 1, "WORTH_CUTTING": 0, "GAP": 0}
+SMALL_SIZES = {"ROWS": 1, "LEAST_QUERIES": 4, "BUFFER": 1, "SMALL": 1, "WORTH_CUTTING": 0}
 
 ways = pytest.mark.parametrize("parts", [False, True], ids=["whole", "in parts"])
 
@@ -30,7 +31,9 @@ ways = pytest.mark.parametrize("parts", [False, True], ids=["whole", "in parts"]
 def sizes_for(parts: bool, patch: pytest.MonkeyPatch) -> None:
     """Take small problems apart as only large ones are."""
     for name, size in SMALL_SIZES.items() if parts else ():
-        patch.setattr(blockwise, name, size)
+        patch.setattr(_blockwise_work, name, size)
+    if parts:
+        patch.setattr(tiles, "GAP", 0)
 
 
 @pytest.fixture
@@ -115,7 +118,7 @@ def test_trained_biases(parts: bool, name: str, mask: ch.Mask | None) -> None:
 
 def test_one_column_for_runs_of_different_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of a single key beside a longer one, and a bias that is the same for every key."""
-    monkeypatch.setattr(blockwise, "GAP", 0)
+    monkeypatch.setattr(tiles, "GAP", 0)
     mask = ch.dense(torch.tensor([i < 5 or i == 11 for i in range(23)]).expand(19, 23))
     for shape in ((19, 1), (1, 1), (1, 23)):
         tensors = draw(BATCH, HEADS, 2, 19, 23) | {"bias": torch.randn(*shape)}
@@ -239,26 +242,26 @@ def test_the_blocks_are_the_mask(parts: bool, expression: Expression) -> None:
     found = torch.zeros(sizes, dtype=torch.int64)
     with pytest.MonkeyPatch.context() as patch:
         sizes_for(parts, patch)
-        work = blockwise._work(posed)
-        for block, part, hidden, _ in blockwise._parts(work, None):
-            seen = torch.ones(part.rows.stop - part.rows.start, *sizes[1:2], *block.shape).bool()
+        work = _blockwise_work.work_of(posed)
+        for tile, part, hidden, _ in _blockwise_work.parts(work, None):
+            seen = torch.ones(part.rows.stop - part.rows.start, *sizes[1:2], *tile.shape).bool()
             seen = seen[:, part.heads]
             for columns, where in hidden:
                 seen[..., columns].masked_fill_(where, False)
-            keys = torch.cat([torch.arange(run.start, run.stop) for run in block.keys])
-            found[part.rows, part.heads, block.queries, keys] += seen.long()
+            keys = torch.cat([torch.arange(run.start, run.stop) for run in tile.keys])
+            found[part.rows, part.heads, tile.queries, keys] += seen.long()
     assert torch.equal(found, expression.expected.long())
     times = torch.zeros(sizes.batch, sizes.query_len)
-    for block in work.blocks:
-        times[block.rows, block.queries] += 1
-        keys = torch.cat([torch.arange(run.start, run.stop) for run in block.keys])
-        assert expression.expected[block.rows, :, block.queries][..., keys].any()
+    for tile in work.tiles:
+        times[tile.rows, tile.queries] += 1
+        keys = torch.cat([torch.arange(run.start, run.stop) for run in tile.keys])
+        assert expression.expected[tile.rows, :, tile.queries][..., keys].any()
     assert times.le(1).all()
 
 
 def scores_of(posed: Problem) -> int:
     """How many scores are computed for a head."""
-    shapes = [block.shape for block in blockwise._work(posed).blocks]
+    shapes = [tile.shape for tile in _blockwise_work.work_of(posed).tiles]
     return sum(queries * keys for queries, keys in shapes)
 
 
@@ -290,7 +293,7 @@ def test_a_window_costs_as_much_for_each_token(mask: ch.Mask) -> None:
 
 def test_small_samples_share_a_block() -> None:
     posed = make_problem(*draw(8, 2, 2, 19).values(), mask=ch.padding(list(range(8, 16))))
-    assert [block.rows for block in blockwise._work(posed).blocks] == [slice(0, 8)]
+    assert [tile.rows for tile in _blockwise_work.work_of(posed).tiles] == [slice(0, 8)]
 
 
 def dropped(posed: Problem, seed: int) -> Tensor:
@@ -542,14 +545,14 @@ def test_no_tensor_of_queries_by_keys(name: str) -> None:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             result = blockwise.attend(posed)
         result.sum().backward()
-    bound = max(4 * blockwise.BUFFER, 4 * blockwise.ROWS * tokens)
+    bound = max(4 * _blockwise_work.BUFFER, 4 * _blockwise_work.ROWS * tokens)
     assert seen.largest <= bound
     assert sum(kept.values()) <= 4 * tokens * 2 * 2 * (4 * 4 + 8)
 
 
 def test_long_rows_of_an_expression(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample apiece, heads apart, and several runs of keys: all ways at once."""
-    monkeypatch.setattr(blockwise, "BUFFER", 1 << 12)
+    monkeypatch.setattr(_blockwise_work, "BUFFER", 1 << 12)
     mask = ch.causal() & (ch.sliding_window(left=20) | ch.prefix([3, 0])) & ch.padding([301, 250])
     tensors = draw(2, 4, 2, 283, 301, 5, 3) | {"sinks": torch.randn(4)}
     assert_agrees("blockwise", tensors, mask=mask, softcap=2.0, bias=ch.alibi(4))

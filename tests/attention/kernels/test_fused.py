@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.attention.kernels import eager, fused
+from clearhead.attention.kernels import _lowering, eager, fused
 from clearhead.attention.kernels.fused import Piece
 from clearhead.attention.problem import Problem, make_problem
 from tests.attention.kernels.definition import draw
@@ -38,14 +38,14 @@ def covered(pieces: list[Piece], posed: Problem) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("worth", [1, fused.WORTH_SLICING])
+@pytest.mark.parametrize("worth", [1, _lowering.WORTH_SLICING])
 def test_every_query_is_computed_once(
     name: str, worth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused, "WORTH_SLICING", worth)
-    monkeypatch.setattr(fused, "MASK_PORTION", 1 << 10)
+    monkeypatch.setattr(_lowering, "WORTH_SLICING", worth)
+    monkeypatch.setattr(_lowering, "MASK_PORTION", 1 << 10)
     posed = problem(MASKS[name])
-    assert bool((covered(fused.lower(posed), posed) == 1).all())
+    assert bool((covered(_lowering.lower(posed), posed) == 1).all())
 
 
 @pytest.mark.parametrize(
@@ -60,20 +60,20 @@ def test_every_query_is_computed_once(
 def test_simple_masks_need_no_mask(
     name: str, kinds: list[tuple[bool, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused, "WORTH_SLICING", 1)
-    pieces = fused.lower(problem(MASKS[name]))
+    monkeypatch.setattr(_lowering, "WORTH_SLICING", 1)
+    pieces = _lowering.lower(problem(MASKS[name]))
     assert [(piece.causal, piece.masked) for piece in pieces] == kinds
 
 
 def test_rows_that_are_alike_are_one_call() -> None:
-    (piece,) = fused.lower(problem(ch.causal() & ch.padding([64, 64, 64])))
+    (piece,) = _lowering.lower(problem(ch.causal() & ch.padding([64, 64, 64])))
     assert (piece.rows, piece.causal) == (slice(0, 3), True)
 
 
 def test_a_window_reads_the_keys_it_can_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "MASK_PORTION", 1 << 10)
+    monkeypatch.setattr(_lowering, "MASK_PORTION", 1 << 10)
     posed = make_problem(**draw(1, 2, query_len=4096), mask=ch.sliding_window(left=9, right=0))
-    pieces = fused.lower(posed)
+    pieces = _lowering.lower(posed)
     read = sum(piece.keys.stop - piece.keys.start for piece in pieces)
     assert read < 4096 + 9 * len(pieces) + 1
 

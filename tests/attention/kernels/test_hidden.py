@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.kernels import eager, fused
+from clearhead.attention.kernels import _lowering, eager, fused
 from clearhead.attention.problem import make_problem
-from tests.attention.kernels.definition import Tensors, close, context, draw, outcome
+from tests.attention.kernels.definition import (
+    Tensors,
+    close,
+    context,
+    draw,
+    gradient_terms,
+    outcome,
+)
 from tests.masks.expressions import Sizes, expressions_for
 
 NAN, INF = float("nan"), float("inf")
@@ -23,10 +30,10 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
     """The kernels, and the ways on which the fused one goes."""
     with pytest.MonkeyPatch.context() as patch:
         if "parts" in request.param:
-            patch.setattr(fused, "MASK_PORTION", 1)
-            patch.setattr(fused, "WORTH_SLICING", 0)
+            patch.setattr(_lowering, "MASK_PORTION", 1)
+            patch.setattr(_lowering, "WORTH_SLICING", 0)
         if "looking" in request.param:
-            patch.setattr(fused, "_may_look", lambda query: False)
+            patch.setattr(fused, "_can_sync", lambda query: False)
         yield request.param.partition(",")[0]
 
 
@@ -82,7 +89,8 @@ def assert_stays_hidden(kernel: str, tensors: Tensors, mask: ch.Mask) -> None:
         return torch.cat([result[name][where].flatten() for name, where in kept.items()])
 
     close(contexts(actual), contexts(truth), contexts(plain), "the context")
-    close(gradients(actual), gradients(truth), gradients(plain), "a gradient", factor=10.0)
+    terms = gradient_terms(doubled, grad, mask=mask)
+    close(gradients(actual), gradients(truth), gradients(plain), "a gradient", terms)
 
 
 MASKS: dict[str, Callable[[], ch.Mask]] = {
@@ -140,7 +148,7 @@ def test_nan_in_the_open_is_never_swallowed(kernel: str, kv_len: int, dtype: tor
         tensors[tensor][...] = NAN
         # Without a mask, and without looking, PyTorch's own kernel is called and nothing else; a
         # single query is the last one, from which a causal mask hides nothing.
-        looks = kernel == "eager" or fused._may_look(tensors["query"])
+        looks = kernel == "eager" or fused._can_sync(tensors["query"])
         for mask in [None, *masks] if looks else masks[kv_len == 1 :]:
             assert ch.attend(**tensors, mask=mask, kernel=kernel).isnan().all(), (tensor, mask)
 
@@ -166,9 +174,9 @@ def poisoned(draw_: st.DrawFn) -> tuple[Tensors, ch.Mask]:
 def test_any_mask(way: str, case: tuple[Tensors, ch.Mask]) -> None:
     tensors, mask = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "MASK_PORTION", 1)
+        patch.setattr(_lowering, "MASK_PORTION", 1)
         patch.setattr(eager, "PORTION", 1)
         if "looking" in way:
-            patch.setattr(fused, "_may_look", lambda query: False)
-            assume(fused.lower(make_problem(**tensors, mask=mask)) is not fused.EVERYTHING)
+            patch.setattr(fused, "_can_sync", lambda query: False)
+            assume(_lowering.lower(make_problem(**tensors, mask=mask)) is not _lowering.EVERYTHING)
         assert_stays_hidden(way.partition(",")[0], tensors, mask)

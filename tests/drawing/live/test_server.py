@@ -18,7 +18,8 @@ import torch
 import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.drawing.live import server as served
-from clearhead.drawing.live.server import Server, tile_bytes
+from clearhead.drawing.live.routes import tile_bytes
+from clearhead.drawing.live.server import Server
 from clearhead.drawing.live.tile_store import Pending, Tiles
 from clearhead.drawing.live.tiles import Tile
 from clearhead.drawing.page.payload import Payload

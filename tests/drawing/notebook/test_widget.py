@@ -41,7 +41,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
     """What widgets send."""
     messages: list[tuple[Any, Any]] = []
     monkeypatch.setattr(
-        notebook._widget(),
+        notebook._widget_class(),
         "send",
         lambda _, content, buffers=None: messages.append((content, buffers)),
     )
@@ -90,15 +90,6 @@ def test_layers_that_attended_are_counted_alike(sent: list[tuple[Any, Any]]) -> 
     _, values = read(sent[0][1][0])
     torch.testing.assert_close(values, seen[1][0, 1], rtol=1e-6, atol=1e-7)
     widget.close()
-
-
-def test_calls_that_do_not_belong_together_are_layers_of_their_own() -> None:
-    layer = ch.MultiHeadAttention(8, num_heads=2)
-    with ch.watch(layer) as seen:
-        for _ in range(2):
-            layer(torch.randn(1, 3, 8))
-    names = [each.name for each in notebook._layers(seen)]
-    assert names == [", call 0", ", call 1"]
 
 
 def test_summaries_have_no_tiles(sent: list[tuple[Any, Any]]) -> None:
@@ -177,8 +168,8 @@ def test_a_trace_has_its_own_tokens(options: dict[str, Any]) -> None:
 
 def test_without_anywidget_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    notebook._widget.cache_clear()
+    notebook._widget_class.cache_clear()
     # What is None there is not found, and has no name that says so.
     with pytest.raises(MissingExtraError, match=r"pip install 'clearhead\[notebook\]'"):
         ch.view(matrix())
-    notebook._widget.cache_clear()
+    notebook._widget_class.cache_clear()

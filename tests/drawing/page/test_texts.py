@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from clearhead.drawing.page.texts import Place, places, read_text
+from clearhead.drawing.page.texts import TextOffset, offsets, read_text
 from clearhead.errors import ArgumentTypeError, ShapeError
 
 
@@ -59,7 +59,7 @@ def test_places(
     counts: tuple[int | None, int | None],
     expected: tuple[tuple[int | None, int], tuple[int | None, int]],
 ) -> None:
-    assert places(layer, *sizes, *counts) == (Place(*expected[0]), Place(*expected[1]))
+    assert offsets(layer, *sizes, *counts) == (TextOffset(*expected[0]), TextOffset(*expected[1]))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_tokens_of_another_length(
     sizes: tuple[int, int], counts: tuple[int | None, int | None], given: str
 ) -> None:
     with pytest.raises(ShapeError) as caught:
-        places("layer", *sizes, *counts)
+        offsets("layer", *sizes, *counts)
     assert str(caught.value) == (
         f"[page.lengths] tokens must be as many as the keys of layer, kv_len={sizes[1]}; got "
         f"{given}. For attention from one text to another give source_tokens as well."

@@ -5,7 +5,7 @@ from typing import Any
 
 from clearhead.checking.report import Finding, Report
 from clearhead.drawing.terminal.checked import print_report
-from clearhead.drawing.terminal.terminal import Console
+from clearhead.drawing.terminal.shading import Console
 
 CAUSE = Finding("mask.inverted", "[red] the future is visible", "● ·", "~mask")
 REPORT = Report("mine", (CAUSE, Finding("a.b", "so", follows_from="mask.inverted")), ("heads",))

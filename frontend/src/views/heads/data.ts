@@ -1,7 +1,7 @@
-// What Python writes of the heads (drawing/heads.py), and one head made ready to be asked.
+// The heads as Python writes them (drawing/page/head_page.py), and one head ready to be read.
 import type { Source } from "../../source";
 
-/** Numbers in codes (drawing/rounding.py): 0 is hidden, levels + 2 is no number. */
+/** Numbers in codes (drawing/page/rounding.py): 0 is hidden, levels + 2 is no number. */
 export interface Steps {
   levels: number;
   power: number;
@@ -15,13 +15,12 @@ export interface RoundedMap extends Rounded {
   shape: [number, number];
 }
 
-export const ROLES = ["first", "previous", "duplicate", "induction", "local", "uniform"] as const;
-export type Role = (typeof ROLES)[number];
-
-export interface Row extends Partial<Record<Role, number | null>> {
+export interface Row {
   entropy: number | null;
   distance: number | null;
-  role: Role | "";
+  /** The leading role, "" for none. */
+  role: string;
+  scores: Record<string, number | null>;
 }
 
 export interface LayerData {
@@ -51,6 +50,8 @@ export function isFew(layer: LayerData): boolean {
 
 export interface HeadsData {
   note: string;
+  /** The names of the roles, and of those that find an earlier token. */
+  roles: { all: string[]; matching: string[] };
   runs: string[];
   texts: string[][];
   layers: LayerData[];
@@ -106,7 +107,9 @@ export class HeadMap {
     this.layer = layer;
     this.head = head;
     this.codes = codes;
-    this.values = layer.weights ? table(layer.weights, layer.weights.top[head]!) : new Float32Array();
+    this.values = layer.weights
+      ? table(layer.weights, layer.weights.top[head]!)
+      : new Float32Array();
     this.pooled = pooled;
     this.linkKeys = linkKeys;
     this.linkWeights = linkWeights;
@@ -189,14 +192,17 @@ export class HeadMap {
   seenBy(key: number, count: number): Link[] {
     const { keys, queries } = this.layer;
     if (this.codes) {
-      return strongest(count, queries, (query) => this.values[this.codes![query * keys + key]!]!).map(
-        ([query, weight]) => ({ query, key, weight }),
-      );
+      return strongest(
+        count,
+        queries,
+        (query) => this.values[this.codes![query * keys + key]!]!,
+      ).map(([query, weight]) => ({ query, key, weight }));
     }
     const found: Link[] = [];
     for (const [rank, each] of this.linkKeys.entries()) {
       for (let query = 0; query < queries; query++) {
-        if (each[query] === key) found.push({ query, key, weight: this.linkWeights[rank]![query]! });
+        if (each[query] === key)
+          found.push({ query, key, weight: this.linkWeights[rank]![query]! });
       }
     }
     return found.sort((a, b) => b.weight - a.weight).slice(0, count);
@@ -224,7 +230,8 @@ export class HeadMap {
     const { keys } = this.layer;
     const found = new Float32Array(keys);
     if (this.codes) {
-      for (let key = 0; key < keys; key++) found[key] = this.values[this.codes[query * keys + key]!]!;
+      for (let key = 0; key < keys; key++)
+        found[key] = this.values[this.codes[query * keys + key]!]!;
     } else {
       for (const link of this.looksAt(query, this.linkKeys.length)) found[link.key] = link.weight;
     }

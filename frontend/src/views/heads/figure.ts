@@ -25,10 +25,14 @@ const BELOW = 64;
 /** Figures side by side, as one SVG with everything in it. */
 export function toSvg(figures: Figure[]): string {
   const dark = theme.peek() === "dark";
-  const [ground, text, quiet] = dark ? ["#121417", "#e8eaed", "#a2a9b3"] : ["#ffffff", "#17191c", "#5a6069"];
+  const [ground, text, quiet] = dark
+    ? ["#121417", "#e8eaed", "#a2a9b3"]
+    : ["#ffffff", "#17191c", "#5a6069"];
   const wide = SIDE + GUTTER + 16;
   const tall = SIDE + GUTTER + BELOW + 28;
-  const parts = figures.map((figure, at) => `<g transform="translate(${at * wide} 0)">${one(figure, text, quiet)}</g>`);
+  const parts = figures.map(
+    (figure, at) => `<g transform="translate(${at * wide} 0)">${one(figure, text, quiet)}</g>`,
+  );
   return (
     `<svg xmlns="http://www.w3.org/2000/svg" width="${wide * figures.length}" height="${tall}" ` +
     `font-family="system-ui, sans-serif" font-size="11"><rect width="100%" height="100%" fill="${ground}"/>` +
@@ -36,7 +40,11 @@ export function toSvg(figures: Figure[]): string {
   );
 }
 
-function one({ title, tile, view, queries, keys, queryToken, keyToken }: Figure, text: string, quiet: string): string {
+function one(
+  { title, tile, view, queries, keys, queryToken, keyToken }: Figure,
+  text: string,
+  quiet: string,
+): string {
   const unit = SIDE / Math.max(view.rows, view.columns);
   const height = Math.max(LEAST_SIDE, view.rows * unit);
   const width = Math.max(LEAST_SIDE, view.columns * unit);
@@ -66,11 +74,15 @@ function one({ title, tile, view, queries, keys, queryToken, keyToken }: Figure,
   }
   const legend = Array.from(
     { length: 60 },
-    (_, at) => `<rect x="${GUTTER + at * 4}" y="${top + height + 16}" width="4.5" height="8" fill="${css(at / 59, theme.peek())}"/>`,
+    (_, at) =>
+      `<rect x="${GUTTER + at * 4}" y="${top + height + 16}" width="4.5" height="8" fill="${css(at / 59, theme.peek())}"/>`,
   );
   const numbers = ticks(tile.top, scale.peek())
     .filter((_, at) => at % 2 === 0)
-    .map(({ value, at }) => `<text x="${GUTTER + at * 240}" y="${top + height + 38}" text-anchor="middle" fill="${quiet}">${escaped(percent(value))}</text>`);
+    .map(
+      ({ value, at }) =>
+        `<text x="${GUTTER + at * 240}" y="${top + height + 38}" text-anchor="middle" fill="${quiet}">${escaped(percent(value))}</text>`,
+    );
   const clip = `clip${Math.round(Math.random() * 1e9)}`;
   return (
     `<text x="${GUTTER}" y="20" font-size="14" font-weight="600" fill="${text}">${escaped(title)}</text>` +
@@ -84,7 +96,12 @@ function one({ title, tile, view, queries, keys, queryToken, keyToken }: Figure,
 }
 
 /** Which queries or keys get a label, of those that there are: every one, by its name, or some. */
-function places(first: number, count: number, length: number, size: number): { named: boolean; at: number[] } {
+function places(
+  first: number,
+  count: number,
+  length: number,
+  size: number,
+): { named: boolean; at: number[] } {
   const step = Math.max(1, 2 ** Math.ceil(Math.log2(11 / size)));
   const at: number[] = [];
   const end = Math.min(length, first + count - 0.25);
@@ -107,7 +124,9 @@ export async function toPng(svg: string): Promise<Blob> {
     [canvas.width, canvas.height] = [image.width * 2, image.height * 2];
     canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
     return await new Promise((resolve, reject) =>
-      canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("The picture could not be made.")))),
+      canvas.toBlob((blob) =>
+        blob ? resolve(blob) : reject(new Error("The picture could not be made.")),
+      ),
     );
   } finally {
     URL.revokeObjectURL(url);

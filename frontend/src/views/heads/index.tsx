@@ -1,16 +1,16 @@
 // The heads of a model: all of them as small maps, and one or two of them closely.
-import { useMemo, useRef } from "preact/hooks";
+
 import { batch, useSignal } from "@preact/signals";
+import { useMemo, useRef } from "preact/hooks";
 import { useKeys } from "../../shared/keys";
 import { ScaleButton } from "../../shared/legend";
-import { including, whole, type Point } from "../../shared/map";
+import { including, type Point, whole } from "../../shared/map";
 import { scale } from "../../shared/scale";
 import { Shell } from "../../shared/shell";
-import type { Tile } from "../../source";
-import type { ViewProps } from "../registry";
-import { isFew, type HeadsData } from "./data";
+import type { Tile, ViewProps } from "../../source";
+import { type HeadsData, isFew } from "./data";
 import { save, toPng, toSvg } from "./figure";
-import { layerName, Overview, score, type Chosen } from "./overview";
+import { type Chosen, layerName, Overview, score } from "./overview";
 import { HeadText, matches, NOTHING, Panel, tokenOf } from "./panel";
 
 const KEYS: [string, string][] = [
@@ -41,6 +41,7 @@ export function Heads({ head, source }: ViewProps) {
   const at = useSignal(0);
   const drawn = [useSignal<Tile | null>(null), useSignal<Tile | null>(null)] as const;
   const input = useRef<HTMLInputElement>(null);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the scale is chosen once for each run.
   useMemo(() => {
     scale.value = layer.keys > MANY ? "log" : "linear";
   }, [data]);
@@ -77,13 +78,16 @@ export function Heads({ head, source }: ViewProps) {
         focused.value = 1;
         const other = data.layers[second.value.layer]!;
         if (other.queries !== layer.queries || other.keys !== layer.keys) {
-          viewport.value = whole(Math.max(layer.queries, other.queries), Math.max(layer.keys, other.keys));
+          viewport.value = whole(
+            Math.max(layer.queries, other.queries),
+            Math.max(layer.keys, other.keys),
+          );
         }
       }
     });
   };
 
-  const keyToken = useMemo(() => tokenOf(data, layer, "key"), [layer]);
+  const keyToken = useMemo(() => tokenOf(data, layer, "key"), [data, layer]);
   const hits = search.value ? matches(layer.keys, keyToken, search.value) : [];
   const goTo = (number: number) => {
     const key = hits[((number % hits.length) + hits.length) % hits.length];
@@ -118,14 +122,20 @@ export function Heads({ head, source }: ViewProps) {
     });
     if (!figures.length) return;
     const svg = toSvg(figures);
-    const name = panels.map((each) => `layer-${layerName(data, each.layer)}-head-${each.head}`).join("-");
-    save(kind === "svg" ? new Blob([svg], { type: "image/svg+xml" }) : await toPng(svg), `${name}.${kind}`);
+    const name = panels
+      .map((each) => `layer-${layerName(data, each.layer)}-head-${each.head}`)
+      .join("-");
+    save(
+      kind === "svg" ? new Blob([svg], { type: "image/svg+xml" }) : await toPng(svg),
+      `${name}.${kind}`,
+    );
   };
 
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if ((event.target as Element).closest("dialog")) return; // its own keys close it
-    const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+    const typing =
+      event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
     if (event.key === "Escape") {
       pinned.value = NOTHING;
       hover.value = NOTHING;
@@ -176,8 +186,15 @@ export function Heads({ head, source }: ViewProps) {
       >
         <main class={`ch-heads${both ? " ch-two" : ""}`}>
           <div class="ch-left">
-            <Overview data={data} source={source} chosen={chosen} other={both ? (focused.value ? first.value : both) : null} />
-            {beside && <HeadText data={data} source={source} chosen={first.value} shared={shared} />}
+            <Overview
+              data={data}
+              source={source}
+              chosen={chosen}
+              other={both ? (focused.value ? first.value : both) : null}
+            />
+            {beside && (
+              <HeadText data={data} source={source} chosen={first.value} shared={shared} />
+            )}
           </div>
           <div class="ch-right">
             {layer.key.text !== null && (
@@ -186,7 +203,8 @@ export function Heads({ head, source }: ViewProps) {
                 role="search"
                 onSubmit={(event) => {
                   event.preventDefault();
-                  if (hits.length) goTo(pinned.value.key === hits[at.value] ? at.value + 1 : at.value);
+                  if (hits.length)
+                    goTo(pinned.value.key === hits[at.value] ? at.value + 1 : at.value);
                 }}
               >
                 <input
@@ -216,7 +234,14 @@ export function Heads({ head, source }: ViewProps) {
                   onFocusIn={() => (focused.value = place as 0 | 1)}
                   onPointerDown={() => (focused.value = place as 0 | 1)}
                 >
-                  <Panel data={data} source={source} chosen={each} shared={shared} drawn={drawn[place]!} withText={!beside} />
+                  <Panel
+                    data={data}
+                    source={source}
+                    chosen={each}
+                    shared={shared}
+                    drawn={drawn[place]!}
+                    withText={!beside}
+                  />
                 </div>
               ))}
             </div>
@@ -234,7 +259,7 @@ function interesting(data: HeadsData): Chosen {
   for (const [layer, { rows, run }] of data.layers.entries()) {
     if (run > 0) break;
     for (const [head, row] of rows.entries()) {
-      const points = ["induction", "duplicate", "previous"].includes(row.role) ? 1 : 0;
+      const points = data.roles.matching.includes(row.role) ? 1 : 0;
       if (points + score(row) > most) [best, most] = [{ layer, head }, points + score(row)];
     }
   }
@@ -254,7 +279,9 @@ function partner(data: HeadsData, chosen: Chosen): Chosen {
 }
 
 function next(data: HeadsData, { layer, head }: Chosen, step: 1 | -1): Chosen {
-  const every = data.layers.flatMap((each, place) => each.rows.map((_, number) => ({ layer: place, head: number })));
+  const every = data.layers.flatMap((each, place) =>
+    each.rows.map((_, number) => ({ layer: place, head: number })),
+  );
   const now = every.findIndex((each) => each.layer === layer && each.head === head);
   return every[(now + step + every.length) % every.length]!;
 }

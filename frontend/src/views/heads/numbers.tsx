@@ -1,11 +1,12 @@
 // What is known of a token: its numbers, where it looks and who looks at it.
-import { useEffect, useState } from "preact/hooks";
+
 import type { ReadonlySignal } from "@preact/signals";
-import type { Source, TokenNumbers } from "../../source";
+import { useEffect, useState } from "preact/hooks";
 import { label, short } from "../../shared/labels";
 import type { Point } from "../../shared/map";
 import { percent, quantity } from "../../shared/scale";
-import { ofHead, strongest, type HeadMap, type Link } from "./data";
+import type { Source, TokenNumbers } from "../../source";
+import { type HeadMap, type Link, ofHead, strongest } from "./data";
 
 const SHOWN = 6;
 
@@ -33,13 +34,18 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
     const { layer, head } = map;
     const read = (name: "entropy" | "distance" | "max") =>
       ofHead(source, `${place}/${name}`, layer[name], head, layer.queries);
-    void Promise.all([read("entropy"), read("distance"), read("max"), map.receivedBy(source, place)]).then(
+    void Promise.all([
+      read("entropy"),
+      read("distance"),
+      read("max"),
+      map.receivedBy(source, place),
+    ]).then(
       ([entropy, distance, max, received]) => !gone && setAll({ entropy, distance, max, received }),
     );
     return () => {
       gone = true;
     };
-  }, [map]);
+  }, [map, place, source]);
   const { query, key } = active.value;
   const looksAt = useExact(source, place, map.head, query, "query");
   const seenBy = useExact(source, place, map.head, key, "key");
@@ -53,7 +59,11 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
           {query !== null && (
             <Links
               title={`${tokenName(queryToken, query)} looks at`}
-              links={looksAt ? exactLinks(looksAt, (at, weight) => ({ query, key: at, weight })) : map.looksAt(query, SHOWN)}
+              links={
+                looksAt
+                  ? exactLinks(looksAt, (at, weight) => ({ query, key: at, weight }))
+                  : map.looksAt(query, SHOWN)
+              }
               token={(link) => tokenName(keyToken, link.key)}
               empty={
                 Number.isNaN(all?.max[query])
@@ -83,7 +93,11 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
           {key !== null && (
             <Links
               title={`${tokenName(keyToken, key)} is looked at by`}
-              links={seenBy ? exactLinks(seenBy, (at, weight) => ({ query: at, key, weight })) : map.seenBy(key, SHOWN)}
+              links={
+                seenBy
+                  ? exactLinks(seenBy, (at, weight) => ({ query: at, key, weight }))
+                  : map.seenBy(key, SHOWN)
+              }
               token={(link) => tokenName(queryToken, link.query)}
               empty={seenBy || map.codes ? "nobody" : "nobody’s strongest links"}
             />
@@ -92,7 +106,9 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
             <dl class="ch-facts">
               <div>
                 <dt>received</dt>
-                <dd title="1 is the whole attention of one query">{quantity(all.received[key]!, "queries")}</dd>
+                <dd title="1 is the whole attention of one query">
+                  {quantity(all.received[key]!, "queries")}
+                </dd>
               </div>
             </dl>
           )}
@@ -103,7 +119,13 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
 }
 
 /** The numbers of a token from query and key, where the source has them; null until they are there. */
-function useExact(source: Source, layer: number, head: number, at: number | null, side: "query" | "key") {
+function useExact(
+  source: Source,
+  layer: number,
+  head: number,
+  at: number | null,
+  side: "query" | "key",
+) {
   const [known, setKnown] = useState<{ of: string; numbers: TokenNumbers | null } | null>(null);
   const of = `${layer}/${head}/${at}`;
   useEffect(() => {
@@ -114,7 +136,7 @@ function useExact(source: Source, layer: number, head: number, at: number | null
       () => undefined, // given up; the page's own numbers stay
     );
     return () => control.abort();
-  }, [source, of]);
+  }, [source, layer, head, at, side, of]);
   return known?.of === of ? known.numbers : null;
 }
 
@@ -145,7 +167,12 @@ function Links({ title, links, token, empty }: LinksProps) {
       ) : (
         <ol class="ch-bars">
           {links.map((link) => (
-            <Bar key={`${link.query}/${link.key}`} name={token(link)} share={link.weight} words={percent(link.weight)} />
+            <Bar
+              key={`${link.query}/${link.key}`}
+              name={token(link)}
+              share={link.weight}
+              words={percent(link.weight)}
+            />
           ))}
         </ol>
       )}
@@ -178,7 +205,11 @@ function MostReceived({ all, map, keyToken, onPin }: MostProps) {
   if (!all) return <section />;
   const total = all.received.reduce((sum, each) => sum + each, 0);
   if (Number.isNaN(total)) {
-    return <p class="ch-remark">Some weights of this head are no numbers, so that it has no shares. Point at the map.</p>;
+    return (
+      <p class="ch-remark">
+        Some weights of this head are no numbers, so that it has no shares. Point at the map.
+      </p>
+    );
   }
   const group = map.layer.heads / map.layer.kv_heads;
   const found = strongest(10, all.received.length, (key) => all.received[key]! / (total || 1));
@@ -200,8 +231,9 @@ function MostReceived({ all, map, keyToken, onPin }: MostProps) {
         ))}
       </ol>
       <p class="ch-remark">
-        Share of all attention of {group > 1 ? `the ${group} heads that share these keys` : "this head"}. Point at a
-        token, or at the map.
+        Share of all attention of{" "}
+        {group > 1 ? `the ${group} heads that share these keys` : "this head"}. Point at a token, or
+        at the map.
       </p>
     </section>
   );

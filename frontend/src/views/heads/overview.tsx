@@ -1,11 +1,12 @@
 // Every head as a small map: layers down, heads across, or in the order of a number.
+
+import { type Signal, useComputed, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { useComputed, useSignal, type Signal } from "@preact/signals";
-import type { Source } from "../../source";
 import { paintValues } from "../../shared/map";
 import { number } from "../../shared/scale";
 import { theme } from "../../shared/theme";
-import { ROLES, table, type HeadsData, type Role, type Row } from "./data";
+import type { Source } from "../../source";
+import { type HeadsData, type Row, table } from "./data";
 
 export interface Chosen {
   layer: number;
@@ -24,16 +25,18 @@ interface OverviewProps {
 
 export function Overview({ data, source, chosen, other }: OverviewProps) {
   const order = useSignal<Order>("model");
-  const only = useSignal<Role | "">("");
+  const only = useSignal("");
   const grid = useRef<HTMLDivElement>(null);
   const runs = data.runs.length > 1;
   const every = data.layers.flatMap((layer, place) =>
     layer.rows.map((row, head) => ({ layer: place, head, row })),
   );
-  const there = ROLES.filter((role) => every.some(({ row }) => row.role === role));
+  const there = data.roles.all.filter((role) => every.some(({ row }) => row.role === role));
   const shown = useComputed(() => {
     const some = only.value ? every.filter(({ row }) => row.role === only.value) : every;
-    return order.value === "model" ? some : [...some].sort((a, b) => compare(a.row, b.row, order.value));
+    return order.value === "model"
+      ? some
+      : [...some].sort((a, b) => compare(a.row, b.row, order.value, data.roles));
   });
   const most = Math.max(1, ...data.layers.map((layer) => layer.heads));
   const inModel = order.value === "model" && !only.value;
@@ -43,6 +46,7 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
 
   // Only the grid is scrolled for the head that is looked at.
   const { layer, head } = chosen.value;
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the order moves the head that is looked at.
   useEffect(() => {
     const box = grid.current!;
     const small = box.querySelector(`[data-head="${layer}/${head}"]`);
@@ -57,8 +61,12 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
   }, [layer, head, order.value, only.value]);
 
   const go = (down: number, right: number) => {
-    const places = lines.flatMap((line, row) => line.map((each, column) => ({ ...each, at: row, column })));
-    const now = places.find((each) => each.layer === chosen.value.layer && each.head === chosen.value.head);
+    const places = lines.flatMap((line, row) =>
+      line.map((each, column) => ({ ...each, at: row, column })),
+    );
+    const now = places.find(
+      (each) => each.layer === chosen.value.layer && each.head === chosen.value.head,
+    );
     const line = lines[Math.max(0, Math.min(lines.length - 1, (now?.at ?? 0) + down))]!;
     const next = line[Math.max(0, Math.min(line.length - 1, (now?.column ?? 0) + right))];
     if (!next) return;
@@ -79,14 +87,20 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
     event.preventDefault();
     go(...step);
   };
-  const active = shown.value.some((each) => same(each, chosen.value)) ? chosen.value : shown.value[0];
+  const active = shown.value.some((each) => same(each, chosen.value))
+    ? chosen.value
+    : shown.value[0];
 
   return (
     <section class="ch-overview" aria-label="All heads">
       <div class="ch-controls">
         <label>
           Order
-          <select aria-label="Order" value={order.value} onChange={(event) => (order.value = event.currentTarget.value as Order)}>
+          <select
+            aria-label="Order"
+            value={order.value}
+            onChange={(event) => (order.value = event.currentTarget.value as Order)}
+          >
             <option value="model">as in the model</option>
             <option value="role">by role</option>
             <option value="entropy">by entropy</option>
@@ -96,7 +110,11 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
         {there.length > 0 && (
           <label>
             Role
-            <select aria-label="Role" value={only.value} onChange={(event) => (only.value = event.currentTarget.value as Role | "")}>
+            <select
+              aria-label="Role"
+              value={only.value}
+              onChange={(event) => (only.value = event.currentTarget.value)}
+            >
               <option value="">all</option>
               {there.map((role) => (
                 <option key={role} value={role}>
@@ -125,7 +143,11 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
         )}
         {lines.map((line, row) => (
           <div class="ch-line" role="row" key={row}>
-            <span class="ch-line-name" role="rowheader" title={inModel ? data.layers[row]!.name : ""}>
+            <span
+              class="ch-line-name"
+              role="rowheader"
+              title={inModel ? data.layers[row]!.name : ""}
+            >
               {inModel ? layerName(data, row) : ""}
             </span>
             {line.map((each) => (
@@ -147,8 +169,11 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
         ))}
       </div>
       <p class="ch-remark">
-        {shown.value.length === every.length ? `${every.length} ${every.length === 1 ? "head" : "heads"}` : `${shown.value.length} of ${every.length} heads`}
-        {runs ? `, ${data.runs.length} runs` : ""}. Each map up to its own largest value, by the square root.
+        {shown.value.length === every.length
+          ? `${every.length} ${every.length === 1 ? "head" : "heads"}`
+          : `${shown.value.length} of ${every.length} heads`}
+        {runs ? `, ${data.runs.length} runs` : ""}. Each map up to its own largest value, by the
+        square root.
       </p>
     </section>
   );
@@ -165,16 +190,21 @@ export function layerName(data: HeadsData, place: number): string {
   return data.runs.length > 1 ? `${"AB"[run] ?? run}${within}` : String(within);
 }
 
-function compare(a: Row, b: Row, order: Order): number {
+/** Those that find an earlier token come first among the roles, and heads without a role last. */
+function compare(a: Row, b: Row, order: Order, { all, matching }: HeadsData["roles"]): number {
   if (order === "role") {
-    const place = (row: Row) => (row.role ? [...ROLES.slice(1, 4), ROLES[0], ...ROLES.slice(4)].indexOf(row.role) : 9);
+    const place = ({ role }: Row) =>
+      role ? all.indexOf(role) + (matching.includes(role) ? 0 : all.length) : 2 * all.length;
     return place(a) - place(b) || score(b) - score(a);
   }
-  return ((order === "entropy" ? a.entropy : a.distance) ?? Infinity) - ((order === "entropy" ? b.entropy : b.distance) ?? Infinity);
+  return (
+    ((order === "entropy" ? a.entropy : a.distance) ?? Infinity) -
+    ((order === "entropy" ? b.entropy : b.distance) ?? Infinity)
+  );
 }
 
 export function score(row: Row): number {
-  return row.role ? (row[row.role] ?? 0) : 0;
+  return row.scores[row.role] ?? 0;
 }
 
 function chunks<Each>(all: Each[], size: number): Each[][] {
@@ -196,10 +226,22 @@ interface SmallProps {
   choose: () => void;
 }
 
-function Small({ data, source, layer, head, row, named, chosen, other, reachable, choose }: SmallProps) {
+function Small({
+  data,
+  source,
+  layer,
+  head,
+  row,
+  named,
+  chosen,
+  other,
+  reachable,
+  choose,
+}: SmallProps) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const about = data.layers[layer]!.small;
   const colours = theme.value;
+  // biome-ignore lint/correctness/useExhaustiveDependencies: paintValues reads the theme.
   useEffect(() => {
     if (!about) return;
     let gone = false;
@@ -223,7 +265,7 @@ function Small({ data, source, layer, head, row, named, chosen, other, reachable
     return () => {
       gone = true;
     };
-  }, [layer, head, colours]);
+  }, [source, about, layer, head, colours]);
   const name = `Layer ${layerName(data, layer)}, head ${head}`;
   const numbers = [
     row.role && `${row.role} ${Math.round(score(row) * 100)} %`,

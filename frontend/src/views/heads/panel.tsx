@@ -1,15 +1,16 @@
 // One head: its map, its numbers, and the text.
+
+import { batch, type Signal, useComputed } from "@preact/signals";
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { batch, useComputed, type Signal } from "@preact/signals";
-import type { Source, Tile } from "../../source";
 import { label, short } from "../../shared/labels";
-import { HeatMap, including, moved, whole, type Point, type Viewport } from "../../shared/map";
-import { number, percent } from "../../shared/scale";
 import { Legend } from "../../shared/legend";
-import { isFew, ROLES, type HeadMap, type HeadsData, type LayerData } from "./data";
-import { layerName, score, type Chosen } from "./overview";
+import { HeatMap, including, moved, type Point, type Viewport, whole } from "../../shared/map";
+import { number, percent } from "../../shared/scale";
+import type { Source, Tile } from "../../source";
+import { type HeadMap, type HeadsData, isFew, type LayerData } from "./data";
 import { Numbers } from "./numbers";
-import { Texts, type Side } from "./text";
+import { type Chosen, layerName, score } from "./overview";
+import { type Side, Texts } from "./text";
 import { headMap } from "./tiles";
 
 export const NOTHING: Point = { query: null, key: null };
@@ -33,7 +34,11 @@ interface PanelProps {
 }
 
 /** A token of the layer's texts; positions where there are none. */
-export function tokenOf(data: HeadsData, layer: LayerData, kind: "query" | "key"): (at: number) => string {
+export function tokenOf(
+  data: HeadsData,
+  layer: LayerData,
+  kind: "query" | "key",
+): (at: number) => string {
   const { text, first } = layer[kind];
   const tokens = text === null ? null : data.texts[text]!;
   const offset = kind === "query" && text === null ? layer.keys - layer.queries : 0;
@@ -41,7 +46,11 @@ export function tokenOf(data: HeadsData, layer: LayerData, kind: "query" | "key"
 }
 
 /** A head's map when it is there, and what went wrong. */
-function useHeadMap(source: Source, data: HeadsData, { layer, head }: Chosen): [HeadMap | null, string] {
+function useHeadMap(
+  source: Source,
+  data: HeadsData,
+  { layer, head }: Chosen,
+): [HeadMap | null, string] {
   const [map, setMap] = useState<HeadMap | null>(null);
   const [failed, setFailed] = useState("");
   const about = data.layers[layer]!;
@@ -49,26 +58,30 @@ function useHeadMap(source: Source, data: HeadsData, { layer, head }: Chosen): [
     let gone = false;
     headMap(source, layer, about, head).then(
       (found) => !gone && setMap(found),
-      (error: unknown) => !gone && setFailed(error instanceof Error ? error.message : String(error)),
+      (error: unknown) =>
+        !gone && setFailed(error instanceof Error ? error.message : String(error)),
     );
     return () => {
       gone = true;
     };
-  }, [layer, head, source]);
+  }, [about, layer, head, source]);
   return [map && map.layer === about && map.head === head ? map : null, failed];
 }
 
 /** What is pointed at, or else pinned, as far as the layer has it. */
 function useActive(layer: LayerData, { hover, pinned }: Shared) {
   return useComputed<Point>(() => {
-    const here = hover.value.query !== null || hover.value.key !== null ? hover.value : pinned.value;
+    const here =
+      hover.value.query !== null || hover.value.key !== null ? hover.value : pinned.value;
     return inside(here, layer);
   });
 }
 
 function useFound(data: HeadsData, layer: LayerData, { search }: Shared) {
   return useComputed(() => ({
-    queries: search.value ? matches(layer.queries, tokenOf(data, layer, "query"), search.value) : [],
+    queries: search.value
+      ? matches(layer.queries, tokenOf(data, layer, "query"), search.value)
+      : [],
     keys: search.value ? matches(layer.keys, tokenOf(data, layer, "key"), search.value) : [],
   }));
 }
@@ -91,7 +104,7 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
   const [map] = useHeadMap(source, data, chosen);
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
-  const sides = useMemo(() => sidesOf(data, layer), [layer]);
+  const sides = useMemo(() => sidesOf(data, layer), [data, layer]);
   if (sides.length === 0) return null;
   return (
     <Texts
@@ -109,13 +122,13 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
   const layer = data.layers[chosen.layer]!;
   const { viewport, hover, pinned } = shared;
   const [ready, failed] = useHeadMap(source, data, chosen);
-  const queryToken = useMemo(() => tokenOf(data, layer, "query"), [layer]);
-  const keyToken = useMemo(() => tokenOf(data, layer, "key"), [layer]);
+  const queryToken = useMemo(() => tokenOf(data, layer, "query"), [data, layer]);
+  const keyToken = useMemo(() => tokenOf(data, layer, "key"), [data, layer]);
   const self = layer.query.text !== null && layer.query.text === layer.key.text;
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const row = layer.rows[chosen.head]!;
-  const roles = ROLES.filter((role) => row[role] !== undefined && row[role] !== null);
+  const roles = data.roles.all.filter((role) => (row.scores[role] ?? null) !== null);
   const title = `Layer ${layerName(data, chosen.layer)}, head ${chosen.head}`;
   return (
     <article class="ch-panel" aria-label={title}>
@@ -131,7 +144,9 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
         </span>
       </div>
       {failed && <p role="alert">{failed}</p>}
-      {withText && isFew(layer) && <HeadText data={data} source={source} chosen={chosen} shared={shared} />}
+      {withText && isFew(layer) && (
+        <HeadText data={data} source={source} chosen={chosen} shared={shared} />
+      )}
       <div class="ch-panel-body">
         <div class="ch-map-side">
           <HeatMap
@@ -150,18 +165,40 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
             onPin={(point) => pin(point, layer, shared)}
             drawn={drawn}
             version={`${chosen.layer}/${chosen.head}/${source.changed?.value ?? 0}`}
-            words={(point, tile) => words(inside(point, layer), tile, ready, layer, queryToken, keyToken)}
+            words={(point, tile) =>
+              words(inside(point, layer), tile, ready, layer, queryToken, keyToken)
+            }
           />
           <div class="ch-under">
             <Legend top={drawn.value?.top ?? 0} unit="of a query’s attention" />
             <div class="ch-zoom" role="group" aria-label="Zoom">
-              <button type="button" class="ch-button" aria-label="Zoom in" onClick={() => (viewport.value = moved(viewport.value, layer.queries, layer.keys, { zoom: 1.6 }))}>
+              <button
+                type="button"
+                class="ch-button"
+                aria-label="Zoom in"
+                onClick={() =>
+                  (viewport.value = moved(viewport.value, layer.queries, layer.keys, { zoom: 1.6 }))
+                }
+              >
                 +
               </button>
-              <button type="button" class="ch-button" aria-label="Zoom out" onClick={() => (viewport.value = moved(viewport.value, layer.queries, layer.keys, { zoom: 1 / 1.6 }))}>
+              <button
+                type="button"
+                class="ch-button"
+                aria-label="Zoom out"
+                onClick={() =>
+                  (viewport.value = moved(viewport.value, layer.queries, layer.keys, {
+                    zoom: 1 / 1.6,
+                  }))
+                }
+              >
                 −
               </button>
-              <button type="button" class="ch-button" onClick={() => (viewport.value = whole(layer.queries, layer.keys))}>
+              <button
+                type="button"
+                class="ch-button"
+                onClick={() => (viewport.value = whole(layer.queries, layer.keys))}
+              >
                 All
               </button>
             </div>
@@ -182,7 +219,9 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
           />
         )}
       </div>
-      {withText && !isFew(layer) && <HeadText data={data} source={source} chosen={chosen} shared={shared} />}
+      {withText && !isFew(layer) && (
+        <HeadText data={data} source={source} chosen={chosen} shared={shared} />
+      )}
       <dl class="ch-facts ch-head-facts">
         {row.entropy !== null && (
           <div>
@@ -199,7 +238,7 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
         {roles.map((role) => (
           <div key={role}>
             <dt>{role}</dt>
-            <dd>{Math.round(row[role]! * 100)} %</dd>
+            <dd>{Math.round(row.scores[role]! * 100)} %</dd>
           </div>
         ))}
       </dl>
@@ -225,7 +264,11 @@ export function matches(count: number, token: (at: number) => string, wanted: st
   const found: number[] = [];
   for (let at = 0; at < count; at++) {
     const text = token(at);
-    if (text.toLocaleLowerCase().includes(needle) || label(text).toLocaleLowerCase().includes(needle)) found.push(at);
+    if (
+      text.toLocaleLowerCase().includes(needle) ||
+      label(text).toLocaleLowerCase().includes(needle)
+    )
+      found.push(at);
   }
   return found;
 }
@@ -238,10 +281,18 @@ function sidesOf(data: HeadsData, layer: LayerData): Side[] {
     queries: layer.queries,
     keys: layer.keys,
   };
-  if (self) return [{ ...base, kinds: ["query", "key"], title: "Text", tokens: data.texts[layer.query.text!]! }];
+  if (self)
+    return [
+      { ...base, kinds: ["query", "key"], title: "Text", tokens: data.texts[layer.query.text!]! },
+    ];
   const sides: Side[] = [];
   if (layer.query.text !== null) {
-    sides.push({ ...base, kinds: ["query"], title: "Queries", tokens: data.texts[layer.query.text]! });
+    sides.push({
+      ...base,
+      kinds: ["query"],
+      title: "Queries",
+      tokens: data.texts[layer.query.text]!,
+    });
   }
   if (layer.key.text !== null) {
     sides.push({ ...base, kinds: ["key"], title: "Keys", tokens: data.texts[layer.key.text]! });
@@ -258,7 +309,8 @@ function words(
   keyToken: (at: number) => string,
 ): string {
   if (!map || (query === null && key === null)) return "Point at the map, or at a token.";
-  const name = (token: (at: number) => string, at: number) => `${at} ${short(label(token(at)), 16)}`;
+  const name = (token: (at: number) => string, at: number) =>
+    `${at} ${short(label(token(at)), 16)}`;
   if (query === null || key === null) {
     return query === null ? `key ${name(keyToken, key!)}` : `query ${name(queryToken, query)}`;
   }
@@ -281,7 +333,9 @@ function words(
   const range = (first: number, size: number, at: number, most: number) => {
     const from = Math.max(0, Math.round(first + size * at));
     const to = Math.min(most, Math.max(from + 1, Math.round(first + size * (at + 1)))) - 1;
-    return to > from ? `${from.toLocaleString("en")}–${to.toLocaleString("en")}` : from.toLocaleString("en");
+    return to > from
+      ? `${from.toLocaleString("en")}–${to.toLocaleString("en")}`
+      : from.toLocaleString("en");
   };
   const about = !tile.exact && (tile.links || tall < tile.grain[0] - 1) ? "about " : "";
   return `${range(tile.rows[0], tall, row, layer.queries)} → ${range(tile.columns[0], wide, column, layer.keys)}: ${value < 0 ? "hidden by the mask" : about + percent(value)}`;
@@ -301,7 +355,9 @@ function detail(tile: Tile | null, layer: LayerData, map: HeadMap | null): strin
   if (tile.pending !== undefined) {
     return `${cell}. A finer map is being worked out: ${Math.floor(tile.pending * 100)} %.`;
   }
-  const silence = tile.silent ? ` The ${tile.silent} does not answer: this is what the page has.` : "";
+  const silence = tile.silent
+    ? ` The ${tile.silent} does not answer: this is what the page has.`
+    : "";
   return cell + known(tile, layer, map) + silence;
 }
 
@@ -319,9 +375,14 @@ function known(tile: Tile, layer: LayerData, map: HeadMap | null): string {
 }
 
 /** The value of a pair, in a tile of single tokens. */
-function single({ rows, columns, cells, values }: Tile, query: number, key: number): number | undefined {
+function single(
+  { rows, columns, cells, values }: Tile,
+  query: number,
+  key: number,
+): number | undefined {
   if (rows[1] - rows[0] !== cells[0] || columns[1] - columns[0] !== cells[1]) return undefined;
-  if (query < rows[0] || query >= rows[1] || key < columns[0] || key >= columns[1]) return undefined;
+  if (query < rows[0] || query >= rows[1] || key < columns[0] || key >= columns[1])
+    return undefined;
   return values[(query - rows[0]) * cells[1] + key - columns[0]];
 }
 

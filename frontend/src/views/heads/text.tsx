@@ -1,12 +1,13 @@
 // The text itself: what a token looks at is coloured, and its strongest links are arcs.
+
+import { type ReadonlySignal, useSignalEffect } from "@preact/signals";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { useSignalEffect, type ReadonlySignal } from "@preact/signals";
 import { css, cssOnTop } from "../../shared/colour";
 import { label } from "../../shared/labels";
 import type { Point } from "../../shared/map";
 import { placeOf, scale } from "../../shared/scale";
 import { theme } from "../../shared/theme";
-import { isFew, type HeadMap, type Link } from "./data";
+import { type HeadMap, isFew, type Link } from "./data";
 
 /** So many tokens are in the page at a time. */
 const WINDOW = 600;
@@ -56,13 +57,32 @@ export function Texts({ sides, map, active, found, onHover, onPin }: TextsProps)
   });
   const few = map !== null && isFew(map.layer);
   const idle = active.value.query === null && active.value.key === null;
-  const drawn = idle && few ? map.strongest(Math.min(40, map.layer.queries * 2)).filter((link) => link.weight > 0.15) : links;
+  const drawn =
+    idle && few
+      ? map.strongest(Math.min(40, map.layer.queries * 2)).filter((link) => link.weight > 0.15)
+      : links;
   return (
     <div class={`ch-texts${few ? " ch-few" : ""}`} ref={root}>
       {sides.map((side) => (
-        <Tokens key={side.title} side={side} map={map} active={active} found={found} onHover={onHover} onPin={onPin} onScroll={() => setScrolled(scrolled + 1)} />
+        <Tokens
+          key={side.title}
+          side={side}
+          map={map}
+          active={active}
+          found={found}
+          onHover={onHover}
+          onPin={onPin}
+          onScroll={() => setScrolled(scrolled + 1)}
+        />
       ))}
-      <Arcs root={root} links={drawn} active={active.value} quiet={idle} placed={`${size} ${scrolled}`} sides={sides} />
+      <Arcs
+        root={root}
+        links={drawn}
+        active={active.value}
+        quiet={idle}
+        placed={`${size} ${scrolled}`}
+        sides={sides}
+      />
     </div>
   );
 }
@@ -118,7 +138,10 @@ function Tokens({ side, map, active, found, onHover, onPin, onScroll }: TokensPr
       const place = placeOf(weight, top, kind);
       span.style.backgroundColor = place > 0.02 ? css(place, dark) : "";
       span.style.color = place > 0.02 ? cssOnTop(place, dark) : "";
-      span.classList.toggle("ch-own", at === own || (asKey && !asQuery && key !== null && at === key + side.firstKey));
+      span.classList.toggle(
+        "ch-own",
+        at === own || (asKey && !asQuery && key !== null && at === key + side.firstKey),
+      );
       span.classList.toggle("ch-hit", hits.has(at - (asKey ? side.firstKey : side.firstQuery)));
       span.setAttribute("aria-selected", String(at === own));
     }
@@ -128,7 +151,8 @@ function Tokens({ side, map, active, found, onHover, onPin, onScroll }: TokensPr
   useSignalEffect(() => {
     const own = ownOf(active.value);
     const box = list.current;
-    if (own === null || !box || box.matches(":hover") || box.scrollHeight <= box.clientHeight) return;
+    if (own === null || !box || box.matches(":hover") || box.scrollHeight <= box.clientHeight)
+      return;
     const span = box.querySelector<HTMLElement>(`[data-at="${own}"]`);
     if (!span) return;
     const [top, seen] = [span.offsetTop, box.scrollTop];
@@ -136,6 +160,7 @@ function Tokens({ side, map, active, found, onHover, onPin, onScroll }: TokensPr
       box.scrollTop = top - box.clientHeight / 2;
     }
   });
+  // biome-ignore lint/correctness/useExhaustiveDependencies: signals call it by themselves.
   useEffect(colour, [map, start]);
 
   const atOf = (event: Event): number | null => {
@@ -146,7 +171,10 @@ function Tokens({ side, map, active, found, onHover, onPin, onScroll }: TokensPr
     const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
     const own = ownOf(active.peek());
     if (step !== undefined) {
-      const next = own === null ? start : Math.max(0, Math.min(tokens.length - 1, own + step * (rightToLeft ? -1 : 1)));
+      const next =
+        own === null
+          ? start
+          : Math.max(0, Math.min(tokens.length - 1, own + step * (rightToLeft ? -1 : 1)));
       onHover(pointOf(next));
     } else if ((event.key === "Enter" || event.key === " ") && own !== null) {
       onPin(pointOf(own));
@@ -158,20 +186,34 @@ function Tokens({ side, map, active, found, onHover, onPin, onScroll }: TokensPr
   };
   const sample = tokens.slice(start, stop);
   const spaced = tokens.some((token) => token.startsWith(" "));
-  const rightToLeft = sample.filter((token) => RIGHT_TO_LEFT.test(token)).length > sample.length / 3;
+  const rightToLeft =
+    sample.filter((token) => RIGHT_TO_LEFT.test(token)).length > sample.length / 3;
   return (
     <div class="ch-text">
       <div class="ch-text-title">
         <span class="ch-caption">{side.title}</span>
         {tokens.length > WINDOW && (
           <span class="ch-pages">
-            <button type="button" class="ch-button" disabled={start === 0} onClick={() => setStart(Math.max(0, start - WINDOW))} aria-label="Earlier tokens">
+            <button
+              type="button"
+              class="ch-button"
+              disabled={start === 0}
+              onClick={() => setStart(Math.max(0, start - WINDOW))}
+              aria-label="Earlier tokens"
+            >
               ‹
             </button>
             <span>
-              {start.toLocaleString("en")}–{(stop - 1).toLocaleString("en")} of {tokens.length.toLocaleString("en")}
+              {start.toLocaleString("en")}–{(stop - 1).toLocaleString("en")} of{" "}
+              {tokens.length.toLocaleString("en")}
             </span>
-            <button type="button" class="ch-button" disabled={stop === tokens.length} onClick={() => setStart(Math.min(tokens.length - WINDOW, stop))} aria-label="Later tokens">
+            <button
+              type="button"
+              class="ch-button"
+              disabled={stop === tokens.length}
+              onClick={() => setStart(Math.min(tokens.length - WINDOW, stop))}
+              aria-label="Later tokens"
+            >
               ›
             </button>
           </span>
@@ -239,6 +281,7 @@ interface Arc {
 
 function Arcs({ root, links, active, quiet, placed, sides }: ArcsProps) {
   const [arcs, setArcs] = useState<Arc[]>([]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `placed` changes with what is measured.
   useLayoutEffect(() => {
     const place = root.current;
     if (!place) return;
@@ -250,7 +293,11 @@ function Arcs({ root, links, active, quiet, placed, sides }: ArcsProps) {
       const span = lists[side]?.querySelector(`[data-at="${at + first}"]`);
       if (!span) return null;
       const rect = span.getBoundingClientRect();
-      return { x: rect.left + rect.width / 2 - origin.left, top: rect.top - origin.top, bottom: rect.bottom - origin.top };
+      return {
+        x: rect.left + rect.width / 2 - origin.left,
+        top: rect.top - origin.top,
+        bottom: rect.bottom - origin.top,
+      };
     };
     setArcs(
       links.flatMap((link) => {

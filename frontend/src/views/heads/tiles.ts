@@ -39,7 +39,12 @@ function span([from, to]: [number, number], cells: number, length: number): Span
   const size = step(to - from, cells);
   const first = Math.max(0, Math.floor(from / size) * size);
   const last = Math.min(length, Math.ceil(to / size) * size);
-  return { from: first, to: last, step: size, cells: Math.max(0, Math.ceil((last - first) / size)) };
+  return {
+    from: first,
+    to: last,
+    step: size,
+    cells: Math.max(0, Math.ceil((last - first) / size)),
+  };
 }
 
 function fromWeights(map: HeadMap, request: TileRequest): Tile {
@@ -196,7 +201,8 @@ function fromLinks(map: HeadMap, request: TileRequest, grain: [number, number]):
       if (column < left || column > right) continue;
       const count = start(row + 1, height, layer.queries) - start(row, height, layer.queries);
       rest[(row - top) * across + column - left]! -= weights[query]! / count;
-      if (query < rows.from || query >= rows.to || key < columns.from || key >= columns.to) continue;
+      if (query < rows.from || query >= rows.to || key < columns.from || key >= columns.to)
+        continue;
       const cell =
         Math.floor((query - rows.from) / rows.step) * columns.cells +
         Math.floor((key - columns.from) / columns.step);

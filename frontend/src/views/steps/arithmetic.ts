@@ -112,7 +112,9 @@ export function arithmeticOf(
       const capped = stages.get("capped_scores")!.at(row, column);
       from("capped_scores", row, column);
       if (value === -Infinity) {
-        say(`The mask hides this key from the query: ${number(capped)} becomes −∞, so that its weight is 0.`);
+        say(
+          `The mask hides this key from the query: ${number(capped)} becomes −∞, so that its weight is 0.`,
+        );
       } else if (value === capped) {
         say(`The query may attend to this key: ${number(capped)} stays.`);
       } else {
@@ -129,9 +131,15 @@ export function arithmeticOf(
       from("weights", row, column);
       const kept = 1 - (data.dropout ?? 0);
       if (value === 0) {
-        say(weight === 0 ? "The weight was 0 already." : `Dropout drew this weight: ${number(weight)} becomes 0.`);
+        say(
+          weight === 0
+            ? "The weight was 0 already."
+            : `Dropout drew this weight: ${number(weight)} becomes 0.`,
+        );
       } else {
-        say(`Kept by dropout, and made larger by 1/(1 − ${number(1 - kept)}), so that the sum stays the same on average:`);
+        say(
+          `Kept by dropout, and made larger by 1/(1 − ${number(1 - kept)}), so that the sum stays the same on average:`,
+        );
         work(`${number(weight)} / ${number(kept)} = ${number(value)}`);
       }
       break;
@@ -148,7 +156,8 @@ export function arithmeticOf(
       }
       say("Each key's value times its weight, added up:");
       // The heaviest first where not all are written out.
-      if (used.length > TERMS) used.sort((a, b) => Math.abs(weight.at(row, b)) - Math.abs(weight.at(row, a)));
+      if (used.length > TERMS)
+        used.sort((a, b) => Math.abs(weight.at(row, b)) - Math.abs(weight.at(row, a)));
       work(`${sum(used.map((j) => [weight.at(row, j), values.at(j, column)]))} = ${number(value)}`);
       break;
     }
@@ -163,7 +172,11 @@ export function arithmeticOf(
       from(origin, row, null);
       if (stages.has(origin)) {
         const same = stage.formula.startsWith("the same");
-        say(same ? `${capital(stage.formula)}.` : `${capital(stage.formula)}: the numbers of this token in ${origin} times column ${column} of the ${name} weights.`);
+        say(
+          same
+            ? `${capital(stage.formula)}.`
+            : `${capital(stage.formula)}: the numbers of this token in ${origin} times column ${column} of the ${name} weights.`,
+        );
       } else {
         say(`${capital(stage.formula)}.`);
       }
@@ -186,7 +199,11 @@ function weights(
 ) {
   const masked = stages.get("masked_scores")!;
   const stage = stages.get("weights")!;
-  found.origins.push({ stage: masked.sameAs === null ? "masked_scores" : origin(stages, masked), row, column: null });
+  found.origins.push({
+    stage: masked.sameAs === null ? "masked_scores" : origin(stages, masked),
+    row,
+    column: null,
+  });
   const keys = range(masked.columns);
   const scores = keys.map((j) => masked.at(row, j));
   const sink = data.sinks === null ? null : data.sinks[queryHead]!;
@@ -203,11 +220,17 @@ function weights(
   const weight = stage.at(row, column);
   const hidden = (j: number) =>
     scores[j] === -Infinity || (data.renormalised && stage.at(row, j) === 0);
-  found.lines.push({ text: `The largest score of the row is ${number(top)}; every score becomes exp(score − ${factor(top)}):` });
+  found.lines.push({
+    text: `The largest score of the row is ${number(top)}; every score becomes exp(score − ${factor(top)}):`,
+  });
   const shown = keys.length <= KEYS ? keys : chosen(keys, exps, column);
   found.keys = shown.map((j) => ({
     key: j,
-    cells: [number(scores[j]!), hidden(j) && !data.renormalised ? "hidden" : number(exps[j]!), number(stage.at(row, j))],
+    cells: [
+      number(scores[j]!),
+      hidden(j) && !data.renormalised ? "hidden" : number(exps[j]!),
+      number(stage.at(row, j)),
+    ],
     share: stage.at(row, j) || 0,
     hidden: hidden(j),
     picked: j === column,
@@ -216,7 +239,9 @@ function weights(
   const rest = total - sinkExp - shown.reduce((a, j) => a + exps[j]!, 0);
   if (left > 0) found.more = `… and ${left} more keys, whose exps add up to ${number(rest)}`;
   if (sink !== null) {
-    found.lines.push({ text: `The sink of this head counts as well, but nothing is taken from it: exp(${number(sink - top)}) = ${number(sinkExp)}` });
+    found.lines.push({
+      text: `The sink of this head counts as well, but nothing is taken from it: exp(${number(sink - top)}) = ${number(sinkExp)}`,
+    });
   }
   const sum = `The exps add up to ${number(total)}`;
   if (hidden(column)) {
@@ -232,7 +257,10 @@ function weights(
     });
   } else {
     found.lines.push({ text: `${sum}; the weight is the share:` });
-    found.lines.push({ text: `${number(exps[column]!)} / ${number(total)} = ${number(weight)}`, sum: true });
+    found.lines.push({
+      text: `${number(exps[column]!)} / ${number(total)} = ${number(weight)}`,
+      sum: true,
+    });
   }
 }
 

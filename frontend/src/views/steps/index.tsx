@@ -5,12 +5,12 @@ import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { Head } from "../../payload";
 import { css } from "../../shared/colour";
 import { Shell } from "../../shared/shell";
-import { theme, type Theme } from "../../shared/theme";
-import type { ViewProps } from "../registry";
-import { arithmeticOf, type Arithmetic } from "./arithmetic";
-import { readArrays, stagesOf, type Arrays, type TraceData } from "./model";
-import { Panel, Token, type Marks } from "./panel";
-import { makeState, TOKENS, type State } from "./state";
+import { type Theme, theme } from "../../shared/theme";
+import type { ViewProps } from "../../source";
+import { type Arithmetic, arithmeticOf } from "./arithmetic";
+import { type Arrays, readArrays, stagesOf, type TraceData } from "./model";
+import { type Marks, Panel, Token } from "./panel";
+import { makeState, type State, TOKENS } from "./state";
 
 const KEYS: [string, string][] = [
   ["← →", "The stage before, and the next"],
@@ -29,14 +29,18 @@ export function Steps({ head, source }: ViewProps) {
       (found) => (arrays.value = found),
       (error: unknown) => (failed.value = String(error)),
     );
-  }, [head, source]);
+  }, [trace, source]);
   const { tokens, source_tokens, kernel, difference } = trace.data;
   const distance = difference === null ? "nan" : difference.toExponential(1);
   const note = `${tokens.length} queries × ${source_tokens.length} keys; largest distance to the context of kernel '${kernel}': ${distance}`;
   return (
     <Shell title={head.title} note={note} keys={KEYS}>
       {failed.value && <p role="alert">{failed.value}</p>}
-      {isEmpty(trace.data) ? <Empty data={trace.data} /> : arrays.value && <Trace head={trace} arrays={arrays.value} />}
+      {isEmpty(trace.data) ? (
+        <Empty data={trace.data} />
+      ) : (
+        arrays.value && <Trace head={trace} arrays={arrays.value} />
+      )}
     </Shell>
   );
 }
@@ -68,10 +72,13 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
   const stages = useComputed(() =>
     stagesOf(head, arrays, state.parts.value.sample, state.parts.value.head),
   );
-  const byName = useMemo(() => computed(() => new Map(stages.value.map((each) => [each.name, each]))), [stages]);
+  const byName = useMemo(
+    () => computed(() => new Map(stages.value.map((each) => [each.name, each]))),
+    [],
+  );
   const shown = useMemo(
     () => computed(() => state.hovered.value ?? state.cellOf(stages.value[state.stage.value]!)),
-    [state, stages],
+    [state],
   );
   const told = useMemo(
     () =>
@@ -79,11 +86,11 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
         const { stage, row, column } = shown.value;
         return arithmeticOf(byName.value, data, state.head.value, stage, row, column);
       }),
-    [shown],
+    [byName, data, state, shown],
   );
   const marks = useMemo(
     () => computed<Marks>(() => ({ cell: shown.value, origins: told.value.origins })),
-    [told],
+    [shown, told],
   );
   const root = useRef<HTMLElement>(null);
   const strip = useRef<HTMLDivElement>(null);
@@ -112,19 +119,31 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
     return true;
   });
   // The stage that is looked at stands in the middle of the strip.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the strip is as wide as its stages.
   useEffect(() => {
     const place = strip.current!;
     const panel = place.children[state.stage.value] as HTMLElement;
-    place.scrollLeft = panel.offsetLeft - place.offsetLeft - Math.max(16, (place.clientWidth - panel.clientWidth) / 2);
+    place.scrollLeft =
+      panel.offsetLeft -
+      place.offsetLeft -
+      Math.max(16, (place.clientWidth - panel.clientWidth) / 2);
     const chip = rail.current!.children[state.stage.value] as HTMLElement;
-    rail.current!.scrollLeft = chip.offsetLeft - rail.current!.offsetLeft - rail.current!.clientWidth / 3;
+    rail.current!.scrollLeft =
+      chip.offsetLeft - rail.current!.offsetLeft - rail.current!.clientWidth / 3;
   }, [state.stage.value, stages.value]);
   const masked = byName.value.get("masked_scores")!;
   return (
     <main class="ch-steps" ref={root}>
       <Controls data={data} state={state} />
       <nav class="ch-st-rail" aria-label="Stages">
-        <button type="button" class="ch-button" onClick={() => go(state.stage.value - 1)} disabled={state.stage.value === 0} aria-keyshortcuts="ArrowLeft" aria-label="The stage before">
+        <button
+          type="button"
+          class="ch-button"
+          onClick={() => go(state.stage.value - 1)}
+          disabled={state.stage.value === 0}
+          aria-keyshortcuts="ArrowLeft"
+          aria-label="The stage before"
+        >
           ‹
         </button>
         <ol ref={rail}>
@@ -134,7 +153,11 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
                 type="button"
                 class={`ch-st-chip${stage.sameAs === null ? "" : " ch-st-chip-same"}`}
                 aria-current={at === state.stage.value ? "step" : undefined}
-                title={stage.sameAs === null ? stage.formula : `the same as ${stage.sameAs}: ${stage.formula}`}
+                title={
+                  stage.sameAs === null
+                    ? stage.formula
+                    : `the same as ${stage.sameAs}: ${stage.formula}`
+                }
                 onClick={() => go(at)}
               >
                 {stage.name}
@@ -142,11 +165,24 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
             </li>
           ))}
         </ol>
-        <button type="button" class="ch-button" onClick={() => go(state.stage.value + 1)} disabled={state.stage.value === count - 1} aria-keyshortcuts="ArrowRight" aria-label="The next stage">
+        <button
+          type="button"
+          class="ch-button"
+          onClick={() => go(state.stage.value + 1)}
+          disabled={state.stage.value === count - 1}
+          aria-keyshortcuts="ArrowRight"
+          aria-label="The next stage"
+        >
           ›
         </button>
       </nav>
-      <div class="ch-st-strip" ref={strip} tabIndex={0} role="region" aria-label="Stages with their numbers">
+      <div
+        class="ch-st-strip"
+        ref={strip}
+        tabIndex={0}
+        role="region"
+        aria-label="Stages with their numbers"
+      >
         {stages.value.map((stage, at) => (
           <Panel
             key={stage.name}
@@ -161,10 +197,11 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
         ))}
       </div>
       <p class="ch-st-legend">
-        <span class="ch-st-swatch ch-st-above" /> above 0 <span class="ch-st-swatch ch-st-below" /> below 0, the
-        stronger the farther from it <span class="ch-st-swatch" style={{ background: scale(theme.value) }} /> weights
-        from 0 to 1{state.keys > TOKENS && ", by their root"}{" "}
-        <span class="ch-st-swatch ch-st-hidden" /> hidden by the mask
+        <span class="ch-st-swatch ch-st-above" /> above 0 <span class="ch-st-swatch ch-st-below" />{" "}
+        below 0, the stronger the farther from it{" "}
+        <span class="ch-st-swatch" style={{ background: scale(theme.value) }} /> weights from 0 to 1
+        {state.keys > TOKENS && ", by their root"} <span class="ch-st-swatch ch-st-hidden" /> hidden
+        by the mask
       </p>
       <Told told={told.value} data={data} />
     </main>
@@ -173,7 +210,10 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
 
 /** The scores are where the mechanism begins; what stands before them is what it works on. */
 function firstStage(data: TraceData): number {
-  return Math.max(0, data.steps.findIndex((step) => step.name === "scores"));
+  return Math.max(
+    0,
+    data.steps.findIndex((step) => step.name === "scores"),
+  );
 }
 
 function scale(theme: Theme): string {
@@ -215,8 +255,18 @@ function Controls({ data, state }: { data: TraceData; state: State }) {
           </output>
         </label>
       )}
-      <Choice name="Head" all={data.heads} value={state.head.value} onChoice={(to) => (state.head.value = to)} />
-      <Choice name="Sample" all={data.samples} value={state.sample.value} onChoice={(to) => (state.sample.value = to)} />
+      <Choice
+        name="Head"
+        all={data.heads}
+        value={state.head.value}
+        onChoice={(to) => (state.head.value = to)}
+      />
+      <Choice
+        name="Sample"
+        all={data.samples}
+        value={state.sample.value}
+        onChoice={(to) => (state.sample.value = to)}
+      />
     </div>
   );
 }
@@ -233,7 +283,11 @@ function Choice({ name, all, value, onChoice }: ChoiceProps) {
   return (
     <label class="ch-st-control">
       <span>{name}</span>
-      <select class="ch-button" value={value} onChange={(event) => onChoice(Number(event.currentTarget.value))}>
+      <select
+        class="ch-button"
+        value={value}
+        onChange={(event) => onChoice(Number(event.currentTarget.value))}
+      >
         {all.map((each, at) => (
           <option key={each} value={at}>
             {each}
@@ -246,7 +300,12 @@ function Choice({ name, all, value, onChoice }: ChoiceProps) {
 
 function Told({ told, data }: { told: Arithmetic; data: TraceData }) {
   return (
-    <section class="ch-st-told" aria-live="polite" aria-label="How this number comes about" tabIndex={0}>
+    <section
+      class="ch-st-told"
+      aria-live="polite"
+      aria-label="How this number comes about"
+      tabIndex={0}
+    >
       <h2>
         <span class="ch-st-told-stage">{told.stage}</span> <Token label={told.row} /> {told.arrow}{" "}
         {told.ofKey ? <Token label={told.column} /> : told.column} = <output>{told.value}</output>
@@ -314,5 +373,5 @@ function useKeys(root: { current: HTMLElement | null }, act: (event: KeyboardEve
     };
     place.addEventListener("keydown", onKey);
     return () => place.removeEventListener("keydown", onKey);
-  }, []);
+  }, [root]);
 }

@@ -1,5 +1,5 @@
 // The numbers of a trace (drawing/steps.py), and which of them belong to one sample and head.
-import type { Numbers, Head } from "../../payload";
+import type { Head, Numbers } from "../../payload";
 import type { Source } from "../../source";
 
 export type Axis = "query" | "key" | "width";
@@ -75,7 +75,12 @@ export function stagesOf(
       found.set(step.name, { ...origin, ...named(step), sameAs: step.same_as });
       continue;
     }
-    const [batch, count, rows, columns] = head.arrays[step.name]!.shape as [number, number, number, number];
+    const [batch, count, rows, columns] = head.arrays[step.name]!.shape as [
+      number,
+      number,
+      number,
+      number,
+    ];
     const numbers = arrays.get(step.name)!;
     // Query heads share a key head in groups; what has no heads is the same for all.
     const own = Math.floor((queryHead * count) / heads.length);

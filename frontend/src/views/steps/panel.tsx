@@ -1,12 +1,13 @@
 // One stage as a table of numbers with colours.
+
+import type { ReadonlySignal } from "@preact/signals";
 import type { VNode } from "preact";
 import { memo } from "preact/compat";
 import { cssOf, ramp } from "../../shared/colour";
-import { theme, type Theme } from "../../shared/theme";
+import { type Theme, theme } from "../../shared/theme";
 import type { Origin } from "./arithmetic";
 import { cellNumber, type Stage, type TraceData } from "./model";
-import { NUMBERS, TOKENS, type State } from "./state";
-import type { ReadonlySignal } from "@preact/signals";
+import { NUMBERS, type State, TOKENS } from "./state";
 
 /** Pixels, as the style sheet has them. */
 const LABEL = 104;
@@ -42,7 +43,12 @@ export function Panel({ stage, data, state, masked, marks, current, onCurrent }:
   const id = `ch-st-stage-${stage.name}`;
   const name = (
     <h2 id={id}>
-      <button type="button" class="ch-st-stage-name" aria-current={current ? "step" : undefined} onClick={onCurrent}>
+      <button
+        type="button"
+        class="ch-st-stage-name"
+        aria-current={current ? "step" : undefined}
+        onClick={onCurrent}
+      >
         {stage.name}
       </button>
     </h2>
@@ -74,7 +80,12 @@ export function Panel({ stage, data, state, masked, marks, current, onCurrent }:
       {name}
       <p class="ch-st-formula">{stage.formula}</p>
       {/* The pointer only finds what the keys find as well. */}
-      <div class="ch-st-numbers" onPointerOver={over} onPointerLeave={() => (state.hovered.value = null)} onClick={click}>
+      <div
+        class="ch-st-numbers"
+        onPointerOver={over}
+        onPointerLeave={() => (state.hovered.value = null)}
+        onClick={click}
+      >
         <Table stage={stage} data={data} masked={masked} {...view} theme={theme.value} />
         <Highlights stage={stage} state={state} marks={marks} view={view} />
       </div>
@@ -124,7 +135,11 @@ const Table = memo(({ stage, data, masked, row, rows, column, columns, theme }: 
           <td></td>
           {across.map((c) => (
             <th key={c} scope="col">
-              {stage.columnAxis === "key" ? <Token label={data.source_tokens[c]!} /> : <span class="ch-st-token">{c}</span>}
+              {stage.columnAxis === "key" ? (
+                <Token label={data.source_tokens[c]!} />
+              ) : (
+                <span class="ch-st-token">{c}</span>
+              )}
             </th>
           ))}
         </tr>
@@ -139,7 +154,11 @@ const Table = memo(({ stage, data, masked, row, rows, column, columns, theme }: 
               const value = stage.at(r, c);
               const hidden = MASKED.has(stage.name) && isHidden(stage, masked, data, r, c);
               return (
-                <td key={c} class={hidden ? "ch-st-hidden" : undefined} style={hidden ? undefined : paint(stage, value, theme)}>
+                <td
+                  key={c}
+                  class={hidden ? "ch-st-hidden" : undefined}
+                  style={hidden ? undefined : paint(stage, value, theme)}
+                >
                   {cellNumber(value)}
                 </td>
               );
@@ -162,7 +181,13 @@ export function Token({ label }: { label: string }) {
   );
 }
 
-function isHidden(stage: Stage, masked: Stage, data: TraceData, row: number, column: number): boolean {
+function isHidden(
+  stage: Stage,
+  masked: Stage,
+  data: TraceData,
+  row: number,
+  column: number,
+): boolean {
   if (data.renormalised) return stage.name !== "masked_scores" && stage.at(row, column) === 0;
   return masked.at(row, column) === -Infinity;
 }
@@ -191,7 +216,8 @@ function paint(stage: Stage, value: number, theme: Theme) {
     return { background: cssOf(paper), color: inkOn(paper) };
   }
   const strength = stage.largest > 0 ? (0.5 * Math.abs(value)) / stage.largest : 0;
-  const [above, below] = theme === "light" ? ["46 120 210", "226 128 38"] : ["70 140 230", "214 120 50"];
+  const [above, below] =
+    theme === "light" ? ["46 120 210", "226 128 38"] : ["70 140 230", "214 120 50"];
   return { background: `rgb(${value < 0 ? below : above} / ${(100 * strength).toFixed(1)}%)` };
 }
 
@@ -226,7 +252,9 @@ function Highlights({ stage, state, marks, view }: HighlightsProps) {
   };
   const query = state.query.value;
   if (stage.rowAxis === "query" && query >= view.row && query < view.row + view.rows) {
-    boxes.push(<div key="query" class="ch-st-query" style={{ top: `${HIGH * (1 + query - view.row)}px` }} />);
+    boxes.push(
+      <div key="query" class="ch-st-query" style={{ top: `${HIGH * (1 + query - view.row)}px` }} />,
+    );
   }
   for (const each of origins) {
     if (each.stage === stage.name) box(each.row, each.column, "ch-st-origin");
@@ -238,7 +266,8 @@ function Highlights({ stage, state, marks, view }: HighlightsProps) {
 /** Which part of a stage is shown, where it is not all. */
 function Extent({ stage, state, view }: { stage: Stage; state: State; view: Window }) {
   const parts = [];
-  if (view.rows < stage.rows) parts.push(`rows ${view.row} to ${view.row + view.rows - 1} of ${stage.rows}`);
+  if (view.rows < stage.rows)
+    parts.push(`rows ${view.row} to ${view.row + view.rows - 1} of ${stage.rows}`);
   if (view.columns < stage.columns) {
     parts.push(`columns ${view.column} to ${view.column + view.columns - 1} of ${stage.columns}`);
   }
@@ -250,10 +279,22 @@ function Extent({ stage, state, view }: { stage: Stage; state: State; view: Wind
       <span>{parts.join(", ")}</span>
       {paged && (
         <span>
-          <button type="button" class="ch-button" aria-label={`Columns of ${stage.name} before these`} disabled={view.column === 0} onClick={() => turn(-NUMBERS)}>
+          <button
+            type="button"
+            class="ch-button"
+            aria-label={`Columns of ${stage.name} before these`}
+            disabled={view.column === 0}
+            onClick={() => turn(-NUMBERS)}
+          >
             ‹
           </button>
-          <button type="button" class="ch-button" aria-label={`Columns of ${stage.name} after these`} disabled={view.column + view.columns >= stage.columns} onClick={() => turn(NUMBERS)}>
+          <button
+            type="button"
+            class="ch-button"
+            aria-label={`Columns of ${stage.name} after these`}
+            disabled={view.column + view.columns >= stage.columns}
+            onClick={() => turn(NUMBERS)}
+          >
             ›
           </button>
         </span>

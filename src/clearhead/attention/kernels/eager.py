@@ -11,6 +11,7 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.text import format_bytes
 from clearhead.attention.problem import Problem
+from clearhead.masks.tiles import portions
 
 NAME = "eager"
 SUMMARY = "the definition, stage by stage, in plain PyTorch; holds queries × keys numbers"
@@ -31,8 +32,8 @@ def how(problem: Problem) -> str:
     """What a run of the problem does, in a line."""
     numbers = problem.batch * problem.num_heads * problem.query_len * problem.kv_len
     width = 8 if problem.query.dtype == torch.float64 else 4
-    portions = len(_portions(problem))
-    split = f" in {portions} portions of queries" if portions > 1 else ""
+    count = len(_portions(problem))
+    split = f" in {count} portions of queries" if count > 1 else ""
     return f"the stages one by one{split}; the scores alone take {format_bytes(numbers * width)}"
 
 
@@ -66,11 +67,9 @@ def compute(problem: Problem, queries: slice | None = None) -> stages.Stages:
 
 
 def _portions(problem: Problem) -> Sequence[slice | None]:
-    """Which queries are taken at a time; None is all of them."""
+    """The portions of queries; None is all of them."""
     row = problem.batch * problem.num_heads * problem.kv_len
     if problem.is_one_graph(row * problem.query_len, PORTION):
         return [None]
     per_query = max(1, row)
-    portion = max(1, PORTION // per_query)
-    starts = range(0, problem.query_len, portion) or [0]
-    return [slice(start, min(start + portion, problem.query_len)) for start in starts]
+    return portions(problem.query_len, max(1, PORTION // per_query)) or [slice(0, 0)]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
 
-from clearhead import stages
 from clearhead.attention.biases import Alibi, Bias, DenseBias, Relative
+from clearhead.attention.kernels._nonfinite import contain
 from clearhead.attention.problem import Problem
 from clearhead.masks.blocks import FULL, PARTIAL
 from clearhead.masks.spans import Spans
@@ -26,10 +26,11 @@ BLOCK = 128
 """Queries, and keys, of a block: what FlexAttention has been tuned for."""
 
 RUNS = 4
-"""How many runs of keys a query may see: each is compared with at every pair of a ragged block."""
+"""The most runs of keys that a query may see: each is compared with at every pair of a ragged block."""
 
 LEAST_WIDTH = 16
 
+Flex = Callable[..., Any]
 Scores = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -37,7 +38,7 @@ Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 def refusals(problem: Problem) -> list[str]:
     """Why this kernel cannot run the problem, a line each; empty if it can."""
     if not problem.query.is_cuda:
-        # Alone, since the rest would be asked of every call on the CPU that others refuse.
+        # Alone: the rest would be worked out for every call on the CPU that others refuse.
         return [f"it is compiled for CUDA; the tensors are on {problem.device}"]
     return limits(problem)
 
@@ -105,34 +106,35 @@ def attend(problem: Problem) -> Tensor:
     return attend_by(_compiled(), problem)
 
 
-def attend_by(flex: Callable[..., Any], problem: Problem) -> Tensor:
-    """The context by FlexAttention as it is, or compiled: where it runs is not asked here."""
-    query, key, value = problem.query, problem.key, problem.value
+def attend_by(flex: Flex, problem: Problem) -> Tensor:
+    """The context by FlexAttention, compiled or not, on any device."""
     spans = problem.spans
     blocks = None if spans is None else block_mask(problem, spans)
-    finite = stages.all_finite(query) and (
-        problem.keys_finite or (stages.all_finite(key) and stages.all_finite(value))
+    return contain(
+        problem,
+        lambda finite: _run(flex, finite, blocks),
+        lambda _, marks: _shares(flex, problem, blocks, marks),
     )
-    if not finite:
-        query, key, value = (stages.zero_nonfinite(each) for each in (query, key, value))
-    hides = problem.bias is not None and problem.bias.may_hide
-    wanted = hides or problem.sinks is not None
-    context, total = _call(flex, problem, query, key, value, _scores(problem), blocks, wanted)
+
+
+def _run(flex: Flex, problem: Problem, blocks: torch_flex.BlockMask | None) -> Tensor:
+    wanted = _hides(problem) or problem.sinks is not None
+    context, total = _call(flex, problem, _scores(problem), blocks, wanted)
     if problem.sinks is not None:
         assert total is not None
         share = torch.sigmoid(total - problem.sinks.to(total.dtype)[:, None])
         context = context * share[..., None].to(context.dtype)
-    # What is written for a query that sees nothing differs from one device to another.
-    sees = _sees(spans) if total is None else total.detach() > -torch.inf
-    if sees is not None:
-        context = context.masked_fill(~sees[..., None], 0)
-    if not finite:
-        with torch.no_grad():
-            shows = _shows(flex, problem, blocks)
-            tainted = stages.nonfinite_rows(problem.query)
-            shows |= (tainted if sees is None else tainted & sees)[..., None]
-        context = context.masked_fill(shows, torch.nan)
-    return context.to(problem.query.dtype)
+    return _zero_empty_rows(problem, context, total).to(problem.query.dtype)
+
+
+def _zero_empty_rows(problem: Problem, context: Tensor, total: Tensor | None) -> Tensor:
+    """Zero what is written for an empty row, which differs from one device to another."""
+    sees = _sees(problem.spans) if total is None else total.detach() > -torch.inf
+    return context if sees is None else context.masked_fill(~sees[..., None], 0)
+
+
+def _hides(problem: Problem) -> bool:
+    return problem.bias is not None and problem.bias.may_hide
 
 
 def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
@@ -159,21 +161,21 @@ def block_mask(problem: Problem, spans: Spans) -> torch_flex.BlockMask:
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks each row of blocks has, and which, these first."""
+    """The number of blocks of each row of blocks, and their indices, these first."""
     number = blocks.sum(-1, dtype=torch.int32)
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return number, order.to(torch.int32).contiguous()
 
 
 def _sees(spans: Spans | None) -> Tensor | None:
-    """Which queries see a key by the mask, (batch or 1, 1, query_len); None if all do."""
+    """True for each query that sees a key by the mask, (batch or 1, 1, query_len); None if all do."""
     if spans is None:
         return None
     return (spans.stop > spans.start).any(-1)[:, None]
 
 
 def _visible(spans: Spans) -> Visible:
-    """Whether a key lies in one of the runs of a query, for one pair."""
+    """The mask_mod: True if a key lies in one of the runs of a query."""
     start, stop = spans.start.contiguous(), spans.stop.contiguous()
     pieces, several = spans.pieces, spans.start.shape[0] > 1
 
@@ -188,7 +190,7 @@ def _visible(spans: Spans) -> Visible:
 
 
 def _scores(problem: Problem) -> Scores | None:
-    """What becomes of a scaled score before the mask, for one pair."""
+    """The score_mod: softcap and bias, for one pair."""
     softcap = problem.softcap
     added = None if problem.bias is None else _added(problem.bias, problem)
     if softcap is None and added is None:
@@ -205,7 +207,7 @@ def _scores(problem: Problem) -> Scores | None:
 
 
 def _hiding(problem: Problem) -> Scores | None:
-    """What a bias hides, without what it adds."""
+    """The score_mod that hides what a bias hides, and adds nothing."""
     if problem.bias is None or not problem.bias.may_hide:
         return None
     added = _added(problem.bias, problem)
@@ -240,11 +242,8 @@ def _added(bias: Bias, problem: Problem) -> Visible:
 
 
 def _call(
-    flex: Callable[..., Any],
+    flex: Flex,
     problem: Problem,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
     scores: Scores | None,
     blocks: torch_flex.BlockMask | None,
     logsumexp: bool,
@@ -256,9 +255,9 @@ def _call(
     elif logsumexp:
         options["return_lse"] = True
     result = flex(
-        query,
-        key,
-        value,
+        problem.query,
+        problem.key,
+        problem.value,
         score_mod=scores,
         block_mask=blocks,
         scale=problem.scale,
@@ -271,18 +270,23 @@ def _call(
     return context, more if isinstance(more, Tensor) else more.lse
 
 
-def _shows(
-    flex: Callable[..., Any], problem: Problem, blocks: torch_flex.BlockMask | None
+def _shares(
+    flex: Flex, problem: Problem, blocks: torch_flex.BlockMask | None, marks: Tensor
 ) -> Tensor:
-    """Where a key or a value that is not finite may be seen: marks of them have a share there."""
-    query, key, value = problem.query, problem.key, problem.value
-    marks = (~torch.isfinite(value) | stages.nonfinite_rows(key)[..., None]).to(query.dtype)
+    """The share of each query's visible keys that are marked, by mark."""
     # Scores of nought give every visible key the same share, which nothing makes too small.
-    nought = torch.zeros_like(query), torch.zeros_like(key)
-    share, _ = _call(flex, problem, *nought, marks, _hiding(problem), blocks, logsumexp=False)
-    return share > 0
+    query, key = torch.zeros_like(problem.query), torch.zeros_like(problem.key)
+    marks = marks.to(query.dtype)
+    width, more = problem.value.shape[3], marks.shape[3] - problem.value.shape[3]
+    shares = []
+    # As wide as the value: FlexAttention does not take every width.
+    for some in (marks[..., :width], marks[..., -width:]):
+        nought = problem.replace(query=query, key=key, value=some)
+        share, total = _call(flex, nought, _hiding(problem), blocks, _hides(problem))
+        shares.append(_zero_empty_rows(problem, share, total))
+    return torch.cat([shares[0], shares[1][..., -more:]], dim=-1)
 
 
 @cache
-def _compiled() -> Callable[..., Any]:
+def _compiled() -> Flex:
     return torch.compile(torch_flex.flex_attention)

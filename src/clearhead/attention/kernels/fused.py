@@ -6,7 +6,7 @@ slices where every sample sees a rectangle or a triangle, or portions of queries
 the mask. On every way a query with nothing to see gets zeros, and a NaN behind the mask stays there.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,37 +20,25 @@ from clearhead._common.torch_internals import (
     is_autocast,
     is_plain,
 )
+from clearhead.attention.kernels._lowering import (
+    EVERYTHING,
+    WORTH_SLICING,
+    Piece,
+    assemble,
+    lengths_of,
+    lower,
+    mask_numbers,
+    place_of,
+)
+from clearhead.attention.kernels._nonfinite import contain
 from clearhead.attention.problem import Problem
 from clearhead.errors import UnsupportedError
-from clearhead.masks.causal import Causal
-from clearhead.masks.spans import Spans
 
 NAME = "fused"
 SUMMARY = "PyTorch's fused scaled dot-product attention; memory grows with tokens"
-MASK_PORTION = 1 << 22
-SLICES_PER_ROW = 3
-WORTH_SLICING = 1 << 19
 
 FEW = 0.25
 """Up to which share of the pairs a mask is better gone through by blocks, with gradients."""
-
-
-class Piece(NamedTuple):
-    """One fused call: some samples, some queries, some keys."""
-
-    rows: slice
-    queries: slice
-    keys: slice
-    causal: bool
-    masked: bool
-    whole: bool = False
-    """Whether it is the entire problem, so that there is nothing to slice."""
-
-
-ALL = slice(None)
-EVERYTHING = [Piece(ALL, ALL, ALL, causal=False, masked=False, whole=True)]
-EVERYTHING_CAUSAL = [Piece(ALL, ALL, ALL, causal=True, masked=False, whole=True)]
-EVERYTHING_MASKED = [Piece(ALL, ALL, ALL, causal=False, masked=True, whole=True)]
 
 
 def refusals(problem: Problem) -> list[str]:
@@ -88,7 +76,7 @@ def defers(problem: Problem) -> list[str]:
     if (
         problem.mask is None
         or problem.bias is not None
-        or not _may_look(problem.query)
+        or not _can_sync(problem.query)
         or problem.query_len * problem.kv_len < WORTH_SLICING
         or not _has_gradient(problem)
     ):
@@ -117,7 +105,7 @@ def how(problem: Problem) -> str:
             kinds.append(f"{count} {name}" if len(pieces) > 1 else name)
     calls = "one fused call" if len(pieces) == 1 else f"{len(pieces)} fused calls"
     text = f"{calls} on {problem.device.type}, {', '.join(kinds)}"
-    largest = max((_mask_numbers(problem, piece) for piece in pieces if piece.masked), default=0)
+    largest = max((mask_numbers(problem, piece) for piece in pieces if piece.masked), default=0)
     if largest:
         corner = problem.bias_block(slice(0, 1), slice(0, 1))
         width = 1 if corner is None else _in_precision(problem, corner).dtype.itemsize
@@ -139,18 +127,18 @@ def attend(problem: Problem) -> Tensor:
         query, key, value = _FirstDerivatives.apply(query, key, value)
         problem = problem.replace(query=query, key=key, value=value)
     pieces = lower(problem)
-    if _may_look(query):
-        # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one
-        # is NaN even where the result is not: so it is the inputs that are looked at.
-        known = problem.keys_finite
-        if stages.all_finite(query) and (
-            known or (stages.all_finite(key) and stages.all_finite(value))
-        ):
-            return _run(problem, pieces, query, key, value)
-    elif pieces is EVERYTHING or torch.onnx.is_in_onnx_export():
+    can_sync = _can_sync(query)
+    if not can_sync and (pieces is EVERYTHING or torch.onnx.is_in_onnx_export()):
         # ONNX has an operator for attention, which says nothing of NaN.
-        return _run(problem, pieces, query, key, value)
-    return _run_apart(problem, pieces)
+        return _run(problem, pieces)
+    # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one is
+    # NaN even where the result is not: so it is the inputs that are read.
+    return contain(
+        problem,
+        lambda finite: _run(finite, pieces),
+        lambda _, marks: _count(problem, pieces, marks),
+        can_sync,
+    )
 
 
 def logsumexp(problem: Problem) -> Tensor | None:
@@ -160,143 +148,25 @@ def logsumexp(problem: Problem) -> Tensor | None:
     if not query.is_cpu or refusals(problem):
         return None
     known = problem.keys_finite
-    if _may_look(query) and not (stages.all_finite(query) and (known or stages.all_finite(key))):
+    if _can_sync(query) and not (stages.all_finite(query) and (known or stages.all_finite(key))):
         return None
     pieces = lower(problem)
     parts = [_logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
-    return _assemble(parts, pieces)[..., 0]
+    return assemble(parts, pieces)[..., 0]
 
 
-def lower(problem: Problem) -> list[Piece]:
-    """The calls that together are the problem; together they cover every query of every sample."""
-    mask = problem.mask
-    if problem.bias is None:
-        if mask is None:
-            return EVERYTHING
-        if isinstance(mask, Causal) and mask.offset is None:
-            if problem.query.shape[2] == 1:
-                return EVERYTHING  # the last token, as a cache asks for it
-            if problem.query.shape[2] == problem.key.shape[2]:
-                return EVERYTHING_CAUSAL
-    spans = None
-    if mask is not None and problem.query.is_cpu and not torch.compiler.is_compiling():
-        spans = problem.spans
-        if spans is not None and spans.pieces == 1 and problem.bias is None:
-            sliced = _slices(problem, spans)
-            if sliced:
-                return sliced
-    return _portions(problem, spans)
-
-
-def _slices(problem: Problem, spans: Spans) -> list[Piece]:
-    """Rectangles and triangles of queries × keys, if a few of them are the whole mask."""
-    start, stop = spans.start[..., 0], spans.stop[..., 0]
-    if bool((start == start[:1]).all()) and bool((stop == stop[:1]).all()):
-        start, stop = start[:1], stop[:1]
-    rows = start.shape[0]
-    work = problem.num_heads * problem.query_len * problem.kv_len * problem.batch // rows
-    if rows > 1 and work < WORTH_SLICING:
-        return []
-    # Both edges of the runs stand still (a rectangle), or only the end moves on (a triangle).
-    steps = torch.stack([start.diff(dim=1), stop.diff(dim=1)], dim=-1)
-    turns = (steps[:, 1:] != steps[:, :-1]).any(-1)
-    if int(turns.sum()) > 2 * SLICES_PER_ROW * rows:
-        return []
-    pieces = []
-    for row in range(rows):
-        samples = slice(0, problem.batch) if rows == 1 else slice(row, row + 1)
-        first = 0
-        while first < problem.query_len:
-            last = _end_of_run(steps[row], turns[row], first)
-            low, high = int(start[row, first]), int(stop[row, first])
-            step = steps[row, first].tolist() if last > first else [0, 0]
-            queries = slice(first, last + 1)
-            if step == [0, 0]:
-                pieces.append(Piece(samples, queries, slice(low, high), False, False))
-            elif step == [0, 1] and high == low + 1:
-                square = slice(low, low + last + 1 - first)
-                pieces.append(Piece(samples, queries, square, True, False))
-            else:
-                return []
-            first = last + 1
-    return pieces if len(pieces) <= SLICES_PER_ROW * rows else []
-
-
-def _end_of_run(steps: Tensor, turns: Tensor, first: int) -> int:
-    """The last query that goes on from `first` in equal steps."""
-    if first >= steps.shape[0]:
-        return first
-    ahead = turns[first:].nonzero()
-    return first + 1 + int(ahead[0]) if ahead.numel() else steps.shape[0]
-
-
-def _portions(problem: Problem, spans: Spans | None) -> list[Piece]:
-    """Portions of queries, each with the keys that they see and their part of the mask."""
-    per_query = max(1, _masks(problem) * problem.kv_len)
-    if problem.is_one_graph(per_query * problem.query_len, MASK_PORTION):
-        return EVERYTHING_MASKED
-    everything = slice(0, problem.batch)
-    portion = max(16, MASK_PORTION // per_query)
-    if spans is not None and problem.query_len > portion // 4:
-        portion = min(portion, max(256, problem.query_len // 64))
-    pieces = []
-    for first in range(0, problem.query_len, portion):
-        queries = slice(first, min(first + portion, problem.query_len))
-        keys = slice(0, problem.kv_len)
-        if spans is not None:
-            start, stop = spans.start[:, queries], spans.stop[:, queries]
-            used = stop > start
-            low = int(start.masked_fill(~used, problem.kv_len).min())
-            high = int(stop.masked_fill(~used, 0).max())
-            keys = slice(min(low, high), high)
-        pieces.append(Piece(everything, queries, keys, False, True))
-    return pieces
-
-
-def _mask_numbers(problem: Problem, piece: Piece) -> int:
-    """How many numbers the part of the mask and bias of a piece has."""
-    queries, keys = _lengths(problem, piece)
-    return _masks(problem) * queries * keys
-
-
-def _lengths(problem: Problem, piece: Piece) -> tuple[int, int]:
-    """How many queries and keys a piece has."""
-    if piece.whole:
-        return problem.query_len, problem.kv_len
-    return piece.queries.stop - piece.queries.start, piece.keys.stop - piece.keys.start
-
-
-def _place(piece: Piece) -> tuple[slice | None, slice | None]:
-    """The queries and keys of a piece; None for all."""
-    return (None, None) if piece.whole else (piece.queries, piece.keys)
-
-
-def _masks(problem: Problem) -> int:
-    """How many samples and heads have a mask or a bias of their own."""
-    heads = 1
-    batch = 1
-    if problem.mask is not None:
-        batch, heads = problem.mask.batch or 1, problem.mask.heads or 1
-    if problem.bias is not None:
-        corner = problem.bias_block(slice(0, 1), slice(0, 1))
-        assert corner is not None
-        batch, heads = max(batch, corner.shape[0]), max(heads, corner.shape[1])
-    return batch * heads
-
-
-def _run(
-    problem: Problem, pieces: list[Piece], query: Tensor, key: Tensor, value: Tensor
-) -> Tensor:
+def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
+    query, key, value = problem.query, problem.key, problem.value
     if pieces[0].whole and not pieces[0].masked and problem.sinks is None:
         return _fused(problem, query, key, value, None, pieces[0].causal)
-    if len(pieces) == 1 or not _may_look(query) or _has_gradient(problem):
-        parts = [_run_piece(problem, piece, query, key, value) for piece in pieces]
-        return _assemble(parts, pieces)
+    if len(pieces) == 1 or not _can_sync(query) or _has_gradient(problem):
+        parts = [_run_piece(problem, piece) for piece in pieces]
+        return assemble(parts, pieces)
     # Without gradients the results go straight to their place: half the memory.
     batch, heads, query_len, _ = query.shape
     context = query.new_empty(batch, query_len, heads, value.shape[3]).transpose(1, 2)
     for piece in pieces:
-        part = _run_piece(problem, piece, query, key, value)
+        part = _run_piece(problem, piece)
         context[piece.rows, :, piece.queries] = part
     return context
 
@@ -306,8 +176,11 @@ def _has_gradient(problem: Problem) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
 
 
-def _run_piece(problem: Problem, piece: Piece, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    query, key, value = _cut(piece, query, key, value)
+def _run_piece(problem: Problem, piece: Piece) -> Tensor:
+    query, key, value = problem.query, problem.key, problem.value
+    if not piece.whole:
+        query = query[piece.rows, :, piece.queries]
+        key, value = (each[piece.rows, :, piece.keys] for each in (key, value))
     if key.shape[2] == 0:
         # Zeros that hang on everything given, so that each gets its gradient of zeros.
         nothing = query[..., :0].sum(dim=-1, keepdim=True) + key.sum() + value.sum()
@@ -332,16 +205,6 @@ def _logsumexp_of_piece(problem: Problem, piece: Piece) -> Tensor:
     # Only the logsumexp is wanted; the key is at hand, and as wide as the kernel wants a value.
     _, total = _fused_with_logsumexp(problem, query, key, key, added, piece.causal)
     return total if seen is None else total.masked_fill(~seen[..., 0], -torch.inf)
-
-
-def _cut(piece: Piece, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    if piece.whole:
-        return query, key, value
-    return (
-        query[piece.rows, :, piece.queries],
-        key[piece.rows, :, piece.keys],
-        value[piece.rows, :, piece.keys],
-    )
 
 
 def _fused(
@@ -407,13 +270,13 @@ def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | 
     """
     if not piece.masked:
         return None, None
-    visible, added = problem.visible(*_place(piece)), problem.bias_block(*_place(piece))
+    visible, added = problem.visible(*place_of(piece)), problem.bias_block(*place_of(piece))
     if added is None:
         assert visible is not None
         seen = visible.any(dim=-1, keepdim=True)
         return (visible, None) if _all_seen(problem, seen) else (visible | ~seen, seen)
     assert problem.bias is not None
-    queries, keys = _lengths(problem, piece)
+    queries, keys = lengths_of(problem, piece)
     added = _in_precision(problem, added).expand(-1, -1, queries, keys)
     if visible is not None:
         added = torch.where(visible, added, -torch.inf)
@@ -435,64 +298,37 @@ def _in_precision(problem: Problem, added: Tensor) -> Tensor:
 
 
 def _all_seen(problem: Problem, seen: Tensor) -> bool:
-    """Whether every query sees something, as far as that can be read at once."""
-    return _may_look(problem.query) and bool(seen.all())
+    """Return True if every query sees a key, as far as that can be read at once."""
+    return _can_sync(problem.query) and bool(seen.all())
 
 
-def _assemble(parts: list[Tensor], pieces: list[Piece]) -> Tensor:
-    """Put the results of the pieces side by side; they come sample by sample, query by query."""
-    if len(parts) == 1:
-        return parts[0]
-    samples: dict[int, list[Tensor]] = {}
-    for part, piece in zip(parts, pieces, strict=True):
-        # As the fused kernels lay it out, tokens before heads: what a layer wants next.
-        samples.setdefault(piece.rows.start, []).append(part.transpose(1, 2))
-    rows = [row[0] if len(row) == 1 else torch.cat(row, dim=1) for row in samples.values()]
-    return (rows[0] if len(rows) == 1 else torch.cat(rows)).transpose(1, 2)
-
-
-def _may_look(query: Tensor) -> bool:
-    """Whether the values of the inputs can be read at once: not while tracing, and not on a device
-    that would have to stop for it."""
+def _can_sync(query: Tensor) -> bool:
+    """Return True if the values of the inputs can be read at once: not while tracing, and not on a
+    device that would have to sync for it."""
     return query.is_cpu and is_plain(query)
 
 
-def _run_apart(problem: Problem, pieces: list[Piece]) -> Tensor:
-    """Compute with the finite part of the inputs, then put NaN where the rest may be seen."""
-    query, key, value = problem.query, problem.key, problem.value
-    context = _run(problem, pieces, *(stages.zero_nonfinite(t) for t in (query, key, value)))
-    with torch.no_grad():
-        unusable = torch.cat(
-            [
-                ~torch.isfinite(value),
-                stages.nonfinite_rows(key)[..., None],
-                torch.ones_like(key[..., :1], dtype=torch.bool),
-            ],
-            dim=-1,
-        ).float()
-        unusable = stages.repeat_kv_heads(unusable, problem.num_heads)
-        counts = _assemble([_seen_of(problem, piece, unusable) for piece in pieces], pieces)
-        from_value, from_key, any_key = counts[..., :-2], counts[..., -2:-1], counts[..., -1:]
-        whole_query = (from_key > 0) | (stages.nonfinite_rows(query)[..., None] & (any_key > 0))
-        shows = (from_value > 0) | whole_query
-    return context.masked_fill(shows, torch.nan)
+def _count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
+    """Count the marked keys that each query may attend to, by mark."""
+    marks = stages.repeat_kv_heads(marks, problem.num_heads)
+    return assemble([_count_in_piece(problem, piece, marks) for piece in pieces], pieces)
 
 
-def _seen_of(problem: Problem, piece: Piece, marks: Tensor) -> Tensor:
-    """How many marked keys each query of a piece may attend to, per mark."""
+def _count_in_piece(problem: Problem, piece: Piece, marks: Tensor) -> Tensor:
+    """The same for the queries of a piece."""
     marks = marks[piece.rows, :, piece.keys]
     if piece.causal:
         return marks.cumsum(dim=2)
-    visible = problem.visible(*_place(piece)) if piece.masked else None
+    visible = problem.visible(*place_of(piece)) if piece.masked else None
     if visible is None:
-        queries, _ = _lengths(problem, piece)
+        queries, _ = lengths_of(problem, piece)
         return marks.sum(dim=2, keepdim=True).expand(-1, -1, queries, -1)
     return visible.float() @ marks
 
 
 class _FirstDerivatives(torch.autograd.Function):
     """Inputs as they are, whose gradients say why they have none of their own: PyTorch would name an
-    operator that nobody has called, or nothing at all."""
+    internal operator, or nothing at all."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -558,14 +394,5 @@ class _FlashWithLogsumexp(torch.autograd.Function):
             [grad_context, grad_total[..., None].to(grad_context.dtype)], dim=-1
         )
         tensors, results = (query, key, value), (context, total)
-        grad_query, grad_key, grad_value = flash_cpu_backward(
-            grad_context, tensors, results, attn_mask, ctx.causal, ctx.scale
-        )
-        return (
-            grad_query[..., :width],
-            grad_key[..., :width],
-            grad_value[..., :width],
-            None,
-            None,
-            None,
-        )
+        grads = flash_cpu_backward(grad_context, tensors, results, attn_mask, ctx.causal, ctx.scale)
+        return *(each[..., :width] for each in grads), None, None, None

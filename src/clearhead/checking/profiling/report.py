@@ -1,10 +1,10 @@
 """What `profile` measured, as text, as JSON and as a page."""
 
-import html
 import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from clearhead._common.elements import element
 from clearhead._common.text import format_bytes
 from clearhead.checking.pages import page
 from clearhead.checking.profiling.measuring import exponent, in_words
@@ -139,22 +139,19 @@ class Profile:
         return page(f"profile: {self.name}", self._repr_html_())
 
     def _repr_html_(self) -> str:
-        parts = [f"<h3>{html.escape(self.name)}</h3><p>{html.escape(self.sizes)}</p>"]
+        parts = [element("h3", self.name), element("p", self.sizes)]
         for backward, words in WAYS.items():
-            rows = [each for each in self.costs if each.backward == backward]
+            rows = [_cells(each) for each in self.costs if each.backward == backward]
             if not rows:
                 continue
-            heads = "".join(f"<th align='right'>{html.escape(each)}</th>" for each in HEADS)
-            body = "".join(
-                "<tr>" + "".join(f"<td align='right'>{cell}</td>" for cell in _cells(row)) + "</tr>"
-                for row in rows
-            )
-            parts.append(f"<h4>{words}</h4><table cellpadding='4'><tr>{heads}</tr>{body}</table>")
-            parts += [f"<div>{html.escape(each)}</div>" for each in self._remarks(backward)]
-        parts += [f"<p>kernel: {html.escape(self.kernel)}<br>"]
-        parts += [f"fused: {html.escape(self.fused_kernel)}</p>"]
-        parts += [f"<div>– {html.escape(note)}</div>" for note in self.notes]
-        return f'<div style="font-family:sans-serif">{"".join(parts)}</div>'
+            cells = [[element("th", each, align="right") for each in HEADS]]
+            cells += [[element("td", each, align="right") for each in row] for row in rows]
+            lines = [element("tr", *row) for row in cells]
+            parts += [element("h4", words), element("table", *lines, cellpadding=4)]
+            parts += [element("div", each) for each in self._remarks(backward)]
+        kernels = f"kernel: {self.kernel}", element("br"), f"fused: {self.fused_kernel}"
+        parts += [element("p", *kernels), *(element("div", f"– {note}") for note in self.notes)]
+        return str(element("div", *parts, style="font-family:sans-serif"))
 
 
 HEADS = ("tokens", "time", "fused", "memory", "fused")

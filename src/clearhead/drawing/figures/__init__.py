@@ -4,13 +4,13 @@ mask draws.
 paper      axes to draw on
 lettering  tokens as text: fonts, and as many labels as there is room for
 scales     numbers as colours
-checks     what is refused
+options    the arguments of a figure, and what is refused
 cells      the weights of some heads, exact or pooled, and which of them are hidden
 head_map   one head as a map
 head_grid  many heads as small maps
 numbers    a number per query or per head: a line, strips, layers × heads
 received   what each token receives
-stages     the stages of a trace
+trace_stages  the stages of a trace
 pattern    a mask
 choosing   which of them is drawn for what
 """
@@ -27,4 +27,4 @@ except ModuleNotFoundError as error:
 from clearhead.drawing.figures.choosing import of_attention as of_attention
 from clearhead.drawing.figures.choosing import of_seen as of_seen
 from clearhead.drawing.figures.pattern import of_mask as of_mask
-from clearhead.drawing.figures.stages import of_trace as of_trace
+from clearhead.drawing.figures.trace_stages import of_trace as of_trace

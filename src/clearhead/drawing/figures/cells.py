@@ -9,13 +9,15 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int
 from clearhead.attention.problem import Problem
+from clearhead.drawing.pooling import bin_sums, row_means
 from clearhead.errors import ArgumentError
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.matrix.parts import visible_pairs
 from clearhead.matrix.reductions import bins
 from clearhead.watching.recording import of_heads
 
 PORTION = 1 << 21
-"""How many pairs of a mask are looked at a time."""
+"""The pairs of a mask that are materialised at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,16 +46,16 @@ class Cells:
 
     @property
     def pooled(self) -> bool:
-        """Whether a cell is more than a pair of tokens."""
+        """True if a cell is more than a pair of tokens."""
         return self.shares.shape[1:] != (self.query_len, self.kv_len)
 
     @property
     def hides(self) -> bool:
-        """Whether something is hidden."""
+        """True if something is hidden."""
         return bool(np.ma.getmaskarray(self.shares).any())
 
     def detail(self) -> str:
-        """How many tokens a cell is, in words; "" for one."""
+        """The tokens of a cell, in words; "" for one."""
         if not self.pooled:
             return ""
         rows, columns = self.shares.shape[1:]
@@ -62,20 +64,20 @@ class Cells:
         return f"one cell {'=' if even else '≈'} {tall:,} × {wide:,} tokens".replace(",", " ")
 
     def unit(self) -> str:
-        """What the numbers are, for a colour bar."""
+        """The unit of the numbers, for a colour bar."""
         unit = (
             "share of a query's attention, mean" if self.pooled else "attention weight (share of 1)"
         )
         return f"{unit}; {self.blank()}" if self.hides else unit
 
     def blank(self) -> str:
-        """What a white cell means."""
+        """The meaning of a white cell."""
         nothing = bool(np.isnan(self.shares.compressed()).any())
         return "white: hidden or no number" if nothing else "white: hidden"
 
 
 def check_cells(cells: object) -> int | None:
-    """How many cells a side a map may have at most.
+    """Check the most cells that a side of a map may have.
 
     Raises:
         ArgumentError: code `plot.cells`.
@@ -89,7 +91,7 @@ def check_cells(cells: object) -> int | None:
 
 
 def side(tokens: int, most: int) -> int:
-    """How many cells so many tokens are: the most that are of one size, save the last ones.
+    """The number of cells for so many tokens: the most that are of one size, save the last ones.
 
     Example:
         >>> side(100, 256), side(5000, 256), side(100_000, 256)
@@ -111,9 +113,7 @@ def of_weights(matrix: AttentionMatrix, sample: int, heads: list[int], most: int
             shares = shares.reshape(len(heads), rows, columns)
         else:
             part, place = _part(problem, sample, heads)
-            pooled = matrix_of(part).pool(rows, columns)[place]
-            sizes = bins(query_len, rows, pooled.device).bincount(minlength=rows)
-            shares = pooled / sizes[:, None]
+            shares = row_means(matrix_of(part).pool(rows, columns)[place], query_len)
         hidden = _hidden(problem, sample, heads, rows, columns)
     return Cells(masked(shares, hidden), heads, query_len, kv_len)
 
@@ -121,9 +121,7 @@ def of_weights(matrix: AttentionMatrix, sample: int, heads: list[int], most: int
 def of_pooled(pooled: Tensor, sample: int, heads: list[int], query_len: int, kv_len: int) -> Cells:
     """Some heads of a sample of a map that a summary kept; what is hidden is not known of it."""
     maps = pooled.reshape((1,) * (4 - pooled.ndim) + pooled.shape)[sample, heads]
-    rows = maps.shape[1]
-    sizes = bins(query_len, rows, maps.device).bincount(minlength=rows)
-    return Cells(masked(maps / sizes[:, None], None), heads, query_len, kv_len)
+    return Cells(masked(row_means(maps, query_len), None), heads, query_len, kv_len)
 
 
 def masked(numbers: Tensor, hidden: Tensor | None) -> np.ma.MaskedArray:
@@ -134,7 +132,7 @@ def masked(numbers: Tensor, hidden: Tensor | None) -> np.ma.MaskedArray:
 
 
 def _part(problem: Problem, sample: int, heads: list[int]) -> tuple[Problem, int]:
-    """The problem of these heads, of this sample if it can be told apart, and its place in there."""
+    """The problem of these heads, of this sample alone if nothing ties it to others, and its index there."""
     if heads != list(range(problem.num_heads)):
         problem = of_heads(problem, heads, "")
     tied = problem.bias is not None or (problem.mask is not None and problem.mask.batch is not None)
@@ -149,40 +147,32 @@ def _hidden(
     problem: Problem, sample: int, heads: list[int], rows: int, columns: int
 ) -> Tensor | None:
     """The cells of which everything is hidden, (heads or 1, rows, columns); None for none."""
-    bias = problem.bias if problem.bias is not None and problem.bias.may_hide else None
     mask = problem.mask
-    if mask is None and bias is None:
+    hides = problem.bias is not None and problem.bias.may_hide
+    if mask is None and not hides:
         return None
     device = problem.device
     row_of = bins(problem.query_len, rows, device)
     column_of = bins(problem.kv_len, columns, device)
-    if mask is not None and bias is None:
+    if mask is not None and not hides:
         spans = problem.spans
         if spans is not None:
             each = sample if len(spans.start) > 1 else 0
             return ~_entered(spans.start[each], spans.stop[each], row_of, column_of)[None]
-    seen: Tensor | None = None
-    leading = (
-        (problem.batch, problem.num_heads) if mask is None or bias is not None else mask.leading
-    )
+    leading = (problem.batch, problem.num_heads) if mask is None or hides else mask.leading
+    seen: Tensor | float = 0.0
     portion = max(1, PORTION // max(1, math.prod(leading) * problem.kv_len))
     for start in range(0, problem.query_len, portion):
         queries = slice(start, min(start + portion, problem.query_len))
-        visible = problem.visible(queries)
-        if bias is not None:
-            added = problem.bias_block(queries)
-            assert added is not None
-            shown = added != -torch.inf
-            visible = shown if visible is None else visible & shown
+        visible = visible_pairs(problem, queries)
         assert visible is not None
         visible = visible[sample if len(visible) > 1 else 0]
         visible = visible[heads] if len(visible) > 1 else visible
-        visible = visible.expand(-1, queries.stop - start, problem.kv_len).float()
-        if seen is None:
-            seen = visible.new_zeros(len(visible), rows, columns)
-        counts = visible.new_zeros(*visible.shape[:2], columns).index_add_(2, column_of, visible)
-        seen.index_add_(1, row_of[queries], counts)
-    return None if seen is None else seen == 0
+        counts = bin_sums(visible.float(), 2, columns)
+        seen = seen + counts.new_zeros(len(counts), rows, columns).index_add_(
+            1, row_of[queries], counts
+        )
+    return seen == 0 if isinstance(seen, Tensor) else None
 
 
 def _entered(start: Tensor, stop: Tensor, row_of: Tensor, column_of: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ MAP = 1.1
 
 MOST_WIDE, MOST_HIGH = 16.0, 20.0
 WIDE = 1.5
-"""How many times as many columns as rows the heads of one matrix are set in, about."""
+"""Columns per row of the grid of the heads of one matrix, about."""
 
 
 def of_heads(cells: Cells, *, log: bool, ax: object) -> np.ndarray:
@@ -87,7 +87,7 @@ def of_layers(
 
 
 def columns_for(count: int) -> int:
-    """In how many columns so many heads are set: without a gap at the end, if that looks well.
+    """The columns of a grid of so many heads: without a gap at the end, if that looks well.
 
     Example:
         >>> [columns_for(count) for count in (1, 4, 7, 8, 12, 32)]
@@ -122,7 +122,7 @@ def _empty(rows: int, columns: int, titled: int) -> np.ndarray:
 
 
 def _say_what(axes: Axes, layers: Sequence[Cells]) -> None:
-    """What the sides of all the maps are, once, at the edges of the figure."""
+    """Name the sides of all the maps, once, at the edges of the figure."""
     figure = axes.figure
     details = list(dict.fromkeys(cells.detail() for cells in layers))
     detail = f"; {details[0]}" if len(details) == 1 and details[0] else ""

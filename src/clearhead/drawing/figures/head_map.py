@@ -59,7 +59,7 @@ def show(axes: Axes, cells: Cells, place: int, scale: Normalize) -> AxesImage:
 
 
 def aspect(rows: int, columns: int) -> Literal["equal", "auto"]:
-    """Whether a cell is a square, or the picture is."""
+    """The aspect of cells: square, unless the picture would be far longer than broad."""
     return "equal" if 1 / STRETCHED <= rows / columns <= STRETCHED else "auto"
 
 

@@ -38,10 +38,10 @@ SPARSE_LABELS = 20
 
 SIZE = "small"
 LINE = 1.05
-"""How far lines of text are apart, in sizes of the font."""
+"""The distance of lines of text, in sizes of the font."""
 
 LETTER = 0.56
-"""How wide a letter is on average, in sizes of the font."""
+"""The mean width of a letter, in sizes of the font."""
 
 POINTS_PER_INCH = 72
 

@@ -12,7 +12,7 @@ from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.cells import masked, side
 from clearhead.drawing.figures.lettering import LINE, entitle, families, name_axis, tick
 from clearhead.drawing.figures.paper import inches, one
-from clearhead.matrix.reductions import bins
+from clearhead.drawing.pooling import bin_sums
 
 MOST_CELLS = 256
 PER_TOKEN, LEAST, MOST = 0.25, 3.2, 10.0
@@ -163,12 +163,8 @@ def binned(numbers: Tensor, most: int) -> tuple[Tensor, str]:
     columns = side(count, most)
     if columns == count:
         return numbers, ""
-    known = ~numbers.isnan()
-    place = bins(count, columns, numbers.device)
-    sums = numbers.new_zeros(len(numbers), columns).index_add_(
-        1, place, numbers.nan_to_num(nan=0.0)
-    )
-    counts = numbers.new_zeros(len(numbers), columns).index_add_(1, place, known.double())
+    sums = bin_sums(numbers.nan_to_num(nan=0.0), 1, columns)
+    counts = bin_sums((~numbers.isnan()).double(), 1, columns)
     sign = "=" if count % columns == 0 else "≈"
     return sums / counts, f"one point {sign} the mean of {round(count / columns)} queries"
 

@@ -65,7 +65,7 @@ def figure_of(axes: Axes) -> Figure:
 
 
 def inches(axes: Axes) -> tuple[float, float]:
-    """How wide and how high axes are now."""
+    """The width and height of axes, in inches."""
     box = axes.get_window_extent()
     dots = figure_of(axes).dpi
     return box.width / dots, box.height / dots

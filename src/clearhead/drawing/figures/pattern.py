@@ -11,9 +11,9 @@ from torch import Tensor
 from clearhead._common.checks import check_length
 from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.cells import check_cells, side
-from clearhead.drawing.figures.checks import check_place, check_words
 from clearhead.drawing.figures.head_map import MOST_CELLS, aspect, size
 from clearhead.drawing.figures.lettering import entitle, name_axis, tick
+from clearhead.drawing.figures.options import check_place, check_words
 from clearhead.drawing.figures.paper import one
 from clearhead.errors import ArgumentError
 from clearhead.masks.base import Mask
@@ -39,7 +39,7 @@ def of_mask(
     cells: int | None = None,
     ax: object = None,
 ) -> Axes:
-    """What `Mask.plot` draws."""
+    """Draw a mask, as `Mask.plot`."""
     query_len, kv_len = check_length("query_len", query_len), check_length("kv_len", kv_len)
     most = check_cells(cells) or MOST_CELLS
     batch, heads = mask.leading

@@ -1,4 +1,4 @@
-"""What each token receives from all queries together."""
+"""The attention that each token receives from all queries together."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ UNIT = "attention received (sum of weights)"
 def bars(
     received: Tensor, *, title: str, tokens: Sequence[str] | None, log: bool, ax: object
 ) -> Axes:
-    """What each key gets, (kv_len,), as bars in order; of many keys, those that get most."""
+    """Draw the sums of keys, (kv_len,), as bars in order; of many keys, the largest."""
     count = len(received)
     values = received.detach().cpu().double()
     if count <= MOST_LABELS:
@@ -64,7 +64,7 @@ def by_layer(
     most: int,
     ax: object,
 ) -> Axes:
-    """What each key gets in each layer, (kv_len,) each, a strip per layer."""
+    """Draw the sums of the keys of each layer, (kv_len,) each, as a strip per layer."""
     values = torch.stack([each.detach().cpu().double() for each in layers])
     count = values.shape[1]
     means, detail = numbers.binned(values, most)

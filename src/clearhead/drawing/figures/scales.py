@@ -18,7 +18,7 @@ NUMBERS = "cividis"
 SIGNED = "PuOr_r"
 SHARES = "Blues"
 DECADES = 4
-"""How far below its largest number a logarithmic scale goes."""
+"""Powers of ten from the largest number of a logarithmic scale down to its smallest."""
 
 
 def upwards(values: Sequence[np.ndarray], *, log: bool) -> tuple[Normalize, str]:

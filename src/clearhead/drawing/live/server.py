@@ -1,52 +1,50 @@
 """A page, live: a server on this machine alone that hands out exact tiles as one zooms.
 
 It listens on the loopback interface. Whoever has no token in the address gets nothing, and a page
-of somebody else's that asks through a name of its own (DNS rebinding) gives itself away by the host
+of another site that asks through a name of its own (DNS rebinding) gives itself away by the host
 it names. It answers GET, from a fixed table; no path from a request ever opens a file, and nothing
 is written.
 """
 
-import ctypes
 import hmac
-import json
-import math
 import re
 import secrets
 import socket
-import struct
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs
 
-from clearhead.drawing.live.tile_store import Pending, Tiles
-from clearhead.drawing.live.tiles import Tile
-from clearhead.drawing.page.heads import Layer, Progress, Run, heads_payload
+from clearhead.drawing.live.routes import (
+    BYTES,
+    HTML,
+    Answer,
+    Routes,
+    answer,
+    fields_of,
+    refusal,
+    routes_to,
+)
+from clearhead.drawing.live.tile_store import Tiles
+from clearhead.drawing.page.head_page import Progress, heads_payload, read_run
 from clearhead.drawing.page.page import page, policy
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.texts import read_text
-from clearhead.errors import ArgumentError, ClearheadError
-from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.errors import ArgumentError
 from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import Tokens
 
 HOST = "127.0.0.1"
 
 OWN = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?", re.IGNORECASE)
-"""What a browser names as the host. Of any port: a tunnel may begin at another."""
-
-MOST_QUERY = 1024
-"""Characters after the question mark."""
+"""Host names that a browser sends for this machine. Of any port: a tunnel may begin at another."""
 
 MOST_AT_ONCE = 32
 """Requests that are answered at a time; more are turned away."""
 
 SECONDS = 10.0
-"""How long a request may take to arrive, and an answer to be taken."""
+"""Time-out for a request to arrive, and for an answer to be taken."""
 
 MOST_DRAINED = 1 << 21
 """Bytes of a refused request that are read, so that its sender sees why."""
@@ -59,15 +57,6 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-
-TEXT, JSON = "text/plain; charset=utf-8", "application/json"
-HTML, BYTES = "text/html; charset=utf-8", "application/octet-stream"
-
-Answer = tuple[int, str, bytes]
-Routes = dict[str, Callable[[dict[str, str]], Answer]]
-
-NOTHING: Answer = 204, TEXT, b""
-"""For a layer whose query and key are not known."""
 
 
 class Server:
@@ -109,12 +98,12 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that it listens on."""
         return self._http.server_address[1]
 
     @property
     def address(self) -> str:
-        """What a browser opens; whoever knows it sees everything."""
+        """The address for a browser; it holds the secret token."""
         return f"http://{HOST}:{self.port}/{self._token}/"
 
     def close(self) -> None:
@@ -132,95 +121,12 @@ class Server:
         self.close()
 
     def _send_page(self, query: dict[str, str]) -> Answer:
-        _only(query)
+        fields_of(query)
         return 200, HTML, self._page
 
     def _send_payload(self, query: dict[str, str]) -> Answer:
-        _only(query)
+        fields_of(query)
         return 200, BYTES, self._payload
-
-
-def routes_to(tiles: Tiles) -> Routes:
-    """What there is to ask of tiles: `tile` and `token`.
-
-    Example:
-        >>> tiles = Tiles([AttentionMatrix(torch.eye(3), torch.eye(3))])
-        >>> answer(routes_to(tiles), "token", "layer=0&head=0&token=9")[:2]
-        (400, 'text/plain; charset=utf-8')
-        >>> tiles.close()
-    """
-    return {"tile": partial(_tile, tiles), "token": partial(_token, tiles)}
-
-
-def answer(routes: Routes, route: str, query: str) -> Answer:
-    """What is told to whoever asks for a route, with the part behind the question mark."""
-    if len(query) > MOST_QUERY:
-        return _refusal(400, f"A query has up to {MOST_QUERY} characters; got {len(query)}.")
-    send = routes.get(route)
-    if send is None:
-        return _refusal(404, "There is nothing here.")
-    try:
-        return send(_fields(query))
-    except ClearheadError as error:
-        return _refusal(400, str(error))
-    except MemoryError:
-        return _refusal(503, "There is not enough memory for this now.")
-    except Exception as error:
-        # The page says that something went wrong; what, is for the terminal.
-        print(f"clearhead: {type(error).__name__}: {error}", file=sys.stderr)
-        return _refusal(500, "Something went wrong; the terminal says what.")
-
-
-def _tile(tiles: Tiles, query: dict[str, str]) -> Answer:
-    (layer,), (head,), rows, columns, cells = _only(
-        query, layer=1, head=1, rows=2, columns=2, cells=2
-    )
-    tile = tiles.tile(layer, head, _pair(rows), _pair(columns), _pair(cells))
-    if tile is None:
-        return NOTHING
-    if isinstance(tile, Pending):
-        # Accepted, not done: whoever asks again gets the tile, or how far it is.
-        return _json(202, {"done": tile.done})
-    return 200, BYTES, tile_bytes(tile)
-
-
-def _token(tiles: Tiles, query: dict[str, str]) -> Answer:
-    side = query.pop("side", "query")
-    if side not in ("query", "key"):
-        raise ArgumentError("serve.query", f"side must be query or key; got {side!r:.80}.")
-    (layer,), (head,), (place,) = _only(query, layer=1, head=1, token=1)
-    found = tiles.token(layer, head, place, as_key=side == "key")
-    if found is None:
-        return NOTHING
-    return _json(
-        200,
-        {
-            "links": [[place, _number(weight)] for place, weight in found.links],
-            "total": _number(found.total),
-            "entropy": None if found.entropy is None else _number(found.entropy),
-        },
-    )
-
-
-def tile_bytes(tile: Tile) -> bytes:
-    """A tile as it is sent, little-endian.
-
-        uint32 × 6: first query, one past the last, rows; the same for keys and columns
-        float32 × rows × columns: the values; −1 where everything is hidden
-
-    The last row and column may reach beyond the last token, so that all are of one size.
-
-    Example:
-        >>> import torch
-        >>> tile = Tile(torch.ones(1, 2), torch.eye(2).bool()[:1], range(0, 3, 4), range(2))
-        >>> struct.unpack("<6I2f", tile_bytes(tile))
-        (0, 4, 1, 0, 2, 2, -1.0, 1.0)
-    """
-    ends = []
-    for cells in (tile.rows, tile.columns):
-        ends += [cells.start, cells.start + len(cells) * cells.step, len(cells)]
-    values = tile.values.masked_fill(tile.hidden, -1.0).cpu().contiguous()
-    return struct.pack("<6I", *ends) + ctypes.string_at(values.data_ptr(), values.nbytes)
 
 
 def serve_seen(
@@ -232,15 +138,15 @@ def serve_seen(
     port: int = 0,
     progress: Progress = lambda doing, done: None,
 ) -> Server:
-    """Serve what a watch has seen.
+    """Serve the record of a watch.
 
     Args:
         seen: of a watch, or of a file.
-        title: what the page is called.
+        title: of the page.
         tokens: those that were read; None for those in the file, if it has some.
-        layers: only these, by number or name; the others of a long run need not be gone over.
+        layers: only these, by number or name; the others of a long run need not be swept.
         port: where to listen; 0 is any that is free.
-        progress: told what is being done, and which share of it is done.
+        progress: called with what is being done, and the share of it that is done.
 
     Raises:
         ArgumentError: codes `serve.port` and, if nothing attended, `page.empty`.
@@ -255,18 +161,9 @@ def serve_seen(
         ...     server.address.startswith("http://127.0.0.1:")
         True
     """
-    shown = [Layer(*each) for each in seen._layers(layers)]
     given = seen.tokens if tokens is None else tokens
-    source = seen.source_tokens
-    run = Run(
-        "",
-        shown,
-        None if given is None else read_text("tokens", given),
-        None if source is None else read_text("source_tokens", source),
-    )
-    payload = heads_payload([run], title, progress=progress)
-    matrices = [each.seen if isinstance(each.seen, AttentionMatrix) else None for each in shown]
-    return Server(payload, Tiles(matrices), port=port)
+    run = read_run(seen.parts(layers), given, seen.source_tokens)
+    return Server(heads_payload([run], title, progress=progress), Tiles(run.matrices), port=port)
 
 
 class _Listener(ThreadingHTTPServer):
@@ -306,7 +203,7 @@ class _Listener(ThreadingHTTPServer):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks is nobody's mistake, and nothing to print."""
+        """Print nothing: a connection may break at any time."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -322,22 +219,22 @@ class _Handler(BaseHTTPRequestHandler):
     def _found(self) -> Answer:
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or not OWN.fullmatch(hosts[0]):
-            return _refusal(403, "This server answers on its own address only.")
+            return refusal(403, "This server answers on its own address only.")
         path, _, query = self.path.partition("?")
         token, slash, route = path.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
-            return _refusal(403, "The address must be the whole one that clearhead serve printed.")
+            return refusal(403, "The address must be the whole one that clearhead serve printed.")
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            return _refusal(403, "No page of another site may ask.")
+            return refusal(403, "No page of another site may ask.")
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
-            return _refusal(400, "A request has no body.")
+            return refusal(400, "A request has no body.")
         return answer(self.server.routes if slash else {}, route, query)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refusals of http.server itself: what is no HTTP, too long, or not GET."""
         if code == 501:
             code, message = 405, "Only GET is answered."
-        self._answer(*_refusal(code, message or "This is no request."))
+        self._answer(*refusal(code, message or "This is no request."))
 
     def _answer(self, status: int, kind: str, content: bytes) -> None:
         self.close_connection = True
@@ -369,55 +266,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: the address holds the token."""
-
-
-def _refusal(status: int, words: str) -> Answer:
-    return status, TEXT, f"{words}\n".encode("utf-8", "backslashreplace")
-
-
-def _json(status: int, content: object) -> Answer:
-    return status, JSON, json.dumps(content, allow_nan=False).encode()
-
-
-def _number(value: float) -> float | None:
-    """JSON has no NaN."""
-    return value if math.isfinite(value) else None
-
-
-def _fields(query: str) -> dict[str, str]:
-    """The fields of a query, each once."""
-    try:
-        found = parse_qs(query, keep_blank_values=True, strict_parsing=True, max_num_fields=16)
-    except ValueError as error:
-        if not query:
-            return {}
-        raise ArgumentError(
-            "serve.query", f"a query is name=value&…; got {query!r:.80}."
-        ) from error
-    for name, values in found.items():
-        if len(values) > 1:
-            raise ArgumentError("serve.query", f"{name!r:.80} must be given once.")
-    return {name: values[0] for name, values in found.items()}
-
-
-def _only(query: dict[str, str], **counts: int) -> list[tuple[int, ...]]:
-    """The fields of these names and no others, each so many whole numbers."""
-    if query.keys() != counts.keys():
-        raise ArgumentError(
-            "serve.query",
-            f"the query must have the fields {', '.join(counts) or 'none'}; got "
-            f"{', '.join(query) or 'none'!s:.80}.",
-        )
-    found = []
-    for name, count in counts.items():
-        parts = query[name].split(",")
-        if len(parts) != count or not all(re.fullmatch("[0-9]{1,10}", part) for part in parts):
-            words = "a whole number" if count == 1 else f"{count} whole numbers, with a comma"
-            raise ArgumentError("serve.query", f"{name} must be {words}; got {query[name]!r:.80}.")
-        found.append(tuple(map(int, parts)))
-    return found
-
-
-def _pair(numbers: tuple[int, ...]) -> tuple[int, int]:
-    first, second = numbers
-    return first, second

@@ -1,7 +1,7 @@
 """Tiles for many people at once: each is worked out once, and a bounded number of bytes is kept.
 
 The whole map of a head takes a pass over all of its weights. Of a long text that is seconds, so a
-thread does it, and whoever asks meanwhile is told how far it is.
+thread does it, and its progress is reported to whoever asks meanwhile.
 """
 
 import threading
@@ -32,7 +32,7 @@ MOST_CELLS = 1024
 """Rows and columns of a tile at most."""
 
 TILE_BYTES, LEVEL_BYTES = 64 << 20, 512 << 20
-"""What is kept of tiles, and of whole maps: at 50 000 tokens those are some 25 heads."""
+"""Bytes of tiles, and of whole maps, that are cached: at 50 000 tokens some 25 heads."""
 
 MOST_WANTED = 4
 """Heads whose maps are waited for; who has looked at more of them does not wait for the first."""
@@ -41,7 +41,7 @@ LINKS = 12
 
 
 class Pending(NamedTuple):
-    """A head whose weights are being gone over.
+    """A head whose weights are being swept.
 
     Attributes:
         done: which share of the work is done, 0 to 1.
@@ -51,7 +51,7 @@ class Pending(NamedTuple):
 
 
 class TokenNumbers(NamedTuple):
-    """What one token looks at, or is looked at by, in one head.
+    """The strongest links of one token in one head, as a query or as a key.
 
     Attributes:
         links: the largest weights, from the largest on: (place of the other token, weight).
@@ -245,7 +245,7 @@ class Tiles:
                 self._done[place] = done
                 if self._closed:
                     raise _ClosedError
-                with self._computing:  # a tile that somebody waits for goes first
+                with self._computing:  # a tile that is waited for goes first
                     pass
 
             try:
@@ -253,7 +253,7 @@ class Tiles:
             except _ClosedError:
                 return
             except Exception as error:
-                # Told to whoever asks; the other heads go on.
+                # Reported to whoever asks; the other heads go on.
                 with self._changed:
                     self._failed[place] = error
                     del self._done[place]
@@ -263,7 +263,7 @@ class Tiles:
                 del self._done[place]
 
     def _once(self, key: Any, make: Callable[[], Tile]) -> Tile:
-        """What is kept, or what is made now; who asks for what is being made waits for it."""
+        """Single-flight memoisation: concurrent callers share one computation."""
         with self._changed:
             found = self._tiles.get(key)
             if found is not None:
@@ -290,11 +290,11 @@ class Tiles:
 
 
 class _ClosedError(Exception):
-    """Ends a pass that nobody waits for any more."""
+    """Cancel a pass that is no longer waited for."""
 
 
 class _Kept:
-    """What was asked for last, up to so many bytes, and the last one in any case."""
+    """An LRU cache of so many bytes, which holds the last one in any case."""
 
     def __init__(self, most: int) -> None:
         self.most, self.nbytes = most, 0

@@ -26,7 +26,7 @@ LEVEL_CELLS = 2048
 is what a tile of EXACT_PAIRS shows in 256 × 256 cells."""
 
 CHUNK = 1 << 20
-"""How many weights of a tile there are at a time."""
+"""The weights of a tile that are materialised at a time."""
 
 MOST_QUERIES = 256
 """Queries of a chunk, unless its keys are so few that it would be small."""
@@ -57,7 +57,7 @@ class Tile(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory, in bytes."""
+        """Its memory, in bytes."""
         return self.values.nbytes + self.hidden.nbytes
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class Level(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory, in bytes."""
+        """Its memory, in bytes."""
         return self.sums.nbytes + self.hidden.nbytes
 
 
@@ -105,7 +105,7 @@ def cells_of(first: int, stop: int, most: int, unit: int = 1) -> range:
 
 
 def is_exact(problem: Problem, rows: int, columns: int) -> bool:
-    """Whether a tile of so many queries and keys is worked out from query and key.
+    """True for a tile of so many queries and keys that is computed from query and key.
 
     Example:
         >>> from clearhead.attention.problem import make_problem
@@ -117,7 +117,7 @@ def is_exact(problem: Problem, rows: int, columns: int) -> bool:
 
 
 def level_step(problem: Problem) -> tuple[int, int]:
-    """How many queries and how many keys make a cell of a level.
+    """The queries and the keys of a cell of a level.
 
     Example:
         >>> from clearhead.attention.problem import make_problem
@@ -132,7 +132,7 @@ def make_level(problem: Problem, progress: Callable[[float], None] | None = None
 
     Args:
         problem: of one query head.
-        progress: told which share is done, 0 to 1; what it raises ends the pass.
+        progress: called with the share that is done, 0 to 1; what it raises ends the pass.
 
     Example:
         >>> from clearhead.attention.problem import make_problem

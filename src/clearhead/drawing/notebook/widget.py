@@ -11,13 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
-from clearhead.drawing.live.server import answer, routes_to
+from clearhead.drawing.live.routes import answer, routes_to
 from clearhead.drawing.live.tile_store import Tiles
-from clearhead.drawing.page.heads import Layer, Run, heads_payload
+from clearhead.drawing.page.head_page import heads_payload, read_run
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.steps import steps_payload
-from clearhead.drawing.page.texts import read_text
 from clearhead.errors import ArgumentError, ArgumentTypeError, missing_extra
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
@@ -61,7 +60,7 @@ def view(
         >>> widget.payload[:9]
         b'clearhead'
     """
-    made = _widget()
+    widget = _widget_class()
     if isinstance(thing, Trace):
         if tokens is not None or source_tokens is not None or sample != 0:
             raise ArgumentError(
@@ -69,37 +68,28 @@ def view(
                 "a trace has tokens of its own, and all of its samples; trace(…, tokens=…) takes "
                 "them.",
             )
-        return made(steps_payload(thing), None)
-    layers = _layers(thing)
+        return widget(steps_payload(thing), None)
     if isinstance(thing, Seen):
         tokens = thing.tokens if tokens is None else tokens
         source_tokens = thing.source_tokens if source_tokens is None else source_tokens
-    text, source = (
-        None if given is None else read_text(name, given, sample)
-        for name, given in (("tokens", tokens), ("source_tokens", source_tokens))
-    )
-    run = Run("", layers, text, source, sample)
-    payload = heads_payload([run], repr(thing).splitlines()[0])
-    matrices = [each.seen if isinstance(each.seen, AttentionMatrix) else None for each in layers]
-    known = any(each is not None for each in matrices)
-    return made(payload, Tiles(matrices, sample=sample) if known else None)
-
-
-def _layers(thing: object) -> list[Layer]:
-    if isinstance(thing, AttentionMatrix | Summary):
-        return [Layer("", thing)]
-    if not isinstance(thing, Seen):
+        layers = thing.parts()
+    elif isinstance(thing, AttentionMatrix | Summary):
+        layers = [("", thing)]
+    else:
         raise ArgumentTypeError(
             "view.type",
             "view takes what a watch has seen, an AttentionMatrix, a Summary or a Trace; got "
             f"{type(thing).__name__}. A mask or a report draws itself at the end of a cell.",
         )
-    return [Layer(*each) for each in thing._layers()]
+    run = read_run(layers, tokens, source_tokens, sample)
+    payload = heads_payload([run], repr(thing).splitlines()[0])
+    known = any(each is not None for each in run.matrices)
+    return widget(payload, Tiles(run.matrices, sample=sample) if known else None)
 
 
 @cache
-def _widget() -> Any:
-    """The class of the widget, which is made when somebody wants one."""
+def _widget_class() -> Any:
+    """The class of the widget, made on first use: anywidget is optional."""
     try:
         import anywidget
         import traitlets
@@ -126,7 +116,7 @@ def _widget() -> Any:
             return f"view of {self._title}"
 
         def close(self) -> None:
-            """Take it away, and end what is worked out for it."""
+            """Remove the widget, and stop what is being computed for it."""
             if self._tiles is not None:
                 self._tiles.close()
             super().close()
@@ -136,7 +126,7 @@ def _widget() -> Any:
                 return
             if content.get("kind") == "ask" and isinstance(content.get("route"), str):
                 route, _, query = content["route"].partition("?")
-                status, _, told = answer(routes_to(self._tiles), route, query)
-                self.send({"kind": "answer", "id": content.get("id"), "status": status}, [told])
+                status, _, body = answer(routes_to(self._tiles), route, query)
+                self.send({"kind": "answer", "id": content.get("id"), "status": status}, [body])
 
     return Page

@@ -8,41 +8,23 @@ import os
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
-from html import escape
 from importlib.resources import files as resources
 from pathlib import Path
 
+from clearhead._common.elements import Html, document, element
 from clearhead._common.writing import replacing
 from clearhead.drawing.labels import label
 from clearhead.drawing.page.payload import Payload
 
 MOST_OF_TITLE = 140
 
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<div id="clearhead-page"><noscript>This page draws itself with JavaScript.</noscript></div>
-<script id="clearhead-payload" type="application/octet-stream;base64"{source}>{payload}</script>
-<script type="module">{script}</script>
-</body>
-</html>
-"""
-
 
 def page(payload: Payload, *, served: bool = False) -> str:
     """The payload as a page of HTML, which opens without a network.
 
     Args:
-        payload: what it draws.
-        served: whether it asks its server for the payload instead of holding it.
+        payload: of one of the views.
+        served: True if it asks its server for the payload instead of holding it.
 
     Example:
         >>> from clearhead.drawing.page.payload import Payload
@@ -50,19 +32,36 @@ def page(payload: Payload, *, served: bool = False) -> str:
         >>> html[:15], "<title>&lt;script&gt;</title>" in html
         ('<!doctype html>', True)
     """
-    return PAGE.format(
-        policy=policy(served=served),
-        title=escape(label(payload.title).replace("␣", " ")) if payload.title else "clearhead",
-        style=asset("page.css"),
-        script=asset("page.js"),
-        source=' data-source="server"' if served else "",
-        payload="" if served else b64encode(payload.to_bytes()).decode("ascii"),
-    )
+    title = label(payload.title).replace("␣", " ") if payload.title else "clearhead"
+    held = "" if served else b64encode(payload.to_bytes()).decode("ascii")
+    head = [
+        element("meta", http_equiv="Content-Security-Policy", content=policy(served=served)),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        element("style", Html(asset("page.css"))),
+    ]
+    body = [
+        element(
+            "div",
+            element("noscript", "This page draws itself with JavaScript."),
+            id="clearhead-page",
+        ),
+        element(
+            "script",
+            Html(held),
+            id="clearhead-payload",
+            type="application/octet-stream;base64",
+            data_source="server" if served else None,
+        ),
+        element("script", Html(asset("page.js")), type="module"),
+    ]
+    return str(document(head, body))
 
 
 @cache
 def policy(*, served: bool = False) -> str:
-    """What the page may do: run its own script, and ask its server if it has one.
+    """Return the page's policy: run its own script, and ask its server if it has one.
 
     Example:
         >>> policy(served=True).startswith("default-src 'none'; connect-src 'self'; script-src 'sha256-")
@@ -100,5 +99,5 @@ def asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """How a policy names a script or a style."""
+    """The name of a script or a style in a policy."""
     return f"'sha256-{b64encode(sha256(text.encode('utf-8')).digest()).decode('ascii')}'"

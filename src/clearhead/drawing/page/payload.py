@@ -1,4 +1,4 @@
-"""What a page draws, as bytes: a head of JSON and named arrays of numbers.
+"""The payload of a page, as bytes: a head of JSON and named arrays of numbers.
 
     b"clearhead\\npage" | uint32, length of the head | the head, deflated | the arrays, each deflated
 
@@ -38,7 +38,7 @@ LEVEL = 6
 
 
 class Deflated(NamedTuple):
-    """An array that is deflated already, for somebody who had to know its size."""
+    """An array that is deflated already, since its size had to be known."""
 
     content: bytes
     dtype: str
@@ -47,7 +47,7 @@ class Deflated(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Payload:
-    """What a page draws.
+    """The data of a page.
 
     Attributes:
         kind: which view draws it: "heads", "trace", "mask" or "report".

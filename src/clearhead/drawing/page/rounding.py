@@ -37,7 +37,7 @@ def rounded(
         values: (any, …), float.
         levels: how many steps; a byte holds BYTE, two hold WORD.
         power: of the root that is taken; 1 is none.
-        hidden: bool, of the shape of the values: what is to be told apart from 0.
+        hidden: bool, of the shape of the values: which differs from 0.
 
     Example:
         >>> import torch

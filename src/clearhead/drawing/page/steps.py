@@ -15,7 +15,7 @@ MOST_NUMBERS = 1 << 23
 
 
 def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None = None) -> Payload:
-    """What the page of a trace draws.
+    """The payload of the page of a trace.
 
     Args:
         trace: the stages.

@@ -1,4 +1,4 @@
-"""Whose tokens the queries and keys of a matrix are."""
+"""The texts of a page, and where the queries and keys of a layer are in them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from clearhead._common.checks import is_number
 from clearhead.errors import ArgumentTypeError, ShapeError
 
 
-class Text(NamedTuple):
+class PageText(NamedTuple):
     """The tokens of a text.
 
     Attributes:
@@ -22,14 +22,14 @@ class Text(NamedTuple):
     ids: Tensor
 
 
-class Place(NamedTuple):
-    """Where a row of queries or keys is in a text: `text` counts from 0; None without tokens."""
+class TextOffset(NamedTuple):
+    """The first token of a row of queries or keys: `text` counts from 0; None without tokens."""
 
     text: int | None
     first: int
 
 
-def read_text(name: str, given: Any, sample: int = 0) -> Text:
+def read_text(name: str, given: Any, sample: int = 0) -> PageText:
     """Tokens as strings, or as ids, of one sample or a batch of them.
 
     Raises:
@@ -37,7 +37,7 @@ def read_text(name: str, given: Any, sample: int = 0) -> Text:
 
     Example:
         >>> read_text("tokens", ["to", "be", "to"])
-        Text(tokens=('to', 'be', 'to'), ids=tensor([0, 1, 0]))
+        PageText(tokens=('to', 'be', 'to'), ids=tensor([0, 1, 0]))
         >>> read_text("tokens", [7, 8]).tokens
         ('#7', '#8')
     """
@@ -49,10 +49,10 @@ def read_text(name: str, given: Any, sample: int = 0) -> Text:
         if all(isinstance(each, str) for each in given):
             known: dict[str, int] = {}
             ids = [known.setdefault(each, len(known)) for each in given]
-            return Text(tuple(given), torch.tensor(ids, dtype=torch.int64))
+            return PageText(tuple(given), torch.tensor(ids, dtype=torch.int64))
         if all(is_number(each) and int(each) == each for each in given):
             ids = [int(each) for each in given]
-            return Text(tuple(f"#{each}" for each in ids), torch.tensor(ids, dtype=torch.int64))
+            return PageText(tuple(f"#{each}" for each in ids), torch.tensor(ids, dtype=torch.int64))
     raise ArgumentTypeError(
         "page.tokens",
         f"{name} must be strings or whole numbers, one for each token, or a tensor of ids of shape "
@@ -60,10 +60,11 @@ def read_text(name: str, given: Any, sample: int = 0) -> Text:
     )
 
 
-def places(
+def offsets(
     layer: str, query_len: int, kv_len: int, tokens: int | None, source: int | None
-) -> tuple[Place, Place]:
-    """Which text the queries and the keys of a layer are of: 0 is the text, 1 is the source.
+) -> tuple[TextOffset, TextOffset]:
+    """The text that queries and keys of a layer are of, and their first token in it: 0 is the text,
+    1 is the source.
 
     A layer between two texts has the source's length of keys. Where both texts are of one length,
     the layer's path tells: a part of it with "cross", "encoder_attn", "EncDec" or "multihead_attn".
@@ -71,32 +72,32 @@ def places(
     Args:
         layer: the path of the layer.
         query_len, kv_len: its sizes.
-        tokens, source: how many there are of either; None where none were given.
+        tokens, source: the number of either; None for none.
 
     Raises:
         ShapeError: code `page.lengths`, if it is of neither.
 
     Example:
-        >>> places("decoder.self_attn", 1, 5, 5, 9)  # the newest token, behind a cache
-        (Place(text=0, first=4), Place(text=0, first=0))
-        >>> places("decoder.encoder_attn", 5, 9, 5, 9)
-        (Place(text=0, first=0), Place(text=1, first=0))
+        >>> offsets("decoder.self_attn", 1, 5, 5, 9)  # the newest token, behind a cache
+        (TextOffset(text=0, first=4), TextOffset(text=0, first=0))
+        >>> offsets("decoder.encoder_attn", 5, 9, 5, 9)
+        (TextOffset(text=0, first=0), TextOffset(text=1, first=0))
     """
     if tokens is None and source is None:
-        return Place(None, 0), Place(None, 0)
+        return TextOffset(None, 0), TextOffset(None, 0)
     own = 0 if tokens is None else tokens
     crosses = any(part in layer for part in ("cross", "encoder_attn", "EncDec", "multihead_attn"))
     if source is not None and kv_len == source:
         # The encoder of the source attends within it.
         if query_len == source and not crosses and (own != source or layer.startswith("encoder")):
-            return Place(1, 0), Place(1, 0)
+            return TextOffset(1, 0), TextOffset(1, 0)
         if query_len <= own and (own != source or crosses):
-            return Place(0, 0 if query_len == own else own - query_len), Place(1, 0)
+            return TextOffset(0, 0 if query_len == own else own - query_len), TextOffset(1, 0)
         if tokens is None and query_len != source:
-            return Place(None, 0), Place(1, 0)
+            return TextOffset(None, 0), TextOffset(1, 0)
     # What was generated last has not attended yet, so that there may be a token more than keys.
     if query_len <= kv_len <= own and own - kv_len <= 1:
-        return Place(0, kv_len - query_len), Place(0, 0)
+        return TextOffset(0, kv_len - query_len), TextOffset(0, 0)
     given = f"{own} tokens" if source is None else f"{own} tokens and {source} source tokens"
     raise ShapeError(
         "page.lengths",

@@ -1,9 +1,9 @@
-"""What `clearhead check` prints: the text of a report, in colour."""
+"""The output of `clearhead check`: the text of a report, in colour."""
 
 import re
 
 from clearhead.checking.report import Report
-from clearhead.drawing.terminal.terminal import Console, Text
+from clearhead.drawing.terminal.shading import Console, Text
 
 STYLES = (
     (r"^✗ \S+( or \S+)*", "bold red"),

@@ -1,4 +1,4 @@
-"""What `clearhead show` prints of a text that is too long for a column per token."""
+"""The screens of `clearhead show` for a text that is too long for a column per token."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -7,18 +7,16 @@ import torch
 from torch import Tensor
 
 from clearhead.drawing.labels import fit, label
-from clearhead.drawing.terminal.terminal import Console, PooledMap, Text, bar
+from clearhead.drawing.pooling import bin_sums
+from clearhead.drawing.terminal.heat_maps import PooledMap
+from clearhead.drawing.terminal.shading import Console, Text, bar
 from clearhead.integrations.text_models import LongReading
-from clearhead.matrix.reductions import bins
+from clearhead.matrix.head_numbers import MATCHING
 from clearhead.matrix.summary import Summary
 from clearhead.watching.table import HeadRow, Table, rows_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-LONG = 1024
-"""From more tokens than this on a text is long: a matrix of weights is no longer shown, and no
-longer formed."""
 
 TERMINAL_CELLS, PICTURE_CELLS = 64, 256
 """Rows and columns of a map."""
@@ -26,7 +24,6 @@ TERMINAL_CELLS, PICTURE_CELLS = 64, 256
 MOST_RECEIVED = 8
 AROUND = 3
 TOKENS = 40
-POINTING = ("induction", "duplicate", "previous")
 
 ACROSS = "head  entropy distance  first  prev. dupl. induct. local unif.  role"
 UNITS = "         nats   tokens  how far it fills the role, in %"
@@ -56,7 +53,7 @@ class LongScreens:
         self._reading = reading
 
     def title(self, name: str, *, encoder_only: bool = False) -> None:
-        """Which model it is, and how the text begins."""
+        """Print the model, and the beginning of the text."""
         reading = self._reading
         heads = " or ".join(map(str, sorted(set(reading.heads))))
         part = " (its encoder only)" if encoder_only else ""
@@ -70,7 +67,7 @@ class LongScreens:
         self._heading("What the layers do, averaged over their heads")
         self._line(Text("layer  entropy distance  first  prev.  induct.  heads with a role", "dim"))
         self._line(Text("          nats   tokens   in %   in %     in %", "dim"))
-        pointing = []
+        matching = []
         for number, summary in self._reading.summaries.items():
             rows = rows_of(self._reading.layers[number], [summary])
             names = [row.role for row in rows if row.role]
@@ -81,8 +78,8 @@ class LongScreens:
             for name, width in (("first", 7), ("previous", 7), ("induction", 9)):
                 line += f"{_mean(rows, name) * 100:{width}.0f}"
             self._line(Text(f"{line}  {counted}"))
-            pointing.append((max(_pointing(row) for row in rows), number))
-        return max(pointing)[1]
+            matching.append((max(_matching(row) for row in rows), number))
+        return max(matching)[1]
 
     def layer(self, layer: int, head: int | None) -> int:
         """The heads of a layer, a line each, the map of one, and which tokens receive most.
@@ -101,7 +98,7 @@ class LongScreens:
         one = "" if head is None else f", head {head}"
         self._heading(f"Layer {layer}{one}", self._reading.layers[layer])
         self._table(Table(rows))
-        place = max(range(len(rows)), key=lambda place: _pointing(rows[place]))
+        place = max(range(len(rows)), key=lambda place: _matching(rows[place]))
         self._heading(f"Layer {layer}, head {rows[place].head}, from the first token to the last")
         self._print(PooledMap(self.shares(layer, place), len(self._reading.tokens)))
         self._heading("The tokens that receive most of the attention")
@@ -121,7 +118,7 @@ class LongScreens:
         Raises:
             MissingExtraError: if matplotlib is not installed.
         """
-        from clearhead.drawing.figures.static import pooled_picture
+        from clearhead.drawing.figures.png_files import pooled_picture
 
         return pooled_picture(
             self.shares(layer, 0 if only else head),
@@ -187,12 +184,7 @@ def coarser(reading: LongReading, cells: int) -> LongReading:
     for number, summary in reading.summaries.items():
         pooled = summary.pooled
         if pooled is not None:
-            for axis in (2, 3):
-                size = pooled.shape[axis]
-                if size > cells:
-                    shape = [*pooled.shape[:axis], cells, *pooled.shape[axis + 1 :]]
-                    into = bins(size, cells, pooled.device)
-                    pooled = pooled.new_zeros(shape).index_add_(axis, into, pooled)
+            pooled = bin_sums(bin_sums(pooled, 2, cells), 3, cells)
         summaries[number] = replace(summary, pooled=pooled)
     return reading._replace(summaries=summaries)
 
@@ -201,6 +193,6 @@ def _mean(rows: list[HeadRow], name: str) -> float:
     return sum(getattr(row, name) for row in rows) / len(rows)
 
 
-def _pointing(row: HeadRow) -> float:
-    """How far a head points at a certain other token than the first."""
-    return max(getattr(row, name) or 0.0 for name in POINTING)
+def _matching(row: HeadRow) -> float:
+    """The highest score of a head among the roles that find an earlier token."""
+    return max(getattr(row, name) or 0.0 for name in MATCHING)

@@ -1,4 +1,4 @@
-"""What `clearhead kernels` prints: which kernel runs what on this machine."""
+"""The output of `clearhead kernels`: which kernel runs what on this machine."""
 
 import platform
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 
 from clearhead.attention.planning import KERNELS
 from clearhead.attention.problem import Problem, make_problem
-from clearhead.drawing.terminal.terminal import Console, Text
+from clearhead.drawing.terminal.shading import Console, Text
 from clearhead.masks import causal, padding
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

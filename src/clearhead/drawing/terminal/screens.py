@@ -1,4 +1,4 @@
-"""What `clearhead show` prints: a model, one of its layers, or one of its heads."""
+"""The screens of `clearhead show`: a model, one of its layers, or one of its heads."""
 
 from functools import cache
 from typing import TYPE_CHECKING
@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from clearhead.drawing.labels import label
-from clearhead.drawing.terminal.summary import (
-    LayerSummary,
+from clearhead.drawing.terminal.heat_maps import HeatMap
+from clearhead.drawing.terminal.shading import Console, Text
+from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview
+from clearhead.drawing.terminal.word_links import (
+    LayerHeads,
     Link,
     head_to_show,
+    heads_of,
     pairs_of_words,
     strongest_links,
-    summarise,
     which_are_words,
 )
-from clearhead.drawing.terminal.terminal import Console, HeadTable, HeatMap, Links, Overview, Text
 from clearhead.integrations.text_models import TextReading, check_place
+from clearhead.matrix.parts import visible_pairs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,11 +30,11 @@ LINKS_OF_HEAD = 6
 
 
 class Screens:
-    """Prints what a model made of a text.
+    """Prints the attention of a model that read a text.
 
     Args:
-        console: where to.
-        reading: what the model made of the text.
+        console: to print to.
+        reading: the tokens and the matrices.
 
     Example:
         >>> import io
@@ -47,7 +50,7 @@ class Screens:
         self._console = console
         self._reading = reading
         self._words = which_are_words(reading.tokens, reading.special)
-        self._summary = cache(self._summarise)
+        self._heads = cache(self._heads_of)
 
     def check(self, layer: int | None, head: int | None) -> None:
         """Refuse a layer or a head that is not there.
@@ -58,7 +61,7 @@ class Screens:
         check_place(layer, head, [each.shape[1] for each in self._reading.matrices])
 
     def title(self, name: str, *, encoder_only: bool = False) -> None:
-        """Which model it is, and the tokens that it read."""
+        """Print the model, and the tokens that it read."""
         reading, layers = self._reading, len(self._reading.matrices)
         heads = " or ".join(map(str, sorted({each.shape[1] for each in reading.matrices})))
         part = " (its encoder only)" if encoder_only else ""
@@ -69,12 +72,12 @@ class Screens:
         self._print(Text(tokens + (f" … and {more} more" if more > 0 else ""), "italic"))
 
     def model(self) -> tuple[int, int]:
-        """Every head of every layer, the strongest links, and one head over the tokens.
+        """Print every head of every layer, the strongest links, and one head over the tokens.
 
         Returns:
             Layer and number of that head.
         """
-        layers = [self._summary(place) for place in range(len(self._reading.matrices))]
+        layers = [self._heads(place) for place in range(len(self._reading.matrices))]
         self._heading("How focused each head is, in %")
         self._print(Overview(layers))
         self._heading("The strongest links between words, one per head")
@@ -88,31 +91,31 @@ class Screens:
         return choice.layer, choice.head
 
     def layer(self, layer: int) -> int:
-        """The heads of a layer, a line each; returns the one to look at first."""
-        numbers = self._summary(layer)
+        """Print the heads of a layer, a line each; returns the one to look at first."""
+        heads = self._heads(layer)
         self._heading(f"Layer {layer}", self._reading.layers[layer])
-        self._print(HeadTable(numbers, self._reading.tokens))
-        return head_to_show([numbers]).head
+        self._print(HeadTable(heads, self._reading.tokens))
+        return head_to_show([heads]).head
 
     def head(self, layer: int, head: int) -> None:
-        """One head over the tokens, its numbers, and its strongest links."""
-        numbers = self._summary(layer)
+        """Print one head over the tokens, its numbers, and its strongest links."""
+        heads = self._heads(layer)
+        row = heads.rows[head]
         self._heading(f"Layer {layer}, head {head}", self._reading.layers[layer])
         self._map(layer, head)
         self._print(Text())
         self._print(
             Text(
-                f"entropy {float(numbers.entropy[head]):.2f} nats, "
-                f"focus {_percent(numbers.focus[head])}; "
-                f"mean distance {float(numbers.distance[head]):.1f} tokens"
+                f"entropy {row.entropy:.2f} nats, focus {_percent(heads.focus[head])}; "
+                f"mean distance {row.distance:.1f} tokens"
             )
         )
         self._print(
             Text(
-                f"of the attention, {_percent(numbers.first[head])} goes to the first token, "
-                f"{_percent(numbers.itself[head])} to the token itself,\n"
-                f"{_percent(numbers.previous[head])} to the one before it, "
-                f"{_percent(numbers.special[head])} to special tokens"
+                f"of the attention, {_percent(row.first)} goes to the first token, "
+                f"{_percent(heads.itself[head])} to the token itself,\n"
+                f"{_percent(row.previous)} to the one before it, "
+                f"{_percent(heads.special[head])} to special tokens"
             )
         )
         self._heading("Its strongest links between words")
@@ -122,25 +125,30 @@ class Screens:
         self._links([(layer, link) for link in links], with_heads=False)
 
     def picture(self, layer: int, head: int) -> "Axes":
-        """The head as a picture.
+        """Draw the head as a picture.
 
         Raises:
             MissingExtraError: if matplotlib is not installed.
         """
-        from clearhead.drawing.figures.static import head_picture
+        from clearhead.drawing.figures.png_files import head_picture
 
         return head_picture(
             self._weights(layer, head),
             self._reading.tokens,
             title=f"layer {layer}, head {head}",
-            visible=self._summary(layer).visible,
+            visible=self._visible(layer, head),
         )
 
-    def _summarise(self, layer: int) -> LayerSummary:
-        return summarise(self._reading.matrices[layer], self._reading.special, self._words)
+    def _heads_of(self, layer: int) -> LayerHeads:
+        return heads_of(self._reading.matrices[layer], self._reading.special, self._words)
 
     def _weights(self, layer: int, head: int) -> Tensor:
         return self._reading.matrices[layer][0, head]
+
+    def _visible(self, layer: int, head: int) -> Tensor | None:
+        """The pairs that are not hidden, (tokens, tokens); None for all."""
+        visible = visible_pairs(self._reading.matrices[layer].problem)
+        return None if visible is None else visible[0, min(head, visible.shape[1] - 1)]
 
     def _print(self, what: object) -> None:
         self._console.print(what)
@@ -150,7 +158,7 @@ class Screens:
         self._print(Text.assemble((heading, "bold"), (f"   {remark}" if remark else "", "dim")))
 
     def _map(self, layer: int, head: int) -> None:
-        visible = self._summary(layer).visible
+        visible = self._visible(layer, head)
         self._print(HeatMap(self._weights(layer, head), self._reading.tokens, visible=visible))
 
     def _links(self, found: list[tuple[int, Link]], *, with_heads: bool) -> None:
@@ -167,5 +175,5 @@ class Screens:
         return f": {query} → {key} {link.weight:.2f}"
 
 
-def _percent(share: Tensor) -> str:
-    return f"{float(share) * 100:.0f} %"
+def _percent(share: float | None) -> str:
+    return f"{(share or 0.0) * 100:.0f} %"

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.drawing.notebook.inline.markup import Html, element, frame, line, table, title
+from clearhead._common.elements import Html, element
+from clearhead.drawing.notebook.inline.markup import frame, line, table, title
 from tests.drawing.notebook.inline.reading import Markup
 
 HOSTILE = "<script>alert(1)</script>&amp;\"'"

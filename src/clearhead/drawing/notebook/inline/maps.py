@@ -6,19 +6,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead.drawing.pooling import bin_sums
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.reductions import bins
 from clearhead.matrix.summary import Summary
 
 PAIRS = 1 << 26
-"""How many weights are worked out in passing, of all matrices that are drawn together."""
+"""The weights that are computed in passing, of all matrices that are drawn together."""
 
 PORTION = 1 << 22
 FEWEST_QUERIES = 4
 
 
 class Maps(NamedTuple):
-    """What there is to see of the heads of one sample.
+    """The maps of the heads of one sample.
 
     Attributes:
         shares: (num_heads, rows, columns): which share of its attention a row gives a column; None
@@ -39,7 +40,7 @@ class Maps(NamedTuple):
 
     @property
     def grain(self) -> str:
-        """What a cell of the maps is, in words."""
+        """The tokens of a cell of the maps, in words."""
         if self.shares is None:
             return ""
         rows, columns = self.shares.shape[-2:]
@@ -75,19 +76,15 @@ def maps_of(thing: AttentionMatrix | Summary, cells: int, pairs: int = PAIRS) ->
 
 
 def _of_summary(summary: Summary, cells: int) -> Maps:
-    leading = summary.entropy.ndim - 1
-    entropy, distance, pooled = summary.entropy, summary.distance, summary.pooled
-    if leading == 2:
-        entropy, distance = entropy[0], distance[0]
-        pooled = None if pooled is None else pooled[0]
-    elif leading == 0:
-        entropy, distance = entropy[None], distance[None]
-        pooled = None if pooled is None else pooled[None]
-    shares = None if pooled is None else _shares(_smaller(pooled.cpu().double(), cells))
+    first = summary.sample(0) if summary.batch else summary
+    entropy, distance = (
+        first.statistic(name)[0].cpu().double().mean(dim=-1) for name in ("entropy", "distance")
+    )
+    pooled = None if first.pooled is None else first.pooled[0].cpu().double()
     return Maps(
-        shares,
-        _mean(entropy),
-        _mean(distance),
+        None if pooled is None else _shares(bin_sums(bin_sums(pooled, 1, cells), 2, cells)),
+        entropy,
+        distance,
         summary.query_len,
         summary.query_len,
         summary.kv_len,
@@ -131,21 +128,5 @@ def _rows(matrix: AttentionMatrix, queries: Tensor) -> Tensor:
     return part if part.ndim == 3 else part[None]
 
 
-def _smaller(pooled: Tensor, cells: int) -> Tensor:
-    """Sums of neighbouring rows and columns, so that there are no more of them than so many."""
-    for axis in (1, 2):
-        size = pooled.shape[axis]
-        if size > cells:
-            places = bins(size, cells, torch.device("cpu"))
-            shape = [*pooled.shape]
-            shape[axis] = cells
-            pooled = pooled.new_zeros(shape).index_add_(axis, places, pooled)
-    return pooled
-
-
 def _shares(pooled: Tensor) -> Tensor:
     return pooled / pooled.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(pooled.dtype).tiny)
-
-
-def _mean(numbers: Tensor) -> Tensor:
-    return numbers.cpu().double().mean(dim=-1)

@@ -1,17 +1,15 @@
 """A matrix, a summary, or what a model attended to: small maps of the heads, and their numbers."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from clearhead._common.elements import Html, element
 from clearhead._common.text import format_bytes
 from clearhead.drawing.labels import label
 from clearhead.drawing.notebook.inline.maps import PAIRS, Maps, maps_of
 from clearhead.drawing.notebook.inline.markup import (
-    Html,
-    element,
     frame,
     line,
     scrolling,
@@ -29,7 +27,7 @@ CELLS, SIDE = 48, 144
 """Rows and columns of the map of a head that has a picture of its own, and its pixels."""
 
 MOST_HEADS, MOST_LAYERS = 16, 48
-"""How many heads of a matrix, and how many layers of a model, are drawn."""
+"""The most heads of a matrix, and layers of a model, that are drawn."""
 
 ALL_CELLS = 160_000
 SMALL_CELLS = 24
@@ -55,7 +53,7 @@ def matrix_html(thing: "AttentionMatrix | Summary") -> str:
         return frame(*parts, line(_unseen(thing), small=True))
     heads = len(maps.entropy)
     parts.append(element("div", *(_head(maps, head) for head in range(min(heads, MOST_HEADS)))))
-    notes = [_legend(maps), *_which(thing, maps)]
+    notes = [_legend(maps), *_part_drawn(thing, maps)]
     if heads > MOST_HEADS:
         notes.append(f"{heads - MOST_HEADS} more heads are not drawn.")
     parts.append(line(" ".join(filter(None, notes)), small=True))
@@ -76,8 +74,9 @@ def seen_html(seen: "Seen[Any]") -> str:
     layers = [(name, seen.calls(name)) for name in seen.layers][:MOST_LAYERS]
     if not layers:
         return frame(title(words))
-    shown = [_shown(seen, name, calls) for name, calls in layers]
-    heads = sum(_heads(each) for each in shown)
+    # The one matrix that the calls of a layer are rows of, or the first call.
+    shown = [seen.parts([name])[0][1] for name, _ in layers]
+    heads = sum(each.num_heads for each in shown)
     cells = max(4, min(SMALL_CELLS, int((ALL_CELLS / max(1, heads)) ** 0.5)))
     rows, every = [], []
     for (name, calls), thing in zip(layers, shown, strict=True):
@@ -86,7 +85,7 @@ def seen_html(seen: "Seen[Any]") -> str:
         times = "" if len(calls) == 1 else f", {len(calls)} calls"
         if times and thing is calls[0]:
             times += ", the first is drawn"
-        sizes = f"{_heads(thing)} heads, {maps.query_len} × {maps.kv_len}{times}"
+        sizes = f"{thing.num_heads} heads, {maps.query_len} × {maps.kv_len}{times}"
         where = element("code", label(name) if name else "(the model)")
         rows.append(
             [
@@ -98,7 +97,7 @@ def seen_html(seen: "Seen[Any]") -> str:
         )
     heading = ["layer", "heads, from 0 on", "entropy, nats", "distance, tokens"]
     drawn = next((maps for maps in every if maps.shares is not None), every[0])
-    notes = [_legend(drawn) or _unseen(shown[0]), *_which(shown[0], drawn)]
+    notes = [_legend(drawn) or _unseen(shown[0]), *_part_drawn(shown[0], drawn)]
     if len(seen.layers) > MOST_LAYERS:
         notes.append(f"{len(seen.layers) - MOST_LAYERS} more layers are not drawn.")
     return frame(
@@ -106,17 +105,6 @@ def seen_html(seen: "Seen[Any]") -> str:
         scrolling(table(heading, rows)),
         line(" ".join(filter(None, notes)), small=True),
     )
-
-
-def _shown(seen: "Seen[Any]", name: str, calls: Sequence[Any]) -> "AttentionMatrix | Summary":
-    """What is drawn of a layer: the one matrix that its calls are rows of, or the first call."""
-    return seen._modules[name].whole() or calls[0]
-
-
-def _heads(thing: "AttentionMatrix | Summary") -> int:
-    if isinstance(thing, Summary):
-        return thing.entropy.shape[-2] if thing.entropy.ndim > 1 else 1
-    return thing.problem.num_heads
 
 
 def _head(maps: Maps, head: int) -> Html:
@@ -153,7 +141,7 @@ def _shaded(shares: Tensor) -> Tensor:
 
 
 def _range(numbers: Tensor | None) -> str:
-    """What the heads of a layer come to."""
+    """The numbers of the heads of a layer, in a line."""
     if numbers is None:
         return "—"
     low, high = float(numbers.min()), float(numbers.max())
@@ -169,12 +157,11 @@ def _legend(maps: Maps) -> str:
     )
 
 
-def _which(thing: "AttentionMatrix | Summary", maps: Maps) -> list[str]:
-    """What the numbers are of, where it is not everything."""
+def _part_drawn(thing: "AttentionMatrix | Summary", maps: Maps) -> list[str]:
+    """The sample and the queries that the numbers are of, where that is not everything."""
     notes = []
-    batch = thing.entropy.shape[0] if isinstance(thing, Summary) else thing.problem.batch
-    if (thing.entropy.ndim if isinstance(thing, Summary) else thing.ndim - 1) == 3 and batch > 1:
-        notes.append(f"Sample 0 of {batch}.")
+    if thing.batch > 1:
+        notes.append(f"Sample 0 of {thing.batch}.")
     if 0 < maps.queries < maps.query_len:
         notes.append("Entropy and distance are averages of these queries; entropy() has all.")
     return notes

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from clearhead._common.elements import Html, element
 from clearhead.drawing.colours import NOTHING, Colour, colour
-from clearhead.drawing.notebook.inline.markup import Html, element
 
 NO_WEIGHT, NO_NUMBER, LEVELS = 0, 1, 254
 """Of the 256 colours the first stays empty, the second is for NaN, and the rest go from 0 to 1."""

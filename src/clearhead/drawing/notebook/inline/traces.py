@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from clearhead.drawing.notebook.inline.markup import Html, element, frame, line, scrolling, title
+from clearhead._common.elements import Html, element
+from clearhead.drawing.notebook.inline.markup import frame, line, scrolling, title
 from clearhead.tracing.text import MOST_COLUMNS, MOST_ROWS, number, table
 from clearhead.tracing.trace import Step, Trace
 
@@ -13,7 +14,7 @@ SHARES = {"weights", "dropped_weights"}
 HIDDEN = "rgba(128,128,128,0.15)"
 ABOVE, BELOW = "46,120,210", "226,128,38"
 STRONGEST = 0.5
-"""How much of a cell's ground is colour, at most; text keeps its contrast on dark and on light."""
+"""The most colour of a cell's ground; text keeps its contrast on dark and on light."""
 
 CELL = "padding:1px 6px;text-align:right"
 
@@ -91,7 +92,7 @@ def _table(trace: Trace, step: Step, part: Tensor) -> Html:
 
 
 def _style(value: float, largest: float) -> str:
-    """How a cell looks: grey where nothing is seen, else the more coloured the larger it is."""
+    """The style of a cell: grey where nothing is visible, else the more coloured the larger it is."""
     if not math.isfinite(value):
         return f"{CELL};background:{HIDDEN}"
     strength = STRONGEST * abs(value) / largest if largest else 0.0

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from clearhead.drawing.notebook.inline.markup import Html, element, frame, line, title
+from clearhead._common.elements import Html, element
+from clearhead.drawing.notebook.inline.markup import frame, line, title
 from clearhead.drawing.notebook.inline.pictures import enlarged, picture
 from clearhead.errors import ClearheadError
 from clearhead.masks.base import REPR_TOKENS, Mask
@@ -16,7 +17,7 @@ CELLS = 64
 """Rows and columns of a picture at most; a mask of no more tokens is drawn pair by pair."""
 
 MOST_PARTS = 8
-"""How many samples and heads of a mask that tells them apart are drawn."""
+"""The most samples and heads that are drawn of a mask in which they differ."""
 
 VISIBLE = (33, 145, 140)
 SHARES = [

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from clearhead.drawing.figures import static
-from clearhead.drawing.figures.static import check_place, head_picture, pooled_picture, save_png
+from clearhead.drawing.figures import png_files
+from clearhead.drawing.figures.png_files import check_place, head_picture, pooled_picture, save_png
 from clearhead.errors import ArgumentError, MissingExtraError, ShapeError
 
 HOSTILE = ["$x^2$", "$\\frac{", "[red]", "\x1b[31m", "\u202eabc", "😀", "猫", "\n", "", "a" * 40]
@@ -50,7 +50,7 @@ def test_queries_and_keys_may_be_different_tokens(tmp_path: Path) -> None:
 
 
 def test_it_draws_where_it_is_told() -> None:
-    axes = static._empty_axes(3.0, 3.0)
+    axes = png_files._empty_axes(3.0, 3.0)
     assert head_picture(square(2), ["a", "b"], title="", axes=axes) is axes
 
 
@@ -128,10 +128,10 @@ def test_a_failure_to_write_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_matplotlib_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "clearhead.drawing.figures.static")
+    monkeypatch.delitem(sys.modules, "clearhead.drawing.figures.png_files")
     monkeypatch.delitem(sys.modules, "clearhead.drawing.figures")
     with pytest.raises(MissingExtraError, match=r"pip install 'clearhead\[plot\]'"):
-        __import__("clearhead.drawing.figures.static")
+        __import__("clearhead.drawing.figures.png_files")
 
 
 def test_a_map_of_a_long_text(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ ACROSS = 12.0
 WRITTEN = 0.33
 """A number is written into a cell of so many inches or more."""
 LETTERS_OF_CELL = 6
-"""What such a cell has room for."""
+"""The characters that such a cell has room for."""
 HATCH = "#C0C0C0"
 TOKENS_OF = {
     "query_len": "queries",
@@ -53,7 +53,7 @@ def of_trace(
     log: bool = False,
     ax: object = None,
 ) -> np.ndarray:
-    """What `Trace.plot` draws: an array of axes, one for each stage."""
+    """Draw a trace, as `Trace.plot`: an array of axes, one for each stage."""
     check_bool("log", log)
     steps = _chosen(trace, stages)
     parts = [trace._part(step, sample, head)[0] for step in steps]

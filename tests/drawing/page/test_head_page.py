@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.drawing.page import heads
-from clearhead.drawing.page.heads import Layer, Run, heads_payload, write_heads
+from clearhead.drawing.page import head_arrays, head_page
+from clearhead.drawing.page.head_page import Layer, Run, heads_payload, write_heads
 from clearhead.drawing.page.payload import Deflated, Payload
 from clearhead.drawing.page.rounding import restored
 from clearhead.drawing.page.texts import read_text
 from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, ShapeError
+from clearhead.matrix.head_numbers import ROLES
 
 
 def tensors(payload: Payload) -> dict[str, Tensor]:
@@ -86,12 +87,14 @@ def test_rows_are_those_of_the_table() -> None:
     payload = heads_payload([Run("", [Layer("", seen[0])], read_text("tokens", tokens))], "")
     rows = payload.data["layers"][0]["rows"]
     for row, true in zip(rows, seen.table(tokens), strict=True):
+        scores = row.pop("scores")
         assert row == {name: getattr(true, name) for name in row}
-        assert row["induction"] is not None
+        assert scores == {name: getattr(true, name) for name in ROLES}
+        assert scores["induction"] is not None
 
 
 def test_a_long_text_is_pooled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "LONG", 20)
+    monkeypatch.setattr(head_page, "LONG", 20)
     seen = matrix(1, 2, 23, 29, mask=ch.causal())
     payload = of(seen)
     layer, arrays = payload.data["layers"][0], tensors(payload)
@@ -115,11 +118,11 @@ def test_a_long_text_is_pooled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_links_go_in_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "LONG", 20)
+    monkeypatch.setattr(head_page, "LONG", 20)
     seen = matrix(1, 2, 211, 223)
-    monkeypatch.setattr(heads, "LONG_BYTES", 10**9)
+    monkeypatch.setattr(head_page, "LONG_BYTES", 10**9)
     roomy = of(seen).data["layers"][0]
-    monkeypatch.setattr(heads, "LONG_BYTES", 100)
+    monkeypatch.setattr(head_page, "LONG_BYTES", 100)
     narrow = of(seen).data["layers"][0]
     assert (roomy["links"]["count"], narrow["links"]["count"]) == (8, 1)
     assert (roomy["pooled"]["shape"], narrow["pooled"]["shape"]) == ([211, 223], [128, 128])
@@ -129,17 +132,10 @@ def test_weights_are_rounded_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -
     seen = matrix(1, 2, 41, 43)
     found = []
     for room in (10**6, 3000, 100):
-        monkeypatch.setattr(heads, "SHORT_BYTES", room)
+        monkeypatch.setattr(head_arrays, "SHORT_BYTES", room)
         found.append(of(seen).data["layers"][0]["weights"]["levels"])
     assert found[0] == 253
     assert found[0] > found[1] > found[2] == 45
-
-
-def test_a_coarser_map_is_the_pool_of_the_matrix() -> None:
-    seen = matrix(1, 2, 211, 223)
-    for rows, columns in [(7, 11), (211, 11), (1, 1)]:
-        shares = heads._shares(seen.pool(rows, columns)[0], 211)
-        torch.testing.assert_close(heads._coarser(seen.dense()[0], rows, columns), shares)
 
 
 def test_a_summary_is_drawn_as_far_as_it_goes() -> None:
@@ -211,14 +207,14 @@ def test_what_cannot_be_drawn_is_refused(
 
 def test_a_sample_is_a_whole_number(tmp_path: Path) -> None:
     with pytest.raises(ArgumentTypeError) as caught:
-        write_heads(tmp_path / "a.html", [("a", matrix(3, 3))], sample="1")  # pyright: ignore[reportArgumentType]
+        write_heads(tmp_path / "a.html", [[("a", matrix(3, 3))]], sample="1")  # pyright: ignore[reportArgumentType]
     assert str(caught.value) == "[page.sample-type] sample must be a whole number; got str."
 
 
 def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(tmp_path: Path) -> None:
     place = tmp_path / "nowhere" / "a.html"
     with pytest.raises(FileError) as caught:
-        write_heads(place, [("a", torch.zeros(3))])  # pyright: ignore[reportArgumentType]
+        write_heads(place, [[("a", torch.zeros(3))]])  # pyright: ignore[reportArgumentType]
     assert caught.value.code == "file.unwritable"
 
 
@@ -235,9 +231,11 @@ def test_the_title_is_the_beginning_of_the_text(
     tokens: list[str] | None, title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Payload] = []
-    monkeypatch.setattr(heads, "write_page", lambda path, payload: written.append(payload) or path)
+    monkeypatch.setattr(
+        head_page, "write_page", lambda path, payload: written.append(payload) or path
+    )
     size = 3 if tokens is None else len(tokens)
-    write_heads(tmp_path / "a.html", [("a", matrix(2, size, size))], tokens=tokens)
+    write_heads(tmp_path / "a.html", [[("a", matrix(2, size, size))]], tokens=tokens)
     assert written[0].title == title
     kind = "keys" if tokens is None else "tokens"
     assert written[0].data["note"] == f"1 layer · {size} {kind}"

@@ -1,8 +1,4 @@
-"""What the heads of a layer do, in numbers, and which head to look at first.
-
-All of it is read off weights that are there as a tensor, (num_heads, query_len, kv_len), with as
-many queries as keys; it is for short texts.
-"""
+"""The links between words that the heads of a short text make, and the head to look at first."""
 
 import re
 from collections.abc import Sequence
@@ -12,19 +8,21 @@ import torch
 from torch import Tensor
 
 from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.roles import mean_weight, summary_with_roles
+from clearhead.watching.table import HeadRow, rows_of
 
 HALF = 0.5
 BYTES = re.compile(r"(\\x[0-9a-f]{2})+|<0x[0-9A-F]{2}>")
 
 
 class Link(NamedTuple):
-    """That one token attends to another.
+    """A weight of one token on another.
 
     Attributes:
-        head: which head.
-        query: place of the token that attends.
-        key: place of the token that is attended to.
-        weight: share of the query's attention, 0 to 1.
+        head: the number of the head.
+        query: the token that attends, from 0.
+        key: the token that is attended to.
+        weight: the share of the query's attention, 0 to 1.
 
     Example:
         >>> Link(head=3, query=10, key=2, weight=0.65).distance
@@ -38,82 +36,37 @@ class Link(NamedTuple):
 
     @property
     def distance(self) -> int:
-        """How far apart the two are, in tokens."""
+        """The distance of the two, in tokens."""
         return abs(self.query - self.key)
 
 
-class LayerSummary(NamedTuple):
-    """The numbers of each head of a layer; every tensor but the last is (num_heads,), float32.
+class LayerHeads(NamedTuple):
+    """The heads of a layer that read one text.
 
     Attributes:
-        entropy: −Σ weight · ln weight of a query, averaged over the queries; nats.
-        focus: 1 − entropy / the most that entropy could be; 0 to 1. 0 is all tokens alike, 1 is one
-            token only. The most is the mean of ln(keys that the query may see).
-        distance: Σ weight · |query − key| of a query, averaged over the queries; tokens.
-        first: share of all attention that goes to the first token; 0 to 1, as are the next three.
-        itself: share that goes to the token itself.
-        previous: share that the token before gets; the first query has none and is not counted.
-        special: share that goes to special tokens, such as [CLS].
+        rows: the numbers of each head, as a table has them.
+        itself: for each head the share of a query's attention on the token itself; 0 to 1.
+        special: the share on special tokens, such as [CLS]. Both are means over the queries with
+            the choice, as the roles are.
         strongest: for each head its strongest link between words, or None.
         farthest: for each head, of the links that take more than half of a word's attention, the
             one of the largest weight · distance, or None.
-        visible: (tokens, tokens), bool: the pairs to which some head gives a weight; the others are
-            taken for hidden by a mask.
     """
 
-    entropy: Tensor
-    focus: Tensor
-    distance: Tensor
-    first: Tensor
-    itself: Tensor
-    previous: Tensor
-    special: Tensor
+    rows: tuple[HeadRow, ...]
+    itself: tuple[float, ...]
+    special: tuple[float, ...]
     strongest: tuple[Link | None, ...]
     farthest: tuple[Link | None, ...]
-    visible: Tensor
 
     @property
-    def num_heads(self) -> int:
-        return self.entropy.shape[0]
-
-
-def entropy(weights: Tensor) -> Tensor:
-    """How spread the attention of each query is: −Σ weight · ln weight, in nats.
-
-    0 is one key only; ln(kv_len) is all keys alike.
-
-    Args:
-        weights: (..., query_len, kv_len).
-
-    Returns:
-        (..., query_len).
-
-    Example:
-        >>> entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
-        tensor([0.0000, 0.6931])
-    """
-    return torch.special.entr(weights).sum(dim=-1)
-
-
-def mean_distance(weights: Tensor) -> Tensor:
-    """How far away each query looks: Σ weight · |query − key|, in tokens.
-
-    Args:
-        weights: (..., tokens, tokens).
-
-    Returns:
-        (..., tokens).
-
-    Example:
-        >>> mean_distance(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
-        tensor([0.0000, 0.5000])
-    """
-    place = torch.arange(weights.shape[-1], device=weights.device, dtype=weights.dtype)
-    return (weights * (place[:, None] - place).abs()).sum(dim=-1)
+    def focus(self) -> tuple[float, ...]:
+        """1 − `uniform` of each head: 0 is all tokens alike, 1 is one token only."""
+        return tuple(1 - (row.uniform or 0.0) for row in self.rows)
 
 
 def which_are_words(tokens: Sequence[str], special: Sequence[bool]) -> tuple[bool, ...]:
-    """For each token whether it is a word or a part of one: it holds a letter or a digit, is not
+    """True for each token that is a word or a part of one: it holds a letter or a digit, is not
     special, and no lone byte of a character either.
 
     Example:
@@ -126,81 +79,52 @@ def which_are_words(tokens: Sequence[str], special: Sequence[bool]) -> tuple[boo
     )
 
 
-def summarise(
-    matrix: AttentionMatrix, special: Sequence[bool], words: Sequence[bool]
-) -> LayerSummary:
-    """The numbers of each head of a layer that read one text.
+def heads_of(matrix: AttentionMatrix, special: Sequence[bool], words: Sequence[bool]) -> LayerHeads:
+    """The heads of a layer that read one text.
 
     Args:
         matrix: [batch=1, num_heads, tokens, tokens].
-        special: for each token whether it is one that the tokenizer added or reserves.
-        words: for each token whether links from and to it are of interest.
+        special: True for each token that the tokenizer added or reserves.
+        words: True for each token from and to which links are of interest.
 
     Raises:
-        TooLargeError: code `matrix.too-large`, for a text too long for its weights to be in memory.
+        TooLargeError: code `matrix.too-large`, if the weights of a head do not fit in memory.
 
     Example:
-        >>> import torch, clearhead as ch
         >>> uniform = ch.AttentionMatrix(torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 4, 8))
         >>> special = [True, False, False, True]
-        >>> numbers = summarise(uniform, special, words=[not each for each in special])
-        >>> float(numbers.entropy), float(numbers.focus), float(numbers.special)
-        (1.3862..., 0.0, 0.5)
-        >>> numbers.strongest
+        >>> heads = heads_of(uniform, special, words=[not each for each in special])
+        >>> heads.rows[0].entropy, heads.focus, heads.special
+        (1.3862..., (0.0,), (0.5,))
+        >>> heads.strongest
         (Link(head=0, query=1, key=2, weight=0.25),)
     """
     allowed = pairs_of_words(words).to(matrix.device)
-    visible = torch.zeros(matrix.shape[-2:], dtype=torch.bool, device=matrix.device)
-    columns: list[list[float]] = []
+    position = torch.arange(matrix.query_len, device=matrix.device)[None]
+    on_special = [torch.full_like(position, key) for key, own in enumerate(special) if own]
     strongest: list[Link | None] = []
     farthest: list[Link | None] = []
-    for head in range(matrix.shape[1]):
+    for head in range(matrix.num_heads):
         weights = matrix[0, head]
-        visible |= weights > 0
-        columns.append(_numbers(weights, special))
         link = next(iter(strongest_links(weights, allowed, 1)), None)
         far = _farthest(weights, allowed)
         strongest.append(link and link._replace(head=head))
         farthest.append(far and far._replace(head=head))
-    most = float(visible.sum(dim=-1).clamp_min(1).log().mean())
-    spread, distance, first, itself, previous, on_special = torch.tensor(columns).unbind(dim=1)
-    focus = (1 - spread / most).clamp(0.0, 1.0) if most > 0 else torch.ones_like(spread)
-    return LayerSummary(
-        entropy=spread,
-        focus=focus,
-        distance=distance,
-        first=first,
-        itself=itself,
-        previous=previous,
-        special=on_special,
+    return LayerHeads(
+        rows=tuple(rows_of("", [summary_with_roles(matrix)])),
+        itself=tuple(mean_weight(matrix, [position])[0].tolist()),
+        special=tuple(mean_weight(matrix, on_special)[0].tolist()),
         strongest=tuple(strongest),
         farthest=tuple(farthest),
-        visible=visible,
     )
 
 
-def _numbers(weights: Tensor, special: Sequence[bool]) -> list[float]:
-    """Entropy, distance, and shares on the first token, itself, the previous and special ones."""
-    chosen = torch.tensor(special, dtype=torch.bool, device=weights.device)
-    previous = weights.diagonal(offset=-1)
-    return [
-        float(entropy(weights).mean()),
-        float(mean_distance(weights).mean()),
-        float(weights[:, 0].mean()),
-        float(weights.diagonal().mean()),
-        float(previous.mean()) if previous.numel() else 0.0,
-        float(weights[:, chosen].sum(dim=-1).mean()),
-    ]
-
-
 def pairs_of_words(words: Sequence[bool]) -> Tensor:
-    """Which links are of interest: those between two different words, except to the first token.
-
-    On the first token rest heads that have nothing to do
-    (Xiao et al., 2024, https://arxiv.org/abs/2309.17453).
+    """The links of interest: those between two different words, except to the first token, which is
+    an attention sink (Xiao et al., 2024, https://arxiv.org/abs/2309.17453).
 
     Args:
-        words: for each token whether links from and to it are of interest.
+        words: True for each token from and to which links are of interest.
 
     Returns:
         (tokens, tokens), bool.
@@ -223,7 +147,7 @@ def strongest_links(weights: Tensor, allowed: Tensor, count: int) -> list[Link]:
     Args:
         weights: (tokens, tokens).
         allowed: (tokens, tokens), bool: the links to choose from.
-        count: how many links at most.
+        count: the most links.
 
     Example:
         >>> weights = torch.tensor([[0.9, 0.0, 0.1], [0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
@@ -235,7 +159,7 @@ def strongest_links(weights: Tensor, allowed: Tensor, count: int) -> list[Link]:
     if not candidates.numel():
         return []
     least = candidates.topk(min(count, candidates.numel())).values[-1]
-    # Which of equal weights topk takes is left open; here the first comes first.
+    # topk may take any of equal weights; here the first comes first.
     places = (candidates >= least).nonzero()[:, 0]
     order = candidates[places].argsort(descending=True, stable=True)[:count]
     return [
@@ -262,8 +186,8 @@ class Choice(NamedTuple):
     """The head to look at first.
 
     Attributes:
-        layer: place of its layer.
-        head: place of the head.
+        layer: the number of its layer.
+        head: the number of the head.
         link: the link for which it was chosen, or None.
     """
 
@@ -273,7 +197,7 @@ class Choice(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why it was chosen, in words."""
+        """The reason of the choice, in words."""
         if self.link is None:
             return "the most focused head; there are no links between words"
         if self.link.weight > HALF:
@@ -281,7 +205,7 @@ class Choice(NamedTuple):
         return "the strongest link between words"
 
 
-def head_to_show(layers: Sequence[LayerSummary]) -> Choice:
+def head_to_show(layers: Sequence[LayerHeads]) -> Choice:
     """The head of a model that is worth a first look.
 
     Of the links between words that take more than half of a word's attention, it is the one of the
@@ -291,7 +215,7 @@ def head_to_show(layers: Sequence[LayerSummary]) -> Choice:
     Example:
         >>> import torch, clearhead as ch
         >>> still = ch.AttentionMatrix(torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8))
-        >>> head_to_show([summarise(still, [False] * 3, [True] * 3)])
+        >>> head_to_show([heads_of(still, [False] * 3, [True] * 3)])
         Choice(layer=0, head=0, link=Link(head=0, query=0, key=1, weight=0.333...))
     """
     far = [(i, link) for i, layer in enumerate(layers) for link in layer.farthest if link]
@@ -303,7 +227,7 @@ def head_to_show(layers: Sequence[LayerSummary]) -> Choice:
         layer, link = max(strong, key=lambda found: found[1].weight)
         return Choice(layer, link.head, link)
     focus = [
-        (float(f), i, head) for i, layer in enumerate(layers) for head, f in enumerate(layer.focus)
+        (focus, i, head) for i, layer in enumerate(layers) for head, focus in enumerate(layer.focus)
     ]
     _, layer, head = max(focus, key=lambda found: found[0])
     return Choice(layer, head, None)

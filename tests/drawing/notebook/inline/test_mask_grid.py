@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.drawing.notebook.inline.masks import CELLS, LARGEST_CELL, MOST_PARTS, mask_html
+from clearhead.drawing.notebook.inline.mask_grid import CELLS, LARGEST_CELL, MOST_PARTS, mask_html
 from tests.drawing.notebook.inline.reading import Markup, pixels
 
 

@@ -1,4 +1,4 @@
-"""What a user may ask of a figure, and what is refused."""
+"""Checks of the arguments of a figure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

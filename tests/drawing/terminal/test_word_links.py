@@ -1,4 +1,4 @@
-"""The numbers of heads whose weights are known."""
+"""The heads of a layer, and the one to look at first."""
 
 import math
 
@@ -7,16 +7,14 @@ import torch
 from torch import Tensor
 
 from clearhead import AttentionMatrix, causal
-from clearhead.drawing.terminal.summary import (
+from clearhead.drawing.terminal.word_links import (
     Choice,
-    LayerSummary,
+    LayerHeads,
     Link,
-    entropy,
     head_to_show,
-    mean_distance,
+    heads_of,
     pairs_of_words,
     strongest_links,
-    summarise,
     which_are_words,
 )
 
@@ -38,15 +36,17 @@ def previous_token(tokens: int) -> Tensor:
     return scores
 
 
-def numbers(summary: LayerSummary, head: int = 0) -> dict[str, float]:
-    names = ("entropy", "focus", "distance", "first", "itself", "previous", "special")
-    return {name: float(getattr(summary, name)[head]) for name in names}
+def numbers(heads: LayerHeads, head: int = 0) -> dict[str, float]:
+    """The numbers of one head, by name."""
+    of_row = ("entropy", "distance", "first", "previous")
+    found = {name: getattr(heads.rows[head], name) for name in of_row}
+    return found | {name: getattr(heads, name)[head] for name in ("focus", "itself", "special")}
 
 
 def test_a_head_that_looks_everywhere_alike() -> None:
     special = [True, False, False, False, True]
-    summary = summarise(matrix_of(torch.zeros(1, 5, 5)), special, [not own for own in special])
-    assert numbers(summary) == pytest.approx(
+    heads = heads_of(matrix_of(torch.zeros(1, 5, 5)), special, [not own for own in special])
+    assert numbers(heads) == pytest.approx(
         {
             "entropy": math.log(5),
             "focus": 0.0,
@@ -58,16 +58,15 @@ def test_a_head_that_looks_everywhere_alike() -> None:
         },
         abs=1e-6,
     )
-    assert summary.num_heads == 1
-    assert summary.farthest == (None,)
-    assert bool(summary.visible.all())
+    assert len(heads.rows) == 1
+    assert heads.farthest == (None,)
 
 
 def test_a_head_that_looks_at_the_token_before() -> None:
-    summary = summarise(
+    heads = heads_of(
         matrix_of(torch.stack([torch.zeros(5, 5), previous_token(5)])), [False] * 5, [True] * 5
     )
-    assert numbers(summary, head=1) == pytest.approx(
+    assert numbers(heads, head=1) == pytest.approx(
         {
             "entropy": 0.0,
             "focus": 1.0,
@@ -79,41 +78,46 @@ def test_a_head_that_looks_at_the_token_before() -> None:
         },
         abs=1e-6,
     )
-    assert summary.strongest[1] == Link(head=1, query=2, key=1, weight=1.0)
-    assert summary.farthest[1] == Link(head=1, query=2, key=1, weight=1.0)
+    assert heads.strongest[1] == Link(head=1, query=2, key=1, weight=1.0)
+    assert heads.farthest[1] == Link(head=1, query=2, key=1, weight=1.0)
 
 
 def test_a_mask_does_not_count_as_focus() -> None:
     """A causal head that looks at all it may see alike is not focused at all."""
-    summary = summarise(matrix_of(torch.zeros(1, 7, 7), mask=causal()), [False] * 7, [True] * 7)
+    heads = heads_of(matrix_of(torch.zeros(1, 7, 7), mask=causal()), [False] * 7, [True] * 7)
     most = sum(math.log(count) for count in range(1, 8)) / 7
-    assert float(summary.entropy) == pytest.approx(most)
-    assert float(summary.focus) == pytest.approx(0.0, abs=1e-6)
-    assert torch.equal(summary.visible, torch.ones(7, 7).tril().bool())
+    assert heads.rows[0].entropy == pytest.approx(most)
+    assert heads.focus == (pytest.approx(0.0, abs=1e-6),)
+
+
+def test_a_query_without_a_choice_does_not_count() -> None:
+    """The first of a causal head sees itself alone, which is the first and a special token."""
+    scores = torch.zeros(1, 5, 5)
+    heads = heads_of(matrix_of(scores, mask=causal()), [True] + [False] * 4, [False] + [True] * 4)
+    others = sum(1 / count for count in range(2, 6)) / 4
+    expected = {"first": others, "itself": others, "previous": (1 / 3 + 1 / 4 + 1 / 5 + 1 / 2) / 4}
+    found = numbers(heads)
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert found["special"] == found["first"]
 
 
 def test_a_single_token() -> None:
-    summary = summarise(matrix_of(torch.zeros(1, 1, 1)), [False], [True])
+    heads = heads_of(matrix_of(torch.zeros(1, 1, 1)), [False], [True])
     expected = {"entropy": 0.0, "focus": 1.0, "distance": 0.0, "previous": 0.0}
-    assert {name: numbers(summary)[name] for name in expected} == expected
-    assert summary.strongest == (None,)
-    assert head_to_show([summary]) == Choice(layer=0, head=0, link=None)
+    assert {name: numbers(heads)[name] for name in expected} == expected
+    assert heads.strongest == (None,)
+    assert head_to_show([heads]) == Choice(layer=0, head=0, link=None)
 
 
 def test_a_nan_is_shown_and_never_chosen() -> None:
     scores = torch.zeros(2, 3, 3)
     scores[0, 1] = torch.nan
-    summary = summarise(matrix_of(scores), [False] * 3, [True] * 3)
-    assert math.isnan(numbers(summary, 0)["entropy"])
-    assert not math.isnan(numbers(summary, 1)["entropy"])
-    assert summary.strongest[0] is not None
-    assert summary.strongest[0][:3] == (0, 0, 1)
-    assert head_to_show([summary]).link is not None
-
-
-def test_rows_of_zeros_have_no_entropy() -> None:
-    assert entropy(torch.zeros(2, 3)).tolist() == [0.0, 0.0]
-    assert mean_distance(torch.zeros(3, 3)).tolist() == [0.0, 0.0, 0.0]
+    heads = heads_of(matrix_of(scores), [False] * 3, [True] * 3)
+    assert math.isnan(numbers(heads, 0)["entropy"])
+    assert not math.isnan(numbers(heads, 1)["entropy"])
+    assert heads.strongest[0] is not None
+    assert heads.strongest[0][:3] == (0, 0, 1)
+    assert head_to_show([heads]).link is not None
 
 
 def test_words() -> None:
@@ -147,7 +151,7 @@ def test_the_head_to_show_has_the_strong_link_that_reaches_farthest() -> None:
     far[7, 1] = 3.0
     weak[6, 2] = 1.0
     layers = [
-        summarise(matrix_of(torch.stack(heads)), [False] * 8, [True] * 8)
+        heads_of(matrix_of(torch.stack(heads)), [False] * 8, [True] * 8)
         for heads in ([near, weak], [weak, far])
     ]
     choice = head_to_show(layers)
@@ -155,7 +159,7 @@ def test_the_head_to_show_has_the_strong_link_that_reaches_farthest() -> None:
     assert choice.link is not None
     assert (choice.link.query, choice.link.key, choice.link.distance) == (7, 1, 6)
     assert choice.reason == "the strong link between words that reaches farthest"
-    weakest = head_to_show([summarise(matrix_of(weak[None]), [False] * 8, [True] * 8)])
+    weakest = head_to_show([heads_of(matrix_of(weak[None]), [False] * 8, [True] * 8)])
     assert weakest.reason == "the strongest link between words"
-    nothing = head_to_show([summarise(matrix_of(weak[None]), [False] * 8, [False] * 8)])
+    nothing = head_to_show([heads_of(matrix_of(weak[None]), [False] * 8, [False] * 8)])
     assert nothing.reason == "the most focused head; there are no links between words"

@@ -1,0 +1,176 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { arithmeticOf } from "../src/views/steps/arithmetic";
+import { cellNumber, factor, number, stagesOf } from "../src/views/steps/model";
+
+const [ROWS, KEYS] = [2, 3];
+const QUERY = [1, -2, 0.5, 0];
+const KEY = [1, 0, 0, 1, 2, 2];
+
+/** The payload of a small attention, each stage worked out here. */
+function payload(change = {}) {
+  const scores = [];
+  for (let row = 0; row < ROWS; row++) {
+    for (let key = 0; key < KEYS; key++) {
+      scores.push(QUERY[2 * row] * KEY[2 * key] + QUERY[2 * row + 1] * KEY[2 * key + 1]);
+    }
+  }
+  const masked = scores.map((score, at) => (at === 2 ? Number.NEGATIVE_INFINITY : score / 2));
+  const weights = [];
+  for (let row = 0; row < ROWS; row++) {
+    const exps = masked.slice(row * KEYS, (row + 1) * KEYS).map(Math.exp);
+    const total = exps.reduce(
+      (a, b) => a + b,
+      Math.exp(change.sinks?.[0] ?? Number.NEGATIVE_INFINITY),
+    );
+    weights.push(...exps.map((each) => each / total));
+  }
+  const value = [1, 2, 3];
+  const context = [0, 1].map((row) =>
+    value.reduce((sum, each, key) => sum + each * weights[row * KEYS + key], 0),
+  );
+  const step = (name, axes, formula, same_as = null) => ({
+    name,
+    axes,
+    formula,
+    same_as,
+    lead: [],
+    shape: "",
+  });
+  const square = ["query_len", "kv_len"];
+  const steps = [
+    step("query", ["query_len", "head_dim"], "x @ W_query"),
+    step("key", ["kv_len", "head_dim"], "x @ W_key"),
+    step("value", ["kv_len", "head_dim"], "x @ W_value"),
+    step("scores", square, "query @ key.mT"),
+    step("scaled_scores", square, "scores × scale"),
+    step("capped_scores", square, "no softcap", "scaled_scores"),
+    step("masked_scores", square, "−∞ where hidden"),
+    step("weights", square, "softmax"),
+    step("dropped_weights", square, "no dropout", "weights"),
+    step("context", ["query_len", "head_dim"], "weights @ value"),
+  ];
+  const numbers = {
+    query: QUERY,
+    key: KEY,
+    value,
+    scores,
+    scaled_scores: scores.map((score) => score / 2),
+    masked_scores: masked,
+    weights,
+    context,
+  };
+  const widths = { query: [ROWS, 2], key: [KEYS, 2], value: [KEYS, 1], context: [ROWS, 1] };
+  const arrays = Object.fromEntries(
+    Object.keys(numbers).map((name) => [
+      name,
+      { shape: [1, 1, ...(widths[name] ?? [ROWS, KEYS])] },
+    ]),
+  );
+  const data = {
+    tokens: ["a", "b"],
+    source_tokens: ["x", "y", "z"],
+    steps,
+    samples: [0],
+    heads: [0],
+    scale: 0.5,
+    softcap: null,
+    dropout: null,
+    sinks: null,
+    renormalised: false,
+    ...change,
+  };
+  const every = new Map(
+    Object.entries(numbers).map(([name, each]) => [name, Float64Array.from(each)]),
+  );
+  const stages = stagesOf({ data, arrays }, every, 0, 0);
+  const named = new Map(stages.map((each) => [each.name, each]));
+  return {
+    numbers,
+    explain: (name, row, column) => arithmeticOf(named, data, 0, name, row, column),
+  };
+}
+
+/** The right side and the left side of the sums that are written, worked out again. */
+function holds(line) {
+  const [left, right] = line
+    .replaceAll("−", "-")
+    .replaceAll("·", "*")
+    .replaceAll("×", "*")
+    .split(" = ");
+  assert.match(left, /^[-+*/(). \d]+$/);
+  const worked = Function(`return ${left}`)();
+  assert.ok(Math.abs(worked - Number(right)) < 1e-3, line);
+}
+
+test("every sum that is written comes out", () => {
+  const { explain } = payload();
+  for (const stage of ["scores", "scaled_scores", "weights", "context"]) {
+    const columns = stage === "context" ? 1 : KEYS;
+    for (let row = 0; row < ROWS; row++) {
+      for (let column = 0; column < columns; column++) {
+        const found = explain(stage, row, column);
+        const sums = found.lines.filter((line) => line.sum);
+        if (stage !== "weights" || row !== 0 || column !== 2) assert.equal(sums.length, 1);
+        for (const { text } of sums) holds(text);
+      }
+    }
+  }
+});
+
+test("a hidden key is said to be hidden", () => {
+  const { explain } = payload();
+  assert.match(explain("masked_scores", 0, 2).lines[0].text, /^The mask hides this key.*−∞/);
+  const found = explain("weights", 0, 2);
+  assert.match(found.lines.at(-1).text, /the mask hides this key: weight 0/);
+  assert.deepEqual(
+    found.keys.map((each) => each.hidden),
+    [false, false, true],
+  );
+  assert.deepEqual(
+    found.keys.map((each) => each.picked),
+    [false, false, true],
+  );
+});
+
+test("a sink counts in the sum", () => {
+  const { explain, numbers } = payload({ sinks: [1.5] });
+  const found = explain("weights", 1, 1);
+  assert.ok(found.lines.some(({ text }) => text.includes("sink")));
+  for (const { text, sum } of found.lines) if (sum) holds(text);
+  const shares = found.keys.map((each) => each.share);
+  assert.deepEqual(shares, numbers.weights.slice(KEYS));
+  assert.ok(shares.reduce((a, b) => a + b, 0) < 1);
+});
+
+test("a stage that repeats another points to it", () => {
+  const found = payload().explain("capped_scores", 1, 0);
+  assert.equal(found.lines[0].text, "The same as scaled_scores: no softcap.");
+  assert.deepEqual(found.origins, [{ stage: "scaled_scores", row: 1, column: 0 }]);
+});
+
+test("where a number comes from", () => {
+  const { explain } = payload();
+  assert.deepEqual(explain("scores", 1, 2).origins, [
+    { stage: "query", row: 1, column: null },
+    { stage: "key", row: 2, column: null },
+  ]);
+  assert.deepEqual(explain("context", 1, 0).origins, [
+    { stage: "weights", row: 1, column: null },
+    { stage: "value", row: null, column: 0 },
+  ]);
+});
+
+test("numbers fit into their cells without becoming other numbers", () => {
+  assert.equal(number(-1.23456), "−1.2346");
+  assert.equal(factor(-1), "(−1.0000)");
+  assert.equal(number(Number.NEGATIVE_INFINITY), "−∞");
+  const cases = [
+    [1.23456, "1.2346"],
+    [-123.456, "−123.456"],
+    [123456.7, "123456.7"],
+    [1234567890, "1.2e9"],
+    [Number.NaN, "nan"],
+  ];
+  for (const [value, expected] of cases) assert.equal(cellNumber(value), expected);
+});

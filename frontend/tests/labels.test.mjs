@@ -1,0 +1,29 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { label, short } from "../src/shared/labels";
+
+test("what cannot be seen is spelled out", () => {
+  const cases = [
+    [" the", "␣the"],
+    ["\n\t\r", "⏎⇥␍"],
+    ["", "∅"],
+    ["\x1b[31m", "\\x1b[31m"],
+    ["\u00a0", "\\xa0"],
+    ["a\u202eb", "a\\u202eb"],
+    ["\u{e0001}", "\\U000e0001"],
+    ["\ud800", "\\ud800"],
+    ["猫😀", "猫😀"],
+  ];
+  for (const [token, expected] of cases) assert.equal(label(token), expected);
+});
+
+test("a mark does not combine with what stands before its label", () => {
+  assert.equal(label("\u0301a"), "◌\u0301a");
+  assert.equal(label("a\u0301"), "a\u0301");
+});
+
+test("a label is cut between characters as a reader counts them", () => {
+  assert.equal(short("abc", 3), "abc");
+  assert.equal(short("abcd", 3), "ab…");
+  assert.equal(short("👩‍👩‍👧e\u0301xy", 3), "👩‍👩‍👧e\u0301…");
+});

@@ -1,0 +1,64 @@
+"""HTML that escapes by construction: what is put into an element is text, unless it is an element."""
+
+import html
+from collections.abc import Iterable
+
+EMPTY = {"br", "img", "meta"}
+QUOTE = '"'
+
+
+class Html(str):
+    """Markup that is safe to stand where it is put."""
+
+    __slots__ = ()
+
+
+def element(tag: str, *children: str, **attributes: str | int | None) -> Html:
+    """Return an element; children and attributes that are not markup are escaped.
+
+    Args:
+        tag: the name of the element.
+        children: in order.
+        attributes: `class_` is written class, and http_equiv http-equiv; None leaves one out.
+
+    Example:
+        >>> element("b", "a < b", element("i", "c"), title='"')
+        '<b title="&quot;">a &lt; b<i>c</i></b>'
+    """
+    named = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{html.escape(str(value), quote=False).replace(QUOTE, "&quot;")}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    if tag in EMPTY:
+        return Html(f"<{tag}{named}>")
+    return Html(f"<{tag}{named}>{joined(children)}</{tag}>")
+
+
+def joined(children: Iterable[str]) -> Html:
+    """Return several children one after the other.
+
+    Example:
+        >>> joined(["a & ", element("b", "c")])
+        'a &amp; <b>c</b>'
+    """
+    return Html(
+        "".join(child if isinstance(child, Html) else html.escape(child) for child in children)
+    )
+
+
+def document(head: Iterable[str], body: Iterable[str]) -> Html:
+    """Return a page of its own.
+
+    Args:
+        head: the elements of its head, after the declaration of UTF-8.
+        body: the elements of its body.
+
+    Example:
+        >>> print(document([element("title", "<a>")], ["b"]))
+        <!doctype html>
+        <html lang="en"><head><meta charset="utf-8"><title>&lt;a&gt;</title></head><body>b</body></html>
+        <BLANKLINE>
+    """
+    top = element("head", element("meta", charset="utf-8"), *head)
+    return Html(f"<!doctype html>\n{element('html', top, element('body', *body), lang='en')}\n")

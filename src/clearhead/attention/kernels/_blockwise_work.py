@@ -1,0 +1,263 @@
+"""The work of the blockwise kernel: its tiles, and the parts in which each is computed."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.attention.biases import Bias
+from clearhead.attention.problem import Problem
+from clearhead.masks.base import Mask
+from clearhead.masks.spans import Spans
+from clearhead.masks.tiles import (
+    Edges,
+    Tile,
+    hidden_pairs,
+    length,
+    portions,
+    tiles_of_spans,
+    visible_runs,
+)
+
+ROWS = 64
+"""The rows of scores that the queries of a tile have for each key head, as far as LEAST_QUERIES
+allows: with fewer the products are slow, with more a window reads too many keys."""
+
+LEAST_QUERIES = 32
+
+BUFFER = 1 << 20
+"""The number of scores at a time, unless a single key head has more."""
+
+SMALL = 1 << 16
+"""Samples with masks of their own share a tile while it has fewer scores than this."""
+
+WORTH_CUTTING = 1 << 15
+"""One more tile is worth so many scores fewer."""
+
+
+class Part(NamedTuple):
+    """The part of a tile that is computed at a time: some samples with all heads, or some heads of one."""
+
+    rows: slice
+    heads: slice
+    folded: slice
+    """The same as indices into batch · num_kv_heads."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """A problem without its tensors: what both passes need to know.
+
+    Attributes:
+        mask, bias, scale, softcap, dropout: those of the problem.
+        spans: the runs of keys of each query; None if the mask has no such description.
+        tiles: in the order of the queries.
+        seed: of the pattern of dropout.
+    """
+
+    batch: int
+    num_heads: int
+    num_kv_heads: int
+    query_len: int
+    kv_len: int
+    device: torch.device
+    mask: Mask | None
+    bias: Bias | None
+    scale: float
+    softcap: float | None
+    dropout: float | None
+    spans: Spans | None
+    tiles: list[Tile]
+    seed: int
+
+    @property
+    def group(self) -> int:
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def largest(self) -> int:
+        """The largest number of scores at a time."""
+        most = 0
+        for tile in self.tiles:
+            queries, keys = tile.shape
+            one = self.group * queries * keys
+            many = length(tile.rows) * self.num_kv_heads * one
+            most = max(most, min(many, max(one, BUFFER)))
+        return most
+
+
+def work_of(problem: Problem, seed: int = 0) -> Work:
+    """Cut a problem into tiles, for both passes."""
+    return Work(
+        problem.batch,
+        problem.num_heads,
+        problem.num_kv_heads,
+        problem.query_len,
+        problem.kv_len,
+        problem.device,
+        problem.mask,
+        problem.bias,
+        problem.scale,
+        problem.softcap,
+        problem.dropout,
+        problem.spans,
+        list(_tiles(problem, problem.spans)),
+        seed,
+    )
+
+
+def _tiles(problem: Problem, spans: Spans | None) -> Iterator[Tile]:
+    """All tiles in which some query sees a key."""
+    batch, query_len, kv_len = problem.batch, problem.query_len, problem.kv_len
+    if not batch * query_len * kv_len:
+        return
+    queries = max(LEAST_QUERIES, ROWS * problem.num_kv_heads // problem.num_heads)
+    every_row, every_key = slice(0, batch), slice(0, kv_len)
+    if spans is None:
+        for some in portions(query_len, queries):
+            visible = problem.visible(some)
+            if visible is None:
+                yield Tile(every_row, some, (every_key,), every_key)
+            elif keys := visible_runs(visible):
+                yield Tile(every_row, some, keys, slice(0, 0))
+        return
+    start, stop = spans.start, spans.stop
+    if bool((start == start[:1]).all()) and bool((stop == stop[:1]).all()):
+        start, stop, together = start[:1], stop[:1], batch
+    else:
+        together = max(1, SMALL // (problem.num_heads * min(queries, query_len) * kv_len))
+    for rows in portions(batch, together):
+        worth = WORTH_CUTTING / (problem.num_heads * length(rows))
+        yield from tiles_of_spans(start[rows], stop[rows], rows, kv_len, queries, worth)
+
+
+def parts(work: Work, bias: Bias | None) -> Iterator[tuple[Tile, Part, Edges, Tensor | None]]:
+    """All parts of all tiles, in the order of both passes: with the rectangles of them that are
+    hidden, and the bias."""
+    for tile in work.tiles:
+        hidden: Edges = []
+        if work.mask is not None:
+            lengths = work.query_len, work.kv_len
+            hidden = hidden_pairs(tile, work.mask, work.spans, lengths, work.device)
+        added = _added(work, bias, tile)
+        queries, keys = tile.shape
+        many = max(1, BUFFER // (work.group * queries * keys))
+        for part in _split(work, tile.rows, many):
+            some = [(columns, _of_part(where, tile, part)) for columns, where in hidden]
+            yield tile, part, some, None if added is None else _of_part(added, tile, part)
+
+
+def _split(work: Work, rows: slice, many: int) -> Iterator[Part]:
+    """Samples with all heads, or heads of one sample, `many` key heads at a time."""
+    kv_heads, group = work.num_kv_heads, work.group
+    if many >= kv_heads:
+        for first in range(rows.start, rows.stop, many // kv_heads):
+            some = slice(first, min(first + many // kv_heads, rows.stop))
+            folded = slice(some.start * kv_heads, some.stop * kv_heads)
+            yield Part(some, slice(0, work.num_heads), folded)
+        return
+    for row in range(rows.start, rows.stop):
+        for first in range(0, kv_heads, many):
+            last = min(first + many, kv_heads)
+            heads = slice(first * group, last * group)
+            yield Part(
+                slice(row, row + 1), heads, slice(row * kv_heads + first, row * kv_heads + last)
+            )
+
+
+def _of_part(tensor: Tensor, tile: Tile, part: Part) -> Tensor:
+    """A part of a tensor of the samples of a tile; axes of size 1 broadcast."""
+    if tensor.shape[0] > 1:
+        first = tile.rows.start
+        tensor = tensor[part.rows.start - first : part.rows.stop - first]
+    return tensor[:, part.heads] if tensor.shape[1] > 1 else tensor
+
+
+def _added(work: Work, bias: Bias | None, tile: Tile) -> Tensor | None:
+    """The bias of a tile, in the precision of sums."""
+    if bias is None:
+        return None
+    parts = [
+        bias.block(tile.queries, run, work.query_len, work.kv_len, work.device) for run in tile.keys
+    ]
+    # A bias that is the same for every key has one column, whatever keys are asked for.
+    one = any(part.shape[3] < length(run) for part, run in zip(parts, tile.keys, strict=True))
+    added = stages.upcast(parts[0] if one or len(parts) == 1 else torch.cat(parts, dim=3))
+    return added[tile.rows] if added.shape[0] > 1 else added
+
+
+class Folded:
+    """Tensors with the samples and key heads as one axis, and the parts of them.
+
+    A head of queries stands below the others that share its key, so that no key is repeated.
+    """
+
+    def __init__(self, work: Work, query: Tensor, key: Tensor, value: Tensor) -> None:
+        self.query = query.unflatten(1, (work.num_kv_heads, work.group)).flatten(0, 1)
+        self.key, self.value = key.flatten(0, 1), value.flatten(0, 1)
+        # The cap divides by itself first and multiplies last: the scores come divided.
+        self.scale = work.scale if work.softcap is None else work.scale / work.softcap
+
+    def queries(self, tile: Tile, part: Part) -> Tensor:
+        """(folded heads, group · queries, head_dim), scaled."""
+        some = stages.upcast(self.query[part.folded, :, tile.queries])
+        return (some * self.scale).flatten(1, 2)
+
+    def keys(self, tile: Tile, part: Part) -> tuple[Tensor, Tensor]:
+        """(folded heads, keys, head_dim), and the values."""
+        return keys_of(self.key[part.folded], tile), keys_of(self.value[part.folded], tile)
+
+
+def keys_of(tensor: Tensor, tile: Tile) -> Tensor:
+    parts = [tensor[:, run] for run in tile.keys]
+    return stages.upcast(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
+
+
+class Buffer:
+    """Memory for the scores of a part, used again for the next."""
+
+    def __init__(self, work: Work, like: Tensor) -> None:
+        self.memory = like.new_empty(work.largest)
+
+    def view(self, *shape: int) -> Tensor:
+        return self.memory[: math.prod(shape)].view(shape)
+
+
+class Pattern:
+    """The factors of dropout for each part, 1/(1 − dropout) or 0, the same in both passes."""
+
+    def __init__(self, work: Work, like: Tensor) -> None:
+        self.seed, self.device = work.seed, work.device
+        # A Python number would divide what is True in float32, also for factors of float64.
+        self.kept = torch.tensor(1.0 - (work.dropout or 0.0), dtype=like.dtype)
+        # Whole numbers from −2³¹ on, of which those below the threshold are dropped.
+        share = round((work.dropout or 0.0) * 2**32)
+        self.threshold = min(share - 2**31, 2**31 - 1)
+        self.factors = Buffer(work, like)
+        # Two numbers of 32 bits in each of 64 cost a third of what torch.bernoulli does.
+        self.numbers = like.new_empty(-(-work.largest // 2), dtype=torch.int64)
+
+    def view(self, number: int, *shape: int) -> Tensor:
+        """The factors of part `number`."""
+        generator = torch.Generator(self.device).manual_seed(self.seed + number)
+        count = math.prod(shape)
+        numbers = self.numbers[: -(-count // 2)].random_(-(2**63), None, generator=generator)
+        kept = numbers.view(torch.int32)[:count].view(shape) >= self.threshold
+        return torch.div(kept, self.kept, out=self.factors.view(*shape))
+
+
+def by_head(part: Part, scores: Tensor) -> Tensor:
+    """Scores of a part as (samples, heads, queries, keys)."""
+    return scores.view(length(part.rows), length(part.heads), -1, scores.shape[2])
+
+
+def finish_scores(part: Part, hidden: Edges, added: Tensor | None, scores: Tensor) -> None:
+    scores = by_head(part, scores)
+    if added is not None:
+        scores.add_(added)
+    for columns, where in hidden:
+        scores[..., columns].masked_fill_(where, -torch.inf)

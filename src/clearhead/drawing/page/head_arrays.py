@@ -1,0 +1,157 @@
+"""The arrays of a page of heads: weights, maps and links, rounded as finely as there is room for."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.drawing.page.payload import Deflated, deflated
+from clearhead.drawing.page.rounding import BYTE, Rounded, rounded
+from clearhead.drawing.pooling import coarser
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.parts import masked_scores
+from clearhead.matrix.summary import Summary
+
+SHORT_BYTES, LONG_BYTES = 11_600_000, 7_100_000
+"""The weights of short texts, and all numbers of long ones, take no more before base64, which makes
+4 bytes of 3."""
+
+SMALL = 40
+"""Rows and columns of the maps of the overview, at most."""
+
+MAPS = (1024, 512, 256, 128)
+"""Rows and columns of the map of a long text: the finest that there is room for."""
+
+LINKS = 8
+"""The strongest links of each query that a long text has, at most."""
+
+STEPS = (BYTE, 180, 127, 107, 90, 76, 64, 54, 45)
+"""Steps that weights are rounded to: the most that there is room for."""
+
+EVERY = 7
+"""One query of so many is a sample of how well weights deflate."""
+
+
+class Arrays(NamedTuple):
+    """Arrays of a payload, and the entry of the layer that says how to read them."""
+
+    about: dict[str, Any]
+    arrays: dict[str, Tensor | Deflated]
+
+
+def choose_levels(matrices: Sequence[tuple[AttentionMatrix, int]]) -> int:
+    """The steps to which the weights of all these matrices can be rounded within SHORT_BYTES.
+
+    Args:
+        matrices: each with the sample that is drawn.
+    """
+    for levels in STEPS:
+        bits = 0.0
+        for matrix, sample in matrices:
+            few, hidden = weights_of(matrix, sample, EVERY)
+            codes = rounded(few, levels, hidden=hidden).codes
+            bits += sum(map(_bits_per_code, codes)) * matrix.query_len * matrix.kv_len
+        # What deflate needs beyond the entropy of single codes was measured: a twentieth.
+        if bits / 8 * 1.05 <= SHORT_BYTES:
+            return levels
+    return STEPS[-1]
+
+
+def _bits_per_code(codes: Tensor) -> float:
+    """The entropy of codes by their frequency, in bits."""
+    counts = torch.bincount(codes.flatten().int())
+    shares = counts / max(1, codes.numel())
+    return float(torch.special.entr(shares).sum()) / math.log(2)
+
+
+def weights_of(matrix: AttentionMatrix, sample: int, every: int = 1) -> tuple[Tensor, Tensor]:
+    """The weights of every so many queries of a sample, and the hidden pairs, (heads, rows, keys).
+
+    Example:
+        >>> matrix = AttentionMatrix(torch.zeros(2, 2), torch.zeros(2, 2), mask=ch.causal())
+        >>> weights, hidden = weights_of(matrix, 0)
+        >>> weights.tolist(), hidden.tolist()
+        ([[[1.0, 0.0], [0.5, 0.5]]], [[[False, True], [False, False]]])
+    """
+    problem, device = matrix.problem, matrix.device
+    with torch.no_grad():
+        rows = torch.arange(0, matrix.query_len, every, device=device)
+        heads = torch.arange(matrix.num_heads, device=device)
+        columns = torch.arange(matrix.kv_len, device=device)
+        chosen = torch.tensor([sample], device=device)
+        scores = masked_scores(problem, chosen, heads, rows, columns)
+        weights = stages.weights(scores, problem.sinks)
+    return weights[0], scores[0] == -torch.inf
+
+
+def per_head(place: int, name: str, numbers: Rounded) -> Arrays:
+    """Codes, (heads, rows, columns), as an array for each head, which is read when it is drawn."""
+    arrays = {f"{place}/{head}/{name}": codes for head, codes in enumerate(numbers.codes)}
+    return Arrays(numbers.about | {"shape": list(numbers.codes.shape[1:])}, dict(arrays))
+
+
+def small_maps(place: int, shares: Tensor) -> Arrays | None:
+    """The maps of the overview, from weights or from a map of shares, (heads, rows, columns)."""
+    if not shares.numel():
+        return None
+    numbers = rounded(coarser(shares, SMALL, SMALL))
+    about = numbers.about | {"shape": list(numbers.codes.shape[1:])}
+    return Arrays(about, {f"{place}/small": numbers.codes})
+
+
+def finest_map(place: int, shares: Tensor, room: float) -> Arrays:
+    """The finest map of each head for which there is room; the coarsest of MAPS in any case."""
+    sizes = [max(shares.shape[1:]), *(size for size in MAPS if size < max(shares.shape[1:]))]
+    for size in sizes:
+        about, arrays = per_head(place, "pooled", rounded(coarser(shares, size, size)))
+        maps: dict[str, Tensor | Deflated] = {
+            name: deflated(codes) for name, codes in arrays.items()
+        }
+        if size == sizes[-1] or size_of(maps) <= room:
+            return Arrays(about, maps)
+    raise AssertionError("there is always a coarsest map")
+
+
+def strongest_links(place: int, summary: Summary, room: float) -> Arrays | None:
+    """The strongest links of one sample: ranks from the first on, until the room is used up."""
+    assert summary.top_k is not None
+    weights, keys = summary.top_k.weights[0], summary.top_k.keys[0]
+    position = torch.arange(summary.query_len, device=keys.device)
+    position = position + (summary.kv_len - summary.query_len)
+    found: Arrays | None = None
+    for rank in range(weights.shape[-1]):
+        numbers = rounded(weights[..., rank], BYTE)
+        back = (position - keys[..., rank]).masked_fill(keys[..., rank] < 0, 0)
+        planes = _planes(back, summary.kv_len + summary.query_len)
+        new: dict[str, Tensor | Deflated] = {
+            f"{place}/{head}/{name}{rank}": deflated(each)
+            for name, every in (("back", planes), ("link", numbers.codes))
+            for head, each in enumerate(every)
+        }
+        room -= size_of(new)
+        if room < 0 and rank:
+            break
+        before = Arrays({"top": []}, {}) if found is None else found
+        top = [*before.about["top"], numbers.about["top"]]
+        counts = {"count": rank + 1, "top": top, "planes": planes.shape[1]}
+        found = Arrays(numbers.about | counts, before.arrays | new)
+    return found
+
+
+def size_of(arrays: dict[str, Tensor | Deflated]) -> int:
+    """The bytes that arrays take, deflated."""
+    return sum(len(deflated(each).content) for each in arrays.values())
+
+
+def _planes(back: Tensor, most: int) -> Tensor:
+    """Split whole numbers of any sign, (heads, queries), into planes of bytes, (heads, planes, queries).
+
+    −1, 1, −2 … become 1, 2, 3 …; the planes begin with the lowest byte. The high bytes of
+    neighbours are mostly the same, which deflates well.
+    """
+    zigzag = torch.where(back < 0, -2 * back - 1, 2 * back)
+    count = max(1, math.ceil(math.log2(2 * most + 1) / 8))
+    return torch.stack([(zigzag >> 8 * n & 255).to(torch.uint8) for n in range(count)], dim=1)

@@ -1,0 +1,375 @@
+"""The heads of a model as a page's payload: each to the single token, or of long texts in O(tokens).
+
+Up to LONG tokens every weight is in it, rounded to a byte or less. Beyond, a head is a map of some
+hundred rows and columns, the strongest links of each query as far as there is room for them, and a
+few numbers for each token. In `data`:
+
+    note      a line under the title
+    roles     the names of the roles, and those that find an earlier token (`matching`)
+    runs      the name of each run
+    texts     the tokens of each text
+    layers    one entry each, as `_Packing.add` writes it; arrays are named "layer/…" or
+              "layer/head/…", and rounded as `rounding` has it
+"""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from clearhead._common.checks import as_int
+from clearhead._common.writing import check_writable
+from clearhead.drawing.page.head_arrays import (
+    LINKS,
+    LONG_BYTES,
+    MAPS,
+    Arrays,
+    choose_levels,
+    finest_map,
+    per_head,
+    size_of,
+    small_maps,
+    strongest_links,
+    weights_of,
+)
+from clearhead.drawing.page.page import write_page
+from clearhead.drawing.page.payload import Deflated, Payload, deflated
+from clearhead.drawing.page.rounding import BYTE, WORD, rounded
+from clearhead.drawing.page.texts import PageText, TextOffset, offsets, read_text
+from clearhead.drawing.pooling import row_means
+from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.matrix.head_numbers import MATCHING, ROLES
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.roles import summary_with_roles
+from clearhead.matrix.summary import Summary
+from clearhead.watching.table import rows_of
+
+LONG = 1024
+"""A text of more tokens is long: its heads are pooled, and no matrix of weights is formed."""
+
+TITLE_TOKENS = 16
+"""So many tokens of a text are the title of its page."""
+
+Progress = Callable[[str, float], None]
+
+
+class Layer(NamedTuple):
+    """The attention of a layer.
+
+    Attributes:
+        name: its path, and the number of the call.
+        weights: its matrix or its summary, of any leading dimensions.
+    """
+
+    name: str
+    weights: AttentionMatrix | Summary
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """The attention of a model in one run.
+
+    Attributes:
+        name: of the run, beside another one.
+        layers: in order.
+        text, source: the tokens that it read, if they are known; the source in cross-attention.
+        sample: the row of the batch.
+    """
+
+    name: str
+    layers: Sequence[Layer]
+    text: PageText | None = None
+    source: PageText | None = None
+    sample: int = 0
+
+    @property
+    def matrices(self) -> list[AttentionMatrix | None]:
+        """The matrix of each layer; None for one of which there is a summary only."""
+        every = [layer.weights for layer in self.layers]
+        return [each if isinstance(each, AttentionMatrix) else None for each in every]
+
+
+def read_run(
+    layers: Sequence[tuple[str, AttentionMatrix | Summary]],
+    tokens: Any = None,
+    source_tokens: Any = None,
+    sample: int = 0,
+    *,
+    name: str = "",
+) -> Run:
+    """A run of layers, each with its path, with tokens as strings or ids, if they are known.
+
+    Raises:
+        ArgumentTypeError: code `page.tokens`, for other tokens.
+    """
+    text, source = (
+        None if given is None else read_text(of, given, sample)
+        for of, given in (("tokens", tokens), ("source_tokens", source_tokens))
+    )
+    return Run(name, [Layer(*each) for each in layers], text, source, sample)
+
+
+def heads_payload(
+    runs: Sequence[Run],
+    title: str,
+    note: str = "",
+    progress: Progress = lambda doing, done: None,
+) -> Payload:
+    """The heads of all layers of one or two runs.
+
+    Args:
+        runs: one, or two to compare.
+        title: the title of the page.
+        note: a line under the title.
+        progress: called with what is being done, and the share of it that is done.
+
+    Raises:
+        ArgumentError: code `page.empty`, if nothing attended; `page.sample`, for no such sample.
+        ArgumentTypeError: code `page.type`, for anything but matrices and summaries.
+        ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
+
+    Example:
+        >>> matrix = ch.AttentionMatrix(torch.eye(3), torch.eye(3), mask=ch.causal())
+        >>> payload = heads_payload([Run("", [Layer("", matrix)])], "three tokens")
+        >>> payload.kind, tuple(payload.arrays["0/0/weights"].shape)
+        ('heads', (3, 3))
+    """
+    packing = _Packing(progress)
+    shown = [
+        packing.locate(number, run, layer)
+        for number, run in enumerate(runs)
+        for layer in run.layers
+    ]
+    if not shown:
+        raise ArgumentError(
+            "page.empty", "a page needs at least one layer that attended; got none."
+        )
+    shorts = [(each.short, each.run.sample) for each in shown if each.short is not None]
+    packing.levels = choose_levels(shorts)
+    packing.room = LONG_BYTES / max(1, len(shown) - len(shorts))
+    for place, each in enumerate(shown):
+        progress("packing", place / len(shown))
+        packing.add(place, each)
+    data = {
+        "note": note,
+        "roles": {"all": ROLES, "matching": MATCHING},
+        "runs": [run.name for run in runs],
+        "texts": [text.tokens for text in packing.texts],
+        "layers": packing.layers,
+    }
+    return Payload("heads", title, data, packing.arrays)
+
+
+def write_heads(
+    path: str | os.PathLike[str],
+    runs: Sequence[Sequence[tuple[str, AttentionMatrix | Summary]]],
+    *,
+    tokens: Any = None,
+    source_tokens: Any = None,
+    title: str | None = None,
+    note: str | None = None,
+    sample: int = 0,
+) -> Path:
+    """Write a page of heads, whole or not at all; returns its path.
+
+    Args:
+        path: the file.
+        runs: the path of each layer and its attention, of one run, or of two on the same tokens.
+        tokens, source_tokens: strings or ids of the text, and of the one that cross-attention
+            looks at.
+        title: the title of the page; None takes the beginning of the text.
+        note: a line under it; None counts layers and tokens.
+        sample: the row of the batch.
+
+    Raises:
+        FileError: code `file.unwritable`, if the file cannot be written.
+        ClearheadError: as `heads_payload` and `read_text` do.
+
+    Example:
+        >>> import tempfile
+        >>> matrix = ch.AttentionMatrix(torch.eye(3), torch.eye(3), mask=ch.causal())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = write_heads(f"{folder}/a.html", [[("", matrix)]], tokens=["a", "b", "c"])
+        ...     file.read_text()[:15]
+        '<!doctype html>'
+    """
+    # Before anything is computed.
+    check_writable(path)
+    if as_int(sample) is None:
+        raise ArgumentTypeError(
+            "page.sample-type", f"sample must be a whole number; got {type(sample).__name__}."
+        )
+    shown = [
+        read_run(layers, tokens, source_tokens, sample, name=name)
+        for name, layers in zip("AB" if len(runs) > 1 else [""], runs, strict=True)
+    ]
+    text = shown[0].text
+    if title is None:
+        title = "Attention" if text is None else _beginning(text.tokens)
+    if note is None:
+        layers = runs[0]
+        size = 0 if not layers else layers[0][1].kv_len
+        counted = "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
+        unit = "token" if text is not None else "key"
+        note = f"{counted} · {size:,} {unit}{'' if size == 1 else 's'}"
+    return write_page(path, heads_payload(shown, title, note))
+
+
+def _beginning(tokens: Sequence[str]) -> str:
+    """The first words of a text, from its tokens."""
+    few = tokens[:TITLE_TOKENS]
+    spaced = any(token.startswith(" ") for token in few)
+    text = ("" if spaced else " ").join(few).strip()
+    return text + (" …" if len(tokens) > TITLE_TOKENS else "")
+
+
+class _Located(NamedTuple):
+    """A layer, the number of its run, and where its queries and keys are in the page's texts."""
+
+    number: int
+    run: Run
+    layer: Layer
+    query: TextOffset
+    key: TextOffset
+
+    @property
+    def short(self) -> AttentionMatrix | None:
+        """The matrix, if all of its weights are drawn."""
+        weights = self.layer.weights
+        if isinstance(weights, Summary) or max(weights.query_len, weights.kv_len) > LONG:
+            return None
+        return weights
+
+
+@dataclass
+class _Packing:
+    """A payload that is being made: layers are added to it in order."""
+
+    progress: Progress
+    levels: int = BYTE
+    room: float = 0.0
+    texts: list[PageText] = field(default_factory=list)
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    arrays: dict[str, Tensor | Deflated] = field(default_factory=dict)
+
+    def locate(self, number: int, run: Run, layer: Layer) -> _Located:
+        """A layer with its place in the texts; two runs of one text share it.
+
+        Raises:
+            ClearheadError: as `heads_payload` does.
+        """
+        weights = layer.weights
+        if not isinstance(weights, AttentionMatrix | Summary):
+            raise ArgumentTypeError(
+                "page.type",
+                f"a page shows an AttentionMatrix or a Summary; got {type(weights).__name__}.",
+            )
+        if not 0 <= run.sample < weights.batch:
+            raise ArgumentError(
+                "page.sample",
+                f"sample must be a number from 0 to below {weights.batch}; got {run.sample}.",
+            )
+        lengths = (None if text is None else len(text.tokens) for text in (run.text, run.source))
+        found = offsets(layer.name, weights.query_len, weights.kv_len, *lengths)
+        own = [None if text is None else self._text(text) for text in (run.text, run.source)]
+        query, key = (e._replace(text=None if e.text is None else own[e.text]) for e in found)
+        return _Located(number, run, layer, query, key)
+
+    def add(self, place: int, shown: _Located) -> None:
+        """Add a layer: its entry in the head of the payload, and its arrays."""
+        query, key = shown.query, shown.key
+        own = None if key.text is None or key.text != query.text else self.texts[key.text]
+        summary = self._summary(shown, own)
+        short = shown.short
+        fine = BYTE if short is None else WORD
+        entry: dict[str, Any] = {
+            "name": shown.layer.name,
+            "run": shown.number,
+            "heads": summary.num_heads,
+            "kv_heads": summary.num_kv_heads,
+            "queries": summary.query_len,
+            "keys": summary.kv_len,
+            "query": query._asdict(),
+            "key": key._asdict(),
+            "rows": _rows(shown.layer.name, summary),
+        }
+        per_token: dict[str, Tensor | Deflated] = {}
+        for name, levels, power in (
+            ("entropy", fine, 1),
+            ("distance", fine, 2),
+            ("max", fine, 1),
+            ("received", WORD, 3),
+        ):
+            numbers = rounded(summary.statistic(name)[0], levels, power=power)
+            per_token[f"{place}/{name}"], entry[name] = numbers
+        if short is not None:
+            self.arrays |= per_token
+            weights, hidden = weights_of(short, shown.run.sample)
+            numbers = rounded(weights, self.levels, hidden=hidden)
+            entry["weights"] = self._take(per_head(place, "weights", numbers))
+            entry["small"] = self._take(small_maps(place, weights))
+        else:
+            self.arrays |= {name: deflated(each) for name, each in per_token.items()}
+            self._add_pooled(place, summary, entry, self.room - size_of(per_token))
+        self.layers.append(entry)
+
+    def _add_pooled(self, place: int, summary: Summary, entry: dict[str, Any], room: float) -> None:
+        """Add map and links of a long text, as fine and as many as there is room for."""
+        if summary.pooled is not None:
+            shares = row_means(summary.pooled[0], summary.query_len)
+            entry["small"] = self._take(small_maps(place, shares))
+            maps = finest_map(place, shares, room / 2)
+            entry["pooled"] = self._take(maps)
+            room -= size_of(maps.arrays)
+        if summary.top_k is not None:
+            entry["links"] = self._take(strongest_links(place, summary, room))
+
+    def _take(self, found: Arrays | None) -> dict[str, Any] | None:
+        """Add arrays; returns the entry that says how to read them."""
+        if found is None:
+            return None
+        self.arrays |= found.arrays
+        return found.about
+
+    def _text(self, text: PageText) -> int:
+        known = [each.tokens for each in self.texts]
+        if text.tokens not in known:
+            self.texts.append(text)
+        return known.index(text.tokens) if text.tokens in known else len(known)
+
+    def _summary(self, shown: _Located, text: PageText | None) -> Summary:
+        """The summary of the sample, with batch and heads, and with roles if they can be known."""
+        weights, name = shown.layer.weights, shown.layer.name
+        if isinstance(weights, Summary):
+            return weights.sample(shown.run.sample)
+        options: dict[str, Any] = {}
+        if shown.short is None and min(weights.query_len, weights.kv_len):
+            options = {
+                "top_k": min(LINKS, weights.kv_len),
+                "pool": (min(MAPS[0], weights.query_len), min(MAPS[0], weights.kv_len)),
+                "progress": lambda done: self.progress(name or "reading the weights", done),
+            }
+        ids = None if text is None else text.ids[: weights.kv_len]
+        return summary_with_roles(weights, ids, **options).sample(shown.run.sample)
+
+
+def _rows(name: str, summary: Summary) -> list[dict[str, Any]]:
+    """The numbers of each head, as a table has them; without roles only what is known."""
+    return [
+        {
+            "entropy": _plain(row.entropy),
+            "distance": _plain(row.distance),
+            "role": row.role,
+            "scores": {role: _plain(getattr(row, role)) for role in ROLES},
+        }
+        for row in rows_of(name, [summary])
+    ]
+
+
+def _plain(value: float | None) -> float | None:
+    """A number as JSON has it; None for one that is not finite."""
+    return value if value is not None and math.isfinite(value) else None

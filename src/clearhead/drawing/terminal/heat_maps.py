@@ -1,0 +1,179 @@
+"""A head as a map in a terminal: rows attend to columns."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead._common.text import cell_len
+from clearhead.drawing.labels import clusters, fit, label, widest
+from clearhead.drawing.terminal.shading import (
+    DIM,
+    Console,
+    ConsoleOptions,
+    Text,
+    cell_text,
+    centred,
+    largest,
+    percent,
+    ramp,
+    text_line,
+)
+
+LABEL_COLUMNS = 12
+LABEL_ROWS = 8
+LETTERS_ACROSS = 4
+MOST_CELL = 9
+LEAST_SHOWN = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class HeatMap:
+    """One head over its tokens: rows attend to columns.
+
+    A cell is as wide as there is room for, with the weight in percent where that fits. More tokens
+    than columns are pooled, and the picture says so.
+
+    Args:
+        weights: (query_len, kv_len), shares of one.
+        tokens: a word for each query.
+        source_tokens: a word for each key; None is those of the queries.
+        visible: (query_len, kv_len), bool: the pairs that are not hidden; None is all of them.
+    """
+
+    weights: Tensor
+    tokens: Sequence[str]
+    source_tokens: Sequence[str] | None = None
+    visible: Tensor | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        columns = self.tokens if self.source_tokens is None else self.source_tokens
+        rows = _numbered(self.tokens)
+        left = widest(rows, LABEL_COLUMNS)
+        room = max(1, options.max_width - left - 1)
+        pool = math.ceil(len(columns) / room)
+        weights = pooled(self.weights, pool)
+        longest = max(LETTERS_ACROSS, widest(map(label, columns), MOST_CELL - 1)) + 1
+        cell = min(longest, room // max(1, weights.shape[1]))
+        for line in _column_names(columns, cell, pool):
+            yield text_line(" " * (left + 1) + line.rstrip(), style=DIM)
+        top = largest(weights)
+        shown = torch.ones_like(self.weights) if self.visible is None else self.visible
+        # A block is blank if every pair of it is hidden.
+        blank = pooled(shown.to(weights.dtype), pool) == 0
+        for name, row, hidden in zip(rows[::pool], weights.tolist(), blank.tolist(), strict=True):
+            line = text_line(fit(name, left) + " ")
+            for value, empty in zip(row, hidden, strict=True):
+                cells = cell_text(value, top, cell, console, least=LEAST_SHOWN)
+                line.append_text(Text(" " * cell) if empty else cells)
+            yield line
+        legend = text_line(" " * (left + 1) + "0 ", style=DIM)
+        legend.append_text(ramp(top, console))
+        legend.append(f" {percent(top)} of a row's attention goes to a column")
+        yield legend
+        if pool > 1:
+            yield text_line(
+                f"{len(columns)} tokens do not fit: a cell is {pool} × {pool} of them, and shows what "
+                f"share of their attention {pool} rows give to {pool} columns",
+                style=DIM,
+                wrap=True,
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class PooledMap:
+    """One head over a long text, as a map of few rows and columns; rows attend to columns.
+
+    Args:
+        shares: (rows, columns): which share of its attention a row gives a column.
+        tokens: how many tokens the rows, and the columns, are.
+    """
+
+    shares: Tensor
+    tokens: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        left = len(str(self.tokens - 1))
+        room = max(1, options.max_width - left - 1)
+        # A terminal's cell is twice as high as wide, so two rows go into one line.
+        shares = pooled(self.shares, max(1, math.ceil(self.shares.shape[1] / room)))
+        rows = [pair.mean(dim=0) for pair in shares.split(2)]
+        wide = max(1, min(2, room // shares.shape[1]))
+        # A share of one is rare here, so brightness grows with the root.
+        top = math.sqrt(largest(torch.stack(rows)))
+        end = max(wide * shares.shape[1] - 1, left + 1)
+        yield text_line(f"{'':{left}} 0{self.tokens - 1:>{end}}", style=DIM)
+        for place, row in enumerate(rows):
+            first = place * 2 * self.tokens // shares.shape[0]
+            line = text_line(f"{first:>{left}} ")
+            for value in row.tolist():
+                line.append_text(
+                    cell_text(math.sqrt(max(0.0, value)), top, wide, console, least=2.0)
+                )
+            yield line
+        legend = text_line(f"{'':{left}} 0 ", style=DIM)
+        legend.append_text(ramp(top, console))
+        legend.append(f" {percent(top * top)} of a row's attention, by its square root")
+        yield legend
+        high, broad = (math.ceil(self.tokens / count) for count in (len(rows), shares.shape[1]))
+        yield text_line(f"one cell is up to {high} × {broad} tokens", style=DIM, wrap=True)
+
+
+def pooled(weights: Tensor, pool: int) -> Tensor:
+    """A matrix of blocks of tokens: each row is the mean of its queries, each column the sum of
+    its keys, so that a cell is still a share of one.
+
+    Args:
+        weights: (query_len, kv_len).
+        pool: tokens on a side of a block; the last block may have fewer.
+
+    Returns:
+        (query_len / pool, kv_len / pool), rounded up.
+
+    Example:
+        >>> pooled(torch.eye(4), 2)
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    if pool == 1:
+        return weights
+    rows = [block.mean(dim=0) for block in weights.split(pool)]
+    return weights.new_tensor([[float(part.sum()) for part in row.split(pool)] for row in rows])
+
+
+def _numbered(tokens: Sequence[str]) -> list[str]:
+    wide = len(str(len(tokens) - 1))
+    return [f"{place:>{wide}} {label(token)}" for place, token in enumerate(tokens)]
+
+
+def _column_names(tokens: Sequence[str], cell: int, pool: int) -> list[str]:
+    """The lines above a heat map: across where there is room for some letters, else downwards."""
+    names = [label(token) for token in tokens]
+    if pool > 1 or any(cell_len(part) > cell for name in names for part in clusters(name)):
+        names = [str(place) for place in range(0, len(tokens), pool)]
+    elif cell >= LETTERS_ACROSS:
+        return ["".join(fit(_abbreviated(name, cell - 1), cell) for name in names)]
+    return ["".join(centred(part, cell) for part in row) for row in _downwards(names)]
+
+
+def _abbreviated(name: str, width: int) -> str:
+    """The start of a name that is written in full at its row."""
+    kept = ""
+    for part in clusters(name):
+        if cell_len(kept + part) > width:
+            break
+        kept += part
+    return " " * ((width - cell_len(kept) + 1) // 2) + kept
+
+
+def _downwards(names: Sequence[str]) -> list[list[str]]:
+    """The lines of names written downwards, side by side, that end together."""
+    letters = []
+    for name in names:
+        parts = clusters(name)
+        letters.append(parts if len(parts) <= LABEL_ROWS else [*parts[: LABEL_ROWS - 1], "⋮"])
+    height = max(map(len, letters), default=0)
+    full = [[" "] * (height - len(parts)) + parts for parts in letters]
+    return [[parts[row] for parts in full] for row in range(height)]

@@ -1,0 +1,100 @@
+"""Text for a terminal: shares as colours, in shades where there are none, and as bars.
+
+Everything that is drawn here is something that rich prints: it asks the console, when it is
+printed, how wide it is and whether it has colours; without (a pipe, NO_COLOR) it draws in shades.
+"""
+
+import math
+
+from torch import Tensor
+
+from clearhead._common.text import cell_len
+from clearhead.drawing.colours import colour, ink
+from clearhead.errors import missing_extra
+
+try:
+    from rich.console import Console
+    from rich.console import ConsoleOptions as ConsoleOptions
+    from rich.style import Style
+    from rich.text import Text
+except ModuleNotFoundError as error:
+    if error.name != "rich":
+        raise
+    raise missing_extra("rich", "cli", "drawing in a terminal") from error
+
+SHADES = " ░▒▓█"
+SCALE_COLUMNS = 20
+BAR_COLUMNS = 10
+DIM, BOLD = Style(dim=True), Style(bold=True)
+
+
+def text_line(text: str, *, style: Style | None = None, wrap: bool = False) -> Text:
+    return Text(text, style=style or "", no_wrap=not wrap, overflow="fold" if wrap else "crop")
+
+
+def has_colours(console: Console) -> bool:
+    # Sixteen colours are too few for a scale.
+    return not console.no_color and console.color_system in ("256", "truecolor")
+
+
+def cell_text(
+    value: float, top: float, width: int, console: Console, *, least: float = 0.0
+) -> Text:
+    """A share of one as a cell: coloured as a part of `top`, with its percentage where that fits
+    and is not below `least`."""
+    number = "" if width < 3 or value < least else whole_percent(value)
+    if has_colours(console):
+        paper = colour(value / top)
+        style = Style(color=_hex(ink(paper)), bgcolor=_hex(paper))
+        return Text(centred(number.rjust(3), width) if number else " " * width, style)
+    if width < 3:
+        return Text(_shade(value / top) * width)
+    return Text(_shade(value / top) * (width - len(number)) + number)
+
+
+def _shade(share: float) -> str:
+    if math.isnan(share):
+        return "?"
+    return SHADES[min(int(share * len(SHADES)), len(SHADES) - 1)]
+
+
+def ramp(top: float, console: Console) -> Text:
+    line = Text()
+    for step in range(SCALE_COLUMNS):
+        value = top * step / (SCALE_COLUMNS - 1)
+        line.append_text(cell_text(value, top, 1, console))
+    return line
+
+
+def bar(share: float, console: Console) -> Text:
+    """A share of one as a bar.
+
+    Example:
+        >>> bar(0.5, Console(no_color=True)).plain
+        '━━━━━     '
+    """
+    length = 0 if math.isnan(share) else round(share * BAR_COLUMNS)
+    style = Style(color=_hex(colour(share))) if has_colours(console) else ""
+    return Text("━" * length, style).append(" " * (BAR_COLUMNS - length))
+
+
+def _hex(channels: tuple[int, int, int]) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*channels)
+
+
+def largest(weights: Tensor) -> float:
+    numbers = [v for row in weights.tolist() for v in row if not math.isnan(v)]
+    return max(numbers, default=1.0) or 1.0
+
+
+def centred(text: str, width: int) -> str:
+    space = max(0, width - cell_len(text))
+    return " " * ((space + 1) // 2) + text + " " * (space // 2)
+
+
+def percent(share: float) -> str:
+    return f"{whole_percent(share)} %"
+
+
+def whole_percent(share: float) -> str:
+    return "?" if math.isnan(share) else f"{share * 100:.0f}"

@@ -1,0 +1,191 @@
+"""The keys that a tile of queries sees, and its ragged edges.
+
+A tile is some neighbouring queries and the keys that one of them sees. Kernels and sweeps differ in
+how large they make it; what it needs to know of a mask is found here.
+"""
+
+import bisect
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead.masks.base import Mask
+from clearhead.masks.spans import Spans
+
+GAP = 32
+"""Runs of keys with fewer keys between them are read as one."""
+
+Edges = list[tuple[slice, Tensor]]
+"""Columns of a tile, and a bool tensor that is True where a pair of theirs is hidden."""
+
+
+class Tile(NamedTuple):
+    """Some queries of some samples, and the keys that one of them sees.
+
+    Attributes:
+        rows: the samples.
+        queries: the queries.
+        keys: the keys, as runs in order; never none.
+        full: the keys within these that every query sees.
+    """
+
+    rows: slice
+    queries: slice
+    keys: tuple[slice, ...]
+    full: slice
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return length(self.queries), sum(map(length, self.keys))
+
+
+def length(run: slice) -> int:
+    return run.stop - run.start
+
+
+def portions(total: int, size: int) -> list[slice]:
+    """Split `total` tokens into runs of `size`, of which only the last can be shorter."""
+    return [slice(first, min(first + size, total)) for first in range(0, total, size)]
+
+
+def hull(start: Tensor, stop: Tensor) -> slice:
+    """The shortest run of keys that holds all of the runs; slice(0, 0) if they are empty."""
+    used = stop > start
+    if not bool(used.any()):
+        return slice(0, 0)
+    return slice(int(start[used].min()), int(stop[used].max()))
+
+
+def ragged_edges(start: Tensor, stop: Tensor, keys: tuple[slice, ...], full: slice) -> Edges:
+    """The hidden pairs of a tile, by the columns that have some.
+
+    Args:
+        start, stop: (…, queries, pieces), the runs of keys of each query.
+        keys: the keys of the tile.
+        full: the keys that every query sees, of its only run; hidden pairs lie left and right of it.
+
+    Returns:
+        Tensors of shape (…, queries, columns).
+    """
+    device = start.device
+    if full.start < full.stop:
+        # Keys before those that all see come too early for some queries, those after them too late.
+        (run,) = keys
+        early, late = slice(run.start, full.start), slice(full.stop, run.stop)
+        return [
+            (
+                slice(edge.start - run.start, edge.stop - run.start),
+                comes(_indices(edge, device), limit),
+            )
+            for edge, comes, limit in ((early, torch.lt, start), (late, torch.ge, stop))
+            if edge.start < edge.stop
+        ]
+    key = torch.cat([_indices(run, device) for run in keys])
+    seen = (key >= start[..., :1]) & (key < stop[..., :1])
+    for piece in range(1, start.shape[-1]):
+        seen |= (key >= start[..., piece, None]) & (key < stop[..., piece, None])
+    return [(slice(0, key.shape[0]), ~seen)]
+
+
+def hidden_pairs(
+    tile: Tile, mask: Mask, spans: Spans | None, lengths: tuple[int, int], device: torch.device
+) -> Edges:
+    """The hidden pairs of a tile, (samples or 1, heads or 1, queries, columns).
+
+    Args:
+        tile: the tile.
+        mask: the mask, which is read where it has no spans.
+        spans: those of the mask.
+        lengths: query_len and kv_len.
+        device: where the result is made.
+    """
+    if spans is None:
+        parts = [mask.block(tile.queries, run, *lengths, device) for run in tile.keys]
+        visible = parts[0] if len(parts) == 1 else torch.cat(parts, dim=3)
+        visible = visible[tile.rows] if visible.shape[0] > 1 else visible
+        return [(slice(0, visible.shape[3]), ~visible)]
+    rows = tile.rows if spans.start.shape[0] > 1 else slice(0, 1)
+    start, stop = (edge[rows, tile.queries] for edge in (spans.start, spans.stop))
+    edges = ragged_edges(start, stop, tile.keys, tile.full)
+    return [(columns, hidden[:, None]) for columns, hidden in edges]
+
+
+def visible_runs(visible: Tensor) -> tuple[slice, ...]:
+    """The keys that one of the queries sees, by the mask as a tensor of four dimensions."""
+    steps = torch.nn.functional.pad(visible.any(0).any(0).any(0).int(), (1, 1)).diff()
+    return merge((steps == 1).nonzero()[:, 0], (steps == -1).nonzero()[:, 0])
+
+
+def merge(start: Tensor, stop: Tensor) -> tuple[slice, ...]:
+    """Sort runs of keys, and join those with a gap of up to GAP keys between them."""
+    if not start.numel():
+        return ()
+    start, order = start.sort()
+    stop = stop[order].cummax(0).values
+    apart = (start[1:] > stop[:-1] + GAP).nonzero()[:, 0].tolist()
+    firsts, lasts = [0, *(place + 1 for place in apart)], [*apart, len(start) - 1]
+    pairs = zip(start[firsts].tolist(), stop[lasts].tolist(), strict=True)
+    return tuple(slice(low, high) for low, high in pairs)
+
+
+def tiles_of_spans(
+    start: Tensor, stop: Tensor, rows: slice, kv_len: int, most: int, worth: float
+) -> Iterator[Tile]:
+    """Split the queries of some samples into tiles; queries that see nothing may be in none.
+
+    Args:
+        start, stop: (samples, query_len, pieces), the runs of keys of each query.
+        rows: the samples.
+        kv_len: the number of keys.
+        most: how many queries a tile has at most.
+        worth: how many pairs fewer are worth one more tile.
+    """
+    used = stop > start
+    one_run = start.shape[2] == 1
+    # Empty rows get start = kv_len and stop = 0, so that no key is full and all are masked for them.
+    starts, stops = start.masked_fill(~used, kv_len), stop.masked_fill(~used, 0)
+    low, high = starts.amin((0, 2)), stops.amax((0, 2))
+    apart = (high[:-1] <= low[1:]) | (high[1:] <= low[:-1])
+    breaks = (apart.nonzero()[:, 0] + 1).tolist()
+    low, high = low.tolist(), high.tolist()
+    left, right = starts.amax((0, 2)).tolist(), stops.amin((0, 2)).tolist()
+    first, query_len = 0, start.shape[1]
+    while first < query_len:
+        last = min(first + most, query_len)
+        near = breaks[bisect.bisect_right(breaks, first) : bisect.bisect_left(breaks, last)]
+        last = _best_end(low, high, slice(first, last), near, worth)
+        queries = slice(first, last)
+        if one_run:
+            keys: tuple[slice, ...] = ()
+            if min(low[queries]) < max(high[queries]):
+                keys = (slice(min(low[queries]), max(high[queries])),)
+            full = slice(max(left[queries]), min(right[queries]))
+        else:
+            some = used[:, queries]
+            keys, full = merge(start[:, queries][some], stop[:, queries][some]), slice(0, 0)
+        if keys:
+            yield Tile(rows, queries, keys, full)
+        first = last
+
+
+def _best_end(
+    low: list[int], high: list[int], queries: slice, places: list[int], worth: float
+) -> int:
+    """The best end of a tile of queries, if neighbours at `places` have no key in common."""
+
+    def pairs(start: int, stop: int) -> int:
+        return (stop - start) * max(0, max(high[start:stop]) - min(low[start:stop]))
+
+    first, last = queries.start, queries.stop
+    best, least = last, pairs(first, last) - worth if places else 0.0
+    for place in places:
+        together = pairs(first, place) + pairs(place, last)
+        if together < least:
+            best, least = place, together
+    return best
+
+
+def _indices(run: slice, device: torch.device) -> Tensor:
+    return torch.arange(run.start, run.stop, device=device)

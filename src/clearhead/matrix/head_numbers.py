@@ -1,0 +1,257 @@
+"""The numbers of a head: the roles that it may fill, and the averages over its queries.
+
+Whatever prints or draws a number of a head takes it from here, so that it is the same number in a
+terminal, in a table, on a page and in a figure.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from clearhead._common.checks import is_number
+from clearhead.attention.problem import Problem
+from clearhead.errors import ArgumentError, ShapeError
+from clearhead.masks.causal import Causal
+
+if TYPE_CHECKING:
+    from clearhead.matrix.summary import Summary
+
+NEAR = 8
+"""Tokens on either side that are local."""
+
+MATCHING = ("induction", "duplicate", "previous")
+POINTING = (*MATCHING, "first")
+SPREADING = ("local", "uniform")
+"""Roles that find an earlier token by what or where it is; those that point at any one token, the
+attention sink included; and those that say how the weight is spread."""
+
+ROLES = ("first", "previous", "duplicate", "induction", "local", "uniform")
+"""All of them, in the order of a table's columns."""
+
+PORTION = 1 << 21
+"""Pairs of a mask that are read at a time."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Roles:
+    """Scores of each head in each role, from 0 to 1.
+
+    Every field is (batch, num_heads), with the leading dimensions that the query had. It is the
+    mean over the queries that have the choice: they may see a key that the role asks for, and
+    another. Where there is no such query it is 0.
+
+    Attributes:
+        previous: the weight on the token before.
+        first: the weight on the first token of the sample: an attention sink (Xiao et al., 2024,
+            https://arxiv.org/abs/2309.17453).
+        duplicate: the weight on earlier occurrences of the same token, the last eight of them; None
+            without tokens.
+        induction: the weight on the tokens behind these occurrences, those that the query sees:
+            prefix matching (Olsson et al., 2022, https://arxiv.org/abs/2209.11895); None without
+            tokens.
+        local: the weight on the token itself and eight tokens on either side.
+        uniform: how even the weights are over the visible keys, as entropy / ln(number of keys):
+            the evenness of Pielou (1966). What a sink parameter takes counts as nowhere.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> query = key = torch.zeros(1, 2, 20, 4)
+        >>> found = ch.roles(ch.AttentionMatrix(query, key, mask=ch.causal()))
+        >>> found
+        Roles [batch=1, num_heads=2] of previous, first, local, uniform
+        >>> found.uniform, found.names()
+        (tensor([[1., 1.]]), [['uniform', 'uniform']])
+    """
+
+    previous: Tensor
+    first: Tensor
+    duplicate: Tensor | None = None
+    induction: Tensor | None = None
+    local: Tensor
+    uniform: Tensor
+
+    def names(self, threshold: float = 0.5) -> list[Any] | str:
+        """The leading role of each head, "" where none reaches the threshold.
+
+        A role that points at a token (previous, first, duplicate, induction) goes before one that
+        tells how the weight is spread (local, uniform), since the token before is local as well.
+
+        Args:
+            threshold: the least that a role must reach, above 0 and up to 1.
+
+        Returns:
+            A list of strings per sample; one list for a matrix without batch, and one string for
+            one without heads.
+
+        Raises:
+            ArgumentError: code `roles.threshold`, for another threshold.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> token = torch.eye(30)
+            >>> query = 50 * torch.stack([token, token.roll(1, dims=0)])  # itself, the one before
+            >>> matrix = ch.AttentionMatrix(query, torch.stack([token, token]), mask=ch.causal())
+            >>> ch.roles(matrix).names()
+            ['local', 'previous']
+        """
+        if not is_number(threshold) or not 0 < threshold <= 1:
+            raise ArgumentError(
+                "roles.threshold",
+                f"threshold must be a number above 0 and up to 1; got {threshold!r}.",
+            )
+        names: list[str] = []
+        leading = torch.full_like(self.previous, -1, dtype=torch.int64)
+        for group in (SPREADING, POINTING):
+            scores = {name: getattr(self, name) for name in group}
+            scores = {name: score for name, score in scores.items() if score is not None}
+            highest, best = torch.stack(list(scores.values())).max(dim=0)
+            leading = torch.where(highest >= threshold, best + len(names), leading)
+            names += scores
+        return _named(leading.tolist(), [*names, ""])
+
+    def __repr__(self) -> str:
+        names = ("batch", "num_heads")[2 - self.previous.ndim :]
+        sizes = [f"{name}={size}" for name, size in zip(names, self.previous.shape, strict=True)]
+        measured = [each.name for each in fields(self) if getattr(self, each.name) is not None]
+        return f"Roles [{', '.join(sizes)}] of {', '.join(measured)}"
+
+
+class Attended(Protocol):
+    """A matrix of attention weights or the summary of one: what everything that draws takes."""
+
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def num_kv_heads(self) -> int: ...
+    @property
+    def query_len(self) -> int: ...
+    @property
+    def kv_len(self) -> int: ...
+    @property
+    def real(self) -> Tensor | None: ...
+    def statistic(self, name: str) -> Tensor: ...
+
+
+class HeadAverages(NamedTuple):
+    """The heads of a layer, on average over the real queries of all samples and calls.
+
+    Attributes:
+        queries: how many queries that is.
+        entropy: (num_heads,), nats.
+        distance: (num_heads,), tokens.
+        scores: for each role that was measured in every call its scores, (num_heads,).
+        leading: the leading role of each head, "" for none.
+    """
+
+    queries: int
+    entropy: Tensor
+    distance: Tensor
+    scores: dict[str, Tensor]
+    leading: list[str]
+
+
+def head_averages(layer: str, calls: Sequence["Summary"]) -> HeadAverages:
+    """Average the calls of a layer; every query counts once, however long its sample or call.
+
+    Args:
+        layer: the name of the layer, for the error.
+        calls: with or without roles.
+
+    Raises:
+        ShapeError: code `table.heads`, for calls with different numbers of heads.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> matrix = ch.AttentionMatrix(torch.zeros(2, 5, 4), torch.zeros(2, 5, 4))
+        >>> averages = head_averages("attention", [matrix.summary()])
+        >>> averages.queries, averages.entropy.round(decimals=2), averages.leading
+        (5, tensor([1.6100, 1.6100], dtype=torch.float64), ['', ''])
+    """
+    heads = sorted({each.num_heads for each in calls})
+    if len(heads) > 1:
+        raise ShapeError(
+            "table.heads",
+            f"every call of {layer!r} must have the same number of heads; got {heads}.",
+        )
+    counts = [_real_per_sample(each) for each in calls]
+    queries = int(torch.cat(counts).sum())
+    scores = {}
+    for name in ROLES:
+        measured = [None if each.roles is None else getattr(each.roles, name) for each in calls]
+        weighed = [
+            (score.double().cpu().reshape(len(count), -1) * count[:, None]).sum(dim=0)
+            for score, count in zip(measured, counts, strict=True)
+            if score is not None
+        ]
+        if len(weighed) == len(calls):
+            scores[name] = torch.stack(weighed).sum(dim=0) / max(1, queries)
+    leading = Roles(**scores).names() if scores else [""] * heads[0]
+    assert isinstance(leading, list)
+    entropy, distance = (mean_over_queries(name, calls) for name in ("entropy", "distance"))
+    return HeadAverages(queries, entropy, distance, scores, leading)
+
+
+def mean_over_queries(name: str, calls: Sequence[Attended], sample: int | None = None) -> Tensor:
+    """Average a statistic over the real queries of all calls, (num_heads,), float64.
+
+    Args:
+        name: "entropy", "distance", "max", "first" or "previous", as `Summary` has them.
+        calls: of one layer.
+        sample: only this row of the batch; None for all.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> matrix = ch.AttentionMatrix(torch.zeros(1, 4, 2), torch.zeros(1, 4, 2))
+        >>> mean_over_queries("max", [matrix])
+        tensor([0.2500], dtype=torch.float64)
+    """
+    samples = slice(None) if sample is None else slice(sample, sample + 1)
+    total, queries = torch.zeros((), dtype=torch.float64), 0
+    for call in calls:
+        values, real = call.statistic(name)[samples].double(), call.real
+        if real is not None:
+            # A padded query may hold anything, a NaN as well.
+            values = values.where(torch.atleast_2d(real)[samples][:, None], 0.0)
+        total = total + values.sum(dim=(0, 2)).cpu()
+        queries += int(_real_per_sample(call)[samples].sum())
+    return total / max(1, queries)
+
+
+def _real_per_sample(call: Attended) -> Tensor:
+    """The number of real queries of each sample, (batch,), float64."""
+    if call.real is None:
+        return torch.full((call.batch,), call.query_len, dtype=torch.float64)
+    return torch.atleast_2d(call.real).sum(dim=1).double().cpu()
+
+
+def real_queries(problem: Problem) -> Tensor | None:
+    """The queries that are no padding, (batch, query_len), bool; None for all.
+
+    In self-attention the queries are the tokens that the keys are, and a key that no query may see
+    is padding.
+    """
+    mask = problem.mask
+    if mask is None or isinstance(mask, Causal) or problem.query_len != problem.kv_len:
+        return None
+    batch, heads = mask.leading
+    seen = torch.zeros(batch, problem.kv_len, dtype=torch.bool, device=problem.device)
+    portion = max(1, PORTION // max(1, batch * heads * problem.kv_len))
+    for start in range(0, problem.query_len, portion):
+        visible = problem.visible(slice(start, min(start + portion, problem.query_len)))
+        assert visible is not None
+        seen |= visible.any(dim=2).any(dim=1)
+    return seen.expand(problem.batch, -1)
+
+
+def _named(indices: Any, names: list[str]) -> list[Any] | str:
+    """Replace indices in nested lists by the names at these indices."""
+    if isinstance(indices, int):
+        return names[indices]
+    return [_named(each, names) for each in indices]
