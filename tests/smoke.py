@@ -1,8 +1,8 @@
-"""A smoke of every verb, its numbers held against the definition in float64: so that a version of a
-library that gives silently wrong ones fails.
+"""A smoke of every verb, its numbers held against the definition in float64, so that a version of a
+library that makes them silently wrong fails.
 
 `python -m tests.smoke` prints a line for each and a count. `make bounds` runs it on the oldest and
-on the newest versions that pyproject.toml admits, the tests on those that are pinned.
+on the newest versions that pyproject.toml admits.
 """
 
 import contextlib
@@ -220,7 +220,7 @@ def a_layer_attends(parts: str) -> None:
         ]
         outputs.append(torch.cat(grads))
     actual, plain, truth = outputs
-    close(actual, truth, plain, "a gradient", factor=10.0)
+    close(actual, truth, plain, "a gradient")
 
 
 def a_layer_caches(cache: Callable[[], layers.Cache], parts: str) -> None:
@@ -291,6 +291,8 @@ def a_layer_compiles(parts: str) -> None:
 
 
 def a_layer_exports(parts: str) -> None:
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+        pytest.skip("exports of any length need PyTorch 2.13")
     layer, x = a_layer(parts), torch.randn(2, 17, EMBED)
     sizes = {"x": {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("tokens", max=512)}}
     program = torch.export.export(layer, (x,), dynamic_shapes=sizes)
@@ -853,7 +855,7 @@ def main(only: str = "") -> int:
     """Run the smokes whose names match, print a line for each; the exit code."""
     prepare()
     names = [name for name in SMOKES if re.search(only, name)]
-    failed = []
+    failed, skipped = [], []
     for name in names:
         # Printed before it runs: an interpreter that dies in it has said where.
         print(f"  {name:55}", end=" ", flush=True)
@@ -862,6 +864,9 @@ def main(only: str = "") -> int:
         try:
             with contextlib.redirect_stderr(io.StringIO()):
                 SMOKES[name]()
+        except pytest.skip.Exception as skip:
+            skipped.append(name)
+            print(f"skipped: {skip}", flush=True)
         except Exception:
             failed.append((name, traceback.format_exc()))
             print("FAILED", flush=True)
@@ -871,7 +876,8 @@ def main(only: str = "") -> int:
         print(f"\n{name}\n{text}")
     libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     print(f"\nPython {platform.python_version()}, {libraries}")
-    print(f"smoke: {len(names) - len(failed)} of {len(names)} pass")
+    print(f"smoke: {len(names) - len(failed) - len(skipped)} of {len(names)} pass", end="")
+    print(f", {len(skipped)} skipped" if skipped else "")
     return int(bool(failed))
 
 
