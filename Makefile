@@ -29,7 +29,7 @@ unexport PYTHONPATH
 
 # `test` means lint first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test lint page bench setup browser
+.PHONY: demo test lint page bench bounds setup browser
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -59,6 +59,16 @@ page: setup $(PACKAGES)
 
 bench: setup
 	@$(RUN) -m benchmarks
+
+# The oldest versions that pyproject.toml admits, and the newest there are: a smoke of every verb on both.
+bounds: setup
+	@$(RUN) -m pip install -qq uv
+	@for resolution in lowest-direct highest; do \
+		echo "bounds: installing $$resolution"; \
+		$(RUN) -m uv venv --quiet --clear --python $(RUN) .cache/bounds/$$resolution; \
+		$(RUN) -m uv pip install --quiet --python .cache/bounds/$$resolution --resolution $$resolution \
+			--editable '.[test]' && .cache/bounds/$$resolution/bin/python -m tests.smoke || exit 1; \
+	done
 
 setup: $(READY)
 
