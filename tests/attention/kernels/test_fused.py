@@ -9,7 +9,7 @@ import clearhead as ch
 from clearhead.attention.kernels import _lowering, eager, fused
 from clearhead.attention.kernels.fused import Piece
 from clearhead.attention.problem import Problem, make_problem
-from tests.attention.kernels.definition import draw
+from tests.attention.kernels.definition import assert_agrees, draw
 from tests.memory import LargestTensor
 
 MASKS: dict[str, Any] = {
@@ -138,3 +138,30 @@ def test_refusals() -> None:
         "sinks: they need the logsumexp, which PyTorch's fused attention gives on the CPU; "
         "the tensors are on meta"
     ]
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.3])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_a_scale_of_zero_or_below(scale: float, sinks: bool) -> None:
+    """PyTorch's kernel makes NaN of it beside the causal flag."""
+    for tokens in (5, 61, 211):
+        for mask in (None, ch.causal(), ch.causal() & ch.padding([tokens, 3])):
+            tensors = draw(2, 4, 2, tokens, head_dim=8)
+            posed = make_problem(**tensors, mask=mask, scale=scale)
+            total = fused.logsumexp(posed)
+            assert total is not None
+            torch.testing.assert_close(total, eager.logsumexp(posed))
+            if sinks:
+                tensors["sinks"] = torch.randn(4)
+            assert_agrees("fused", tensors, mask=mask, scale=scale)
+
+
+@pytest.mark.parametrize(("length", "step"), [(17, 1), (23, 3), (300, 3)])
+def test_views_that_overlap(length: int, step: int) -> None:
+    """PyTorch's kernel hands short ones to BLAS with rows that begin before the last one ends."""
+    windows = torch.randn(2, 3, length).unfold(-1, 10, step)
+    repeated = torch.randn(2, 3, 1, 10).expand(windows.shape)
+    for query, key, value in ((windows,) * 3, (windows, repeated, windows)):
+        tensors = {"query": query, "key": key, "value": value}
+        assert_agrees("fused", tensors)
+        assert_agrees("fused", tensors, mask=ch.causal())

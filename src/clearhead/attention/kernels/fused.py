@@ -6,20 +6,14 @@ slices where every sample sees a rectangle or a triangle, or portions of queries
 the mask. On every way a query with nothing to see gets zeros, and a NaN behind the mask stays there.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.text import format_bytes
-from clearhead._common.torch_internals import (
-    flash_cpu,
-    flash_cpu_backward,
-    is_autocast,
-    is_plain,
-)
+from clearhead._common.torch_internals import is_autocast, is_plain
+from clearhead.attention.kernels._fused_gradients import FirstDerivatives, FlashWithLogsumexp
 from clearhead.attention.kernels._lowering import (
     EVERYTHING,
     WORTH_SLICING,
@@ -32,7 +26,6 @@ from clearhead.attention.kernels._lowering import (
 )
 from clearhead.attention.kernels._nonfinite import contain
 from clearhead.attention.problem import Problem
-from clearhead.errors import UnsupportedError
 
 NAME = "fused"
 SUMMARY = "PyTorch's fused scaled dot-product attention; memory grows with tokens"
@@ -124,7 +117,7 @@ def attend(problem: Problem) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
             return attend(problem)
     if _has_gradient(problem) and is_plain(query):
-        query, key, value = _FirstDerivatives.apply(query, key, value)
+        query, key, value = FirstDerivatives.apply(query, key, value)
         problem = problem.replace(query=query, key=key, value=value)
     pieces = lower(problem)
     can_sync = _can_sync(query)
@@ -216,6 +209,7 @@ def _fused(
     causal: bool,
 ) -> Tensor:
     width = value.shape[3]
+    query, scale = _positive_scale(query, problem.scale)
     query, key, value = _as_the_kernels_want(query, key, value)
     context = F.scaled_dot_product_attention(
         query,
@@ -224,7 +218,7 @@ def _fused(
         attn_mask,
         problem.dropout or 0.0,
         causal,
-        scale=problem.scale,
+        scale=scale,
         enable_gqa=query.shape[1] != key.shape[1],
     )
     return context if context.shape[3] == width else context[..., :width]
@@ -239,27 +233,42 @@ def _fused_with_logsumexp(
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
     width = value.shape[3]
+    query, scale = _positive_scale(query, problem.scale)
     query, key, value = _as_the_kernels_want(query, key, value)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(
             ~attn_mask, -torch.inf
         )
-    context, total = _FlashWithLogsumexp.apply(query, key, value, attn_mask, causal, problem.scale)
+    context, total = FlashWithLogsumexp.apply(query, key, value, attn_mask, causal, scale)
     return context if context.shape[3] == width else context[..., :width], total
+
+
+def _positive_scale(query: Tensor, scale: float) -> tuple[Tensor, float]:
+    """The query and a scale above 0: the kernel hides the future before it scales, and −∞ times a
+    scale of 0 or below is not −∞."""
+    if scale > 0:
+        return query, scale
+    return (query * 0.0, 1.0) if scale == 0 else (-query, -scale)
 
 
 def _as_the_kernels_want(
     query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One width for all three, and neighbours in memory along it."""
+    """One width for all three, neighbours in memory along it, and rows that do not overlap, as BLAS
+    wants them."""
     width, value_width = query.shape[3], value.shape[3]
     if width < value_width:
         query, key = (F.pad(t, (0, value_width - width)) for t in (query, key))
     elif width > value_width:
         value = F.pad(value, (0, width - value_width))
-    if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
+    if not (_has_rows(query) and _has_rows(key) and _has_rows(value)):
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     return query, key, value
+
+
+def _has_rows(tensor: Tensor) -> bool:
+    *_, row, step = tensor.stride()
+    return step == 1 and (row >= tensor.shape[3] or tensor.shape[2] == 1)
 
 
 def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
@@ -324,75 +333,3 @@ def _count_in_piece(problem: Problem, piece: Piece, marks: Tensor) -> Tensor:
         queries, _ = lengths_of(problem, piece)
         return marks.sum(dim=2, keepdim=True).expand(-1, -1, queries, -1)
     return visible.float() @ marks
-
-
-class _FirstDerivatives(torch.autograd.Function):
-    """Inputs as they are, whose gradients say why they have none of their own: PyTorch would name an
-    internal operator, or nothing at all."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(*inputs)
-        ctx.set_materialize_grads(False)
-        return tuple(each.view_as(each) for each in inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        # With the inputs, so that a gradient hangs on all of them.
-        return _NoSecond.apply(*grads, *ctx.saved_tensors)
-
-
-class _NoSecond(torch.autograd.Function):
-    """Gradients that cannot be differentiated."""
-
-    @staticmethod
-    def forward(ctx: Any, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-        grads = tensors[: len(tensors) // 2]
-        return tuple(None if each is None else each.view_as(each) for each in grads)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-        raise UnsupportedError(
-            "kernel.second-derivative",
-            'kernel="fused" has first derivatives only; kernel="eager" has all of them.',
-        )
-
-
-class _FlashWithLogsumexp(torch.autograd.Function):
-    """PyTorch's flash attention on the CPU, with a gradient through the logsumexp as well."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None,
-        causal: bool,
-        scale: float,
-    ) -> tuple[Tensor, Tensor]:
-        context, total = flash_cpu(query, key, value, attn_mask, causal, scale)
-        ctx.save_for_backward(query, key, value, attn_mask, context, total)
-        ctx.causal, ctx.scale = causal, scale
-        return context, total
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable  # its type hides the name of ctx
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *grads: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        grad_context, grad_total = grads
-        query, key, value, attn_mask, context, total = ctx.saved_tensors
-        # The gradient of a score is P · (dP − Σ P dP), and the logsumexp adds P · its gradient.
-        # One more value column of ones, with that gradient, adds it to dP; its context is given
-        # as 0, so that the sum does not take it away again.
-        width = query.shape[3]
-        query, key = F.pad(query, (0, 1)), F.pad(key, (0, 1))
-        value = F.pad(value, (0, 1), value=1.0)
-        context = F.pad(context, (0, 1))
-        grad_context = torch.cat(
-            [grad_context, grad_total[..., None].to(grad_context.dtype)], dim=-1
-        )
-        tensors, results = (query, key, value), (context, total)
-        grads = flash_cpu_backward(grad_context, tensors, results, attn_mask, ctx.causal, ctx.scale)
-        return *(each[..., :width] for each in grads), None, None, None

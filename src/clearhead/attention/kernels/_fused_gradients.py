@@ -1,0 +1,82 @@
+"""Gradients of PyTorch's fused attention: through the logsumexp, and none of second order."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from clearhead._common.torch_internals import flash_cpu, flash_cpu_backward
+from clearhead.errors import UnsupportedError
+
+
+class FirstDerivatives(torch.autograd.Function):
+    """Inputs as they are, whose gradients say why they have none of their own: PyTorch would name an
+    internal operator, or nothing at all."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+        return tuple(each.view_as(each) for each in inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        # With the inputs, so that a gradient hangs on all of them.
+        return _NoSecond.apply(*grads, *ctx.saved_tensors)
+
+
+class _NoSecond(torch.autograd.Function):
+    """Gradients that cannot be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+        grads = tensors[: len(tensors) // 2]
+        return tuple(None if each is None else each.view_as(each) for each in grads)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        raise UnsupportedError(
+            "kernel.second-derivative",
+            'kernel="fused" has first derivatives only; kernel="eager" has all of them.',
+        )
+
+
+class FlashWithLogsumexp(torch.autograd.Function):
+    """PyTorch's flash attention on the CPU, with a gradient through the logsumexp as well."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None,
+        causal: bool,
+        scale: float,
+    ) -> tuple[Tensor, Tensor]:
+        context, total = flash_cpu(query, key, value, attn_mask, causal, scale)
+        ctx.save_for_backward(query, key, value, attn_mask, context, total)
+        ctx.causal, ctx.scale = causal, scale
+        return context, total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # its type hides the name of ctx
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        grad_context, grad_total = grads
+        query, key, value, attn_mask, context, total = ctx.saved_tensors
+        # The gradient of a score is P · (dP − Σ P dP), and the logsumexp adds P · its gradient.
+        # One more value column of ones, with that gradient, adds it to dP; its context is given
+        # as 0, so that the sum does not take it away again.
+        width = query.shape[3]
+        query, key = F.pad(query, (0, 1)), F.pad(key, (0, 1))
+        value = F.pad(value, (0, 1), value=1.0)
+        context = F.pad(context, (0, 1))
+        grad_context = torch.cat(
+            [grad_context, grad_total[..., None].to(grad_context.dtype)], dim=-1
+        )
+        tensors, results = (query, key, value), (context, total)
+        grads = flash_cpu_backward(grad_context, tensors, results, attn_mask, ctx.causal, ctx.scale)
+        return *(each[..., :width] for each in grads), None, None, None
