@@ -496,9 +496,8 @@ def test_nothing_is_exported_where_there_is_nothing(opens: Opens) -> None:
     page.get_by_role("button", name="PNG", exact=True).click()
 
 
-@pytest.mark.parametrize("title", ["a title", *HOSTILE[:4]])
-def test_a_hostile_vocabulary_is_shown_and_never_run(opens: Opens, title: str) -> None:
-    page = opens(payload(HOSTILE, title))
+def test_a_hostile_vocabulary_is_shown_and_never_run(opens: Opens) -> None:
+    page = opens(payload(HOSTILE, "".join(HOSTILE[:4])))
     tokens = page.locator(".ch-token")
     shown = tokens.all_inner_texts()
     assert shown[:3] == [each.replace(" ", "␣") for each in HOSTILE[:3]]

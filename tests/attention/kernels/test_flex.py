@@ -70,8 +70,15 @@ def test_which_masks_have_runs() -> None:
 
 
 @plain
-@pytest.mark.parametrize("name", BIASES)
-@pytest.mark.parametrize("mask", [None, ch.causal(), ch.padding([23, 5, 0], side="left")])
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [
+        *((name, ch.causal()) for name in BIASES),
+        *(("alibi", mask) for mask in (None, ch.padding([23, 5, 0], side="left"))),
+        ("per sample and head", ch.padding([23, 5, 0], side="left")),
+    ],
+    ids=lambda each: each.describe() if isinstance(each, ch.Mask) else str(each),
+)
 def test_biases(name: str, mask: ch.Mask | None) -> None:
     tensors = draw(BATCH, HEADS, 2, 19, 23) | {"sinks": torch.randn(HEADS)}
     assert_agrees("flex", tensors, mask=mask, bias=BIASES[name](), softcap=1.3)
@@ -86,9 +93,14 @@ def test_grouped_heads_and_widths(num_kv_heads: int, widths: tuple[int, int]) ->
 
 
 @plain
-@pytest.mark.parametrize("name", [name for name in HIDING if has_runs(HIDING[name](), 19, 19)])
-@pytest.mark.parametrize("tensor", ["query", "key", "value"])
-def test_what_is_not_finite_stays_hidden(name: str, tensor: str) -> None:
+@pytest.mark.parametrize(
+    ("tensor", "name"),
+    [
+        *(("value", name) for name in HIDING if has_runs(HIDING[name](), 19, 19)),
+        *((tensor, name) for tensor in ("query", "key") for name in ("causal", "padding")),
+    ],
+)
+def test_what_is_not_finite_stays_hidden(tensor: str, name: str) -> None:
     tensors = draw(3, 4, 2, 19, 19, 5, 3)
     tensors[tensor][:, 1, 9, 1] = torch.nan
     tensors[tensor][:, 0, 3, 0] = torch.inf
