@@ -12,6 +12,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
+from tests.checking.bank.entry import Entry
+
 HERE = Path(__file__).parent
 TUTORIAL = {"d_in": 3, "d_out": 2, "context_length": 6, "dropout": 0.0}
 SPLIT = {"d_in": 3, "d_out": 4, "context_length": 6, "dropout": 0.0, "num_heads": 2}
@@ -81,3 +85,14 @@ def wrong(
 ) -> Lesson:
     """A lesson; the codes are apart by spaces."""
     return Lesson(tuple(codes.split()), place, tuple(edits), takes, args, declared)
+
+
+def entry(lesson: Lesson) -> Entry:
+    """A lesson as an entry of the bank."""
+    declared = dict(lesson.declared)
+    if lesson.args is not None:
+        declared["args"] = lesson.args
+    if "alibi_slopes" in declared:
+        declared["alibi_slopes"] = torch.tensor(declared["alibi_slopes"])
+    code, *also = lesson.codes or (None,)
+    return Entry(lesson.name, lesson.make, lesson.takes, declared, code, tuple(map(str, also)))

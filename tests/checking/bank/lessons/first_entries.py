@@ -1,6 +1,6 @@
 """The mistakes that `check` is built against."""
 
-from tests.checking.bank.lessons import HEAD, HEADS, LAYERS, SPLIT, TUTORIAL, Lesson, wrong
+from tests.checking.bank.lessons import HEAD, HEADS, LAYERS, SPLIT, TUTORIAL, Lesson, entry, wrong
 
 DOT, CAUSAL_FN = "first:dot_product_attention", "first:causal_attention"
 LAYER, CAUSAL = "first:SelfAttentionLayers", "first:CausalAttention"
@@ -46,7 +46,7 @@ FIRST: list[Lesson] = [
     wrong("mask.multiplied", CAUSAL_FN, [("mask.bool(), -torch.inf", "mask.bool(), 0.0")], "qkv", causal=True),
     wrong("mask.missing", CAUSAL_FN, [("    scores = scores.masked_fill(mask.bool(), -torch.inf)\n", "    first = scores[:, :1].masked_fill(mask.bool(), -torch.inf)\n    scores = torch.cat([first, scores[:, 1:]], 1)\n")], "qkv", causal=True),
     wrong("dtype.overflow", "first:softmax_by_hand", [("    scores = scores - scores.amax(dim=-1, keepdim=True)\n", "")], "qkv"),
-    wrong("softmax.missing", "first:softmax_by_hand", [("    weights = torch.exp(scores)\n    weights = weights", "    weights = scores")], "qkv"),
+    wrong("softmax.missing", "first:softmax_by_hand", [("    weights = torch.exp(scores)\n", "    weights = scores\n")], "qkv"),
     wrong("softmax.axis", "first:softmax_by_hand", [("weights.sum(dim=-1, keepdim=True)", "weights.sum(dim=-2, keepdim=True)")], "qkv"),
     wrong("mask.inverted", "first:masked_attention", [("mask == 0", "mask == 1")], "qkv,mask"),
     wrong("bias.sign", "first:alibi_attention", [("bias = -slopes", "bias = slopes")], "qkv", num_heads=4, alibi_slopes=(0.25, 0.0625, 0.015625, 0.00390625)),
@@ -91,3 +91,5 @@ FIRST: list[Lesson] = [
     wrong("cache.stale", "first:CachedAttention", [("        self.keys = None\n        self.values = None\n        self.position = 0\n", "        self.keys = None\n        self.values = None\n        if not hasattr(self, 'position'):\n            self.position = 0\n")], "decode", {"dim": 8}, causal=True),
     wrong("rope.offset cache.offset", "first:CachedAttention", [("keys, values = rotate_at(self.k(x), start)", "keys, values = rotate_at(self.k(x), 0)")], "decode", {"dim": 8}, causal=True),
 ]
+
+ENTRIES = [entry(each) for each in RIGHT + FIRST]

@@ -1,6 +1,6 @@
 """The mistakes that are set aside: `check` is judged on them once."""
 
-from tests.checking.bank.lessons import Lesson, wrong
+from tests.checking.bank.lessons import Lesson, entry, wrong
 
 ANNOTATED, GPT = "later:MultiHeadedAttention", "later:CausalSelfAttention"
 ENCODER, VISION = "later:EncoderSelfAttention", "later:VisionAttention"
@@ -53,3 +53,5 @@ LATER: list[Lesson] = [
     wrong("mask.inverted mask.non-finite mask.empty-row", "later:with_numpy_mask", [("hidden == 1", "hidden == 0")], "qkv", causal=True),
     wrong("softmax.missing", "later:by_loops", [("weights = torch.softmax(scores, dim=0)", "weights = scores / scores.sum()")], "qkv"),
 ]
+
+ENTRIES = [entry(each) for each in RIGHT_LATER + LATER]

@@ -1,0 +1,199 @@
+"""`check`: what is wrong with an attention, by name, or that nothing is, or that it is not known."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from clearhead.checking import words
+from clearhead.checking.contract import FIELDS, Contract
+from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.cross import CrossEvidence
+from clearhead.checking.evidence.decoding import DecodingEvidence
+from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.tokens import PaddedEvidence, TokensEvidence
+from clearhead.checking.judging.notes import notes, ticks
+from clearhead.checking.judging.verdicts import Clear, Found, Unknown
+from clearhead.checking.report import Finding, Report
+from clearhead.checking.rules import Judged, judge, required
+from clearhead.checking.subject.subject import Subject, left_alone, prepare, undisturbed
+from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
+
+KINDS: Mapping[str, type[Evidence]] = {
+    "qkv": HeadsEvidence,
+    "qkv,mask": HeadsEvidence,
+    "x": TokensEvidence,
+    "x2d": TokensEvidence,
+    "x,mask": PaddedEvidence,
+    "x,context": CrossEvidence,
+    "decode": DecodingEvidence,
+}
+
+
+def check(
+    subject: Any,
+    *,
+    takes: str,
+    contract: Contract | None = None,
+    args: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+    **declared: Any,
+) -> Report:
+    """Say what is wrong with an attention, by name, that nothing is, or that it is not known.
+
+    Args:
+        subject: a class, an instance, a function, a dotted path or "file.py:Name". It is left as it
+            was: state, mode, gradients, random numbers.
+        takes: how it is called. "qkv": f(query, key, value), each (batch, heads, len, dim);
+            "qkv,mask": with a mask (batch, 1, query_len, kv_len), True = may attend; "x": (batch,
+            tokens, d_in); "x2d": (tokens, d_in); "x,mask": with (batch, tokens), True = a real
+            token; "x,context"; "decode": an object with reset(), step(x), full(x).
+        contract: what it promises; or its fields as keywords, such as causal=True.
+        args: for the constructor of a class.
+        sizes: d_in, num_heads, context_length and the like, where they cannot be found.
+        seed: of the inputs, and of a class's own weights.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: a declaration that makes no sense.
+        ModelError: what is checked could not be found, made or called.
+
+    Example:
+        >>> def inverted(query, key, value):
+        ...     scores = query @ key.mT / query.shape[-1] ** 0.5
+        ...     past = torch.tril(torch.ones(scores.shape[-2:])).bool()
+        ...     return scores.masked_fill(past, -torch.inf).softmax(-1) @ value
+        >>> ch.check(inverted, takes="qkv", causal=True).findings[0].code
+        'mask.inverted'
+    """
+    promised = contract_of(contract, sizes, declared)
+    try:
+        with undisturbed():
+            found = prepare(subject, takes, args, promised, seed)
+            with left_alone(found):
+                evidence = KINDS[takes](found, promised, seed)
+                return reported(evidence, judge(evidence))
+    except SystemExit as error:  # nobody may take that for a report without findings
+        raise ModelError(
+            "check.exit", f"what is checked ended the program, by sys.exit({error.code!r})."
+        ) from error
+
+
+def contract_of(
+    contract: Contract | None, sizes: Mapping[str, int] | None, declared: Mapping[str, Any]
+) -> Contract:
+    """The contract, from one or from keywords, with the sizes in it."""
+    unknown = sorted(set(declared) - set(FIELDS))
+    if unknown:
+        raise ArgumentTypeError(
+            "check.declared",
+            f"check knows {', '.join(FIELDS)}; got {', '.join(unknown)}.",
+        )
+    if contract is not None and declared:
+        raise ArgumentError(
+            "check.contract",
+            "declare in the contract or as keywords, not both; got a contract and "
+            f"{', '.join(sorted(declared))}.",
+        )
+    promised = contract if contract is not None else Contract(**declared)
+    if sizes is not None:
+        promised = replace(promised, sizes={**promised.sizes, **sizes})
+    return promised
+
+
+def reported(evidence: Evidence, judged: tuple[Judged, ...]) -> Report:
+    """The report: mistakes, what is verified, and what could not be."""
+    findings = _findings(judged)
+    codes = [each.code for each in findings]
+    passed: dict[str, None] = {}
+    skipped: dict[str, None] = {}
+    unverified: dict[str, None] = {}
+    topics = dict.fromkeys(each.rule.topic for each in judged)
+    must = required(evidence)
+    for topic in (*topics, *(each for each in must if each not in topics)):
+        mine = [each for each in judged if each.rule.topic == topic]
+        verdicts = [each.verdict for each in mine]
+        wrong = any(isinstance(each, Found) for each in verdicts)
+        unknown = [each for each in verdicts if isinstance(each, Unknown)]
+        excluded = next((each.by for each in mine if each.by), "")
+        clear = [each for each in verdicts if isinstance(each, Clear)]
+        if clear and not wrong and not unknown and not excluded:
+            for each in clear:
+                passed |= dict.fromkeys(ticks(evidence, each))
+            continue
+        name = words.filled("topic", topic, {})
+        for each in unknown[:1]:
+            why, helps = words.unknown(each.why, each.values)
+            skipped[f"{name}: {why}" if each.asked else why] = None
+            if topic in must:
+                unverified[f"{name}: {why}; {helps}" if helps else f"{name}: {why}"] = None
+        if topic in must and not wrong and not unknown:
+            why, helps = words.unknown("hidden-by", {"code": excluded}) if excluded else words.unknown("no-attention", {})
+            unverified[f"{name}: {why}; {helps}"] = None
+    told, minor = notes(evidence, codes) if "*" not in _excluded(judged) else ((), ())
+    return Report(
+        evidence.given.name,
+        tuple(findings),
+        tuple(passed),
+        told,
+        tuple(skipped),
+        tuple(sorted(evidence.sizes.items())) if evidence.settled.error is None else (),
+        tuple(unverified),
+        tuple(_asked(each) for each in judged),
+        minor,
+        _place(evidence.given),
+    )
+
+
+def _excluded(judged: tuple[Judged, ...]) -> set[str]:
+    return {key for each in judged if isinstance(each.verdict, Found) for key in each.rule.excludes}
+
+
+def _findings(judged: tuple[Judged, ...]) -> list[Finding]:
+    """Each mistake once, causes before what follows from them."""
+    causes: dict[str, str] = {}
+    found: dict[str, Finding] = {}
+    for each in judged:
+        rule, verdict = each.rule, each.verdict
+        if not isinstance(verdict, Found) or rule.code in found:
+            continue
+        follows = causes.get(rule.code) or causes.get(rule.topic)
+        found[rule.code] = _finding(rule.code, verdict, follows)
+        if follows is None:
+            for key in rule.explains:
+                causes.setdefault(key, rule.code)
+    return sorted(found.values(), key=lambda each: each.follows_from is not None)
+
+
+def _finding(code: str, found: Found, follows: str | None) -> Finding:
+    sentence = words.sentence(code, found.way, found.values)
+    others = [words.sentence(*each) for each in found.also if each[1]]
+    others = [each for each in dict.fromkeys(others) if each != sentence]
+    if others:
+        sentence += f"; or {'; or '.join(others)}: what was measured is the same"
+    also = tuple(dict.fromkeys(each for each, _, _ in found.also if each != code))
+    measured = "" if found.measured is None else words.filled("measured", *found.measured)
+    return Finding(code, sentence, measured, words.likely(code, found.way, found.values), also, follows)
+
+
+def _asked(each: Judged) -> tuple[str, str, str]:
+    """What a rule came to, in words."""
+    code, verdict = each.rule.code, each.verdict
+    if isinstance(verdict, Found):
+        return code, "found", words.sentence(code, verdict.way, verdict.values)
+    if each.by:
+        return code, "not asked", f"since {each.by} was found"
+    if isinstance(verdict, Unknown):
+        return code, "not known", words.unknown(verdict.why, verdict.values)[0]
+    return code, "clear" if isinstance(verdict, Clear) else "not asked", ""
+
+
+def _place(subject: Subject) -> tuple[str, int] | None:
+    """File and line of what is checked."""
+    original = subject.original
+    found = original if inspect.isroutine(original) else type(original)
+    try:
+        file, (_, line) = inspect.getsourcefile(found), inspect.getsourcelines(found)
+    except (TypeError, OSError):
+        return None
+    return None if file is None else (file, max(line, 1))

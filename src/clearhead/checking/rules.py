@@ -1,0 +1,281 @@
+"""Every rule, in order: what is a mistake, what it excludes, what it explains.
+
+A rule looks at the evidence, which nothing here changes, and says that it found its mistake, that it
+is clear, or that it cannot know. What a rule that found something excludes is not asked any more;
+what it explains is reported as following from it. The order is that of the tuple below.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.cross import CrossEvidence
+from clearhead.checking.evidence.decoding import DecodingEvidence
+from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.tokens import PaddedEvidence, TokensEvidence
+from clearhead.checking.judging import calls, promises, tokens
+from clearhead.checking.judging.attention import account
+from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
+from clearhead.checking.subject.refusals import first_line
+from clearhead.errors import ClearheadError
+
+ALL = frozenset(("*",))
+HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
+WITHIN = (HeadsEvidence, TokensEvidence)
+INNER = frozenset(("mask", "softmax", "scale", "order", "product", "positions"))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        code: the name of the mistake.
+        topic: what it is about; a topic is verified when all of its rules are clear.
+        applies: what the evidence says; None if it is not asked.
+        of: the kinds of evidence that it is for, and that it is not for.
+        excludes: codes, topics, or "*", that are not asked once it is found.
+        explains: codes and topics that follow from it.
+    """
+
+    code: str
+    topic: str
+    applies: Callable[[Any], Verdict | None]
+    of: tuple[type[Evidence], ...] = (Evidence,)
+    but: tuple[type[Evidence], ...] = ()
+    excludes: frozenset[str] = frozenset()
+    explains: frozenset[str] = frozenset()
+
+    def asked(self, evidence: Evidence) -> bool:
+        """True if it is for this kind of evidence."""
+        return isinstance(evidence, self.of) and not isinstance(evidence, self.but)
+
+    def verdict(self, evidence: Evidence) -> Verdict | None:
+        """What it says; what cannot be read is not known."""
+        try:
+            return self.applies(evidence)
+        except ClearheadError:
+            raise
+        except Exception as error:  # nothing that happens while reading is a fault of the code
+            return Unknown("unreadable", {"error": first_line(error)})
+
+
+def _claimed(code: str, topic: str) -> Callable[[Evidence], Verdict | None]:
+    """The mistake of one code in the account of what is inside."""
+
+    def applies(evidence: Evidence) -> Verdict | None:
+        found = account(evidence)
+        mine = next((each.found for each in found.claims if each.code == code and each.topic == topic), None)
+        if mine is not None:
+            return mine
+        if topic in found.clear:
+            return Clear(topic)
+        why = found.unknown.get(topic)
+        return Unknown(*why) if why is not None else None
+
+    return applies
+
+
+def _inside(code: str, topic: str, **more: Any) -> Rule:
+    return Rule(code, topic, _claimed(code, topic), WITHIN, **more)
+
+
+def _padding(code: str) -> Rule:
+    excludes = frozenset(("mask", "padding", "leaks", "softmax", "scale", "product"))
+    return Rule(code, "padding", partial(tokens.padding, code), (PaddedEvidence,), excludes=excludes)
+
+
+def _tokens(code: str, topic: str, applies: Callable[[Any], Verdict | None], **more: Any) -> Rule:
+    return Rule(code, topic, applies, SELF, **more)
+
+
+RULES: tuple[Rule, ...] = (
+    # Whether it runs.
+    Rule("state.global-dim", "call", calls.missing_name, excludes=ALL),
+    Rule("shape.square-only", "call", calls.square_only, SELF, excludes=ALL),
+    # Whether it gives the same twice: nothing else can be measured where it does not.
+    Rule("dropout.in-eval", "repetition", calls.in_eval, but=(DecodingEvidence,), excludes=ALL),
+    Rule(
+        "output.nondeterministic",
+        "repetition",
+        calls.nondeterministic,
+        but=(DecodingEvidence,),
+        excludes=ALL,
+    ),
+    Rule("context.swapped", "context", tokens.swapped_length, CROSS, excludes=ALL),
+    Rule("shape.square-only", "widths", calls.square_only, HEADS),
+    # Heads, by which numbers lie where.
+    _tokens(
+        "heads.layout", "heads", tokens.layout, excludes=INNER | {"leaks", "padding", "batch.mixed", "heads"}
+    ),
+    _tokens("heads.split", "heads", tokens.split, excludes=frozenset(("leaks",)), explains=INNER),
+    # Padding.
+    *(
+        _padding(code)
+        for code in (
+            "mask.on-queries",
+            "mask.inverted",
+            "mask.missing",
+            "mask.off-by-one",
+            "mask.batch-mixed",
+            "mask.after-softmax",
+            "mask.multiplied",
+            "mask.added-as-number",
+            "mask.padding-ignored",
+            "mask.non-finite",
+            "mask.top-left",
+            "differs",
+        )
+    ),
+    Rule("mask.padding-ignored", "padding", tokens.padded_queries, (PaddedEvidence,)),
+    Rule("mask.leaks-nan", "nan", tokens.padding_nan, (PaddedEvidence,)),
+    Rule("mask.empty-row", "empty", tokens.all_padding, (PaddedEvidence,)),
+    # Two sides.
+    Rule("context.swapped", "context", tokens.swapped, CROSS, excludes=frozenset(("context.ignored",))),
+    Rule("context.ignored", "context", tokens.ignored, CROSS),
+    # What is inside.
+    Rule("state.global-dim", "outside", promises.outside, WITHIN, explains=frozenset(("scale",))),
+    _inside("softmax.axis", "softmax", excludes=frozenset(("batch.mixed", "leaks")), explains=frozenset(("mask",))),
+    _tokens("batch.mixed", "batch", tokens.mixed, excludes=frozenset(("leaks",)) | INNER),
+    _inside("batch.mixed", "batch"),
+    _inside("softmax.missing", "softmax"),
+    _inside("softmax.twice", "softmax"),
+    _inside("mask.inverted", "mask", excludes=frozenset(("leaks",)), explains=frozenset(("mask.empty-row", "mask.non-finite"))),
+    *(
+        _inside(code, "mask", excludes=frozenset(("leaks",)), explains=frozenset(("mask.empty-row", "one-token")))
+        for code in (
+            "mask.missing",
+            "mask.off-by-one",
+            "mask.top-left",
+            "mask.window-off-by-one",
+            "mask.after-softmax",
+            "mask.multiplied",
+            "mask.added-as-number",
+            "mask.batch-mixed",
+            "mask.on-queries",
+        )
+    ),
+    _inside("mask.non-finite", "mask", excludes=frozenset(("leaks",))),
+    _inside("mask.empty-row", "mask"),
+    *(_inside(code, "scale") for code in ("scale.missing", "scale.inverse", "scale.wrong")),
+    *(_inside(code, "order") for code in ("bias.scaled", "bias.after-softmax", "bias.sign", "softcap.order")),
+    *(_inside(code, "product") for code in ("weights.transposed", "weights.scaled", "key.viewed")),
+    *(
+        Rule(code, "heads", _claimed(code, "heads"), HEADS)
+        for code in ("heads.merge", "heads.identical", "heads.gqa-tiled", "heads.layout")
+    ),
+    *(
+        Rule(code, "positions", _claimed(code, "positions"), HEADS)
+        for code in ("rope.layout", "rope.offset", "rope.values", "rope.before-split")
+    ),
+    *(
+        Rule(code, "positions", partial(tokens.rotation, code), SELF, CROSS)
+        for code in ("rope.layout", "rope.offset", "rope.values", "rope.before-split", "differs")
+    ),
+    _tokens("heads.identical", "heads", tokens.identical),
+    _tokens("heads.gqa-tiled", "heads", tokens.tiled),
+    _tokens("heads.sliced", "heads", tokens.sliced, excludes=frozenset(("parameter.dead",))),
+    _tokens("heads.summed", "heads", tokens.summed),
+    _tokens("heads.merge", "heads", tokens.merge, excludes=frozenset(("leaks",))),
+    _tokens("heads.order", "heads", tokens.order),
+    _inside("differs", "mask", excludes=frozenset(("leaks",))),
+    _inside("differs", "order"),
+    _inside("differs", "product"),
+    _tokens("differs", "product", tokens.changed),
+    Rule("mask.non-finite", "one-token", tokens.one_token, SELF, CROSS),
+    Rule("differs", "leaks", tokens.leaks, SELF, CROSS),
+    # Decoding.
+    *(
+        Rule(code, "decoding", partial(promises.cache, code), (DecodingEvidence,))
+        for code in ("cache.window", "cache.offset", "rope.offset")
+    ),
+    Rule("cache.stale", "reset", promises.stale, (DecodingEvidence,)),
+    Rule("mask.missing", "mask", promises.full_future, (DecodingEvidence,)),
+    # Inputs, promises, and what else a call shows.
+    Rule("input.modified", "inputs", calls.modified, but=(DecodingEvidence,), excludes=frozenset(("strides",))),
+    Rule("input.strided", "strides", calls.strided, but=(DecodingEvidence,)),
+    Rule("mask.leaks-nan", "nan", promises.nan_behind_heads, HEADS),
+    Rule("mask.leaks-nan", "nan", tokens.nan_behind, SELF, CROSS),
+    Rule("mask.empty-row", "empty", promises.empty_row, HEADS),
+    Rule("dtype.overflow", "dtypes", promises.overflow, WITHIN, CROSS),
+    Rule("weights.not-used", "returned", promises.returned, WITHIN),
+    # Training.
+    Rule("parameter.missing", "parameters", promises.loose, SELF, excludes=frozenset(("parameter.dead",))),
+    Rule("parameter.dead", "parameters", promises.dead, SELF),
+    Rule("parameter.dead", "parameters", promises.dead_input, HEADS),
+    Rule("grad.blocked", "gradients", promises.blocked, but=(DecodingEvidence,), explains=frozenset(("grad.wrong",))),
+    Rule("grad.wrong", "gradients", promises.wrong_gradient, but=(DecodingEvidence,)),
+    Rule("dropout.on-scores", "dropout", promises.on_scores, but=(DecodingEvidence,)),
+    Rule("dropout.never", "dropout", promises.never, but=(DecodingEvidence,)),
+    Rule("dropout.misplaced", "dropout", promises.misplaced, but=(DecodingEvidence,)),
+    Rule("dropout.unscaled", "dropout", promises.unscaled, but=(DecodingEvidence,)),
+    # State.
+    Rule("state.mask-saved", "state", promises.mask_trained, SELF, CROSS),
+    Rule("state.mask-plain", "state", promises.mask_plain, SELF),
+    Rule("length.fixed", "state", promises.fixed_length, SELF, CROSS),
+)
+
+# What must be known before anything is called right; the rest is, where it is declared.
+REQUIRED = {
+    HeadsEvidence: ("softmax", "scale", "product", "heads"),
+    TokensEvidence: ("softmax", "scale", "product", "heads"),
+    DecodingEvidence: ("decoding",),
+}
+DECLARED = {
+    "mask": ("causal", "window"),
+    "order": ("bias", "alibi_slopes", "softcap", "sinks"),
+    "positions": ("rope",),
+    "dropout": ("dropout",),
+    "dtypes": ("dtypes",),
+}
+
+
+def required(evidence: Evidence) -> tuple[str, ...]:
+    """The topics that must be verified for this evidence to be right."""
+    always = next(
+        (topics for kind, topics in REQUIRED.items() if isinstance(evidence, kind)), ()
+    )
+    found = list(always)
+    for topic, names in DECLARED.items():
+        if isinstance(evidence, DecodingEvidence) and topic != "mask":
+            continue
+        given = [getattr(evidence.contract, name) for name in names]
+        if any(isinstance(each, Tensor) or each not in (None, (), False, 0) for each in given):
+            found.append(topic)
+    if isinstance(evidence, PaddedEvidence):
+        found.append("padding")
+    if isinstance(evidence, CrossEvidence):
+        found.append("context")
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What one rule came to: its verdict, or the code that excluded it."""
+
+    rule: Rule
+    verdict: Verdict | None
+    by: str = ""
+
+
+def judge(evidence: Evidence) -> tuple[Judged, ...]:
+    """Ask every rule, in order."""
+    judged: list[Judged] = []
+    excluded: dict[str, str] = {}
+    for rule in RULES:
+        if not rule.asked(evidence):
+            continue
+        failed = evidence.settled.error
+        if failed is not None and rule.topic != "call" and "*" not in excluded:
+            raise evidence.call_error(failed) from failed
+        by = next((excluded[key] for key in ("*", rule.code, rule.topic) if key in excluded), "")
+        verdict = None if by else rule.verdict(evidence)
+        judged.append(Judged(rule, verdict, by))
+        if isinstance(verdict, Found):
+            for each in rule.excludes:
+                excluded.setdefault(each, rule.code)
+    return tuple(judged)
