@@ -9,12 +9,12 @@ NPM = PATH="$(NODE)/bin:$$PATH" node "$(NODE)/lib/node_modules/npm/bin/npm-cli.j
 PACKAGES := frontend/node_modules/.package-lock.json
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-# The modules whose annotations are checked at run time, shape by shape, and the tests of those modules.
+# The modules whose annotations are checked at run time, shape by shape, in the tests of those modules.
 SHAPED := stages attention.kernels ladder layers
-SHAPED_TESTS := $(wildcard $(foreach name,$(subst .,/,$(SHAPED)),tests/$(name) tests/test_$(name).py))
-# These go over the same calls thousands of times, or are read by a compiler that the checks would stop; they are
-# run unchecked below.
-SHAPED_LESS := $(addprefix --ignore=tests/attention/kernels/test_,agreement.py hidden.py flex.py)
+# Their tests, but for those that go over the same calls thousands of times, or are read by a compiler that the checks
+# would stop.
+SHAPED_TESTS := $(filter-out $(addprefix tests/attention/kernels/test_,agreement.py hidden.py flex.py),\
+	$(sort $(shell find $(foreach name,$(subst .,/,$(SHAPED)),$(wildcard tests/$(name) tests/test_$(name).py)) -name 'test_*.py')))
 EMPTY :=
 COMMA := ,
 # A process for each core, up to four; threads that wait for each other must not spin meanwhile.
@@ -35,12 +35,10 @@ demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
 
 test: setup browser lint
-ifneq ($(SHAPED_TESTS),)
 	@echo "test: $(SHAPED), with every shape checked at run time"
-	@$(PYTEST) --quiet --jaxtyping-packages=$(SHAPED_MODULES),beartype.beartype $(SHAPED_LESS) $(SHAPED_TESTS)
-endif
-	@echo "test: everything"
-	@$(PYTEST) --quiet
+	@$(PYTEST) --quiet --jaxtyping-packages=$(SHAPED_MODULES),beartype.beartype $(SHAPED_TESTS)
+	@echo "test: everything else"
+	@$(PYTEST) --quiet $(SHAPED_TESTS:%=--ignore=%)
 
 lint: setup $(PACKAGES)
 	@echo "lint: format"

@@ -24,8 +24,8 @@ LONGEST = 260
 HEAD = """# Bad input
 
 What happens to input that attention is not defined for. Every cell was run, with PyTorch {torch}
-on a CPU: batch 2, length 5, two heads of width 4. **SILENT** is a result without a word; where that
-is the right answer the cell says so instead. Of a message the first sentences are shown; ours go on
+on a CPU: batch 2, length 5, two heads of width 4. **SILENT** is silently wrong: a result instead
+of an error; where that is right the cell says so. Of a message the first sentences are shown; ours go on
 with the sizes of all three tensors, by the names of their axes.
 
 | input | `nn.MultiheadAttention` | `F.scaled_dot_product_attention` | `clearhead.attend` |

@@ -35,6 +35,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from clearhead.__main__ import main as main_of_clearhead
 from tests.environment import SEED, prepare
 from tests.surface import ROOT
 
@@ -133,7 +134,7 @@ class Command:
         if words[0] in NOT_RUN_COMMANDS:
             return None
         if words[0] == "clearhead":
-            return [str(Path(sys.executable).parent / "clearhead"), *words[1:]]
+            return words
         if words[0] == "python":
             # The folder is an empty one; the files named are those of the project.
             known = [str(ROOT / word) if (ROOT / word).is_file() else word for word in words[1:]]
@@ -195,16 +196,40 @@ class Session:
             raise PageError(f"{self.page.name}:{command.line}: {error}") from None
         if argv is None:
             return None
+        if argv[0] == "clearhead":
+            code, printed, errors = self.clearhead(argv)
+        else:
+            code, printed, errors = self.process(argv)
+        if code:
+            raise PageError(
+                f"{self.page.name}:{command.line}: $ {command.text}\n"
+                f"ended with {code}:\n{printed}{errors}"
+            )
+        return printed
+
+    def clearhead(self, argv: list[str]) -> tuple[int, str, str]:
+        """The command line in this process: another one would import everything again.
+
+        tests/cli runs it as processes. The generator of random numbers is that of the page, which a
+        command leaves as it was.
+        """
+        printed, errors = io.StringIO(), io.StringIO()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(errors),
+            torch.random.fork_rng(),
+        ):
+            patch.setattr(sys, "argv", argv)
+            code = main_of_clearhead()
+        return code, printed.getvalue(), errors.getvalue()
+
+    def process(self, argv: list[str]) -> tuple[int, str, str]:
         environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
         run = subprocess.run(
             argv, cwd=self.folder, env=environment, capture_output=True, encoding="utf-8"
         )
-        if run.returncode:
-            raise PageError(
-                f"{self.page.name}:{command.line}: $ {command.text}\n"
-                f"ended with {run.returncode}:\n{run.stdout}{run.stderr}"
-            )
-        return run.stdout
+        return run.returncode, run.stdout, run.stderr
 
     def run(self, lines: list[str]) -> Iterator[tuple[Block, str, str]]:
         """Run the page; yield each shown output: its block, what is shown, what was printed."""

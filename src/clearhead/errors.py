@@ -17,6 +17,7 @@
 
 Each error carries a stable `code` such as `shape.kv-len`, names the argument, and says what was
 expected and what came. The code is part of the interface; the sentence may improve.
+`clearhead explain CODE` prints what the docs say of it.
 """
 
 

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import clearhead as ch
 from clearhead.attention.problem import make_problem
+from clearhead.masks.spans import Spans
 from tests.masks.drawn import rows
 
 # The sizes of the rows below: batch 2, length 5, dim 8, 2 heads of 4.
@@ -597,3 +598,51 @@ def test_shapes_can_be_worked_out_without_numbers(mask: ch.Mask | None) -> None:
     meta = [each.to("meta") for each in (QUERY, KEY, VALUE)]
     context = ch.attend(*meta, mask=mask)
     assert (context.shape, context.device.type) == ((2, 2, 5, 4), "meta")
+
+
+class CountedMask(ch.Mask):
+    """A causal mask that counts how often its spans are asked for."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        return ch.causal().visible(query_index, key_index, query_len, kv_len)
+
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+        self.times += 1
+        return ch.causal().spans(query_len, kv_len, device)
+
+    def describe(self) -> str:
+        return "counted()"
+
+
+@pytest.mark.parametrize("tokens", [19, 1024])
+def test_spans_are_computed_once_a_call(tokens: int) -> None:
+    """With gradients too, where a kernel that defers reads the mask before the one that runs."""
+    mask = CountedMask()
+    query = torch.randn(1, 2, tokens, 8, requires_grad=True)
+    ch.attend(query, query, query, mask=mask).sum().backward()
+    assert mask.times == 1
+
+
+def test_a_changed_problem_keeps_the_spans_where_they_are_the_same() -> None:
+    mask = CountedMask()
+    problem = make_problem(*torch.randn(3, 1, 2, 7, 8).unbind(), mask=mask)
+    spans = problem.spans
+    assert problem.with_value(problem.key).spans is spans
+    assert problem.replace(dropout=0.5, query=problem.query * 2).spans is spans
+    assert mask.times == 1
+    shorter = problem.replace(key=problem.key[:, :, :5], value=problem.value[:, :, :5])
+    assert shorter.spans is not None
+    assert int(shorter.spans.stop.max()) == 5
+    assert problem.replace(mask=None).spans is None
+
+
+def test_another_value_is_not_known_to_be_finite() -> None:
+    problem = make_problem(*torch.randn(3, 1, 2, 7, 8).unbind()).replace(keys_finite=True)
+    other = problem.with_value(problem.value * 2)
+    assert (problem.keys_finite, other.keys_finite) == (True, False)
+    assert other.query is problem.query

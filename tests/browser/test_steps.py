@@ -373,3 +373,18 @@ def test_a_window_zoomed_to_four_times_still_shows_the_stages(opens: Opens) -> N
     assert told is not None
     assert stage is not None
     assert told["y"] >= stage["y"] + stage["height"]
+
+
+@pytest.mark.parametrize("size", [(0, 3, 8), (2, 0, 8)])
+def test_an_empty_axis_leaves_shapes_and_formulas(opens: Opens, size: tuple[int, int, int]) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+    trace = ch.trace(layer, torch.zeros(size))
+    page = opens(steps_payload(trace))
+    assert (
+        page.get_by_role("status").inner_text().startswith("There are no numbers to step through")
+    )
+    listed = page.get_by_role("list", name="Stages").get_by_role("listitem").all_inner_texts()
+    assert [text.split(" ")[0] for text in listed] == list(trace)
+    for text, step in zip(listed, trace.steps.values(), strict=True):
+        assert f"[{step.shape}]" in text
+        assert text.endswith(step.formula)

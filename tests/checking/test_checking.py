@@ -312,7 +312,7 @@ def test_json() -> None:
     found = json.loads(ch.check(inverted, takes="qkv", causal=True).to_json())
     assert found["ok"] is False
     assert found["findings"][0]["code"] == "mask.inverted"
-    assert found["findings"][0]["page"] == "docs/check.md#maskinverted"
+    assert found["findings"][0]["see"] == "clearhead explain mask.inverted"
     assert found["sizes"]["num_heads"] == 3
 
 
@@ -338,7 +338,7 @@ def test_the_text() -> None:
     assert text.splitlines()[0].startswith("✗ mask.inverted   ")
     assert "\n    measured   7 × 7" in text
     assert "\n    likely     " in text
-    assert "\n    see        docs/check.md#maskinverted" in text
+    assert "\n    see        clearhead explain mask.inverted" in text
     assert "✓ softmax over the keys   ✓ scale 1/√5" in text
     assert "– dropout not declared" in text
 

@@ -15,7 +15,7 @@ def test_a_finding_and_what_follows() -> None:
     assert "<b>✗ <code>a.b</code> or <code>c.d</code></b> x &lt; y." in one
     assert "<pre tabindex='0'>● ·\n· ●</pre>" in one
     assert "use &lt;this&gt;" in one
-    assert "docs/check.md#ab" in one
+    assert "<dt>see</dt><dd><code>clearhead explain a.b</code></dd>" in one
     assert two.startswith('<section class="follows">')
     assert "↳ <code>e.f</code>" in two
     assert "Follows from <code>a.b</code>." in two

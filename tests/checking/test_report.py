@@ -15,7 +15,7 @@ def test_the_text_of_findings() -> None:
     assert lines[start + 1 : start + 3] == ["               ● ●", "               · ●"]
     assert lines[start + 3].startswith("    likely     do do")
     assert lines[start + 4].startswith("               do do")
-    assert "    see        docs/check.md#ab" in lines
+    assert "    see        clearhead explain a.b" in lines
     assert lines[-1] == "  ↳ e.f   and so on (follows from a.b)"
 
 

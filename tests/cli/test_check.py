@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from clearhead.cli import app
+from tests.cli import commands
 
 SOURCE = """
 import torch
@@ -36,7 +36,7 @@ def place(tmp_path: Path) -> str:
 
 
 def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["check", *arguments], env={"COLUMNS": "100"})
+    return commands.invoke("check", *arguments)
 
 
 def test_what_is_right(place: str) -> None:

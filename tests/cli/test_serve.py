@@ -14,21 +14,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner, Result
 
 import clearhead as ch
-from clearhead import cli
-from clearhead.cli import app
+from clearhead.cli import serve
 from clearhead.drawing.live import server as served
 from clearhead.drawing.page.heads import Run
 from clearhead.drawing.page.payload import Payload
 from tests import tiny_models
+from tests.cli.commands import invoke
 
 WAIT = 120
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +40,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
 
-    monkeypatch.setattr(cli, "_until_stopped", lambda: nullcontext(lambda: None))
+    monkeypatch.setattr(serve, "_until_stopped", lambda: nullcontext(lambda: None))
     return opened
 
 
@@ -62,7 +57,7 @@ def test_it_serves_until_it_is_stopped(number: int, run: Path) -> None:
         assert process.stdout.readline() == "run.clearhead is at\n"
         address = process.stdout.readline().strip()
         assert process.stdout.readline() == (
-            "Whoever has this address can see it, from this machine. Ctrl-C stops.\n"
+            "Anybody with this address can see it, from this machine. Ctrl-C stops.\n"
         )
         with urllib.request.urlopen(
             address + "tile?layer=0&head=1&rows=0,5&columns=0,5&cells=5,5"

@@ -343,7 +343,7 @@ COMES_OUT: dict[str, Callable[[], Any]] = {
 
 
 def difference(got: Any, record: dict[str, Any]) -> str | None:
-    """What is wrong with what came out, or None."""
+    """The first number that differs from the printed one, or None."""
     expected, decimals = record["expected"], record["decimals"]
     if isinstance(expected, dict):
         return None if got == expected else f"got {got}"

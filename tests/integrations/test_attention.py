@@ -19,7 +19,7 @@ from clearhead.errors import (
     UnsupportedError,
 )
 from clearhead.integrations import attention
-from clearhead.watching.hooks.transformers import Described
+from clearhead.watching.hooks.described import Described
 from tests.integrations.models import KINDS, TOKENS, VOCABULARY, attentions, inputs, make, same
 from tests.memory import LargestTensor
 from tests.tolerances import assert_no_worse

@@ -1,7 +1,7 @@
 import torch
 
 import clearhead as ch
-from clearhead.errors import MaskError, ShapeError
+from clearhead.errors import MaskError
 from clearhead.ladder import BatchedAttention, DropoutAttention
 from tests.ladder.refusal import refused
 
@@ -57,20 +57,20 @@ def test_empty_batch_and_one_token() -> None:
     assert rung(torch.zeros(2, 0, 5)).shape == (2, 0, 3)
 
 
+def test_every_leading_axis_is_a_batch() -> None:
+    rung = BatchedAttention(5, head_dim=3, mask=ch.padding([2, 7, 1, 4, 3, 5]))
+    x = torch.randn(2, 3, 7, 5)
+    torch.testing.assert_close(rung(x), rung(x.flatten(0, 1)).unflatten(0, (2, 3)))
+
+
 def test_refusals() -> None:
     _, rung = rungs()
     x, context = torch.zeros(2, 7, 5).double(), torch.zeros(2, 11, 13).double()
-    message = "got shapes (2, 7, 5) and (1, 11, 13)"
-    with refused(ShapeError, "rung.context-batch", message):
-        rung(x, context[:1])
-    with refused(ShapeError, "rung.context-batch", "got shapes (2, 7, 5) and (11, 13)"):
-        rung(x, context[0])
-    message = (
-        "x must have shape (batch, tokens, embed_dim=5) or (tokens, embed_dim=5); got (1, 2, 7,"
-    )
-    with refused(ShapeError, "rung.input", message):
-        rung(x[None], context[None])
+    with refused(RuntimeError, None, "must match the size of tensor b (3)"):
+        rung(x, torch.zeros(3, 11, 13).double())
     with refused(MaskError, "mask.batch", "describes a batch of 3; the query has a batch of 2"):
         rung(x, context, mask=ch.padding([1, 2, 3]))
     with refused(MaskError, "mask.heads", "describes 4 heads; the query has num_heads=1"):
         rung(x, context, mask=torch.ones(1, 4, 7, 11).bool())
+    with refused(MaskError, "mask.dtype", "mask must be bool, True = may attend"):
+        rung(x, context, mask=torch.ones(7, 11))

@@ -61,7 +61,7 @@ def test_without_a_mask_it_is_the_rung_before() -> None:
     before = CrossAttention(5, head_dim=3).double()
     before.load_state_dict(rung.state_dict())
     x = torch.randn(7, 5, dtype=torch.float64)
-    assert torch.equal(rung(x), before(x))
+    torch.testing.assert_close(rung(x), before(x))
 
 
 def test_a_hidden_nan_spreads_here_and_not_in_the_next_rung() -> None:

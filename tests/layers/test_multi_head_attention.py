@@ -352,8 +352,8 @@ def test_the_plan_is_that_of_the_problem() -> None:
     layer.eval()
     plan = layer.plan(x, mask=ch.sliding_window(left=2))
     assert plan.problem == layer.make_problem(x, mask=ch.sliding_window(left=2)).describe()
-    query, key, value = layer.make_problem(x)[:3]
-    assert layer.plan(x) == ch.plan(query, key, value, mask=ch.causal())
+    problem = layer.make_problem(x)
+    assert layer.plan(x) == ch.plan(problem.query, problem.key, problem.value, mask=ch.causal())
     assert layer.plan(x).kernel == "fused"
 
 
@@ -363,7 +363,7 @@ def test_the_parts_make_the_whole() -> None:
     assert problem.query.shape == (BATCH, 6, TOKENS, 5)
     assert problem.key.shape == (BATCH, 3, SOURCE_TOKENS, 5)
     assert problem.value.shape == (BATCH, 3, SOURCE_TOKENS, 2)
-    context = ch.attend(*problem[:3], mask=problem.mask)
+    context = ch.attend(problem.query, problem.key, problem.value, mask=problem.mask)
     assert torch.equal(layer.join(context, inputs[0]), layer(*inputs))
 
 
@@ -679,17 +679,17 @@ SIZES = (
 
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize(
-    ("size", "error", "text"),
+    ("size", "error", "code", "text"),
     [
-        (0, ArgumentError, "must be 1 or more; got 0."),
-        (-3, ArgumentError, "must be 1 or more; got -3."),
-        (4.0, ArgumentTypeError, "must be a whole number; got float."),
-        (True, ArgumentTypeError, "must be a whole number; got bool."),
-        ("4", ArgumentTypeError, "must be a whole number; got str."),
+        (0, ArgumentError, "argument.size", "must be 1 or more; got 0."),
+        (-3, ArgumentError, "argument.size", "must be 1 or more; got -3."),
+        (4.0, ArgumentTypeError, "argument.type", "must be a whole number; got float."),
+        (True, ArgumentTypeError, "argument.type", "must be a whole number; got bool."),
+        ("4", ArgumentTypeError, "argument.type", "must be a whole number; got str."),
     ],
 )
-def test_sizes(name: str, size: Any, error: type[ClearheadError], text: str) -> None:
-    with refused(error, f"[argument.size] {name} {text}"):
+def test_sizes(name: str, size: Any, error: type[ClearheadError], code: str, text: str) -> None:
+    with refused(error, f"[{code}] {name} {text}"):
         ch.MultiHeadAttention(**{"embed_dim": 8, "num_heads": 2, name: size})
 
 

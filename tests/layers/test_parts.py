@@ -72,7 +72,7 @@ def defined(layer: ch.MultiHeadAttention, x: Tensor, name: str, visible: Tensor 
     parts = {type(part): part for part in layer.parts}
     query, key, value = (
         (x @ projection.weight.mT).unflatten(-1, (-1, DIM)).transpose(1, 2)
-        for projection in layer._input_projections()
+        for projection in (layer.query_projection, layer.key_projection, layer.value_projection)
     )
     if QueryKeyNorm in parts:
         norm: Any = parts[QueryKeyNorm]

@@ -204,12 +204,12 @@ def wrong(given: object) -> Any:
         (
             lambda: Rotary(5),
             ArgumentError,
-            "[rotary.dim] what turns must be an even number of the head's 5; got 5.",
+            "[rotary.dim] rotated_dim must be even, and at most head_dim=5; got 5.",
         ),
         (
             lambda: Rotary(4, rotated_dim=6),
             ArgumentError,
-            "[rotary.dim] what turns must be an even number of the head's 4; got 6.",
+            "[rotary.dim] rotated_dim must be even, and at most head_dim=4; got 6.",
         ),
         (
             lambda: Rotary(4, base=1.0),

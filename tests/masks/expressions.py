@@ -156,7 +156,8 @@ def tensors(draw: st.DrawFn, sizes: Sizes) -> Expression:
     batch = draw(st.sampled_from([1, sizes.batch]))
     heads = draw(st.sampled_from([1, sizes.heads]))
     rows = draw(st.sampled_from([1, sizes.query_len]))
-    tensor = draw(bools(batch, heads, rows, sizes.kv_len))
+    columns = draw(st.sampled_from([1, sizes.kv_len]))
+    tensor = draw(bools(batch, heads, rows, columns))
     expected = tensor.expand(sizes)
     flat = tensor[0, 0] if batch == heads == 1 and draw(st.booleans()) else tensor
     return Expression(ch.dense(flat), sizes, expected)

@@ -1,9 +1,6 @@
-"""What masks of all kinds have in common: the laws, the sizes, the words."""
+"""What masks of all kinds have in common: the rectangles, the sizes, the drawings."""
 
-import operator
-import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -13,78 +10,10 @@ from torch import Tensor
 
 import clearhead as ch
 from tests.masks.drawn import rows
-from tests.masks.expressions import (
-    Expression,
-    Sizes,
-    as_tensor,
-    expressions,
-    expressions_for,
-    sizes,
-)
+from tests.masks.expressions import Expression, expressions
 from tests.memory import held_bytes
 
 CPU = torch.device("cpu")
-
-
-class Three(NamedTuple):
-    """Three masks for the same sizes."""
-
-    a: Expression
-    b: Expression
-    c: Expression
-
-
-def three_of(sizes: Sizes) -> st.SearchStrategy[Three]:
-    one = expressions_for(sizes)
-    return st.builds(Three, one, one, one)
-
-
-three = sizes.flatmap(three_of)
-
-
-def same(left: ch.Mask, right: ch.Mask, sizes: Sizes) -> bool:
-    return torch.equal(as_tensor(left, sizes), as_tensor(right, sizes))
-
-
-@given(expressions)
-def test_an_expression_of_masks_is_that_of_their_tensors(expression: Expression) -> None:
-    assert torch.equal(as_tensor(expression.mask, expression.sizes), expression.expected)
-
-
-@given(three)
-def test_the_operators_of_masks_are_those_of_tensors(masks: Three) -> None:
-    a, b, c = (as_tensor(each.mask, each.sizes) for each in masks)
-    for both in (operator.and_, operator.or_):
-        mask = both(both(masks.a.mask, masks.b.mask), ~masks.c.mask)
-        assert torch.equal(as_tensor(mask, masks.a.sizes), both(both(a, b), ~c))
-
-
-@given(three)
-def test_de_morgan(masks: Three) -> None:
-    a, b = masks.a.mask, masks.b.mask
-    assert same(~(a & b), ~a | ~b, masks.a.sizes)
-    assert same(~(a | b), ~a & ~b, masks.a.sizes)
-
-
-@given(expressions)
-def test_twice_the_opposite_is_the_same(expression: Expression) -> None:
-    assert same(~~expression.mask, expression.mask, expression.sizes)
-
-
-@given(three)
-def test_each_operator_distributes_over_the_other(masks: Three) -> None:
-    a, b, c = (each.mask for each in masks)
-    assert same(a & (b | c), (a & b) | (a & c), masks.a.sizes)
-    assert same(a | (b & c), (a | b) & (a | c), masks.a.sizes)
-
-
-@given(expressions)
-def test_neutral_and_absorbing_masks(expression: Expression) -> None:
-    mask, sizes = expression.mask, expression.sizes
-    assert same(mask & ch.full(), mask, sizes)
-    assert same(mask | ~ch.full(), mask, sizes)
-    assert as_tensor(mask | ch.full(), sizes).all()
-    assert not as_tensor(mask & ~mask, sizes).any()
 
 
 @given(expressions, st.data())
@@ -133,28 +62,6 @@ def test_the_tensor_has_the_dimensions_that_differ(expression: Expression) -> No
     assert mask.heads in (None, sizes.heads)
 
 
-@given(expressions)
-def test_the_description_is_an_expression(expression: Expression) -> None:
-    """Python reads it as it was built: brackets stand where they are needed."""
-    text = re.sub(r"\w+\([^()]*\)", "full()", expression.mask.describe())
-    assert eval(text, {"full": ch.full}).describe() == text
-
-
-@pytest.mark.parametrize(
-    ("mask", "text"),
-    [
-        (ch.causal() & ch.full() & ch.prefix(1), "causal() & full() & prefix(1)"),
-        (ch.causal() & (ch.full() | ch.prefix(1)), "causal() & (full() | prefix(1))"),
-        (ch.causal() & ch.full() | ch.prefix(1), "(causal() & full()) | prefix(1)"),
-        (~(ch.causal() | ch.prefix(1)), "~(causal() | prefix(1))"),
-        (~~ch.causal(), "~~causal()"),
-        (~ch.causal() & ch.full(), "~causal() & full()"),
-    ],
-)
-def test_brackets(mask: ch.Mask, text: str) -> None:
-    assert mask.describe() == text
-
-
 def test_a_small_mask_is_drawn_by_its_repr() -> None:
     mask = ch.causal() & ch.dense(rows("● ●", "· ●"))
     assert repr(mask) == "causal() & dense(<1 × 1 × 2 × 2>)\n● ·\n· ●"
@@ -190,14 +97,6 @@ def test_a_mask_stays_where_its_tensors_are() -> None:
     assert free.to_dense(2, 2).device == CPU
     assert free.to_dense(2, 2, device="meta").is_meta
     assert ch.dense(rows("●")).to_dense(1, 1, device="meta").is_meta
-
-
-def test_a_lone_tensor_on_the_left_is_refused_as_on_the_right() -> None:
-    tensor = torch.ones(2, 2).bool()
-    for combine in (operator.and_, operator.or_):
-        for left, right in ((tensor, ch.causal()), (ch.causal(), tensor)):
-            with pytest.raises(ch.ArgumentTypeError, match=r"Wrap it: clearhead\.dense\(tensor\)"):
-                combine(left, right)
 
 
 def without_causal_by_chance(mask: ch.Mask) -> object:
@@ -241,3 +140,30 @@ def test_a_description_holds_no_more_than_its_tokens(
 def test_held_bytes_sees_through_expressions() -> None:
     tensor: Tensor = torch.ones(1000, 1000).bool()
     assert held_bytes(~(ch.dense(tensor) | ch.causal())) == 10**6
+
+
+def test_a_row_for_each_query() -> None:
+    assert ch.dense(rows("● · ·", "● ● ·")).draw(2, 3) == "● · ·\n● ● ·"
+
+
+def test_samples_one_after_the_other() -> None:
+    tensor = torch.stack([rows("● ·"), rows("● ●")])[:, None]
+    assert ch.dense(tensor).draw(1, 2) == "batch 0\n● ·\nbatch 1\n● ●"
+
+
+def test_heads_one_after_the_other() -> None:
+    tensor = torch.stack([rows("● ·"), rows("● ●")])[None]
+    assert ch.dense(tensor).draw(1, 2) == "batch 0, head 0\n● ·\nbatch 0, head 1\n● ●"
+
+
+def test_nothing_to_draw() -> None:
+    assert ch.causal().draw(0, 3) == ""
+    assert ch.causal().draw(2, 0) == "\n"
+    assert ch.padding([]).draw(2, 2) == ""
+
+
+def test_a_picture_has_as_many_characters_as_it_says() -> None:
+    lines = ch.causal().draw(200, 200).splitlines()
+    assert len(lines) == 200
+    assert {len(line) for line in lines} == {399}
+    assert lines[-1] == " ".join("●" * 200)

@@ -22,6 +22,9 @@ def test_the_docstring_is_true() -> None:
         ((1, 7, 3, 5), None, 7),
         ((2, 7, 3, 5), 2, 7),
         ((2, 1, 1, 5), 2, None),
+        ((3, 1), None, None),
+        ((1, 7, 3, 1), None, 7),
+        ((2, 1, 1, 1), 2, None),
     ],
 )
 def test_a_size_of_one_stands_for_all(
@@ -47,6 +50,19 @@ def test_rows_of_one_fit_no_queries() -> None:
     mask = ch.dense(rows("● · ●"))
     assert mask.to_dense(0, 3).shape == (0, 3)
     assert (~mask).to_dense(0, 3).shape == (0, 3)
+
+
+def test_columns_of_one_fit_no_keys() -> None:
+    mask = ch.dense(rows("●", "·"))
+    assert mask.to_dense(2, 0).shape == (2, 0)
+    assert (~mask).to_dense(2, 0).shape == (2, 0)
+
+
+def test_columns_of_one_are_not_copied() -> None:
+    tensor = torch.rand(2, 1, 5, 1) > 0.5
+    part = ch.dense(tensor).block(slice(1, 3), slice(2, 6), 5, 7, torch.device("cpu"))
+    assert torch.equal(part, tensor[:, :, 1:3].expand(2, 1, 2, 4))
+    assert part.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
 
 
 @given(sizes.flatmap(tensors))

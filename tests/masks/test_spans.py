@@ -10,7 +10,6 @@ from clearhead.masks.spans import (
     complement,
     every_key,
     intersection,
-    no_key,
     one_run,
     union,
 )
@@ -39,7 +38,7 @@ def assert_in_order(spans: Spans, kv_len: int) -> None:
 @given(expressions)
 def test_spans_agree_with_the_tensor(expression: Expression) -> None:
     mask, sizes, expected = expression
-    spans = mask.spans(sizes.query_len, sizes.kv_len, CPU, {})
+    spans = mask.spans(sizes.query_len, sizes.kv_len, CPU)
     if spans is None:
         return
     assert_in_order(spans, sizes.kv_len)
@@ -63,7 +62,7 @@ def test_spans_agree_with_the_tensor(expression: Expression) -> None:
     ids=ch.Mask.describe,
 )
 def test_what_is_made_of_positions_has_spans(mask: ch.Mask) -> None:
-    assert mask.spans(4, 4, CPU, {}) is not None
+    assert mask.spans(4, 4, CPU) is not None
 
 
 @pytest.mark.parametrize(
@@ -77,24 +76,14 @@ def test_what_is_made_of_positions_has_spans(mask: ch.Mask) -> None:
     ids=ch.Mask.describe,
 )
 def test_what_is_any_set_of_pairs_has_none(mask: ch.Mask) -> None:
-    assert mask.spans(4, 4, CPU, {}) is None
-
-
-def test_a_set_of_keys_is_taken_as_known() -> None:
-    valid = ch.padding(torch.tensor([True, False, True, False]))
-    mask = ch.causal() & valid
-    inside, outside = (mask.spans(4, 4, CPU, {id(valid): known}) for known in (True, False))
-    assert inside is not None
-    assert outside is not None
-    assert torch.equal(filled(inside, 4)[0], ch.causal().to_dense(4, 4))
-    assert not filled(outside, 4).any()
+    assert mask.spans(4, 4, CPU) is None
 
 
 @st.composite
 def runs(draw: st.DrawFn, kv_len: int = 11, query_len: int = 3) -> Spans:
     """Spans with up to three runs, some of them empty."""
     rows = draw(st.sampled_from([1, 2]))
-    spans = no_key(query_len, kv_len, CPU)
+    spans = complement(every_key(query_len, kv_len, CPU), kv_len)
     edges = st.lists(st.integers(0, kv_len), min_size=rows * query_len, max_size=rows * query_len)
     for _ in range(draw(st.integers(0, 3))):
         start, stop = (torch.tensor(draw(edges)).view(rows, query_len) for _ in range(2))
@@ -134,7 +123,7 @@ def test_a_run_is_cut_to_the_keys_there_are() -> None:
     assert spans.stop[0, :, 0].tolist() == [2, 5, 5, 3]
 
 
-def test_every_key_and_no_key() -> None:
+def test_every_key() -> None:
     assert filled(every_key(2, 3, CPU), 3).all()
-    assert not filled(no_key(2, 3, CPU), 3).any()
+    assert not filled(complement(every_key(2, 3, CPU), 3), 3).any()
     assert every_key(0, 3, CPU).start.shape == (1, 0, 1)

@@ -1,6 +1,8 @@
 """Every statistic, held against its definition on all of the weights."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,8 +14,25 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import AttentionMatrix, stages
 from clearhead.attention.kernels import eager
-from clearhead.attention.problem import make_problem
-from clearhead.matrix.reductions import Chunk, bins
+from clearhead.attention.problem import Problem, make_problem
+from clearhead.matrix.chunk import Chunk
+from clearhead.matrix.reductions import (
+    Context,
+    Distance,
+    Entropy,
+    Largest,
+    LogSumExp,
+    Mass,
+    Maximum,
+    Near,
+    OfKey,
+    Pooled,
+    Received,
+    Reduction,
+    TransposedSum,
+    bins,
+)
+from clearhead.matrix.sweep import sweep
 from tests.matrix.test_sweep import EVERY, SIZES, chunks_of
 from tests.memory import LargestTensor
 from tests.tolerances import assert_no_worse
@@ -499,3 +518,99 @@ def test_stages_and_statistics_agree_on_logsumexp() -> None:
         weights = EVERY[name]()
         total = stages.logsumexp(eager.compute(weights.problem).masked_scores)
         close(weights.summary().logsumexp, total, weights)
+
+
+ALL: dict[str, Callable[[Problem], Reduction]] = {
+    "logsumexp": LogSumExp,
+    "maximum": Maximum,
+    "entropy": Entropy,
+    "entropy again": Entropy,
+    "distance": Distance,
+    "near": lambda problem: Near(problem, 2),
+    "first": lambda problem: OfKey(problem, torch.zeros(problem.query_len, dtype=torch.int64)),
+    "mass": lambda problem: Mass(problem, torch.ones(1, problem.kv_len, 1).to(problem.query.dtype)),
+    "largest": lambda problem: Largest(problem, 2),
+    "pooled": lambda problem: Pooled(problem, 3, 2),
+    "received": Received,
+    "context": lambda problem: Context(problem, problem.value),
+    "transposed": lambda problem: TransposedSum(problem, problem.query),
+}
+
+
+def gathered(problem: Problem, names: Iterable[str]) -> dict[str, list[Tensor]]:
+    """The results of some reductions, asked for in this order, in chunks of a few queries."""
+    made = {name: ALL[name](problem) for name in names}
+    with chunks_of(31, 11, 3):
+        sweep(problem, list(made.values()))
+    results = {name: getattr(each, "result", None) for name, each in made.items()}
+    return {
+        name: list(each) if isinstance(each, tuple) else [each] for name, each in results.items()
+    }
+
+
+ORDERED = {
+    "causal": {"mask": ch.causal()},
+    "sinks": {"mask": ch.sliding_window(left=3), "sinks": torch.tensor([0.0, 2.0, -1.0, 9.0])},
+    "not finite": {"mask": ch.causal()},
+}
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_the_order_makes_no_difference(name: str) -> None:
+    """Every order of every set of up to three, and random orders of all."""
+    query, key = torch.randn(2, 4, 9, 3), torch.randn(2, 2, 11, 3)
+    if name == "not finite":
+        query[0, 1, 4], key[1, 0, 2] = torch.nan, torch.inf
+    problem = make_problem(query, key, torch.randn(2, 2, 11, 3), **ORDERED[name])
+    random = Random(0)
+    sets = [each for size in (2, 3) for each in itertools.combinations(ALL, size)]
+    for names in [*random.sample(sets, 60), *(tuple(ALL),) * 3]:
+        orders = [tuple(random.sample(names, len(names))) for _ in range(5)]
+        if len(names) <= 3:
+            orders = list(itertools.permutations(names))
+        expected = gathered(problem, names)
+        for order in orders:
+            for of, results in gathered(problem, order).items():
+                for mine, theirs in zip(results, expected[of], strict=True):
+                    assert torch.equal(mine.isnan(), theirs.isnan()), (of, order)
+                    assert torch.equal(mine.nan_to_num(), theirs.nan_to_num()), (of, order)
+
+
+class ReadingChunk(Chunk):
+    """A chunk that records what is read of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in DECLARED:
+            object.__getattribute__(self, "__dict__").setdefault("read", set()).add(name)
+        return super().__getattribute__(name)
+
+
+DECLARED = {"scores", "weights", "maximum", "best_score", "logsumexp", "total", "column_sums"}
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("sinks", [False, True])
+def test_reductions_do_what_they_declare(name: str, sinks: bool) -> None:
+    """What is read of a chunk is declared, and what is written over, and nothing else."""
+    problem = make_problem(*torch.randn(3, 1, 2, 5, 3).unbind())
+    scores = problem.query[0] @ problem.key[0].mT * problem.scale
+    weights, every = scores.softmax(-1), slice(0, 5)
+    chunk = ReadingChunk(
+        0, slice(0, 2), slice(0, 2), every, every, scores.clone(), weights.clone(), None
+    )
+    if sinks:
+        chunk.share_with(torch.zeros(2))
+    before = chunk.weights.clone()
+    for cached in DECLARED - {"scores", "weights"}:
+        chunk.__dict__.pop(cached, None)
+    vars(chunk)["read"] = set()
+    reduction = ALL[name](problem)
+    reduction.update(chunk)
+    assert vars(chunk)["read"] <= reduction.reads
+    changed = {
+        of
+        for of, now, then in (("scores", chunk.scores, scores), ("weights", chunk.weights, before))
+        if not torch.equal(now, then)
+    }
+    assert changed == reduction.destroys
+    assert reduction.provides <= vars(chunk).keys()

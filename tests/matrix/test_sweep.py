@@ -15,7 +15,8 @@ from clearhead import AttentionMatrix, stages
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.matrix import sweep
-from clearhead.matrix.reductions import Chunk, Statistic
+from clearhead.matrix.chunk import Chunk
+from clearhead.matrix.reductions import Reduction
 from tests.masks.expressions import Expression, expressions
 from tests.matrix.test_matrix import PROBLEMS
 from tests.memory import LargestTensor
@@ -100,8 +101,10 @@ MORE: dict[str, Callable[[], AttentionMatrix]] = {
 EVERY = {**PROBLEMS, **MORE}
 
 
-class Whole(Statistic):
+class Whole(Reduction):
     """All weights, and how often each query came by."""
+
+    reads = frozenset({"scores", "weights", "logsumexp", "column_sums", "total"})
 
     def __init__(self, problem: Problem) -> None:
         shape = (*problem.query.shape[:3], problem.kv_len)
@@ -110,7 +113,7 @@ class Whole(Statistic):
         self.total = like.new_full(shape[:3], -torch.inf)
         self.ordinary = True
 
-    def take(self, chunk: Chunk) -> None:
+    def update(self, chunk: Chunk) -> None:
         self.weights[(*chunk.place, chunk.keys)] = chunk.weights
         self.times[chunk.place] += 1
         self.total[chunk.place] = chunk.logsumexp

@@ -279,3 +279,17 @@ def test_a_bias_that_is_trained_is_refused() -> None:
     with torch.no_grad():
         product = weights.mT @ vectors
     close(product, eager.compute(weights.problem).weights.detach().mT @ vectors, weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_gradients_beside_a_bias_of_16_bits(dtype: torch.dtype) -> None:
+    """Sums are upcast for the gradient, and the bias stays what it is."""
+    query = torch.randn(1, 2, 7, 5, dtype=dtype, requires_grad=True)
+    key, bias = torch.randn(1, 2, 7, 5, dtype=dtype), torch.randn(7, 7, dtype=dtype)
+    found = AttentionMatrix(query, key, bias=bias).mT @ torch.ones(7, dtype=dtype)
+    pull = torch.randn_like(found)
+    (mine,) = torch.autograd.grad(found, query, pull)
+    truth = query.detach().double().requires_grad_()
+    exact = AttentionMatrix(truth, key.double(), bias=bias.double()).mT @ torch.ones(7).double()
+    (expected,) = torch.autograd.grad(exact, truth, pull.double())
+    assert_no_worse(mine, expected, expected.to(dtype))

@@ -200,7 +200,7 @@ def test_a_failure_in_words() -> None:
     assert third.startswith("  at [")
     assert fourth == (
         "  mistake: mask.top-left, with more keys than queries, the first query sees the first key "
-        "only (docs/check.md#masktop-left)"
+        "only (clearhead explain mask.top-left)"
     )
     assert fifth == (
         "  case: causal; query (2, 3, 7, 19), key (2, 3, 11, 19), value (2, 3, 11, 19), "

@@ -10,7 +10,7 @@ from torch import nn
 
 import clearhead as ch
 from clearhead.errors import WatchError
-from clearhead.watching.estimate import Estimate, Sizes, estimated, sizes_of
+from clearhead.watching.estimate import AttentionSizes, Estimate, estimated, sizes_of
 
 
 class WithConfig(nn.Module):
@@ -38,23 +38,23 @@ CONFIG: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 4, "hid
 def test_layers_of_clearhead() -> None:
     layer = ch.MultiHeadAttention(12, num_heads=6, num_kv_heads=2, head_dim=5).double()
     assert sizes_of(nn.Sequential(nn.Linear(3, 3), layer)) == [
-        Sizes("1", 6, 2, 5, 0, torch.float64)
+        AttentionSizes("1", 6, 2, 5, 0, torch.float64)
     ]
     layer.add_module("query_projection", nn.Sequential(layer.query_projection))
-    assert sizes_of(layer) == [Sizes("", 6, 2, 5, 0, torch.float64)]
+    assert sizes_of(layer) == [AttentionSizes("", 6, 2, 5, 0, torch.float64)]
 
 
 def test_layers_of_pytorch() -> None:
     layer = nn.MultiheadAttention(12, 3, add_bias_kv=True, add_zero_attn=True)
-    assert sizes_of(layer) == [Sizes("", 3, 3, 4, 2, torch.float32)]
+    assert sizes_of(layer) == [AttentionSizes("", 3, 3, 4, 2, torch.float32)]
     decoder = nn.TransformerDecoderLayer(12, 3)
     assert [size.path for size in sizes_of(decoder)] == ["self_attn", "multihead_attn"]
 
 
 def test_a_config() -> None:
-    assert sizes_of(WithConfig(**CONFIG)) == [Sizes(None, 4, 4, 5, 0, torch.float16)] * 2
+    assert sizes_of(WithConfig(**CONFIG)) == [AttentionSizes(None, 4, 4, 5, 0, torch.float16)] * 2
     more = CONFIG | {"num_key_value_heads": 2, "head_dim": 7}
-    assert sizes_of(WithConfig(**more)) == [Sizes(None, 4, 2, 7, 0, torch.float16)] * 2
+    assert sizes_of(WithConfig(**more)) == [AttentionSizes(None, 4, 2, 7, 0, torch.float16)] * 2
 
 
 def test_paths_beside_a_config() -> None:
@@ -119,7 +119,7 @@ def test_an_estimate_is_what_is_kept(
 
 
 def test_a_head_that_is_not_there() -> None:
-    known = [Sizes("attention", 3, 3, 4, 0, torch.float32)]
+    known = [AttentionSizes("attention", 3, 3, 4, 0, torch.float32)]
     with pytest.raises(WatchError, match=r"^\[watch.heads\] heads=\[3\] .* attention has"):
         estimated(known, (3,), "matrix", (1, 5, 5))
 

@@ -480,30 +480,3 @@ def test_without_safetensors(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "a file of what was seen needs safetensors, which is not installed." in run.stderr
     assert "pip install 'clearhead[files]'" in run.stderr
-
-
-def test_a_place_is_looked_at_before_the_work(tmp_path: Path) -> None:
-    files.check_writable(tmp_path / "new.html")
-    assert list(tmp_path.iterdir()) == []
-    for place, reason in (
-        (tmp_path, "Is a directory"),
-        (tmp_path / "nowhere" / "a.html", "No such file or directory"),
-    ):
-        with pytest.raises(ch.FileError) as caught:
-            files.check_writable(place)
-        assert str(caught.value) == f"[file.unwritable] {place} could not be written: {reason}"
-
-
-def test_what_fails_leaves_the_old_file(tmp_path: Path) -> None:
-    place = tmp_path / "a.txt"
-    place.write_text("old")
-
-    def fail() -> None:
-        with files.replacing(place) as (name, _):
-            Path(name).write_text("new")
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert place.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [place]

@@ -1,5 +1,6 @@
 """Checks of arguments that several parts of the package take; each refuses by the argument's name."""
 
+from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
 
@@ -34,9 +35,30 @@ def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> 
         )
 
 
+def check_ids(tokens: object) -> Tensor:
+    """The ids of tokens, or a refusal of what is no tensor of whole numbers.
+
+    Raises:
+        ArgumentTypeError: code `tokens.type` or `tokens.layout`.
+    """
+    check_tensor("tokens", tokens, "a tensor of ids, or None")
+    assert isinstance(tokens, Tensor)
+    if tokens.dtype == torch.bool or tokens.is_floating_point() or tokens.is_complex():
+        raise ArgumentTypeError(
+            "tokens.type", f"tokens must be ids, which are whole numbers; got {tokens.dtype}."
+        )
+    return tokens
+
+
 def as_int(value: object) -> int | None:
     """The int that a whole number is, one of numpy's included; None for all else, as for a bool."""
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+
+
+def as_ints(values: Iterable[object]) -> tuple[int, ...] | None:
+    """The ints that whole numbers are; None if one of the values is none."""
+    numbers = [as_int(each) for each in values]
+    return None if None in numbers else tuple(each for each in numbers if each is not None)
 
 
 def check_length(name: str, length: object) -> int:

@@ -1,12 +1,11 @@
-"""The way up: what draws stands on a higher floor than what is drawn, and is fetched by name when
-somebody wants to look."""
+"""Lazy imports upwards: the modules that draw are above what is drawn, and imported on first use."""
 
 from importlib import import_module
 from typing import Any
 
 
 def drawing(module: str) -> Any:
-    """A module of `clearhead.drawing`.
+    """Return a module of `clearhead.drawing`.
 
     Example:
         >>> drawing("labels").label("a\\tb")

@@ -10,7 +10,7 @@ NAMES = {"\n": "⏎", "\t": "⇥", "\r": "␍", " ": "␣"}
 
 
 def printable(word: str) -> str:
-    """A token with every character that is not visible spelled out.
+    """Return a token with every character that is not visible spelled out.
 
     Example:
         >>> printable("a\\nb"), printable(" the"), printable("\\x1b[31m"), printable("")
@@ -20,7 +20,7 @@ def printable(word: str) -> str:
 
 
 def readable(text: str) -> str:
-    """A message or a path: spaces and line ends stay, what else is not visible is spelled out.
+    """Return a message or a path with every invisible character but spaces and line ends spelled out.
 
     Example:
         >>> readable("My Files/a.html"), readable("a\\x1b[31m")
@@ -30,7 +30,7 @@ def readable(text: str) -> str:
 
 
 def cell_len(text: str) -> int:
-    """How many columns of a terminal a text takes: wide characters two, combining marks none.
+    """Return the columns of a terminal that a text takes: wide characters two, combining marks none.
 
     Example:
         >>> cell_len("cat"), cell_len("猫")
@@ -40,7 +40,7 @@ def cell_len(text: str) -> int:
 
 
 def format_bytes(size: float) -> str:
-    """A size in bytes as a person says it.
+    """Return a size in bytes as a person says it.
 
     Example:
         >>> format_bytes(12), format_bytes(45_000), format_bytes(1.44e12)

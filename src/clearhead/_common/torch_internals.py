@@ -1,11 +1,43 @@
-"""What PyTorch keeps private, or answers slowly when asked in public; each use has a test."""
+"""The private parts of PyTorch, and public ones that answer slowly; each use has a test.
+
+A part that a version of PyTorch no longer has is refused by its name where it is first used.
+"""
+
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch.autograd import forward_ad
+
+from clearhead.errors import UnsupportedError
+
+
+def private(path: str) -> Any:
+    """Return a private part of PyTorch.
+
+    Raises:
+        UnsupportedError: code `torch.private`, where this version of PyTorch does not have it.
+
+    Example:
+        >>> private("_C.gone")
+        Traceback (most recent call last):
+        ...
+        clearhead.errors.UnsupportedError: [torch.private] torch._C.gone must be there; PyTorch ... no longer has it.
+    """
+    found: Any = torch
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    if found is None:
+        raise UnsupportedError(
+            "torch.private",
+            f"torch.{path} must be there; PyTorch {torch.__version__} no longer has it.",
+        )
+    return found
 
 
 def is_autocast(tensor: Tensor) -> bool:
-    """Whether autocast is on where a tensor is; of the meta device it knows nothing.
+    """Return True if autocast is on where a tensor is; the meta device has none.
 
     Example:
         >>> with torch.autocast("cpu", torch.bfloat16):
@@ -15,3 +47,119 @@ def is_autocast(tensor: Tensor) -> bool:
     # The name of a device is made anew each time that it is asked for.
     device = "cpu" if tensor.is_cpu else tensor.device.type
     return device != "meta" and torch.is_autocast_enabled(device)
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Return True inside a transformation of torch.func, such as vmap, whose tensors hold no numbers.
+
+    Example:
+        >>> torch.vmap(lambda row: print(is_transformed(row)) or row)(torch.ones(1, 2))
+        True
+        tensor([[1., 1.]])
+    """
+    return is_functorch_wrapped_tensor(tensor)
+
+
+def argument_names(operation: str) -> tuple[str, ...]:
+    """Return the names of the arguments of an operation that PyTorch has in C++, in their order.
+
+    Example:
+        >>> argument_names("_native_multi_head_attention")[:5]
+        ('query', 'key', 'value', 'embed_dim', 'num_head')
+    """
+    return tuple(each.name for each in private(f"ops.aten.{operation}.default._schema").arguments)
+
+
+# Of attention: transformations, and the operators behind scaled_dot_product_attention and softmax.
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Return True if nothing traces or transforms what is computed with a tensor.
+
+    Private: `torch._C._functorch.is_functorch_wrapped_tensor`, in 2.6 to 2.13 and before.
+
+    Example:
+        >>> is_plain(torch.ones(2))
+        True
+    """
+    return (
+        type(tensor) in (Tensor, torch.nn.Parameter)
+        and not torch.compiler.is_compiling()
+        and not is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def is_forward_mode() -> bool:
+    """Return True inside `forward_ad.dual_level()`, where tensors may have tangents.
+
+    Private: `forward_ad._current_level`, −1 outside of any level, in 2.6 to 2.13 and before. What is
+    public, to unpack a tensor, costs some microseconds for each.
+    """
+    return forward_ad._current_level >= 0
+
+
+def has_tangent(tensor: Tensor) -> bool:
+    """Return True if a tensor has a tangent, or may have: a transformation of torch.func around
+    another one, as for a Hessian, does not show what is inside.
+
+    Private: `torch._C._functorch.get_unwrapped`, in 2.6 to 2.13 and before.
+    """
+    if forward_ad.unpack_dual(tensor).tangent is not None:
+        return True
+    inner = get_unwrapped(tensor) if is_functorch_wrapped_tensor(tensor) else tensor
+    return inner is not tensor and is_functorch_wrapped_tensor(inner)
+
+
+def flash_cpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Return the context and the logsumexp of PyTorch's flash attention on the CPU.
+
+    Private: `aten::_scaled_dot_product_flash_attention_for_cpu`, which
+    `F.scaled_dot_product_attention` calls and which alone gives the logsumexp, in 2.6 to 2.13.
+    """
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale
+    )
+
+
+def flash_cpu_backward(
+    grad_context: Tensor,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    results: tuple[Tensor, Tensor],
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of query, key and value of `flash_cpu`.
+
+    Private: `aten::_scaled_dot_product_flash_attention_for_cpu_backward`, in 2.6 to 2.13.
+
+    Args:
+        grad_context: the gradient of the context.
+        tensors: query, key and value.
+        results: the context and the logsumexp.
+        attn_mask, is_causal, scale: as in the forward pass.
+    """
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        grad_context, *tensors, *results, 0.0, is_causal, attn_mask=attn_mask, scale=scale
+    )
+
+
+def softmax_backward_(grads: Tensor, weights: Tensor) -> Tensor:
+    """Turn gradients of weights into those of their scores, in place: the last axis is the softmax's.
+
+    Private: `aten::_softmax_backward_data.out`, the backward of `torch.softmax`, in 2.6 to 2.13.
+
+    Example:
+        >>> softmax_backward_(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5]]))
+        tensor([[ 0.2500, -0.2500]])
+    """
+    return torch.ops.aten._softmax_backward_data.out(
+        grads, weights, grads.ndim - 1, grads.dtype, grad_input=grads
+    )

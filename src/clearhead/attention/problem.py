@@ -1,21 +1,26 @@
-"""The question that a kernel answers: what attends to what, validated and frozen.
+"""One validated call of attention, which every kernel and everything else reads.
 
 Every check that does not depend on the kernel is made here, before anything is computed.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
-from torch.autograd import forward_ad
 
 from clearhead._common.axes import KEY_AXES, QUERY_AXES, VALUE_AXES, describe_tensor
 from clearhead._common.checks import check_tensor
-from clearhead._common.torch_internals import is_autocast
+from clearhead._common.torch_internals import (
+    has_tangent,
+    is_autocast,
+    is_forward_mode,
+    is_plain,
+)
 from clearhead.attention.biases import Bias, as_bias
 from clearhead.errors import (
     ArgumentError,
@@ -27,6 +32,7 @@ from clearhead.errors import (
 from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
 from clearhead.masks.full import Full
+from clearhead.masks.spans import Spans
 
 # New in PyTorch 2.7.
 is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
@@ -34,22 +40,23 @@ is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compili
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class Problem(NamedTuple):
-    """One call of attention: tensors of four dimensions and a description of who may see whom.
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One call of attention: tensors of four dimensions, a mask, a bias and options.
 
     Attributes:
         query: (batch, num_heads, query_len, head_dim).
         key: (batch, num_kv_heads, kv_len, head_dim).
         value: (batch, num_kv_heads, kv_len, value_head_dim).
-        mask: who may see whom; None when everybody sees everybody.
+        mask: which keys each query may attend to; None for all.
         bias: added to the scores after scale and softcap, or None.
-        scale: what the scores are multiplied by.
+        scale: factor of the scores.
         softcap: bound of the scaled scores, or None.
         sinks: one score per head that takes a share of the weights, or None.
         dropout: share of the weights to drop, or None.
-        dims: how many dimensions the user's query had.
-        keys_finite: whether key and value are known to be finite, so that nobody need look; a cache
-            has looked at each token once.
+        dims: number of dimensions of the user's query.
+        keys_finite: True if key and value are known to be finite, so that no kernel looks again; a
+            cache has looked at each token once.
     """
 
     query: Tensor
@@ -88,31 +95,57 @@ class Problem(NamedTuple):
     def device(self) -> torch.device:
         return self.query.device
 
+    @cached_property
+    def spans(self) -> Spans | None:
+        """The runs of keys of each query; None without a mask, or for one that has no spans."""
+        if self.mask is None:
+            return None
+        return self.mask.spans(self.query_len, self.kv_len, self.device)
+
     @property
-    def has_tangents(self) -> bool:
-        """Whether derivatives are being taken in forward mode."""
-        # Asked of every call, and nearly always answered by this.
-        if forward_ad._current_level < 0 or torch.compiler.is_compiling():
-            return False
+    def tensors(self) -> list[Tensor]:
+        """Every tensor that the result may depend on, the mask's excepted."""
         numbers = None if self.bias is None else self.bias.numbers
         given = (self.query, self.key, self.value, self.sinks, numbers)
-        return any(t is not None and _has_tangent(t) for t in given)
+        return [each for each in given if each is not None]
+
+    @property
+    def has_tangents(self) -> bool:
+        """True if derivatives are being taken in forward mode."""
+        if not is_forward_mode() or torch.compiler.is_compiling():
+            return False
+        return any(map(has_tangent, self.tensors))
 
     @property
     def readable(self) -> bool:
-        """Whether the numbers of its tensors can be read: not under torch.compile or torch.func,
-        nor on the meta device."""
-        numbers = None if self.bias is None else self.bias.numbers
-        given = (self.query, self.key, self.value, self.sinks, numbers)
-        return all(each is None or (is_plain(each) and not each.is_meta) for each in given)
+        """True if the tensors are concrete: not under torch.compile or torch.func, nor on the meta
+        device."""
+        return all(is_plain(each) and not each.is_meta for each in self.tensors)
+
+    def replace(self, **changes: Any) -> "Problem":
+        """Return the problem with other fields, which are not validated again.
+
+        The spans are kept, unless the mask, a length or the device is another.
+        """
+        other = Problem(**{name: getattr(self, name) for name in FIELDS} | changes)
+        if "spans" in self.__dict__ and self.mask is other.mask:
+            mine = self.query_len, self.kv_len, self.device
+            if mine == (other.query_len, other.kv_len, other.device):
+                other.__dict__["spans"] = self.spans
+        return other
+
+    def with_value(self, value: Tensor) -> "Problem":
+        """Return the problem with another value, of as many heads and tokens as the key."""
+        return self.replace(value=value, keys_finite=False)
 
     def is_one_graph(self, numbers: int, most: int) -> bool:
-        """Whether all queries are taken at once because portions of them would be unrolled: the
-        compiler would make a graph for each length, and an exported one would fit one length only.
+        """Return True if all queries are computed at once, because a loop over portions of them would
+        be unrolled: the compiler would make a graph for each length, and an exported one would fit
+        one length only.
 
         Args:
-            numbers: how many there are at a time then.
-            most: how many there may be where autograd does not keep those of all portions anyhow.
+            numbers: how many numbers are held at a time then.
+            most: how many may be, where autograd does not keep those of all portions anyhow.
         """
         if not torch.compiler.is_compiling():
             return False
@@ -164,27 +197,7 @@ class Problem(NamedTuple):
         return "\n".join([*lines, ", ".join(options)])
 
 
-def _has_tangent(tensor: Tensor) -> bool:
-    """Whether a tensor has one, or may have: a transformation of torch.func around another one, as
-    for a Hessian, does not show what is inside."""
-    if forward_ad.unpack_dual(tensor).tangent is not None:
-        return True
-    within = get_unwrapped(tensor) if is_functorch_wrapped_tensor(tensor) else tensor
-    return within is not tensor and is_functorch_wrapped_tensor(within)
-
-
-def is_plain(tensor: Tensor) -> bool:
-    """Whether nothing traces or transforms what is computed with a tensor.
-
-    Example:
-        >>> is_plain(torch.ones(2))
-        True
-    """
-    return (
-        type(tensor) in (Tensor, torch.nn.Parameter)
-        and not torch.compiler.is_compiling()
-        and not is_functorch_wrapped_tensor(tensor)
-    )
+FIELDS = tuple(Problem.__dataclass_fields__)
 
 
 def make_problem(
@@ -199,7 +212,7 @@ def make_problem(
     sinks: Tensor | None = None,
     dropout: float | None = None,
 ) -> Problem:
-    """Make a problem of what a user gave, or refuse it with the name of the argument.
+    """Validate the arguments of a call, and name the one that is refused.
 
     Raises:
         ShapeError, DtypeError, DeviceError, MaskError, ArgumentError, ArgumentTypeError: see the
@@ -220,23 +233,9 @@ def make_problem(
     query, key, value = under_autocast(query, key, value)
     if dims != 4 or key.ndim != 4 or value.ndim != 4:
         query, key, value = _four_dimensions(query, key, value)
+    check_fit(query, key, value)
     batch, num_heads, query_len, head_dim = query.shape
-    key_batch, num_kv_heads, kv_len, key_dim = key.shape
-    value_batch, value_heads, value_len, _ = value.shape
-    dtype, device = query.dtype, query.device
-    if not (
-        key_batch == batch == value_batch
-        and key_dim == head_dim
-        and head_dim > 0
-        and value_heads == num_kv_heads
-        and value_len == kv_len
-        and 0 < num_kv_heads <= num_heads
-        and num_heads % num_kv_heads == 0
-        and dtype == key.dtype == value.dtype
-        and dtype in DTYPES
-        and device == key.device == value.device
-    ):
-        raise _mismatch(query, key, value)
+    kv_len, dtype, device = key.shape[2], query.dtype, query.device
     if mask is not None:
         if not isinstance(mask, Mask):
             mask = dense(mask)
@@ -260,6 +259,31 @@ def make_problem(
     if sinks is not None:
         _check_sinks(sinks, num_heads, dtype, device)
     return Problem(query, key, value, mask, bias, scale, softcap, sinks, dropout or None, dims)
+
+
+def check_fit(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse tensors of four dimensions whose sizes, dtypes or devices do not go together.
+
+    Raises:
+        ShapeError, DtypeError, DeviceError: for the first mismatch.
+    """
+    batch, num_heads, _, head_dim = query.shape
+    key_batch, num_kv_heads, kv_len, key_dim = key.shape
+    value_batch, value_heads, value_len, _ = value.shape
+    dtype, device = query.dtype, query.device
+    if not (
+        key_batch == batch == value_batch
+        and key_dim == head_dim
+        and head_dim > 0
+        and value_heads == num_kv_heads
+        and value_len == kv_len
+        and 0 < num_kv_heads <= num_heads
+        and num_heads % num_kv_heads == 0
+        and dtype == key.dtype == value.dtype
+        and dtype in DTYPES
+        and device == key.device == value.device
+    ):
+        raise _mismatch(query, key, value)
 
 
 def _number(name: str, given: object, expected: str, allowed: Callable[[float], bool]) -> float:
@@ -297,7 +321,7 @@ def _check_sinks(sinks: Tensor, num_heads: int, dtype: torch.dtype, device: torc
 
 
 def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """What PyTorch's own attention does under autocast; float64 keeps its precision there too.
+    """Cast as PyTorch's own attention does under autocast; float64 keeps its precision there too.
 
     Example:
         >>> with torch.autocast("cpu", torch.bfloat16):
@@ -334,7 +358,7 @@ def _shapes(query: Tensor, key: Tensor, value: Tensor) -> str:
 
 
 def _mismatch(query: Tensor, key: Tensor, value: Tensor) -> ShapeError | DtypeError | DeviceError:
-    """The first thing that is wrong with query, key and value, in the order a user would look."""
+    """Return the error for the first mismatch of query, key and value, in the order a user looks."""
     shapes = "\n" + _shapes(query, key, value)
     batch, num_heads, _, head_dim = query.shape
     _, num_kv_heads, kv_len, _ = key.shape

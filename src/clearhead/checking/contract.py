@@ -21,30 +21,6 @@ SIZES = (
     "value_head_dim",
     "context_length",
 )
-# What the sizes are called in other people's code.
-SIZE_NAMES: Mapping[str, tuple[str, ...]] = {
-    "d_in": (
-        "d_in", "input_dim", "in_dim", "in_features", "embed_dim", "d_model", "dim", "hidden_size",
-        "n_embd", "emb_dim", "embed_size", "hid_dim", "hidden_dim", "hidden", "model_dim", "width",
-        "query_dim", "channels", "dim_in", "d_emb",
-    ),
-    "d_out": ("d_out", "output_dim", "out_dim", "out_features", "dim_out"),
-    "num_heads": (
-        "num_heads", "n_heads", "n_head", "nhead", "heads", "h", "num_attention_heads", "nheads",
-    ),
-    "num_kv_heads": (
-        "num_kv_heads", "n_kv_heads", "num_key_value_heads", "kv_heads", "n_kv_head", "kv",
-    ),
-    "head_dim": (
-        "head_dim", "d_head", "dim_head", "d_k", "head_size", "attention_head_size", "d_kv",
-    ),
-    "value_head_dim": ("value_head_dim", "d_v", "v_head_dim"),
-    "context_length": (
-        "context_length", "max_len", "block_size", "max_seq_len", "n_positions",
-        "max_length", "ctx_len", "n_ctx",
-    ),
-    "d_context": ("d_context", "context_dim", "kdim", "cross_attention_dim"),
-}  # fmt: skip
 EMPTY_ROWS = ("zero", "uniform")
 LAYOUTS = ("half", "interleaved")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -81,7 +81,7 @@ def _finding(finding: "Finding") -> str:
     if finding.likely:
         rows += f"<dt>likely</dt><dd>{html.escape(finding.likely)}</dd>"
     if not finding.follows_from:
-        rows += f"<dt>see</dt><dd><code>{html.escape(finding.page)}</code></dd>"
+        rows += f"<dt>see</dt><dd><code>{html.escape(finding.see)}</code></dd>"
     kind = ' class="follows"' if finding.follows_from else ""
     return (
         f"<section{kind}><p><b>{'↳' if kind else '✗'} {names}</b> {html.escape(finding.sentence)}.{follows}</p>"

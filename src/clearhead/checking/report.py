@@ -35,9 +35,9 @@ class Finding:
     follows_from: str | None = None
 
     @property
-    def page(self) -> str:
-        """Where the docs explain the mistake, with a wrong and a right example."""
-        return f"docs/check.md#{self.code.replace('.', '')}"
+    def see(self) -> str:
+        """The command that explains the mistake, with a wrong and a right example."""
+        return f"clearhead explain {self.code}"
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Report:
         """The report as what JSON knows."""
         whole = asdict(self) | {"outcome": self.outcome, "ok": self.ok, "sizes": dict(self.sizes)}
         for finding, made in zip(self.findings, whole["findings"], strict=True):
-            made["page"] = finding.page
+            made["see"] = finding.see
         return whole
 
     @classmethod
@@ -238,7 +238,7 @@ def _lines(finding: Finding) -> list[str]:
             lines += _wrapped(line, lead, " " * len(lead))
             lead = " " * len(lead)
     if not finding.follows_from:
-        lines.append(f"    {'see':<10} clearhead explain {finding.code}")
+        lines.append(f"    {'see':<10} {finding.see}")
     return lines
 
 

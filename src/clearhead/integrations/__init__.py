@@ -1,4 +1,5 @@
-"""Models of other libraries, and what they call things.
+"""The models of other libraries.
 
-huggingface   models and tokenizers of transformers     extra `models`; a packaged one in `demo`
+attention     clearhead as an `attn_implementation` of transformers    extra `models`
+huggingface   models of transformers that read text                    extra `models`; one in `demo`
 """

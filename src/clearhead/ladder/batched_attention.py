@@ -1,22 +1,25 @@
 """Several sequences at once.
 
-New here: a leading axis, the batch, in which nothing meets anything. The matrix products carry it
-along as long as the *last two* axes are turned, `key.mT`; `key.T` turns all of them, and mixes the
-sequences up where that happens to fit. Sequences of a batch are filled up to one length, so a mask
+New here: a leading axis, the batch, along which nothing is mixed. The matrix products carry it along
+as long as the *last two* axes are transposed, `key.mT`; `key.T` reverses all of them, and mixes the
+sequences where that happens to fit. Sequences of a batch are padded to one length, so that a mask
 may differ from row to row and come with the call.
 """
 
+from jaxtyping import Float
 from torch import Tensor
 
-from clearhead.ladder.dropout_attention import DropoutAttention
-from clearhead.ladder.masking import visible_pairs
+from clearhead.ladder.dropout_attention import DropoutProjections
 from clearhead.masks import Mask
-from clearhead.masks.coerce import and_masks, as_mask
+from clearhead.masks.coerce import as_mask
 from clearhead.stages import Stages, compute
 
+Batch = Float[Tensor, "*batch tokens embed_dim"]
+ContextBatch = Float[Tensor, "*batch context_tokens context_dim"]
 
-class BatchedAttention(DropoutAttention):
-    """Attention for a batch of sequences, or for one; made like the rung before.
+
+class BatchedAttention(DropoutProjections):
+    """Attention for a batch of sequences, or for one; arguments as in `dropout_attention`.
 
     Example:
         >>> import torch, clearhead as ch
@@ -26,11 +29,7 @@ class BatchedAttention(DropoutAttention):
     """
 
     def stages(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        *,
-        mask: Mask | Tensor | None = None,
+        self, x: Batch, context: ContextBatch | None = None, *, mask: Mask | Tensor | None = None
     ) -> Stages:
         """Every stage between the tokens and their contexts.
 
@@ -38,30 +37,7 @@ class BatchedAttention(DropoutAttention):
             x: (batch, tokens, embed_dim), or (tokens, embed_dim).
             context: (batch, context_tokens, context_dim), with as many axes as x; None is x.
             mask: for this call, beside the rung's own: a key must be visible in both.
-
-        Raises:
-            ShapeError, DtypeError, DeviceError, ArgumentTypeError: codes `rung.input`,
-                `rung.context-batch`, `rung.context-missing`, `rung.dtype`, `rung.device`,
-                `x.type`, `context.type`.
-            MaskError: for a mask of other sizes.
         """
-        self.check(x, context, batches=True)
-        query, key, value = self.project(x, context)  # (batch, tokens, head_dim)
-        return compute(
-            query,
-            key,
-            value,
-            scale=query.shape[-1] ** -0.5,
-            visible=visible_pairs(and_masks(self.mask, as_mask(mask)), query, key),
-            dropout=self.dropout if self.training else None,
-        )
-
-    def forward(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        *,
-        mask: Mask | Tensor | None = None,
-    ) -> Tensor:
-        """The context vector of each token of x: (batch, tokens, value_head_dim)."""
-        return self.stages(x, context, mask=mask).context
+        query, key, value = self.project(x, context)
+        visible, scale = self.visible(query, key, as_mask(mask)), query.shape[-1] ** -0.5
+        return compute(query, key, value, scale=scale, visible=visible, dropout=self.rate)

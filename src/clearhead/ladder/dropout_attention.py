@@ -5,30 +5,41 @@ by 1 / (1 − probability), so that a row still adds up to 1 on average (Srivast
 https://jmlr.org/papers/v15/srivastava14a.html). A model that cannot rely on one link learns others.
 """
 
-from torch import Tensor
+from typing import Unpack
 
 from clearhead._common.checks import check_dropout
-from clearhead.ladder.masked_attention import MaskedAttention
-from clearhead.ladder.masking import visible_pairs
-from clearhead.masks import Mask
+from clearhead.ladder.masking import MaskedProjections, MaskOptions
+from clearhead.ladder.rung import Context, Tokens
 from clearhead.stages import Stages, compute
 
 
-class DropoutAttention(MaskedAttention):
-    """Attention that drops weights while training, and none after `eval()`.
+class DropoutProjections(MaskedProjections):
+    """A rung with dropout beside its mask: all those that follow.
 
     Args:
         embed_dim: width of a token of x.
-        head_dim: width of a query and of a key.
-        value_head_dim: width of a value; None is head_dim.
-        context_dim: width of a token of the context; None is embed_dim.
-        bias: whether the layers add one.
-        mask: who may see whom.
-        dropout: probability of dropping a weight, in [0, 1); None is none.
+        dropout: probability of dropping a weight while training, in [0, 1); None is none.
+        options: `mask`, and what `linear_layers` takes.
 
     Raises:
-        ArgumentError, ArgumentTypeError: codes `argument.size`, `bias.type`, `dropout.value`,
-            `dropout.type`.
+        ArgumentError, ArgumentTypeError: codes `dropout.value`, `dropout.type`.
+    """
+
+    def __init__(
+        self, embed_dim: int, *, dropout: float | None = None, **options: Unpack[MaskOptions]
+    ) -> None:
+        check_dropout(dropout)
+        super().__init__(embed_dim, **options)
+        self.dropout = dropout
+
+    @property
+    def rate(self) -> float | None:
+        """The dropout of a call: none after `eval()`."""
+        return self.dropout if self.training else None
+
+
+class DropoutAttention(DropoutProjections):
+    """Attention that drops weights while training, and none after `eval()`; arguments as above.
 
     Example:
         >>> import torch
@@ -40,41 +51,8 @@ class DropoutAttention(MaskedAttention):
         tensor([0.2500], grad_fn=<Unique2Backward0>)
     """
 
-    def __init__(
-        self,
-        embed_dim: int,
-        *,
-        head_dim: int,
-        value_head_dim: int | None = None,
-        context_dim: int | None = None,
-        bias: bool = False,
-        mask: Mask | Tensor | None = None,
-        dropout: float | None = None,
-    ) -> None:
-        super().__init__(
-            embed_dim,
-            head_dim=head_dim,
-            value_head_dim=value_head_dim,
-            context_dim=context_dim,
-            bias=bias,
-            mask=mask,
-        )
-        check_dropout(dropout)
-        self.dropout = dropout
-
-    def stages(self, x: Tensor, context: Tensor | None = None) -> Stages:
+    def stages(self, x: Tokens, context: Context | None = None) -> Stages:
         """Every stage between the tokens and their contexts."""
-        self.check(x, context)
         query, key, value = self.project(x, context)
-        return compute(
-            query,
-            key,
-            value,
-            scale=query.shape[-1] ** -0.5,
-            visible=visible_pairs(self.mask, query, key),
-            dropout=self.dropout if self.training else None,
-        )
-
-    def extra_repr(self) -> str:
-        dropout = "" if self.dropout is None else f"dropout={self.dropout}"
-        return ", ".join(part for part in (super().extra_repr(), dropout) if part)
+        visible, scale = self.visible(query, key), query.shape[-1] ** -0.5
+        return compute(query, key, value, scale=scale, visible=visible, dropout=self.rate)

@@ -1,20 +1,18 @@
 """Hiding tokens, as it is done: −∞ before the softmax.
 
-New here: the mask meets the scores, not the weights. exp(−∞) = 0, so that the softmax itself gives
-nothing to hidden tokens and shares everything among the others: no second division, and whatever
-stands in a hidden token stays there (Vaswani et al., 2017, section 3.2.3,
+New here: the mask is applied to the scores, not to the weights. exp(−∞) = 0, so that the softmax
+itself gives nothing to hidden tokens and shares everything among the others: no second division, and
+a NaN in a hidden token stays there (Vaswani et al., 2017, section 3.2.3,
 https://arxiv.org/abs/1706.03762).
 """
 
-from torch import Tensor
-
-from clearhead.ladder.masking import visible_pairs
-from clearhead.ladder.renormalised_attention import RenormalisedAttention
+from clearhead.ladder.masking import MaskedProjections
+from clearhead.ladder.rung import Context, Tokens
 from clearhead.stages import Stages, compute
 
 
-class MaskedAttention(RenormalisedAttention):
-    """Attention with a mask that is applied to the scores; arguments as in the rung before.
+class MaskedAttention(MaskedProjections):
+    """Attention with a mask that is applied to the scores; arguments as in `masking`.
 
     A query that may attend to nothing gets zeros.
 
@@ -26,9 +24,8 @@ class MaskedAttention(RenormalisedAttention):
         (-inf, 0.0)
     """
 
-    def stages(self, x: Tensor, context: Tensor | None = None) -> Stages:
+    def stages(self, x: Tokens, context: Context | None = None) -> Stages:
         """Every stage between the tokens and their contexts."""
-        self.check(x, context)
         query, key, value = self.project(x, context)
-        visible = visible_pairs(self.mask, query, key)
-        return compute(query, key, value, scale=query.shape[-1] ** -0.5, visible=visible)
+        scale = query.shape[-1] ** -0.5
+        return compute(query, key, value, scale=scale, visible=self.visible(query, key))

@@ -1,33 +1,62 @@
-"""A mask as the tensor that the scores at hand need."""
+"""Masks: which keys each query may attend to.
+
+New here: True = may attend. A language model must not look at the words that it is to predict, so
+that token i may attend to itself and to what came before it, `clearhead.causal()` (Vaswani et al.,
+2017, section 3.2.3, https://arxiv.org/abs/1706.03762). A mask is a description that fits any number
+of tokens; the scores need it as a tensor.
+"""
+
+import math
+from typing import Unpack
 
 from torch import Tensor
 
+from clearhead.ladder.linear_layers import LayerOptions, Projections
 from clearhead.masks import Mask
+from clearhead.masks.coerce import and_masks, as_mask
 
 
-def visible_pairs(
-    mask: Mask | None, query: Tensor, key: Tensor, *, heads: bool = False
-) -> Tensor | None:
-    """True where a query may attend, of a shape that broadcasts to the scores; None for no mask.
+class MaskOptions(LayerOptions, total=False):
+    """The arguments that `MaskedProjections` takes by name."""
+
+    mask: Mask | Tensor | None
+
+
+class MaskedProjections(Projections):
+    """A rung with a mask beside its projections: all those that follow.
 
     Args:
-        mask: who may see whom.
-        query: (query_len, head_dim), with `heads` (num_heads, …), and a batch before that or none.
-        key: the same with kv_len.
-        heads: whether query and key have an axis of heads.
+        embed_dim: width of a token of x.
+        mask: a description, such as `clearhead.causal()`, or a bool tensor, True = may attend; it
+            is not saved with the weights.
+        options: `head_dim`, `value_head_dim`, `context_dim` and `bias`, as in `linear_layers`.
 
     Raises:
-        MaskError, DeviceError: if the mask was made for other sizes or another device.
+        MaskError: for a tensor that is not a mask, or does not fit the tokens of a call.
     """
-    if mask is None:
-        return None
-    *outer, query_len, _ = query.shape
-    kv_len = key.shape[-2]
-    num_heads = outer.pop() if heads else 1
-    mask.check(outer[0] if outer else 1, num_heads, query_len, kv_len, query.device)
-    visible = mask.to_dense(query_len, kv_len, device=query.device)
-    if visible.ndim == 2:
-        return visible
-    if not heads:
-        visible = visible[:, 0]
-    return visible if outer else visible[0]
+
+    def __init__(
+        self, embed_dim: int, *, mask: Mask | Tensor | None = None, **options: Unpack[LayerOptions]
+    ) -> None:
+        super().__init__(embed_dim, **options)
+        self.mask = as_mask(mask)
+
+    def visible(
+        self, query: Tensor, key: Tensor, mask: Mask | None = None, num_heads: int | None = None
+    ) -> Tensor | None:
+        """True where the rung's mask and that of the call let a query attend; None without either.
+
+        It broadcasts to the scores: (query_len, kv_len), with axes of batch and heads in front if
+        the mask differs between them.
+        """
+        mask = and_masks(self.mask, mask)
+        if mask is None:
+            return None
+        query_len, kv_len = query.shape[-2], key.shape[-2]
+        batch = query.shape[: -2 if num_heads is None else -3]
+        mask.check(math.prod(batch), num_heads or 1, query_len, kv_len, query.device)
+        visible = mask.to_dense(query_len, kv_len, device=query.device)
+        if visible.ndim == 2:
+            return visible
+        visible = visible[:, 0] if num_heads is None else visible
+        return visible[0] if len(visible) == 1 else visible.unflatten(0, batch)

@@ -1,24 +1,22 @@
 """Several heads in one go: the attention of a transformer.
 
 New here: one wide projection whose columns are split among the heads, so that all heads are one
-matrix product; and a last projection, which mixes what the heads found (Vaswani et al., 2017,
+matrix product; and a last projection, which mixes the contexts of the heads (Vaswani et al., 2017,
 section 3.2.2, https://arxiv.org/abs/1706.03762). `clearhead.MultiHeadAttention` is this rung on the
 fused kernels, with the same names: the weights of one load into the other.
 """
 
-from typing import TypeVar
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clearhead._common.checks import check_bool, check_sizes
+from clearhead._common.checks import check_bool
 from clearhead.errors import ArgumentError
-from clearhead.ladder.batched_attention import BatchedAttention
-from clearhead.ladder.concatenated_heads import merge_heads
-from clearhead.ladder.given import fill
-from clearhead.ladder.masking import visible_pairs
+from clearhead.ladder.batched_attention import Batch, ContextBatch
+from clearhead.ladder.dropout_attention import DropoutProjections
 from clearhead.masks import Mask
-from clearhead.masks.coerce import and_masks, as_mask
+from clearhead.masks.coerce import as_mask
 from clearhead.stages import Stages, compute
 
 
@@ -26,10 +24,6 @@ def split_heads(
     projected: Float[Tensor, "*batch len width"], num_heads: int
 ) -> Float[Tensor, "*batch num_heads len head_dim"]:
     """The columns of a wide projection, a group for each head; merge_heads puts them back.
-
-    Args:
-        projected: (..., len, num_heads · head_dim).
-        num_heads: a divisor of the width.
 
     Example:
         >>> import torch
@@ -41,10 +35,20 @@ def split_heads(
     return projected.unflatten(-1, (num_heads, -1)).transpose(-3, -2)
 
 
-Rung = TypeVar("Rung", bound="SplitHeads")
+def merge_heads(
+    context: Float[Tensor, "*batch num_heads query_len value_head_dim"],
+) -> Float[Tensor, "*batch query_len width"]:
+    """The contexts of all heads next to each other: width = num_heads · value_head_dim.
+
+    Example:
+        >>> import torch
+        >>> merge_heads(torch.tensor([[[1, 2]], [[3, 4]]]).float())  # two heads, one token
+        tensor([[1., 2., 3., 4.]])
+    """
+    return context.transpose(-3, -2).flatten(-2)
 
 
-class SplitHeads(BatchedAttention):
+class SplitHeads(DropoutProjections):
     """Multi-head attention by splitting the weights, with a projection of the output.
 
     Args:
@@ -54,14 +58,14 @@ class SplitHeads(BatchedAttention):
         value_head_dim: width of a value in a head; None is head_dim.
         context_dim: width of a token of the context; None is embed_dim.
         output_dim: width of the output; None is embed_dim.
-        bias: whether the projections of query, key and value add one.
-        output_bias: whether the projection of the output adds one.
-        mask: who may see whom.
+        bias: add one in the projections of query, key and value.
+        output_bias: add one in the projection of the output.
+        mask: as in `masking`.
         dropout: probability of dropping a weight while training, in [0, 1); None is none.
 
     Raises:
-        ArgumentError, ArgumentTypeError: codes `argument.size`, `rung.heads`, `bias.type`,
-            `output_bias.type`, `dropout.value`, `dropout.type`.
+        ArgumentError, ArgumentTypeError: codes `rung.heads`, `bias.type`, `output_bias.type`,
+            `dropout.value`, `dropout.type`.
 
     Example:
         >>> import torch, clearhead as ch
@@ -88,7 +92,7 @@ class SplitHeads(BatchedAttention):
         mask: Mask | Tensor | None = None,
         dropout: float | None = None,
     ) -> None:
-        check_sizes(embed_dim=embed_dim, num_heads=num_heads)
+        check_bool("output_bias", output_bias)
         if head_dim is None and embed_dim % num_heads:
             raise ArgumentError(
                 "rung.heads",
@@ -96,98 +100,30 @@ class SplitHeads(BatchedAttention):
                 f"embed_dim={embed_dim}, num_heads={num_heads}.",
             )
         head_dim = embed_dim // num_heads if head_dim is None else head_dim
-        value_head_dim = head_dim if value_head_dim is None else value_head_dim
-        output_dim = embed_dim if output_dim is None else output_dim
-        check_sizes(head_dim=head_dim, value_head_dim=value_head_dim, output_dim=output_dim)
-        check_bool("output_bias", output_bias)
+        value_width = num_heads * (head_dim if value_head_dim is None else value_head_dim)
         super().__init__(
             embed_dim,
             head_dim=num_heads * head_dim,
-            value_head_dim=num_heads * value_head_dim,
+            value_head_dim=value_width,
             context_dim=context_dim,
             bias=bias,
             mask=mask,
             dropout=dropout,
         )
+        output_dim = embed_dim if output_dim is None else output_dim
+        self.output_projection = nn.Linear(value_width, output_dim, bias=output_bias)
         self.num_heads = num_heads
-        self.output_projection = nn.Linear(num_heads * value_head_dim, output_dim, bias=output_bias)
-
-    def with_weights(
-        self: Rung,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        query_bias: Tensor | None = None,
-        key_bias: Tensor | None = None,
-        value_bias: Tensor | None = None,
-        output: Tensor | None = None,
-        output_bias: Tensor | None = None,
-    ) -> Rung:
-        """This rung with copies of the given matrices in place of its own; as in the rungs before.
-
-        Args:
-            query: (embed_dim, num_heads · head_dim); the first head has the first columns.
-            key: (context_dim, num_heads · head_dim).
-            value: (context_dim, num_heads · value_head_dim).
-            query_bias: (num_heads · head_dim,).
-            key_bias: (num_heads · head_dim,).
-            value_bias: (num_heads · value_head_dim,).
-            output: (num_heads · value_head_dim, output_dim); never to be left out.
-            output_bias: (output_dim,); only to be left out with output_bias=False.
-        """
-        fill(
-            {
-                "query": self.query_projection,
-                "key": self.key_projection,
-                "value": self.value_projection,
-                "output": self.output_projection,
-            },
-            {
-                "query": query,
-                "key": key,
-                "value": value,
-                "output": output,
-                "query_bias": query_bias,
-                "key_bias": key_bias,
-                "value_bias": value_bias,
-                "output_bias": output_bias,
-            },
-        )
-        return self
 
     def stages(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        *,
-        mask: Mask | Tensor | None = None,
+        self, x: Batch, context: ContextBatch | None = None, *, mask: Mask | Tensor | None = None
     ) -> Stages:
-        """Every stage of every head: (batch, num_heads, tokens, …). Errors as in the rung before."""
-        self.check(x, context, batches=True)
-        projected = self.project(x, context)  # (batch, tokens, num_heads · head_dim)
-        query, key, value = (split_heads(each, self.num_heads) for each in projected)
-        mask = and_masks(self.mask, as_mask(mask))
-        return compute(
-            query,
-            key,
-            value,
-            scale=query.shape[-1] ** -0.5,
-            visible=visible_pairs(mask, query, key, heads=True),
-            dropout=self.dropout if self.training else None,
-        )
+        """Every stage of every head: (batch, num_heads, tokens, …); arguments as in the rung before."""
+        wide = self.project(x, context)  # (batch, tokens, num_heads · head_dim), …
+        query, key, value = (split_heads(each, self.num_heads) for each in wide)
+        visible = self.visible(query, key, as_mask(mask), self.num_heads)
+        scale = query.shape[-1] ** -0.5
+        return compute(query, key, value, scale=scale, visible=visible, dropout=self.rate)
 
-    def forward(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        *,
-        mask: Mask | Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, *inputs: Any, **options: Any) -> Tensor:
         """The output for each token of x: (batch, tokens, output_dim)."""
-        return self.output_projection(merge_heads(self.stages(x, context, mask=mask).context))
-
-    def extra_repr(self) -> str:
-        return ", ".join(
-            part for part in (f"num_heads={self.num_heads}", super().extra_repr()) if part
-        )
+        return self.output_projection(merge_heads(super().forward(*inputs, **options)))

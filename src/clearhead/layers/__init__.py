@@ -1,4 +1,4 @@
-"""Attention as a layer, and the parts that make its variants."""
+"""Attention as a layer, its variants as parts, and KV caches."""
 
 from clearhead.layers.caches import (
     Cache,

@@ -1,15 +1,207 @@
-"""What layers check of their inputs, and how they see heads in them."""
+"""The call of a layer: its arguments, checked once, before anything is computed."""
+
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.checks import check_tensor
 from clearhead._common.torch_internals import is_autocast
-from clearhead.errors import DeviceError, DtypeError
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeviceError,
+    DtypeError,
+    ShapeError,
+    UnsupportedError,
+)
+from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.layout import is_in_order
+from clearhead.layers.caches.sliding import SlidingCache
+from clearhead.layers.positions import Positions
+from clearhead.masks.base import Mask
+from clearhead.masks.documents import documents
+from clearhead.masks.full import Full
+from clearhead.masks.padding import padding
 
 
-def is_plain(projection: nn.Module) -> bool:
-    """Whether a projection is its weight times the input and its bias, both parameters of its own;
-    not what was put in its place, such as one of low rank beside it, of whole numbers, or pruned."""
+class Sequences(NamedTuple):
+    """The sequences of a nested tensor, one after the other in a single row.
+
+    Attributes:
+        tokens: (1, tokens, width).
+        offsets: (sequences + 1,), the start of each, and the end.
+        positions: (1, tokens), counted from 0 in each.
+        mask: no token sees another sequence.
+    """
+
+    tokens: Tensor
+    offsets: Tensor
+    positions: Tensor
+    mask: Mask
+
+
+class LayerCall(NamedTuple):
+    """One call of a layer, checked.
+
+    Attributes:
+        x: (batch, tokens, embed_dim).
+        source: what keys and values are made of: x, or the context, (batch, context_tokens,
+            context_dim), without tokens if their keys are in the cache already.
+        is_cross: True for a context.
+        mask: that of the layer and that of the call.
+        valid: the real tokens of the source, (batch, tokens); None if all are.
+        cache: keys and values of earlier tokens, or None.
+        absorbs: True if the heads attend to the latents that the cache holds.
+        sequences: those that x is made of, if a nested tensor was given.
+        positions: those of x and of the source; None where nothing goes by them.
+        kernel: "auto", or the name of one.
+        dims: number of dimensions of x as it was given.
+        values: False if only the weights are wanted.
+    """
+
+    x: Tensor
+    source: Tensor
+    is_cross: bool
+    mask: Mask | None
+    valid: Tensor | None
+    cache: Cache | None
+    absorbs: bool
+    sequences: Sequences | None
+    positions: Positions | None
+    kernel: str
+    dims: int
+    values: bool = True
+
+    @property
+    def in_order(self) -> bool:
+        """True if columns of keys are as far apart as their tokens, in every row."""
+        if self.cache is not None:
+            return self.cache.in_order
+        return self.valid is None or is_in_order(self.valid)
+
+    def visible(self) -> Mask | None:
+        """The mask of keys that are there at all: real tokens, of the query's own sequence."""
+        if self.sequences is not None:
+            return self.sequences.mask
+        if self.cache is not None:
+            mask = self.cache.mask()
+            return None if isinstance(mask, Full) else mask
+        return None if self.valid is None else padding(self.valid)
+
+    def restore(self, output: Tensor) -> Tensor:
+        """An output (batch, tokens, width) in the form in which x was given."""
+        if self.sequences is not None:
+            offsets = self.sequences.offsets
+            return torch.nested.nested_tensor_from_jagged(output[0], offsets=offsets)
+        return output if self.dims == 3 else output[0]
+
+
+def sequences_of(x: object, **others: object) -> Sequences | None:
+    """The sequences of a nested tensor; None for any other.
+
+    Raises:
+        UnsupportedError: code `layer.nested`, for one that is not jagged, or beside others.
+    """
+    if not isinstance(x, Tensor) or not x.is_nested:
+        return None
+    also = [name for name, other in others.items() if other is not None]
+    if x.layout != torch.jagged or x.ndim != 3 or also:
+        raise UnsupportedError(
+            "layer.nested",
+            "a nested x must be of layout torch.jagged and shape (batch, tokens, width), without "
+            f"{', '.join(others)}; got layout {x.layout}, {x.ndim} dimensions"
+            f"{', with ' + ', '.join(also) if also else ''}.",
+        )
+    jagged = cast(Any, x)  # the attributes that only such a tensor has are not declared
+    tokens, offsets = jagged.values(), jagged.offsets()
+    lengths = offsets.diff()
+    columns = torch.arange(len(tokens), device=tokens.device)
+    positions = columns - offsets[:-1].repeat_interleave(lengths)
+    return Sequences(tokens[None], offsets, positions[None], documents(lengths=lengths))
+
+
+def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim: int) -> None:
+    """Refuse an x and a context whose shapes do not fit a layer or each other.
+
+    Raises:
+        ShapeError: codes `layer.input`, `layer.context`, `layer.context-missing` and
+            `layer.context-batch`.
+        ArgumentTypeError: codes `x.type`, `context.type`, and `….layout`.
+    """
+    check_tensor("x", x)
+    if context is not None:
+        check_tensor("context", context)
+    if x.ndim not in (2, 3) or x.shape[-1] != embed_dim:
+        raise ShapeError(
+            "layer.input",
+            f"x must have shape (batch, tokens, embed_dim={embed_dim}) or "
+            f"(tokens, embed_dim={embed_dim}); got {tuple(x.shape)}.",
+        )
+    if context is None:
+        if context_dim != embed_dim:
+            raise ShapeError(
+                "layer.context-missing",
+                f"this layer attends to a context of width context_dim={context_dim}; "
+                "call it as layer(x, context).",
+            )
+        return
+    if context.ndim != x.ndim or context.shape[-1] != context_dim:
+        raise ShapeError(
+            "layer.context",
+            f"context must have shape (batch, tokens, context_dim={context_dim}), with as "
+            f"many dimensions as x; got {tuple(context.shape)} for x of {tuple(x.shape)}.",
+        )
+    if x.ndim == 3 and context.shape[0] != x.shape[0]:
+        raise ShapeError(
+            "layer.context-batch",
+            f"x and context must have the same batch; got {x.shape[0]} and {context.shape[0]}.",
+        )
+
+
+def check_cache(cache: object, mask: Mask | None, context_len: int | None) -> None:
+    """Refuse a cache that does not go with a call.
+
+    Args:
+        cache: the argument.
+        mask: that of the layer and that of the call.
+        context_len: number of tokens of the context; None for self-attention.
+
+    Raises:
+        ArgumentTypeError: code `layer.cache`.
+        ArgumentError: codes `layer.cache-causal`, `layer.cache-context` and `layer.cache-window`.
+    """
+    if not isinstance(cache, Cache):
+        raise ArgumentTypeError(
+            "layer.cache",
+            "cache must be a clearhead.layers.Cache of this layer, or None; got "
+            f"{type(cache).__name__}.",
+        )
+    if context_len is None and mask is None:
+        raise ArgumentError(
+            "layer.cache-causal",
+            "with a cache, tokens come one after the other, and none may see a later one; this "
+            "layer has no mask. Make it with mask=clearhead.causal().",
+        )
+    if context_len is not None and len(cache) not in (0, context_len):
+        raise ArgumentError(
+            "layer.cache-context",
+            f"the cache holds {len(cache)} tokens of a context; got one of {context_len}. For "
+            "another context, use a new cache, or cache.reset().",
+        )
+    if context_len is not None and isinstance(cache, SlidingCache):
+        raise ArgumentError(
+            "layer.cache-window",
+            f"{cache.describe()} hides what is far from the last token, and the tokens of a context "
+            "are all as near; use a cache of another kind, such as GrowingCache.",
+        )
+
+
+def is_plain_linear(projection: nn.Module) -> bool:
+    """True if a projection is its weight times the input plus its bias, both its own parameters.
+
+    False for one that was put in its place: low rank beside it, quantised, pruned.
+    """
     return (
         type(projection).forward is nn.Linear.forward
         and "forward" not in vars(projection)
@@ -17,19 +209,20 @@ def is_plain(projection: nn.Module) -> bool:
     )
 
 
-def check_beside(name: str, tensor: Tensor, projection: nn.Module) -> None:
+def check_projected(name: str, tensor: Tensor, projection: nn.Module) -> None:
     """Refuse an input that a projection of a layer cannot be multiplied with.
 
-    One that is not plain knows by itself what it takes, and its weight may not be there yet.
+    A projection that is not plain checks its input itself, and may not have its weight yet.
 
     Raises:
         DtypeError: code `layer.dtype`, unless autocast brings both to one precision.
         DeviceError: code `layer.device`.
     """
-    if not is_plain(projection) or projection._forward_pre_hooks:
+    weight = projection._parameters.get("weight")
+    if weight is None or (tensor.dtype == weight.dtype and tensor.device == weight.device):
         return
-    weight = projection._parameters["weight"]
-    assert weight is not None
+    if not is_plain_linear(projection) or projection._forward_pre_hooks:
+        return
     if tensor.dtype != weight.dtype and not (_is_cast(tensor) and _is_cast(weight)):
         raise DtypeError(
             "layer.dtype",
@@ -44,13 +237,11 @@ def check_beside(name: str, tensor: Tensor, projection: nn.Module) -> None:
 
 
 def _is_cast(tensor: Tensor) -> bool:
-    """Whether autocast brings the tensor to the precision of its products."""
+    """True if autocast brings the tensor to the precision of its products."""
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and is_autocast(tensor)
 
 
 def split_heads(projected: Tensor, num_heads: int) -> Tensor:
     """(batch, tokens, num_heads · dim) as (batch, num_heads, tokens, dim), without a copy."""
-    if projected.ndim == 2:
-        projected = projected[None]
     batch, tokens, width = projected.shape
     return projected.view(batch, tokens, num_heads, width // num_heads).transpose(1, 2)

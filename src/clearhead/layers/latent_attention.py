@@ -1,58 +1,48 @@
 """Multi-head latent attention (DeepSeek-AI, 2024, https://arxiv.org/abs/2405.04434)."""
 
-import copy
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.checks import check_bool, check_dropout, check_sizes, check_tensor
-from clearhead.attention.planning import Plan, kernel_named, plan_for, run
-from clearhead.attention.problem import Problem, make_problem, under_autocast
-from clearhead.errors import ShapeError
-from clearhead.layers.caches.base import Cache, check_valid
-from clearhead.layers.inputs import check_beside, is_plain, split_heads
-from clearhead.layers.parts import Part, check_parts, options_of
-from clearhead.layers.positions import (
-    Packed,
-    arranged,
-    check_cache,
-    next_positions,
-    packed,
-    taken_back,
-)
+from clearhead._common.checks import check_bool, check_dropout, check_sizes
+from clearhead.attention.planning import Plan
+from clearhead.layers.base import AttentionLayer, Heads
+from clearhead.layers.caches.base import Cache
+from clearhead.layers.inputs import LayerCall, is_plain_linear, split_heads
+from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import and_masks, as_mask
-from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.masks.coerce import as_mask
+from clearhead.matrix.matrix import AttentionMatrix
 
 
-class LatentAttention(nn.Module):
-    """Heads whose keys and values are made of one short vector a token, which is all that is cached.
+class LatentAttention(AttentionLayer):
+    """Multi-head latent attention: keys and values are projections of one short latent per token.
 
-    A token's latent, normed, is projected up to a key and a value for each head. Beside it stands a
-    key of `rotary_dim` that all heads share, and that alone is turned by its position. While
-    decoding, nothing is projected up: the projection is taken over to the query and to the context,
-    so that all heads attend to the latents themselves.
+    Only the latent, and a key of `rotary_dim` that all heads share, are cached. A token's latent,
+    normed, is projected up to a key and a value for each head; the shared key alone is rotated by
+    its position. While decoding, nothing is projected up: the projections are absorbed into the
+    query and the context, so that all heads attend to the latents themselves.
 
     Args:
         embed_dim: width of the input.
         num_heads: number of heads.
-        head_dim: width of the part of a query and a key that has no position.
-        rotary_dim: width of the part that has.
+        head_dim: width of the part of a query and a key that is not rotated.
+        rotary_dim: width of the part that is.
         latent_dim: width of the latent of keys and values.
-        query_latent_dim: width of a latent for queries; None projects them at once.
+        query_latent_dim: width of a latent for queries; None projects them directly.
         value_head_dim: width of a value; None is head_dim.
         output_dim: width of the output; None is embed_dim.
-        bias: whether the projections from and to the model's width have one.
+        bias: whether the projections from and to the model's width have a bias.
         eps: added to the mean square of the norms.
-        mask: who may see whom, at every call.
+        mask: which keys a query may see, at every call.
         dropout: probability of dropping a weight while training, in [0, 1); None is none.
-        parts: what makes a variant of it, as in `MultiHeadAttention`; `Rotary(rotary_dim)` for one.
-            `transform_query_key` is given the parts with a position alone, and `transform_value` is not asked.
+        parts: variants, as in `MultiHeadAttention`; `Rotary(rotary_dim)` for one. Their
+            `transform_query_key` gets the rotated parts alone, and `transform_value` is not called.
 
     Raises:
-        ArgumentError: codes `argument.size`, `dropout.value`; ArgumentTypeError for a mask, a part
-            or a size of another type.
+        ArgumentError: codes `argument.size`, `dropout.value`; ArgumentTypeError for an argument of
+            another type.
 
     Example:
         >>> import torch, clearhead as ch
@@ -67,6 +57,8 @@ class LatentAttention(nn.Module):
         >>> cache.nbytes // 2 // 4 // 5  # numbers a token, with room for twice as many
         16
     """
+
+    INPUT_PROJECTION = "latent_projection"
 
     def __init__(
         self,
@@ -100,7 +92,7 @@ class LatentAttention(nn.Module):
         )
         check_dropout(dropout)
         check_bool("bias", bias)
-        self.embed_dim = embed_dim
+        self.embed_dim = self.context_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.rotary_dim = rotary_dim
@@ -140,15 +132,8 @@ class LatentAttention(nn.Module):
         Returns:
             (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
         """
-        kernel_named(kernel)
-        nested = packed(x, valid=valid, cache=cache)
-        with taken_back(cache):
-            problem, absorbed = self._pose(x, mask, valid, cache, nested)
-            attended = run(problem, kernel)
-        if nested is not None:
-            return nested.like_it(self._join(attended, nested.tokens, absorbed))
-        output = self._join(attended, x, absorbed)
-        return output if x.ndim == 3 else output[0]
+        call = self._check_call(x, mask=mask, valid=valid, cache=cache, kernel=kernel)
+        return self._attend(call)
 
     def weights(
         self,
@@ -158,14 +143,12 @@ class LatentAttention(nn.Module):
         valid: Tensor | None = None,
         cache: Cache | None = None,
     ) -> AttentionMatrix:
-        """The attention weights of `forward`, to be looked into; a cache is read, and stays as it is.
+        """The attention weights of `forward`; a cache is read, and stays as it is.
 
         Returns:
             An `AttentionMatrix` of shape (batch, num_heads, tokens, keys).
         """
-        nested = packed(x, valid=valid, cache=cache)
-        problem, _ = self._pose(x, mask, valid, copy.deepcopy(cache), nested)
-        return matrix_of(problem)
+        return self._matrix(self._check_call(x, mask=mask, valid=valid, cache=cache))
 
     def plan(
         self,
@@ -176,77 +159,54 @@ class LatentAttention(nn.Module):
         cache: Cache | None = None,
         kernel: str = "auto",
     ) -> Plan:
-        """The kernel that `forward` would use for these arguments, and why not the others."""
-        nested = packed(x, valid=valid, cache=cache)
-        return plan_for(self._pose(x, mask, valid, copy.deepcopy(cache), nested)[0], kernel)
+        """The kernel that `forward` would run for these arguments, and why not the others."""
+        call = self._check_call(x, mask=mask, valid=valid, cache=cache, kernel=kernel)
+        return self._plan(call)
 
     def extra_repr(self) -> str:
-        text = (
+        return (
             f"{self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}, "
-            f"rotary_dim={self.rotary_dim}, latent_dim={self.latent_dim}"
+            f"rotary_dim={self.rotary_dim}, latent_dim={self.latent_dim}{self._describe_options()}"
         )
-        if self.value_head_dim != self.head_dim:
-            text += f", value_head_dim={self.value_head_dim}"
-        if self.mask is not None:
-            text += f", mask={self.mask.describe()}"
-        return text if self.dropout is None else f"{text}, dropout={self.dropout}"
 
-    def _pose(
-        self,
-        x: Tensor,
-        mask: Mask | Tensor | None,
-        valid: Tensor | None,
-        cache: Cache | None,
-        nested: Packed | None,
-    ) -> tuple[Problem, bool]:
-        """What a kernel is given, and whether the heads attend to the latents themselves."""
-        mask = and_masks(self.mask, as_mask(mask))
-        if nested is not None:
-            x, mask = nested.tokens, nested.within(mask)
-        self._check(x, mask, valid, cache)
-        query, turning = self._query(x).split([self.head_dim, self.rotary_dim], dim=-1)
-        latent, shared = (
-            self.latent_projection(x).reshape(query.shape[0], 1, query.shape[2], -1)
-        ).split([self.latent_dim, self.rotary_dim], dim=-1)
-        latent = self.latent_norm(latent)
-        if nested is not None:
-            positions = nested.positions[0]
-        else:
-            positions = next_positions(query.shape[2], valid, cache, x.device)
-        for part in self.parts:
-            turning, shared = part.transform_query_key(turning, shared, positions, positions)
-        absorbed, key_positions = False, positions
-        if cache is not None:
-            absorbed = len(cache) > 0 and self._can_absorb()
-            shared, latent = cache.append(*under_autocast(shared, latent), valid=valid)
-            key_positions = cache.positions
-        options = options_of(self.parts, positions, key_positions)
-        mask, options = arranged(mask, options, valid, cache, positions, key_positions)
-        # Latents are compared in their own width, and the scale is that of the heads.
-        options.setdefault("scale", (self.head_dim + self.rotary_dim) ** -0.5)
-        if absorbed:
-            query = torch.einsum("bhqd,hdl->bhql", query, self._up(self.key_projection))
-            key, value = torch.cat([latent, shared], dim=-1), latent
-        else:
-            key = split_heads(self.key_projection(latent[:, 0]), self.num_heads)
-            key = torch.cat([key, shared.expand(-1, self.num_heads, -1, -1)], dim=-1)
-            value = split_heads(self.value_projection(latent[:, 0]), self.num_heads)
-        query = torch.cat([query, turning], dim=-1)
-        dropout = self.dropout if self.training else None
-        problem = make_problem(query, key, value, mask=mask, dropout=dropout, **options)
-        # Latents as they are held are what is attended to; projected up, they are other numbers.
-        known = cache is not None and absorbed and cache.finite
-        return problem._replace(keys_finite=known), absorbed
-
-    def _query(self, x: Tensor) -> Tensor:
+    def _project(self, call: LayerCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        x = call.x
         if self.query_latent_dim is not None:
             x = self.query_norm(self.query_latent_projection(x))
-        return split_heads(self.query_projection(x), self.num_heads)
+        query = split_heads(self.query_projection(x), self.num_heads)
+        unrotated, rotated = query.split([self.head_dim, self.rotary_dim], dim=-1)
+        latent, shared = self.latent_projection(call.x)[:, None].split(
+            [self.latent_dim, self.rotary_dim], dim=-1
+        )
+        return rotated, shared, self.latent_norm(latent), unrotated
 
-    def _can_absorb(self) -> bool:
-        """Whether keys and values are a matrix times the latent, and nobody has put in more."""
-        return all(
-            is_plain(each)
+    def _expand(
+        self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
+    ) -> Heads:
+        assert unrotated is not None
+        shared, latent = key, value
+        if call.absorbs:
+            # Latents are compared in their own width, and the scale is that of the heads.
+            absorbed = torch.einsum("bhqd,hdl->bhql", unrotated, self._up(self.key_projection))
+            query = torch.cat([absorbed, query], dim=-1)
+            key = torch.cat([latent, shared], dim=-1)
+            return Heads(query, key, latent, scale=(self.head_dim + self.rotary_dim) ** -0.5)
+        query = torch.cat([unrotated, query], dim=-1)
+        key = split_heads(self.key_projection(latent[:, 0]), self.num_heads)
+        key = torch.cat([key, shared.expand(-1, self.num_heads, -1, -1)], dim=-1)
+        value = split_heads(self.value_projection(latent[:, 0]), self.num_heads)
+        # Projected up, the numbers are no longer those that the cache has looked at.
+        return Heads(query, key, value, is_cached=False)
+
+    def _join(self, context: Tensor, call: LayerCall) -> Tensor:
+        if call.absorbs:
+            context = torch.einsum("bhql,hdl->bhqd", context, self._up(self.value_projection))
+        return self._merge_heads(context, call.x)
+
+    def _absorbs(self, cache: Cache) -> bool:
+        # Keys and values must be a matrix times the latent, with no hook on it.
+        return len(cache) > 0 and all(
+            is_plain_linear(each)
             and each.bias is None
             and not each._forward_pre_hooks
             and not each._forward_hooks
@@ -256,27 +216,3 @@ class LatentAttention(nn.Module):
     def _up(self, projection: nn.Linear) -> Tensor:
         """The weights from a latent to each head, (num_heads, dim, latent_dim)."""
         return projection.weight.unflatten(0, (self.num_heads, -1))
-
-    def _join(self, context: Tensor, x: Tensor, absorbed: bool) -> Tensor:
-        if absorbed:
-            context = torch.einsum("bhql,hdl->bhqd", context, self._up(self.value_projection))
-        for part in self.parts:
-            context = part.transform_context(context, x if x.ndim == 3 else x[None])
-        return self.output_projection(context.transpose(1, 2).flatten(2))
-
-    def _check(
-        self, x: Tensor, mask: Mask | None, valid: Tensor | None, cache: Cache | None
-    ) -> None:
-        check_tensor("x", x)
-        if x.ndim not in (2, 3) or x.shape[-1] != self.embed_dim:
-            raise ShapeError(
-                "layer.input",
-                f"x must have shape (batch, tokens, embed_dim={self.embed_dim}) or "
-                f"(tokens, embed_dim={self.embed_dim}); got {tuple(x.shape)}.",
-            )
-        check_beside("x", x, self.output_projection)
-        if valid is not None:
-            check_tensor("valid", valid)
-            check_valid(valid, x.shape[0] if x.ndim == 3 else 1, x.shape[-2], x.device)
-        if cache is not None:
-            check_cache(cache, mask, None)

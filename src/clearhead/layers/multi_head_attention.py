@@ -1,44 +1,26 @@
 """Multi-head attention as a layer (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
-import copy
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch
 from torch import Tensor, nn
 
-from clearhead._common.checks import check_bool, check_dropout, check_sizes, check_tensor
-from clearhead.attention.planning import Plan, kernel_named, plan_for, run
-from clearhead.attention.problem import Problem, make_problem, under_autocast
-from clearhead.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    ShapeError,
-)
-from clearhead.layers.caches.base import Cache, check_valid
-from clearhead.layers.converting import packed_torch
-from clearhead.layers.converting.fitting import build, refuse, unplain, write
-from clearhead.layers.converting.reading import Reading
-from clearhead.layers.inputs import check_beside, split_heads
-from clearhead.layers.parts import Part, check_parts, options_of
-from clearhead.layers.positions import (
-    Packed,
-    arranged,
-    check_cache,
-    is_causal,
-    next_positions,
-    packed,
-    seen_of,
-    taken_back,
-)
+from clearhead._common.checks import check_bool, check_dropout, check_sizes
+from clearhead.attention.planning import Plan
+from clearhead.attention.problem import Problem
+from clearhead.errors import ArgumentError
+from clearhead.layers.base import AttentionLayer
+from clearhead.layers.caches.base import Cache, Rollback
+from clearhead.layers.inputs import LayerCall, split_heads
+from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import and_masks, as_mask
-from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.masks.coerce import as_mask
+from clearhead.matrix.matrix import AttentionMatrix
 
 Layer = TypeVar("Layer", bound="MultiHeadAttention")
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(AttentionLayer):
     """Several heads of attention over projections of the input, projected back together.
 
     `layer(x)` is self-attention, `layer(x, context)` is cross-attention. Fewer key than query heads
@@ -54,14 +36,14 @@ class MultiHeadAttention(nn.Module):
         output_dim: width of the output; None is embed_dim.
         bias: whether the projections of query, key and value have one.
         output_bias: whether the projection of the output has one.
-        mask: who may see whom, at every call. It is a description: it is not saved with the
-            weights and fits any number of tokens.
+        mask: which keys a query may see, at every call. It is a description: it is not saved with
+            the weights and fits any number of tokens.
         dropout: probability of dropping a weight while training, in [0, 1); None is none.
-        parts: what makes a variant of it: rotary positions, norms, a gate; see `clearhead.layers.Part`.
+        parts: rotary positions, norms, a gate, and other variants; see `clearhead.layers.Part`.
 
     Raises:
         ArgumentError: codes `argument.size`, `layer.heads`, `layer.kv-heads`, `dropout.value`, for
-            sizes that do not fit; ArgumentTypeError for a mask, a part or a size of another type.
+            sizes that do not fit; ArgumentTypeError for an argument of another type.
 
     Example:
         >>> import torch, clearhead as ch
@@ -146,19 +128,18 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Attend from x to itself, or to a context.
 
-        With a cache, x are the tokens that come next: they are appended to it, and attend to all
+        With a KV cache, x are the tokens that come next: they are appended to it, and attend to all
         that it holds. A whole text at once, in chunks and token by token give the same. With a
         context, the cache is filled at the first call and keeps the keys and values of the context
-        for the calls that follow.
+        for the calls that follow. A call that fails leaves the cache as it was.
 
         Args:
             x: (batch, tokens, embed_dim), or (tokens, embed_dim); or a nested tensor of layout
                 torch.jagged, of sequences that do not see each other.
             context: (batch, context_tokens, context_dim), with as many dimensions as x.
             mask: for this call, beside the layer's own: a key must be visible in both.
-            valid: bool, (batch, tokens), True at real tokens, False at those that only fill up the
-                batch, on whichever side; of the context, if there is one. The real tokens of a row
-                are counted from 0.
+            valid: bool, (batch, tokens), True at real tokens, False at padding, on whichever side;
+                of the context, if there is one. The real tokens of a row are counted from 0.
             cache: keys and values of the tokens before, of this layer only; see
                 `clearhead.layers.Cache`.
             kernel: "auto", or the name of one, as of `attend`: "eager" has derivatives of any
@@ -176,8 +157,8 @@ class MultiHeadAttention(nn.Module):
                 ones; `layer.cache-context`, for a cache that was filled with another context;
                 `layer.cache-window`, for a `SlidingCache` of a context.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
-                where those of the cache are not tokens in order; `kernel.refused`, if the kernel
-                asked for cannot run this.
+                where those of the cache are not tokens in order; `kernel.refused`, if the requested
+                kernel cannot run this.
 
         Example:
             >>> import torch, clearhead as ch
@@ -188,15 +169,8 @@ class MultiHeadAttention(nn.Module):
             ...     torch.allclose(torch.cat(steps, dim=1), layer(x), atol=1e-6)
             True
         """
-        kernel_named(kernel)
-        mask, nested = self._given(x, context, mask, valid, cache)
-        if nested is not None:
-            problem = self._pose_packed(nested, mask)
-            return nested.like_it(self.join(run(problem, kernel), nested.tokens))
-        with taken_back(cache):
-            attended = run(self._pose(x, context, mask, valid, cache), kernel)
-        output = self.join(attended, x)
-        return output if x.ndim == 3 else output[0]
+        call = self._check_call(x, context, mask=mask, valid=valid, cache=cache, kernel=kernel)
+        return self._attend(call)
 
     def make_problem(
         self,
@@ -211,11 +185,9 @@ class MultiHeadAttention(nn.Module):
 
         Arguments and errors are those of `forward`; a cache takes the tokens.
         """
-        mask, nested = self._given(x, context, mask, valid, cache)
-        if nested is not None:
-            return self._pose_packed(nested, mask)
-        with taken_back(cache):
-            return self._pose(x, context, mask, valid, cache)
+        call = self._check_call(x, context, mask=mask, valid=valid, cache=cache)
+        with Rollback(cache, call.source.shape[1]):
+            return self._problem(call)
 
     def weights(
         self,
@@ -226,13 +198,13 @@ class MultiHeadAttention(nn.Module):
         valid: Tensor | None = None,
         cache: Cache | None = None,
     ) -> AttentionMatrix:
-        """The attention weights of `forward`, to be looked into; they are never in memory whole.
+        """The attention weights of `forward`; they are never materialised.
 
         Arguments and errors are those of `forward`. A cache is read, and stays as it is.
 
         Returns:
             An `AttentionMatrix` of shape (batch, num_heads, tokens, context_tokens), or of as many
-            keys as the cache gives back.
+            keys as the cache returns.
 
         Example:
             >>> import torch, clearhead as ch
@@ -240,27 +212,19 @@ class MultiHeadAttention(nn.Module):
             >>> layer.weights(torch.randn(1, 1000, 8))[..., -1, :].shape
             torch.Size([1, 2, 1000])
         """
-        mask, nested = self._given(x, context, mask, valid, cache)
-        if nested is not None:
-            problem = self._pose_packed(nested, mask, values=False)
-        else:
-            copied = copy.deepcopy(cache)
-            problem = self._pose(x, context, mask, valid, copied, values=cache is not None)
-        return matrix_of(problem)
+        return self._matrix(self._check_call(x, context, mask=mask, valid=valid, cache=cache))
 
     def join(self, context: Tensor, x: Tensor) -> Tensor:
-        """The output for a context per head: heads side by side, then projected.
+        """Concatenate the contexts of the heads and project them to the output.
 
         Args:
             context: (batch, num_heads, tokens, value_head_dim).
-            x: what the queries were made of, (batch, tokens, embed_dim) or (tokens, embed_dim).
+            x: the input of the layer, (batch, tokens, embed_dim) or (tokens, embed_dim).
 
         Returns:
             (batch, tokens, output_dim).
         """
-        for part in self.parts:
-            context = part.transform_context(context, x if x.ndim == 3 else x[None])
-        return self.output_projection(context.transpose(1, 2).flatten(2))
+        return self._merge_heads(context, x if x.ndim == 3 else x[None])
 
     def plan(
         self,
@@ -272,15 +236,15 @@ class MultiHeadAttention(nn.Module):
         cache: Cache | None = None,
         kernel: str = "auto",
     ) -> Plan:
-        """The kernel that `forward` would use for these arguments, and why not the others."""
-        posed = self.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
-        return plan_for(posed, kernel)
+        """The kernel that `forward` would run for these arguments, and why not the others."""
+        call = self._check_call(x, context, mask=mask, valid=valid, cache=cache, kernel=kernel)
+        return self._plan(call)
 
     @classmethod
     def from_torch(
         cls: type[Layer], module: nn.MultiheadAttention, *, mask: Mask | None = None
     ) -> Layer:
-        """A layer with the weights of PyTorch's, and equal outputs.
+        """Make a layer with the weights of PyTorch's, and equal outputs.
 
         PyTorch's layer takes its mask at every call, with True = may *not* attend; here the layer
         may bring one. The new layer always takes (batch, tokens, width). In training PyTorch may
@@ -291,8 +255,8 @@ class MultiHeadAttention(nn.Module):
             mask: the mask of the new layer.
 
         Raises:
-            UnsupportedError: code `convert.refused`, for what this layer has no place for:
-                bias_k and bias_v, add_zero_attn, kdim other than vdim.
+            UnsupportedError: code `convert.refused`, for options that this layer lacks: bias_k and
+                bias_v, add_zero_attn, kdim other than vdim.
             ArgumentTypeError: code `convert.type`, for another kind of module.
 
         Example:
@@ -303,23 +267,12 @@ class MultiHeadAttention(nn.Module):
             >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
             True
         """
-        if not isinstance(module, nn.MultiheadAttention):
-            raise ArgumentTypeError(
-                "convert.type",
-                f"module must be a torch.nn.MultiheadAttention; got {type(module).__name__}.",
-            )
-        reading = Reading(module, {})
-        packed_torch.read(reading)
-        if reading.is_probed:
-            reading.reasons.append(
-                f"the forward of {type(module).__name__} is its own; clearhead.convert runs a copy "
-                "of it to see what it does"
-            )
-        refuse("from_torch", "convert this layer", reading.reasons)
-        return build(reading, cls, mask)
+        from clearhead.layers.converting import torch_layer
+
+        return torch_layer.from_torch(module, cls, mask)
 
     def to_torch(self, *, without_mask: bool = False) -> nn.MultiheadAttention:
-        """PyTorch's layer with these weights, and equal outputs.
+        """Make PyTorch's layer with these weights, and equal outputs.
 
         It takes its mask at each call, as `attn_mask=~mask.to_dense(tokens, tokens)`; so a layer
         that brings a mask is converted only on demand.
@@ -339,188 +292,25 @@ class MultiHeadAttention(nn.Module):
             >>> torch.allclose(ours(x), theirs(x, x, x)[0], atol=1e-6)
             True
         """
-        reasons = []
-        if self.num_kv_heads != self.num_heads:
-            reasons.append(f"num_kv_heads={self.num_kv_heads} for num_heads={self.num_heads}")
-        if not self.embed_dim == self.num_heads * self.head_dim == self.output_dim:
-            reasons.append(
-                f"embed_dim={self.embed_dim}, num_heads × head_dim="
-                f"{self.num_heads * self.head_dim}, output_dim={self.output_dim}: not one width"
-            )
-        if self.value_head_dim != self.head_dim:
-            reasons.append(f"value_head_dim={self.value_head_dim} for head_dim={self.head_dim}")
-        if self.mask is not None and not without_mask:
-            reasons.append(
-                f"mask={self.mask.describe()}: it takes a mask at each call only; "
-                "to_torch(without_mask=True) leaves it to you"
-            )
-        if self.parts:
-            names = ", ".join(type(part).__name__ for part in self.parts)
-            reasons.append(f"parts: {names}")
-        reasons += unplain(self)
-        refuse("to_torch", "convert this layer", reasons)
-        like, inputs = self.output_projection.weight, self._input_projections()
-        module = nn.MultiheadAttention(
-            self.embed_dim,
-            self.num_heads,
-            dropout=self.dropout or 0.0,
-            bias=any(each.bias is not None for each in (*inputs, self.output_projection)),
-            kdim=self.context_dim,
-            vdim=self.context_dim,
-            batch_first=True,
-            device=like.device,
-            dtype=like.dtype,
-        )
-        reading = Reading(module, {})
-        packed_torch.read(reading)
-        write(reading, self)
-        return module.train(self.training)
+        from clearhead.layers.converting import torch_layer
+
+        return torch_layer.to_torch(self, without_mask=without_mask)
 
     def extra_repr(self) -> str:
         text = f"{self.embed_dim}, num_heads={self.num_heads}"
         if self.num_kv_heads != self.num_heads:
             text += f", num_kv_heads={self.num_kv_heads}"
-        text += f", head_dim={self.head_dim}"
-        if self.value_head_dim != self.head_dim:
-            text += f", value_head_dim={self.value_head_dim}"
-        if self.mask is not None:
-            text += f", mask={self.mask.describe()}"
-        return text if self.dropout is None else f"{text}, dropout={self.dropout}"
+        return f"{text}, head_dim={self.head_dim}{self._describe_options()}"
 
-    def _given(
-        self,
-        x: Tensor,
-        context: Tensor | None,
-        mask: Mask | Tensor | None,
-        valid: Tensor | None,
-        cache: Cache | None,
-    ) -> tuple[Mask | None, Packed | None]:
-        """What has been checked of a call: its mask and the layer's, and x if it is nested."""
-        mask = and_masks(self.mask, as_mask(mask))
-        nested = packed(x, context=context, valid=valid, cache=cache)
-        tokens = x if nested is None else nested.tokens
-        self._check_call(tokens, context, mask, valid, cache)
-        return mask, nested
+    def _project(self, call: LayerCall) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        query = split_heads(self.query_projection(call.x), self.num_heads)
+        key = split_heads(self.key_projection(call.source), self.num_kv_heads)
+        value = None
+        if call.values:
+            value = split_heads(self.value_projection(call.source), self.num_kv_heads)
+            for part in self.parts:
+                value = part.transform_value(value)
+        return query, key, value, None
 
-    def _pose_packed(self, nested: Packed, mask: Mask | None, *, values: bool = True) -> Problem:
-        mask, positions = nested.within(mask), nested.positions[0]
-        return self._pose(nested.tokens, None, mask, None, None, positions=positions, values=values)
-
-    def _pose(
-        self,
-        x: Tensor,
-        context: Tensor | None,
-        mask: Mask | None,
-        valid: Tensor | None,
-        cache: Cache | None,
-        *,
-        positions: Tensor | None = None,
-        values: bool = True,
-    ) -> Problem:
-        """`make_problem` for what has been checked; without values, the keys stand in for them."""
-        source = x if context is None else context
-        query = split_heads(self.query_projection(x), self.num_heads)
-        if cache is not None and context is not None and len(cache):
-            # All keys are there already: none is appended, and all come back.
-            source = source[..., :0, :]
-            valid = None
-        key = split_heads(self.key_projection(source), self.num_kv_heads)
-        value = split_heads(self.value_projection(source), self.num_kv_heads) if values else key
-        if not self.parts and valid is None and positions is None:
-            if cache is None:
-                dropout = self.dropout if self.training else None
-                return make_problem(query, key, value, mask=mask, dropout=dropout)
-            if is_causal(mask) and context is None:
-                # Nobody asks where the tokens stand, which would be a good part of a step.
-                key, value = cache.append(*under_autocast(key, value))
-                return self._posed(query, key, value, seen_of(cache, mask), cache, {})
-        key_positions = positions
-        if key_positions is None:
-            key_positions = next_positions(key.shape[2], valid, cache, x.device)
-        query_positions = key_positions
-        if context is not None:
-            query_positions = torch.arange(query.shape[2], device=x.device)
-        for part in self.parts:
-            query, key = part.transform_query_key(query, key, query_positions, key_positions)
-        for part in self.parts if values else ():
-            value = part.transform_value(value)
-        value = value if values else key
-        if cache is not None:
-            # A norm may have brought the keys back to float32, which a kernel would not.
-            key, value = cache.append(*under_autocast(key, value), valid=valid)
-            key_positions = cache.positions
-        options = options_of(self.parts, query_positions, key_positions)
-        mask, options = arranged(
-            mask,
-            options,
-            valid,
-            cache,
-            query_positions,
-            key_positions,
-            is_cross=context is not None,
-        )
-        return self._posed(query, key, value, mask, cache, options)
-
-    def _posed(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Mask | None,
-        cache: Cache | None,
-        options: dict[str, Any],
-    ) -> Problem:
-        dropout = self.dropout if self.training else None
-        problem = make_problem(query, key, value, mask=mask, dropout=dropout, **options)
-        return problem if cache is None else problem._replace(keys_finite=cache.finite)
-
-    def _input_projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
-        return self.query_projection, self.key_projection, self.value_projection
-
-    def _check_call(
-        self,
-        x: Tensor,
-        context: Tensor | None,
-        mask: Mask | None,
-        valid: Tensor | None,
-        cache: Cache | None,
-    ) -> None:
-        source = x if context is None else context
-        self._check_inputs(x, source, context is not None)
-        if valid is not None:
-            check_tensor("valid", valid)
-            batch = source.shape[0] if source.ndim == 3 else 1
-            check_valid(valid, batch, source.shape[-2], source.device)
-        if cache is not None:
-            check_cache(cache, mask, None if context is None else source.shape[-2])
-
-    def _check_inputs(self, x: Tensor, source: Tensor, is_cross: bool) -> None:
-        check_tensor("x", x)
-        if is_cross:
-            check_tensor("context", source)
-        if x.ndim not in (2, 3) or x.shape[-1] != self.embed_dim:
-            raise ShapeError(
-                "layer.input",
-                f"x must have shape (batch, tokens, embed_dim={self.embed_dim}) or "
-                f"(tokens, embed_dim={self.embed_dim}); got {tuple(x.shape)}.",
-            )
-        if source.ndim != x.ndim or source.shape[-1] != self.context_dim:
-            if not is_cross:
-                raise ShapeError(
-                    "layer.context-missing",
-                    f"this layer attends to a context of width context_dim={self.context_dim}; "
-                    "call it as layer(x, context).",
-                )
-            raise ShapeError(
-                "layer.context",
-                f"context must have shape (batch, tokens, context_dim={self.context_dim}), with as "
-                f"many dimensions as x; got {tuple(source.shape)} for x of {tuple(x.shape)}.",
-            )
-        if is_cross and x.ndim == 3 and source.shape[0] != x.shape[0]:
-            raise ShapeError(
-                "layer.context-batch",
-                f"x and context must have the same batch; got {x.shape[0]} and {source.shape[0]}.",
-            )
-        check_beside("x", x, self.query_projection)
-        if is_cross:
-            check_beside("context", source, self.key_projection)
+    def _join(self, context: Tensor, call: LayerCall) -> Tensor:
+        return self.join(context, call.x)

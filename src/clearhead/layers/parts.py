@@ -1,4 +1,4 @@
-"""Parts that make variants of attention: each is handed to a layer, and works alone."""
+"""Parts: the variants of attention that a layer is given, each usable alone."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,12 +13,12 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 
 
 class Part(nn.Module):
-    """A variant of attention, as what it does at four places of a layer. Each may stay as it is.
+    """A variant of attention, as four methods that a layer calls; each may be left as it is.
 
-    A layer asks its parts in the order in which they were handed in: `transform_query_key` and
+    A layer calls its parts in the order in which it was given them: `transform_query_key` and
     `transform_value` once query, key and value are split into heads, before keys and values go into
-    a cache; `attend_options` for the options of `clearhead.attend`; `transform_context` once every
-    head has its context.
+    a KV cache; `attend_options` for the options of `clearhead.attend`; `transform_context` once
+    every head has its context.
 
     Example:
         >>> import torch, clearhead as ch
@@ -37,7 +37,7 @@ class Part(nn.Module):
     def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Query and key as they are compared.
+        """Transform query and key, before they are compared.
 
         Args:
             query: (batch, num_heads, query_len, head_dim).
@@ -48,7 +48,7 @@ class Part(nn.Module):
         return query, key
 
     def transform_value(self, value: Tensor) -> Tensor:
-        """The value that the weights are multiplied with.
+        """Transform the value, before the weights are multiplied with it.
 
         Args:
             value: (batch, num_kv_heads, kv_len, value_head_dim).
@@ -56,7 +56,7 @@ class Part(nn.Module):
         return value
 
     def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
-        """What is handed to `clearhead.attend`: bias, scale, softcap, sinks.
+        """Options for `clearhead.attend`: bias, scale, softcap, sinks.
 
         Args:
             query_positions: int64, (query_len,) or (batch, query_len), in tokens.
@@ -65,17 +65,17 @@ class Part(nn.Module):
         return {}
 
     def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
-        """The contexts of the heads before they are projected.
+        """Transform the context of each head, before the output projection.
 
         Args:
             context: (batch, num_heads, query_len, value_head_dim).
-            x: what the queries were made of, (batch, query_len, embed_dim).
+            x: the input that the queries are projected from, (batch, query_len, embed_dim).
         """
         return context
 
 
 class QueryKeyNorm(Part):
-    """Root mean square norm of each head's query and key, with a trained scale each.
+    """RMS norm of each head's query and key, with a trained scale each.
 
     Source: Henry et al., 2020, https://arxiv.org/abs/2010.04245; in this form that of Qwen3 and
     Gemma 3. It comes before rotary positions.
@@ -85,7 +85,7 @@ class QueryKeyNorm(Part):
         eps: added to the mean square.
 
     Raises:
-        ArgumentError, ArgumentTypeError: codes `argument.size`, `norm.eps`.
+        ArgumentError, ArgumentTypeError: codes `argument.size`, `argument.type`, `norm.eps`.
 
     Example:
         >>> import torch
@@ -110,13 +110,13 @@ class QueryKeyNorm(Part):
 
 
 class Scale(Part):
-    """Another number than 1/√head_dim to multiply the scores by.
+    """A scale of the scores other than 1/√head_dim.
 
     Args:
         scale: the number.
 
     Raises:
-        ArgumentTypeError: code `scale.type`, for what is no number.
+        ArgumentTypeError: code `scale.type`, unless it is a number.
 
     Example:
         >>> Scale(0.5).attend_options(None, None)
@@ -139,7 +139,7 @@ class Scale(Part):
 
 
 class Softcap(Part):
-    """A bound on the scores: softcap · tanh(score / softcap).
+    """A softcap, the bound on the scores: softcap · tanh(score / softcap).
 
     Source: Gemma 2 (2024, https://arxiv.org/abs/2408.00118), after Bello et al. (2016,
     https://arxiv.org/abs/1611.09940).
@@ -171,7 +171,7 @@ class Softcap(Part):
 
 
 class Sinks(Part):
-    """A trained score for each head that takes a share of the weights and gives nothing.
+    """A learned score per head that takes a share of the weights and gives no value.
 
     Source: gpt-oss (2025, https://arxiv.org/abs/2508.10925), after Xiao et al. (2023,
     https://arxiv.org/abs/2309.17453).
@@ -202,15 +202,15 @@ class Sinks(Part):
 
 
 class ScoreBias(Part):
-    """A description of what is added to the scores, such as `clearhead.alibi(num_heads)`.
+    """A bias that is added to the scores, as a description such as `clearhead.alibi(num_heads)`.
 
-    What is trained is a part of its own, since a description is not saved with the weights.
+    A trained bias needs a part of its own, since a description is not saved with the weights.
 
     Args:
         bias: the description.
 
     Raises:
-        ArgumentTypeError: code `bias.type`, if it is none, or something in it is trained.
+        ArgumentTypeError: code `bias.type`, for anything else, or one with trained numbers in it.
 
     Example:
         >>> import torch, clearhead as ch
@@ -237,18 +237,18 @@ class ScoreBias(Part):
 
 
 class OutputGate(Part):
-    """The context of each head times a sigmoid of what its query was made of.
+    """A gate: the context of each head times a sigmoid of a projection of the input.
 
     Source: Qiu et al., 2025, https://arxiv.org/abs/2505.06708.
 
     Args:
         embed_dim: width of the input.
         num_heads: number of query heads.
-        value_head_dim: width of a value; None for one gate for the whole of a head.
-        bias: whether the projection has one.
+        value_head_dim: width of a value; None for a single gate per head.
+        bias: whether the projection has a bias.
 
     Raises:
-        ArgumentError, ArgumentTypeError: code `argument.size`; `bias.type`.
+        ArgumentError, ArgumentTypeError: codes `argument.size`, `argument.type`, `bias.type`.
         ShapeError: code `gate.shape`, for contexts of other heads.
 
     Example:
@@ -286,10 +286,10 @@ class OutputGate(Part):
 
 
 class Differential(Part):
-    """Differential attention: the weights of one head less λ times those of another.
+    """Differential attention: the weights of one head minus λ times those of another.
 
     Head h and head h + num_heads / 2 are a pair that shares values: those of their key heads,
-    two side by side. A pair's context is the first one's less λ times the second one's, normed and
+    two side by side. A pair's context is the first one's minus λ times the second one's, normed and
     multiplied by 1 − λ₀, where λ = exp(a · b) − exp(c · d) + λ₀ is trained and λ₀ = 0.8 − 0.6 ·
     exp(−0.3 · depth).
 
@@ -297,11 +297,12 @@ class Differential(Part):
 
     Args:
         head_dim: width of a query, a key and a value.
-        depth: how many layers come before this one.
+        depth: number of layers before this one.
         eps: added to the mean square of the norm.
 
     Raises:
-        ArgumentError, ArgumentTypeError: codes `argument.size`, `differential.depth`, `norm.eps`.
+        ArgumentError, ArgumentTypeError: codes `argument.size`, `argument.type`,
+            `differential.depth`, `norm.eps`.
         ShapeError: code `differential.heads`, for an odd number of heads.
 
     Example:
@@ -348,10 +349,10 @@ def _check_eps(eps: float) -> None:
 
 
 def check_parts(parts: Sequence[Part]) -> Iterable[Part]:
-    """The parts of a layer, as modules of it if there are any.
+    """The parts of a layer, as its modules if there are any.
 
     Raises:
-        ArgumentTypeError: code `parts.type`, for what is no sequence of parts.
+        ArgumentTypeError: code `parts.type`, for anything but a sequence of parts.
     """
     if not isinstance(parts, Sequence) or not all(isinstance(each, Part) for each in parts):
         given = parts if isinstance(parts, Sequence) and not isinstance(parts, str) else [parts]
@@ -365,10 +366,10 @@ def check_parts(parts: Sequence[Part]) -> Iterable[Part]:
 def options_of(
     parts: Iterable[Part], query_positions: Tensor, key_positions: Tensor
 ) -> dict[str, Any]:
-    """What the parts hand to `attend`, together.
+    """The options of all parts for `attend`.
 
     Raises:
-        ArgumentError: code `parts.twice`, if two of them say the same thing.
+        ArgumentError: code `parts.twice`, if two of them set the same option.
     """
     found: dict[str, tuple[Any, str]] = {}
     for part in parts:

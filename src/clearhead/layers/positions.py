@@ -1,166 +1,167 @@
-"""What the layers have in common about tokens: where they stand, which are real, what a cache holds."""
+"""Positions of tokens, and masks and biases that go by them.
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, cast
+A description such as `sliding_window(left=4)` counts columns. In a KV cache token 7 may be in column
+3, and rows of different length have other columns for the same token: there it goes by position.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, UnsupportedError
-from clearhead.layers.caches.base import Cache, before, is_in_order
-from clearhead.layers.caches.sliding import SlidingCache
-from clearhead.layers.placing import Places, placed_bias, placed_mask
+from clearhead.attention.biases import Alibi, Bias, ByPair, Relative, as_bias
+from clearhead.errors import UnsupportedError
+from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.layout import positions_from_valid
+from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.base import Mask
-from clearhead.masks.causal import Causal
-from clearhead.masks.coerce import and_masks
-from clearhead.masks.documents import documents
+from clearhead.masks.causal import Causal, Positioned
 from clearhead.masks.full import Full
-from clearhead.masks.padding import padding
-
-
-def check_cache(cache: object, mask: Mask | None, context_len: int | None) -> None:
-    """Refuse a cache that does not go with a call.
-
-    Args:
-        cache: what was given as one.
-        mask: who may see whom, in all.
-        context_len: how many tokens the context has; None for self-attention.
-
-    Raises:
-        ArgumentTypeError: code `layer.cache`.
-        ArgumentError: codes `layer.cache-causal`, `layer.cache-context` and `layer.cache-window`.
-    """
-    if not isinstance(cache, Cache):
-        raise ArgumentTypeError(
-            "layer.cache",
-            "cache must be a clearhead.layers.Cache of this layer, or None; got "
-            f"{type(cache).__name__}.",
-        )
-    if context_len is None and mask is None:
-        raise ArgumentError(
-            "layer.cache-causal",
-            "with a cache, tokens come one after the other, and none may see a later one; this "
-            "layer has no mask. Make it with mask=clearhead.causal().",
-        )
-    if context_len is not None and len(cache) not in (0, context_len):
-        raise ArgumentError(
-            "layer.cache-context",
-            f"the cache holds {len(cache)} tokens of a context; got one of {context_len}. For "
-            "another context, use a new cache, or cache.reset().",
-        )
-    if context_len is not None and isinstance(cache, SlidingCache):
-        raise ArgumentError(
-            "layer.cache-window",
-            f"{cache.describe()} hides what is far from the last token, and the tokens of a context "
-            "are all as near; use a cache of another kind, such as GrowingCache.",
-        )
-
-
-class Packed(NamedTuple):
-    """Sequences of a nested tensor, one after the other.
-
-    Attributes:
-        tokens: (1, tokens, width).
-        offsets: (sequences + 1,), where each begins, and the end.
-        positions: (1, tokens), counted from 0 in each.
-        mask: who is of one sequence.
-    """
-
-    tokens: Tensor
-    offsets: Tensor
-    positions: Tensor
-    mask: Mask
-
-    def within(self, mask: Mask | None) -> Mask:
-        """A mask, in each sequence by itself."""
-        if mask is None:
-            return self.mask
-        places = Places(self.positions, self.positions)
-        return placed_mask(mask, places, in_order=True) & self.mask
-
-    def like_it(self, output: Tensor) -> Tensor:
-        """An output (1, tokens, width) as a nested tensor of the same sequences."""
-        return torch.nested.nested_tensor_from_jagged(output[0], offsets=self.offsets)
-
-
-def packed(x: object, **others: object) -> Packed | None:
-    """The sequences of a nested tensor; None for another one.
-
-    Raises:
-        UnsupportedError: code `layer.nested`, for one that is not jagged, or beside others.
-    """
-    if not isinstance(x, Tensor) or not x.is_nested:
-        return None
-    also = [name for name, other in others.items() if other is not None]
-    if x.layout != torch.jagged or x.ndim != 3 or also:
-        raise UnsupportedError(
-            "layer.nested",
-            "a nested x must be of layout torch.jagged and shape (batch, tokens, width), without "
-            f"{', '.join(others)}; got layout {x.layout}, {x.ndim} dimensions"
-            f"{', with ' + ', '.join(also) if also else ''}.",
-        )
-    jagged = cast(Any, x)  # what such a tensor has beside others is not declared
-    tokens, offsets = jagged.values(), jagged.offsets()
-    lengths = offsets.diff()
-    places = torch.arange(len(tokens), device=tokens.device)
-    positions = places - offsets[:-1].repeat_interleave(lengths)
-    return Packed(tokens[None], offsets, positions[None], documents(lengths=lengths))
-
-
-@contextmanager
-def taken_back(cache: Cache | None) -> Iterator[None]:
-    """Tokens of a call that is refused leave no trace in a cache, where they can still be taken back."""
-    held = 0 if cache is None else len(cache)
-    try:
-        yield
-    except ClearheadError:
-        if cache is not None and len(cache) > held:
-            with suppress(ArgumentError):
-                cache.truncate(held)
-        raise
+from clearhead.masks.prefix import Prefix
 
 
 def next_positions(
     new: int, valid: Tensor | None, cache: Cache | None, device: torch.device
 ) -> Tensor:
-    """Where new tokens stand, int64, (new,) or (batch, new)."""
+    """Positions of new tokens, int64, (new,) or (batch, new)."""
     if cache is not None:
         return cache.next_positions(new, valid, device=device)
-    return torch.arange(new, device=device) if valid is None else before(valid)
+    return torch.arange(new, device=device) if valid is None else positions_from_valid(valid)
 
 
 def is_causal(mask: Mask | None) -> bool:
-    """Whether a mask asks of a cache only what comes later: any cache says that by itself."""
+    """True for `causal()`: a later token has a later column in every cache."""
     return isinstance(mask, Causal) and mask.offset is None
 
 
-def seen_of(cache: Cache, mask: Mask | None) -> Mask | None:
-    """A mask, and what a cache hides of the keys that it gave back."""
-    hidden = cache.mask()
-    return mask if isinstance(hidden, Full) else and_masks(mask, hidden)
+class Positions(NamedTuple):
+    """The positions of the queries and the keys of a call, in tokens.
+
+    Attributes:
+        query: int64, (query_len,) or (batch, query_len).
+        key: int64, (kv_len,) or (batch, kv_len).
+    """
+
+    query: Tensor
+    key: Tensor
+
+    @property
+    def batch(self) -> int | None:
+        rows = max(len(torch.atleast_2d(each)) for each in self)
+        return rows if rows > 1 else None
+
+    def at(self, query_index: Tensor, key_index: Tensor, query_len: int) -> tuple[Tensor, Tensor]:
+        """The positions of pairs; of fewer queries than there are, those are the last ones."""
+        later = self.query.shape[-1] - query_len
+        return _rows(self.query, query_index + later), _rows(self.key, key_index)
 
 
-def arranged(
-    mask: Mask | None,
-    options: dict[str, Any],
-    valid: Tensor | None,
-    cache: Cache | None,
-    query_positions: Tensor,
-    key_positions: Tensor,
-    *,
-    is_cross: bool = False,
-) -> tuple[Mask | None, dict[str, Any]]:
-    """Mask and options for the keys as they are, with what is not real hidden, and in positions
-    where columns are not tokens in order. What a cache gave back is read from it."""
-    in_order = valid is None or is_in_order(valid)
-    hidden = None if valid is None else padding(valid)
-    if cache is not None:
-        in_order, hidden = cache.in_order, seen_of(cache, None)
-    # Positions are (tokens,) where every row counts its columns.
-    if not is_cross and (not in_order or key_positions.ndim == 2):
-        places = Places(query_positions, key_positions)
-        mask = None if mask is None else placed_mask(mask, places, in_order=in_order)
-        if not in_order and options.get("bias") is not None:
-            options = options | {"bias": placed_bias(options["bias"], places)}
-    return and_masks(mask, hidden), options
+def _rows(positions: Tensor, index: Tensor) -> Tensor:
+    positions = torch.atleast_2d(positions)
+    row = torch.arange(positions.shape[0], device=positions.device).view(-1, 1, 1, 1)
+    return positions[row, index]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MaskByPosition(Mask):
+    """A mask that is given positions in place of columns."""
+
+    mask: Mask
+    positions: Positions
+
+    @property
+    def batch(self) -> int | None:
+        return self.positions.batch if self.mask.batch is None else self.mask.batch
+
+    @property
+    def device(self) -> torch.device | None:
+        return self.positions.key.device
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        query, key = self.positions.at(query_index, key_index, query_len)
+        # Of equal lengths, so that the mask adds no offset of its own.
+        return self.mask.visible(query, key, kv_len, kv_len)
+
+    def describe(self) -> str:
+        return f"{self.mask.describe()} by position"
+
+
+@dataclass(frozen=True, eq=False)
+class BiasByPosition(ByPair):
+    """A bias that is given positions in place of columns."""
+
+    bias: Bias
+    positions: Positions
+
+    @property
+    def numbers(self) -> Tensor | None:
+        return self.bias.numbers
+
+    @property
+    def may_hide(self) -> bool:
+        return self.bias.may_hide
+
+    def check(
+        self,
+        batch: int,
+        num_heads: int,
+        query_len: int,
+        kv_len: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.bias.check(batch, num_heads, query_len, kv_len, dtype, device)
+
+    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+        query, key = self.positions.at(query_index, key_index, query_len)
+        return self.bias.at(query, key, kv_len, kv_len)
+
+    def describe(self) -> str:
+        return f"{self.bias.describe()} by position"
+
+
+def mask_by_position(mask: Mask, positions: Positions, *, in_order: bool = False) -> Mask:
+    """The mask with positions in place of columns.
+
+    In order, columns are as far apart as tokens, and only a mask that counts from the first token
+    changes.
+
+    Raises:
+        UnsupportedError: code `cache.mask`, for a mask that is made for columns.
+    """
+    if isinstance(mask, And | Or):
+        left = mask_by_position(mask.left, positions, in_order=in_order)
+        return type(mask)(left, mask_by_position(mask.right, positions, in_order=in_order))
+    if isinstance(mask, Not):
+        return Not(mask_by_position(mask.mask, positions, in_order=in_order))
+    if isinstance(mask, Prefix):
+        return MaskByPosition(mask, positions)
+    # In a ring, where columns are not in order, there is one query, which sees all.
+    if in_order or isinstance(mask, Full) or is_causal(mask):
+        return mask
+    if isinstance(mask, Positioned) and mask.offset is None:
+        return MaskByPosition(mask, positions)
+    raise UnsupportedError(
+        "cache.mask",
+        "where tokens and columns of a cache differ (rows of different length, or a ring), a mask "
+        f"must speak of positions, such as sliding_window; {mask.describe()} speaks of columns.",
+    )
+
+
+def bias_by_position(bias: Bias | Tensor, positions: Positions) -> Bias:
+    """The bias with positions in place of columns.
+
+    Raises:
+        UnsupportedError: code `cache.bias`, for a bias that is made for columns.
+    """
+    bias = as_bias(bias)
+    if isinstance(bias, Alibi | Relative):
+        return BiasByPosition(bias, positions)
+    raise UnsupportedError(
+        "cache.bias",
+        "where tokens and columns of a cache differ (rows of different length, or a ring), a bias "
+        f"must speak of positions, such as alibi; {bias.describe()} speaks of columns.",
+    )

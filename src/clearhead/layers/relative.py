@@ -1,4 +1,4 @@
-"""Relative positions: a trained number is added to a score, by how far the key is from its query."""
+"""Relative position bias: a trained number for the distance of a key from its query."""
 
 import math
 from collections.abc import Mapping
@@ -17,25 +17,24 @@ class RelativeBias(Part):
     """A trained bias for each bucket of distances and each head, as a part of a layer.
 
     Near distances have a bucket each; farther ones share buckets that grow with the logarithm of
-    the distance; from max_distance on there is one. What attention gets of it is a number for each
-    distance up to max_distance, and nothing of tokens × tokens.
+    the distance; from max_distance on there is one. Attention gets a number for each distance up to
+    max_distance; tokens × tokens is never materialised.
 
     Source: Raffel et al., 2020, section 2.1, https://arxiv.org/abs/1910.10683.
 
     Args:
         num_heads: number of query heads.
-        num_buckets: how many buckets there are, an even number; half of them for keys ahead if
-            it is bidirectional.
-        max_distance: from how many tokens on the last bucket goes.
-        bidirectional: whether a key ahead has other buckets than one behind. If not, those ahead
-            have the bucket of the query itself, and a causal mask hides them.
+        num_buckets: number of buckets, even; half of them for later keys if it is bidirectional.
+        max_distance: the distance, in tokens, at which the last bucket begins.
+        bidirectional: whether later keys have buckets of their own. If not, they have the bucket of
+            the query itself, and a causal mask hides them.
 
     Attributes:
         table: (num_buckets, num_heads), trained.
 
     Raises:
-        ArgumentError, ArgumentTypeError: codes `argument.size`, `bidirectional.type`,
-            `relative.buckets`.
+        ArgumentError, ArgumentTypeError: codes `argument.size`, `argument.type`,
+            `bidirectional.type`, `relative.buckets`.
 
     Example:
         >>> import torch, clearhead as ch
@@ -43,7 +42,7 @@ class RelativeBias(Part):
         >>> layer = ch.MultiHeadAttention(8, num_heads=2, parts=[part])
         >>> layer(torch.randn(1, 5, 8)).shape
         torch.Size([1, 5, 8])
-        >>> part.buckets()[16:].tolist()  # of the query's own token, and of those ahead
+        >>> part.buckets()[16:].tolist()  # of the query's own token, and of later ones
         [0, 5, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7]
     """
 
@@ -73,8 +72,10 @@ class RelativeBias(Part):
         self.table = nn.Parameter(torch.randn(num_buckets, num_heads) / math.sqrt(num_heads))
 
     def buckets(self) -> Tensor:
-        """The bucket of each distance, int64, (2 · max_distance + 1,): of a key max_distance tokens
-        before its query first."""
+        """The bucket of each distance, int64, (2 · max_distance + 1,).
+
+        The first is that of a key max_distance tokens before its query.
+        """
         ahead = torch.arange(-self.max_distance, self.max_distance + 1, device=self.table.device)
         if self.bidirectional:
             count = self.num_buckets // 2
@@ -83,7 +84,7 @@ class RelativeBias(Part):
             count = self.num_buckets
             first, distance = torch.zeros_like(ahead), (-ahead).clamp(min=0)
         exact = count // 2
-        # In float32, as the models were trained: at a border another precision rounds otherwise.
+        # In float32, as the models were trained: at a bucket's edge other precisions round otherwise.
         steps = (distance.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact)
         far = (exact + (steps * (count - exact)).long()).clamp(max=count - 1)
         return first + torch.where(distance < exact, distance, far)

@@ -1,4 +1,4 @@
-"""Rotary positions: pairs of numbers in query and key turn by an angle that grows with the token."""
+"""Rotary position embeddings: pairs of numbers in query and key are rotated by their position."""
 
 import math
 from typing import Literal
@@ -15,25 +15,25 @@ Layout = Literal["half", "interleaved"]
 
 
 class Rotary(Part):
-    """Rotary positions, as a part of a layer or alone.
+    """Rotary position embeddings (RoPE), as a part of a layer or alone.
 
-    A pair of numbers turns by position · base^(−pair / pairs) radians, so that a score depends on
-    how many tokens lie between query and key. There is no table and no longest text.
+    A pair of numbers is rotated by position · base^(−pair / pairs) radians, so that a score depends
+    on the distance between query and key. There is no table and no maximum length.
 
     Source: Su et al., 2021, https://arxiv.org/abs/2104.09864.
 
     Args:
         head_dim: width of a query and a key.
-        base: the larger, the slower the slow pairs turn.
+        base: the larger, the slower the slow pairs rotate.
         layout: which numbers are a pair: "half", number i and number i + pairs (Llama, GPT-NeoX);
             "interleaved", numbers 2i and 2i + 1 (the paper, GPT-J). Weights that were trained with
             one are wrong with the other.
-        rotated_dim: how many numbers turn, from the first on; None is all of them.
-        scaling: how the frequencies are changed for longer texts, or None.
+        rotated_dim: how many numbers are rotated, from the first on; None is all of them.
+        scaling: a change of the frequencies for longer texts, or None.
 
     Raises:
         ArgumentError: codes `argument.size`, `rotary.dim`, `rotary.base`, `rotary.layout`.
-        ArgumentTypeError: code `rotary.scaling`.
+        ArgumentTypeError: codes `argument.type`, `rotary.scaling`.
 
     Example:
         >>> import torch, clearhead as ch
@@ -62,7 +62,7 @@ class Rotary(Part):
         if rotated_dim % 2 or rotated_dim > head_dim:
             raise ArgumentError(
                 "rotary.dim",
-                f"what turns must be an even number of the head's {head_dim}; got {rotated_dim}.",
+                f"rotated_dim must be even, and at most head_dim={head_dim}; got {rotated_dim}.",
             )
         if not is_number(base) or not 1 < base < math.inf:
             raise ArgumentError("rotary.base", f"base must be a number above 1; got {base!r}.")
@@ -82,7 +82,7 @@ class Rotary(Part):
         self.scaling = scaling
 
     def forward(self, tensor: Tensor, positions: Tensor) -> Tensor:
-        """A query or a key, turned.
+        """Rotate a query or a key.
 
         Args:
             tensor: (batch, heads, len, head_dim), or fewer leading dimensions.
@@ -117,7 +117,7 @@ class Rotary(Part):
                 f"{tuple(positions.shape)}.",
             )
         cos, sin = self.turns(positions, tensor.dtype)
-        return self._turned(tensor, cos, sin)
+        return self._rotate(tensor, cos, sin)
 
     def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
@@ -129,20 +129,20 @@ class Rotary(Part):
         of_query = of_key = self.turns(query_positions, query.dtype, length)
         if key_positions is not query_positions:
             of_key = self.turns(key_positions, key.dtype, length)
-        return self._turned(query, *of_query), self._turned(key, *of_key)
+        return self._rotate(query, *of_query), self._rotate(key, *of_key)
 
     def turns(
         self, positions: Tensor, dtype: torch.dtype, length: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Cosine and sine of the angles, (len, pairs) or (batch, 1, len, pairs).
 
-        Angles are worked out in float64, where the device has it: far into a text, float32 would
-        be wrong by whole thousandths of a turn.
+        Angles are computed in float64, where the device has it: far into a text, float32 would be
+        wrong by whole thousandths of a turn.
 
         Args:
             positions: whole numbers, (len,) or (batch, len), in tokens.
             dtype: of the result.
-            length: how many tokens the text has; None is up to the last of the positions.
+            length: number of tokens of the text; None is up to the last of the positions.
         """
         exact = torch.float32 if positions.device.type == "mps" else torch.float64
         pairs = self.rotated_dim // 2
@@ -160,17 +160,16 @@ class Rotary(Part):
             angles = angles[:, None]
         return (gain * angles.cos()).to(dtype), (gain * angles.sin()).to(dtype)
 
-    def _turned(self, tensor: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        rest = tensor[..., self.rotated_dim :]
-        turning = tensor[..., : self.rotated_dim]
+    def _rotate(self, tensor: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        part, rest = tensor[..., : self.rotated_dim], tensor[..., self.rotated_dim :]
         if self.layout == "half":
-            first, second = turning.chunk(2, dim=-1)
-            turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+            first, second = part.chunk(2, dim=-1)
+            rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
         else:
-            first, second = turning[..., 0::2], turning[..., 1::2]
+            first, second = part[..., 0::2], part[..., 1::2]
             pairs = [first * cos - second * sin, second * cos + first * sin]
-            turned = torch.stack(pairs, dim=-1).flatten(-2)
-        return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
+            rotated = torch.stack(pairs, dim=-1).flatten(-2)
+        return torch.cat([rotated, rest], dim=-1) if rest.shape[-1] else rotated
 
     def extra_repr(self) -> str:
         text = f"{self.head_dim}, base={self.base:g}, layout={self.layout!r}"

@@ -1,4 +1,4 @@
-"""How rotary positions are stretched, so that a model reads longer texts than it was trained on."""
+"""RoPE scaling: rotary positions for longer texts than a model was trained on."""
 
 import math
 from abc import ABC, abstractmethod
@@ -24,17 +24,17 @@ class Scaling(ABC):
 
     @abstractmethod
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:
-        """The frequencies to use.
+        """Change the frequencies.
 
         Args:
-            frequencies: (pairs,), radians per token, falling.
-            base: what they were made of: base^(−pair / pairs).
-            length: whole number without dimensions, how many tokens the text has.
+            frequencies: (pairs,), radians per token, falling: base^(−pair / pairs).
+            base: their base.
+            length: number of tokens of the text, without dimensions.
         """
 
     @property
     def gain(self) -> float:
-        """What queries and keys are multiplied by beside."""
+        """The factor that queries and keys are multiplied by as well."""
         return 1.0
 
 
@@ -43,7 +43,7 @@ class Linear(Scaling):
     """Positions divided by a factor (Chen et al., 2023, https://arxiv.org/abs/2306.15595).
 
     Args:
-        factor: how many times longer the texts are, 1 or more.
+        factor: ratio of the new length to the old one, 1 or more.
 
     Raises:
         ArgumentError: code `scaling.value`.
@@ -70,7 +70,7 @@ class Ntk(Scaling):
     scaled RoPE"; Peng et al., 2023, section 3.1, https://arxiv.org/abs/2309.00071).
 
     Args:
-        factor: how many times longer the texts are, 1 or more.
+        factor: ratio of the new length to the old one, 1 or more.
 
     Raises:
         ArgumentError: code `scaling.value`.
@@ -94,10 +94,10 @@ class Dynamic(Scaling):
     """A base that grows with the text once it is longer than those of the training (emozilla, 2023;
     Peng et al., 2023, appendix B, https://arxiv.org/abs/2309.00071).
 
-    Keys that are in a cache keep the rotation that they were put in with.
+    Keys in a KV cache keep the rotation that they were appended with.
 
     Args:
-        factor: how fast it grows, 1 or more.
+        factor: its growth, 1 or more.
         original_len: tokens of the texts in the training.
 
     Raises:
@@ -128,11 +128,11 @@ class Yarn(Scaling):
     https://arxiv.org/abs/2309.00071).
 
     Args:
-        factor: how many times longer the texts are, 1 or more.
+        factor: ratio of the new length to the old one, 1 or more.
         original_len: tokens of the texts in the training.
-        fast: pairs that turn more often than this in such a text stay as they are.
-        slow: pairs that turn less often than this are stretched whole.
-        attention_gain: what queries and keys are multiplied by; None is 0.1 · ln(factor) + 1.
+        fast: pairs with more turns than this in such a text stay as they are.
+        slow: pairs with fewer turns than this are stretched whole.
+        attention_gain: factor of queries and keys; None is 0.1 · ln(factor) + 1.
         truncate: whether the ramp begins and ends at whole pairs.
 
     Raises:
@@ -165,7 +165,7 @@ class Yarn(Scaling):
         pairs = len(frequencies)
 
         def pair(turns: float) -> float:
-            """Which pair turns that often over a text of the training."""
+            """The pair that makes this many turns over a text of the training."""
             return pairs * math.log(self.original_len / (2 * math.pi * turns)) / math.log(base)
 
         first, last = pair(self.fast), pair(self.slow)
@@ -183,10 +183,10 @@ class Llama3(Scaling):
     https://arxiv.org/abs/2407.21783).
 
     Args:
-        factor: how many times longer the texts are, 1 or more.
+        factor: ratio of the new length to the old one, 1 or more.
         original_len: tokens of the texts in the training.
-        low: pairs that turn less often than this in such a text are stretched whole.
-        high: pairs that turn more often stay as they are.
+        low: pairs with fewer turns than this in such a text are stretched whole.
+        high: pairs with more turns stay as they are.
 
     Raises:
         ArgumentError: code `scaling.value`.

@@ -1,32 +1,31 @@
-"""What a mask is, and how masks combine.
+"""The interface of a mask: which keys each query may attend to.
 
-A mask says who may see whom: **True = may attend**. It is a description, not a tensor: it holds at
-most O(tokens) numbers and is asked for the part that somebody needs.
+**True = may attend**, everywhere. A mask is a description, not a tensor: it holds at most O(tokens)
+numbers, and only the rectangles that are asked for are materialised.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_length
 from clearhead._common.lazy import drawing
-from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, MaskError
-from clearhead.masks.blocks import BlockMap, block_map
-from clearhead.masks.drawing import draw_dense
-from clearhead.masks.spans import Spans, complement, intersection, union
+from clearhead.errors import ArgumentError, ArgumentTypeError, MaskError
+from clearhead.masks.spans import Spans
+
+if TYPE_CHECKING:
+    from clearhead.masks.blocks import BlockMap
 
 REPR_TOKENS = 6
 DRAWING_TOKENS = 200
-
-T = TypeVar("T")
+VISIBLE, HIDDEN = "●", "·"
 
 
 class Mask(ABC):
-    """Who may see whom, for any number of queries and keys.
+    """Which keys each query may attend to, for any number of queries and keys.
 
     Masks combine with `&` (both allow it), `|` (one of them allows it) and `~` (the opposite).
 
@@ -43,7 +42,7 @@ class Mask(ABC):
     def visible(
         self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
     ) -> Tensor:
-        """Whether these queries may attend to these keys.
+        """Return True for each pair of a query and a key that may attend.
 
         Args:
             query_index: int64, four dimensions (batch, num_heads, queries, keys), any of size 1.
@@ -102,18 +101,17 @@ class Mask(ABC):
                 f"the query has num_heads={num_heads}.",
             )
 
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
-        """The keys of each query as a few runs, or None if there is no such short description.
-
-        `given` says, for each of `columns()` by identity, whether the keys under study are in it.
-        """
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+        """The keys of each query as a few runs, or None if there is no such short description."""
         return None
 
     def columns(self) -> Iterator["Mask"]:
-        """The parts that treat every query alike, as any set of keys."""
+        """The parts of the expression that hide the same keys from every query, in no short runs."""
         return iter(())
+
+    def substitute(self, known: Mapping["Mask", "Mask"]) -> "Mask":
+        """The expression with some of its parts replaced, found by identity."""
+        return known.get(self, self)
 
     def sizes(self) -> tuple[int, int] | None:
         """The query_len and kv_len that the mask itself brings, or None."""
@@ -186,15 +184,15 @@ class Mask(ABC):
                 f"draw() writes one character a pair, up to {DRAWING_TOKENS} tokens a side; got "
                 f"query_len={query_len}, kv_len={kv_len}. blocks() tells the shape of a long mask.",
             )
-        return draw_dense(self.to_dense(query_len, kv_len))
+        return _draw(self.to_dense(query_len, kv_len))
 
-    def blocks(self, query_len: int, kv_len: int, block: int | tuple[int, int]) -> BlockMap:
-        """Which blocks of the tokens × tokens matrix are empty, partial or full.
+    def blocks(self, query_len: int, kv_len: int, block: int | tuple[int, int]) -> "BlockMap":
+        """Sort the blocks of the tokens × tokens matrix into empty, partial and full ones.
 
-        Worked out from the description, in O(tokens + blocks) time and memory as long as a query
-        sees few separate runs of keys; never by forming tokens × tokens. A mask that holds a
-        tensor of tokens × tokens, documents whose ids keep coming back, or many sets of keys with
-        holes is read a few queries at a time instead.
+        Counted from the spans, in O(tokens + blocks) time and memory as long as a query sees few
+        separate runs of keys; never by materialising tokens × tokens. A mask that holds a tensor of
+        tokens × tokens, documents whose ids keep coming back, or many sets of keys with holes is
+        read a few queries at a time instead.
 
         Args:
             query_len: number of queries, in tokens.
@@ -224,6 +222,8 @@ class Mask(ABC):
                 f"block must be a number of tokens, 1 or more, or a pair of them; got {block!r}.",
             )
         self.check(*self.leading, query_len, kv_len, self.device or torch.device("cpu"))
+        from clearhead.masks.blocks import block_map  # which is made of masks
+
         return block_map(self, query_len, kv_len, (sizes[0], sizes[1]))
 
     def plot(
@@ -284,21 +284,28 @@ class Mask(ABC):
             ax=ax,
         )
 
+    # What combines masks is made of them, and so imported here and not above.
     def __and__(self, other: "Mask") -> "Mask":
-        return And(self, _a_mask(other))
+        from clearhead.masks.algebra import And
+
+        return And(self, _check_mask(other))
 
     def __or__(self, other: "Mask") -> "Mask":
-        return Or(self, _a_mask(other))
+        from clearhead.masks.algebra import Or
 
-    # Python asks the right-hand mask where the left-hand thing does not know masks.
-    def __rand__(self, other: "Mask") -> "Mask":
-        return _a_mask(other) & self
-
-    def __ror__(self, other: "Mask") -> "Mask":
-        return _a_mask(other) | self
+        return Or(self, _check_mask(other))
 
     def __invert__(self) -> "Mask":
+        from clearhead.masks.algebra import Not
+
         return Not(self)
+
+    # Reached where the left operand is no mask.
+    def __rand__(self, other: "Mask") -> "Mask":
+        return _check_mask(other) & self
+
+    def __ror__(self, other: "Mask") -> "Mask":
+        return _check_mask(other) | self
 
     def __bool__(self) -> bool:
         raise ArgumentTypeError(
@@ -322,163 +329,24 @@ class Mask(ABC):
         return drawing("notebook.inline.masks").mask_html(self)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _Pair(Mask):
-    """Two masks and what they have in common."""
-
-    left: Mask
-    right: Mask
-
-    def __post_init__(self) -> None:
-        left, right = self.left, self.right
-        for name, a, b in (
-            ("batch", left.batch, right.batch),
-            ("heads", left.heads, right.heads),
-        ):
-            if a is not None and b is not None and a != b:
-                raise MaskError(
-                    f"mask.{name}",
-                    f"masks of different {name} cannot be combined: {left.describe()} is for {a}, "
-                    f"{right.describe()} for {b}.",
-                )
-        if left.device is not None and right.device is not None and left.device != right.device:
-            raise DeviceError(
-                "mask.device",
-                "masks on different devices cannot be combined: "
-                f"{left.describe()} is on {left.device}, {right.describe()} on {right.device}.",
-            )
-
-    @property
-    def batch(self) -> int | None:
-        return _either(self.left.batch, self.right.batch)
-
-    @property
-    def heads(self) -> int | None:
-        return _either(self.left.heads, self.right.heads)
-
-    @property
-    def device(self) -> torch.device | None:
-        return _either(self.left.device, self.right.device)
-
-    def check(
-        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
-    ) -> None:
-        self.left.check(batch, num_heads, query_len, kv_len, device)
-        self.right.check(batch, num_heads, query_len, kv_len, device)
-
-    def columns(self) -> Iterator[Mask]:
-        yield from self.left.columns()
-        yield from self.right.columns()
-
-    def sizes(self) -> tuple[int, int] | None:
-        return self.left.sizes() or self.right.sizes()
-
-    def _both_spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> tuple[Spans, Spans] | None:
-        left = self.left.spans(query_len, kv_len, device, given)
-        right = self.right.spans(query_len, kv_len, device, given)
-        return None if left is None or right is None else (left, right)
-
-
-class And(_Pair):
-    """A key is visible if both masks show it."""
-
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
-        return self.left.visible(query_index, key_index, query_len, kv_len) & self.right.visible(
-            query_index, key_index, query_len, kv_len
-        )
-
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
-        both = self._both_spans(query_len, kv_len, device, given)
-        return both and intersection(*both, kv_len)
-
-    def describe(self) -> str:
-        return f"{_bracketed(self.left, And)} & {_bracketed(self.right, And)}"
-
-
-class Or(_Pair):
-    """A key is visible if one of the masks shows it."""
-
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
-        return self.left.visible(query_index, key_index, query_len, kv_len) | self.right.visible(
-            query_index, key_index, query_len, kv_len
-        )
-
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
-        both = self._both_spans(query_len, kv_len, device, given)
-        return both and union(*both, kv_len)
-
-    def describe(self) -> str:
-        return f"{_bracketed(self.left, Or)} | {_bracketed(self.right, Or)}"
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Not(Mask):
-    """A key is visible if the mask hides it."""
-
-    mask: Mask
-
-    @property
-    def batch(self) -> int | None:
-        return self.mask.batch
-
-    @property
-    def heads(self) -> int | None:
-        return self.mask.heads
-
-    @property
-    def device(self) -> torch.device | None:
-        return self.mask.device
-
-    def check(
-        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
-    ) -> None:
-        self.mask.check(batch, num_heads, query_len, kv_len, device)
-
-    def columns(self) -> Iterator[Mask]:
-        return self.mask.columns()
-
-    def sizes(self) -> tuple[int, int] | None:
-        return self.mask.sizes()
-
-    def visible(
-        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
-    ) -> Tensor:
-        return ~self.mask.visible(query_index, key_index, query_len, kv_len)
-
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
-        inside = self.mask.spans(query_len, kv_len, device, given)
-        return None if inside is None else complement(inside, kv_len)
-
-    def describe(self) -> str:
-        return f"~{_bracketed(self.mask, Not)}"
-
-
-def _either(a: T | None, b: T | None) -> T | None:
-    return b if a is None else a
-
-
-def _bracketed(mask: Mask, around: type[Mask]) -> str:
-    """The mask as an expression, in brackets where Python would read it otherwise."""
-    text = mask.describe()
-    return f"({text})" if isinstance(mask, _Pair) and not isinstance(mask, around) else text
-
-
-def _a_mask(other: object) -> Mask:
+def _check_mask(other: object) -> Mask:
     if not isinstance(other, Mask):
         hint = " Wrap it: clearhead.dense(tensor)." if isinstance(other, Tensor) else ""
         raise ArgumentTypeError(
             "mask.type", f"a mask combines with a mask only; got {type(other).__name__}.{hint}"
         )
     return other
+
+
+def _draw(dense: Tensor) -> str:
+    """Rows of `●` and `·`; samples and heads that differ are drawn one after the other."""
+    if dense.ndim == 2:
+        rows = dense.tolist()
+        return "\n".join(" ".join(VISIBLE if seen else HIDDEN for seen in row) for row in rows)
+    parts = []
+    batch, heads = dense.shape[:2]
+    for sample in range(batch):
+        for head in range(heads):
+            title = f"batch {sample}" + (f", head {head}" if heads > 1 else "")
+            parts.append(f"{title}\n{_draw(dense[sample, head])}")
+    return "\n".join(parts)

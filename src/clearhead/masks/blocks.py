@@ -1,21 +1,19 @@
-"""The tokens × tokens matrix of a mask in blocks, counted without forming it.
+"""The tokens × tokens matrix of a mask in blocks, counted without materialising it.
 
-How many pairs of a block are visible is counted exactly, from the runs of keys that each query
-sees. A run covers some blocks of its row whole and at most two in part; the whole ones are entered
-as a +1 where they begin and a −1 where they end, and summed up once per row of blocks.
+The visible pairs of a block are counted exactly, from the spans. A run of keys covers some blocks of
+its row whole and at most two in part; the whole ones are entered as +1 where they begin and −1 where
+they end, and summed once per row of blocks.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clearhead.masks.base import Mask
+from clearhead.masks.full import full
 from clearhead.masks.spans import Spans
-
-if TYPE_CHECKING:
-    from clearhead.masks.base import Mask
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
 SYMBOLS = {EMPTY: "·", PARTIAL: "◪", FULL: "■"}
@@ -27,7 +25,7 @@ PORTION = 1 << 22
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BlockMap:
-    """Which blocks of a mask are empty (0), partial (1) or full (2).
+    """The blocks of a mask: empty (0), partial (1) or full (2).
 
     `kinds` is uint8 of shape (query_blocks, kv_blocks), with (batch, num_heads or 1) in front for a
     mask that differs between samples or heads; `share`, float32 likewise, is how many of the pairs of
@@ -77,7 +75,7 @@ class BlockMap:
         return text
 
 
-def block_map(mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int]) -> BlockMap:
+def block_map(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]) -> BlockMap:
     counts = block_counts(mask, query_len, kv_len, block)
     rows = _sizes(query_len, block[0], counts.device)
     columns = _sizes(kv_len, block[1], counts.device)
@@ -94,42 +92,44 @@ def block_map(mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int])
     return BlockMap(kinds, share, block, query_len, kv_len)
 
 
-def block_counts(mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int]) -> Tensor:
-    """How many pairs of each block are visible, int64: (batch or 1, num_heads or 1, query_blocks,
+def block_counts(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]) -> Tensor:
+    """The number of visible pairs of each block, int64: (batch or 1, num_heads or 1, query_blocks,
     kv_blocks)."""
     counts = _count_from_spans(mask, query_len, kv_len, block)
     return _count_row_by_row(mask, query_len, kv_len, block) if counts is None else counts
 
 
 def _sizes(length: int, block: int, device: torch.device) -> Tensor:
-    """How many tokens each block holds; only the last can be smaller."""
+    """The number of tokens of each block; only the last can have fewer."""
     starts = torch.arange(0, length, block, device=device)
     return (length - starts).clamp(max=block)
 
 
 def _count_from_spans(
-    mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int]
+    mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]
 ) -> Tensor | None:
     """Visible pairs per block, (batch or 1, 1, query_blocks, kv_blocks); None without spans.
 
-    Parts of the mask that treat every query alike (any set of keys) are taken as known: once for
-    the keys inside, once for those outside, and the counts of the two are added up.
+    Parts that hide the same keys from every query have no spans. Keys that are in the same of these
+    parts are counted together, in the expression with `full()` in the place of the parts that they
+    are in, and `~full()` in the place of the others.
     """
     device = mask.device or torch.device("cpu")
-    columns = list({id(part): part for part in mask.columns()}.values())
+    columns = list(dict.fromkeys(mask.columns()))
     if len(columns) > BITS:
         return None
     # One bit for each part: keys of one number are in the same parts.
     parts_of_key = torch.zeros(1, kv_len, dtype=torch.int64, device=device)
     for bit, part in enumerate(columns):
         parts_of_key = parts_of_key + (_key_set(part, query_len, kv_len, device).long() << bit)
-    known = parts_of_key.unique().tolist() if columns else [0]
-    if len(known) > KEY_SETS_WORTH_COUNTING:
+    classes = parts_of_key.unique().tolist() if columns else [0]
+    if len(classes) > KEY_SETS_WORTH_COUNTING:
         return None
+    every, none = full(), ~full()
     total: Tensor | None = None
-    for parts in known:
-        given = {id(part): bool(parts >> bit & 1) for bit, part in enumerate(columns)}
-        spans = mask.spans(query_len, kv_len, device, given)
+    for parts in classes:
+        known = {part: every if parts >> bit & 1 else none for bit, part in enumerate(columns)}
+        spans = mask.substitute(known).spans(query_len, kv_len, device)
         if spans is None:
             return None
         counts = _count(spans, parts_of_key == parts, query_len, kv_len, block)
@@ -137,7 +137,7 @@ def _count_from_spans(
     return total
 
 
-def _key_set(part: "Mask", query_len: int, kv_len: int, device: torch.device) -> Tensor:
+def _key_set(part: Mask, query_len: int, kv_len: int, device: torch.device) -> Tensor:
     zero = torch.zeros(1, 1, 1, 1, dtype=torch.int64, device=device)
     keys = torch.arange(kv_len, device=device).view(1, 1, 1, -1)
     return part.visible(zero, keys, query_len, kv_len)[:, 0, 0]
@@ -186,8 +186,8 @@ def _count(
     return counts[:, None]
 
 
-def _count_row_by_row(mask: "Mask", query_len: int, kv_len: int, block: tuple[int, int]) -> Tensor:
-    """Visible pairs per block, from a few queries with all of their keys at a time."""
+def _count_row_by_row(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]) -> Tensor:
+    """Visible pairs per block, read from the mask as a tensor, a few queries at a time."""
     query_block, kv_block = block
     query_blocks, kv_blocks = -(-query_len // query_block), -(-kv_len // kv_block)
     device = mask.device or torch.device("cpu")

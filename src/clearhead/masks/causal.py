@@ -52,9 +52,7 @@ class Causal(Positioned):
         offset = self.offset_for(query_len, kv_len, key_index.device, -1, 1, 1, 1)
         return key_index <= query_index + offset
 
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
         position = torch.arange(query_len, device=device)[None] + self.offset_for(
             query_len, kv_len, device, -1, 1
         )

@@ -13,7 +13,8 @@ from clearhead.masks.base import Mask
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dense(Mask):
-    """What the tensor says: bool, (batch or 1, num_heads or 1, query_len or 1, kv_len)."""
+    """A key is visible where the tensor is True: bool, (batch or 1, num_heads or 1, query_len or 1,
+    kv_len or 1)."""
 
     tensor: Tensor
 
@@ -37,7 +38,7 @@ class Dense(Mask):
     ) -> None:
         super().check(batch, num_heads, query_len, kv_len, device)
         rows, columns = self.tensor.shape[2:]
-        if columns != kv_len or rows not in (1, query_len):
+        if columns not in (1, kv_len) or rows not in (1, query_len):
             raise MaskError(
                 "mask.shape",
                 f"the mask has {rows} × {columns} (queries × keys); expected "
@@ -53,10 +54,12 @@ class Dense(Mask):
     def visible(
         self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
     ) -> Tensor:
-        batch, heads, rows, _ = self.tensor.shape
+        batch, heads, rows, columns = self.tensor.shape
         device = self.tensor.device
         if rows == 1:
             query_index = torch.zeros_like(query_index)
+        if columns == 1:
+            key_index = torch.zeros_like(key_index)
         samples = torch.arange(batch, device=device).view(-1, 1, 1, 1)
         head = torch.arange(heads, device=device).view(1, -1, 1, 1)
         return self.tensor[samples, head, query_index, key_index]
@@ -65,7 +68,9 @@ class Dense(Mask):
         self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
     ) -> Tensor:
         rows = slice(0, 1) if self.tensor.shape[2] == 1 else queries
-        return self.tensor[:, :, rows, keys].expand(-1, -1, queries.stop - queries.start, -1)
+        columns = slice(0, 1) if self.tensor.shape[3] == 1 else keys
+        sizes = queries.stop - queries.start, keys.stop - keys.start
+        return self.tensor[:, :, rows, columns].expand(-1, -1, *sizes)
 
     def describe(self) -> str:
         return f"dense(<{' × '.join(map(str, self.tensor.shape))}>)"
@@ -86,7 +91,7 @@ def dense(tensor: Tensor) -> Mask:
 
     Args:
         tensor: bool, True = may attend, of shape (query_len, kv_len) or
-            (batch, num_heads, query_len, kv_len), where batch, num_heads and query_len may be 1.
+            (batch, num_heads, query_len, kv_len), where each size may be 1, as in PyTorch.
             Three dimensions are refused: they could mean samples or heads.
 
     Raises:

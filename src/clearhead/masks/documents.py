@@ -58,9 +58,7 @@ class Documents(Mask):
         rows = torch.arange(ids.shape[0], device=ids.device).view(-1, 1, 1, 1)
         return ids[rows, query_index + (kv_len - query_len)] == ids[rows, key_index]
 
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
         ids = torch.atleast_2d(self.ids.to(device))
         rows = []
         for row in ids:

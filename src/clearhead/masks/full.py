@@ -20,9 +20,7 @@ class Full(Mask):
             torch.broadcast_shapes(query_index.shape, key_index.shape)
         )
 
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
         return every_key(query_len, kv_len, device)
 
     def describe(self) -> str:

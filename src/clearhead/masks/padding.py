@@ -12,7 +12,7 @@ from clearhead._common.checks import check_tensor
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow
-from clearhead.masks.spans import Spans, every_key, no_key, one_run
+from clearhead.masks.spans import Spans, one_run
 
 Side = Literal["right", "left"]
 
@@ -51,9 +51,7 @@ class PaddedTo(Mask):
         lengths = self.lengths.on(key_index.device, -1, 1, 1, 1)
         return key_index < lengths if self.side == "right" else key_index >= kv_len - lengths
 
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
         first = torch.zeros(1, query_len, dtype=torch.int64, device=device)
         lengths = first + self.lengths.on(device, -1, 1)
         if self.side == "right":
@@ -124,14 +122,9 @@ class Valid(Mask):
         rows = torch.arange(valid.shape[0], device=valid.device).view(-1, 1, 1, 1)
         return valid[rows, key_index]
 
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
         if self.runs is None:
-            inside = given.get(id(self))
-            if inside is None:
-                return None
-            return (every_key if inside else no_key)(query_len, kv_len, device)
+            return None
         start, stop = (edge.view(-1, 1).expand(-1, query_len).to(device) for edge in self.runs)
         return one_run(start, stop, kv_len)
 

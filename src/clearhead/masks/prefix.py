@@ -37,9 +37,7 @@ class Prefix(Mask):
     ) -> Tensor:
         return key_index < self.length.on(key_index.device, -1, 1, 1, 1)
 
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
         start = torch.zeros(1, query_len, dtype=torch.int64, device=device)
         return one_run(start, start + self.length.on(device, -1, 1), kv_len)
 

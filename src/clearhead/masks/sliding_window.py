@@ -33,9 +33,7 @@ class SlidingWindow(Positioned):
             seen = seen & (distance <= self.right)
         return seen
 
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
         position = torch.arange(query_len, device=device)[None] + self.offset_for(
             query_len, kv_len, device, -1, 1
         )

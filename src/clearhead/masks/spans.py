@@ -38,11 +38,6 @@ def every_key(query_len: int, kv_len: int, device: torch.device) -> Spans:
     return one_run(start, start + kv_len, kv_len)
 
 
-def no_key(query_len: int, kv_len: int, device: torch.device) -> Spans:
-    start = torch.zeros(1, query_len, dtype=torch.int64, device=device)
-    return one_run(start, start, kv_len)
-
-
 def complement(spans: Spans, kv_len: int) -> Spans:
     edge = spans.start[..., :1]
     start = torch.cat([torch.zeros_like(edge), spans.stop], dim=-1)

@@ -21,7 +21,7 @@ from clearhead._common.text import format_bytes
 from clearhead.attention.biases import Bias
 from clearhead.attention.kernels import blockwise, eager, fused
 from clearhead.attention.planning import choose
-from clearhead.attention.problem import Problem, make_problem
+from clearhead.attention.problem import Problem, check_fit, make_problem, under_autocast
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -95,9 +95,22 @@ class AttentionMatrix:
         sinks: Tensor | None = None,
     ) -> None:
         # There is no value yet; the key stands in for it, with the right length and heads.
-        self.problem: Problem = make_problem(
-            query, key, key, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks
+        self._hold(
+            make_problem(
+                query, key, key, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks
+            )
         )
+
+    @classmethod
+    def _of(cls, problem: Problem) -> "AttentionMatrix":
+        """The matrix of a problem that has been validated."""
+        matrix = cls.__new__(cls)
+        matrix._hold(problem)
+        return matrix
+
+    def _hold(self, problem: Problem) -> None:
+        self.problem = problem
+        # Computed once. What is handed out of these is a copy, which the caller may write to.
         self._logsumexp: Tensor | None = None
         self._entropy: Tensor | None = None
         self._near: dict[int, Tensor] = {}
@@ -133,10 +146,10 @@ class AttentionMatrix:
     def logsumexp(self) -> Tensor:
         """log Σ exp of each query's masked scores, (batch, num_heads, query_len), in nats.
 
-        −∞ for a query that may attend to nothing; sinks are not counted. Worked out once, in
-        O(tokens) memory.
+        −∞ for a query that may attend to nothing; sinks are not counted. Computed once, in O(tokens)
+        memory; each call returns a copy.
         """
-        return self._restore(self._total()[..., None])[..., 0]
+        return self._restore(self._total()[..., None])[..., 0].clone()
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
         """Exact weights of some queries and keys, by the rules of tensors.
@@ -272,7 +285,7 @@ class AttentionMatrix:
         """
         if self._entropy is None:
             self._entropy = self._gather(Entropy(self.problem))
-        return self._entropy
+        return self._entropy.clone()
 
     def max(self) -> Tensor:
         """The largest weight of each query; 0 for one that may attend to nothing.
@@ -366,7 +379,7 @@ class AttentionMatrix:
         tokens = check_length("tokens", tokens)
         if tokens not in self._near:
             self._near[tokens] = self._gather(Near(self.problem, tokens))
-        return self._near[tokens]
+        return self._near[tokens].clone()
 
     def mass(self, segments: Tensor) -> Tensor:
         """The weight that each query puts on sets of keys.
@@ -511,17 +524,16 @@ class AttentionMatrix:
         place = torch.arange(problem.query_len, device=self.device)
         before = OfKey(problem, place + (problem.kv_len - problem.query_len - 1))
         first = OfKey(problem, torch.zeros_like(place))
-        # What finds a number that others need as well comes before them, what uses up the scores last.
         single = [total, maximum, distance, near, first, before, received, entropy]
         every = [largest, pooled, mass, context, *single]
         sweep(problem, [each for each in every if each is not None], progress)
         if self._logsumexp is None:
-            self._logsumexp = total.result
+            self._logsumexp = total.result.clone()
         self._entropy = self._restore(entropy.result)
         self._near[NEAR] = self._restore(near.result)
         return Summary(
             logsumexp=self._restore(total.result),
-            entropy=self._entropy,
+            entropy=self._entropy.clone(),
             max=self._restore(maximum.result),
             distance=self._restore(distance.result),
             first=self._restore(first.result),
@@ -658,10 +670,7 @@ class AttentionMatrix:
 
         `fewer` says in errors how many dimensions it may have instead of the query's.
         """
-        if not isinstance(value, Tensor):
-            raise ArgumentTypeError(
-                "value.type", f"value must be a torch.Tensor; got {type(value).__name__}."
-            )
+        check_tensor("value", value)
         problem = self.problem
         if value.ndim == 2 and problem.dims > 2:
             value = value.expand(problem.batch, problem.num_kv_heads, *value.shape)
@@ -676,20 +685,13 @@ class AttentionMatrix:
         key = problem.key
         if value.shape[1] == problem.num_heads:
             key = stages.repeat_kv_heads(key, problem.num_heads)
-        return make_problem(
-            problem.query,
-            key,
-            value,
-            mask=problem.mask,
-            bias=problem.bias,
-            scale=problem.scale,
-            softcap=problem.softcap,
-            sinks=problem.sinks,
-        )
+        query, key, value = under_autocast(problem.query, key, value)
+        check_fit(query, key, value)
+        return problem.replace(query=query, key=key).with_value(value)
 
-    def _gather(self, statistic: _Gathered) -> Tensor:
-        sweep(self.problem, [statistic])
-        return self._restore(statistic.result)
+    def _gather(self, reduction: _Gathered) -> Tensor:
+        sweep(self.problem, [reduction])
+        return self._restore(reduction.result)
 
     def _largest(self, k: int) -> Largest:
         count = as_int(k)
@@ -820,16 +822,8 @@ class AttentionMatrix:
 
 
 def matrix_of(problem: Problem) -> AttentionMatrix:
-    """The attention matrix of a problem that has been posed, of four dimensions."""
-    return AttentionMatrix(
-        problem.query,
-        problem.key,
-        mask=problem.mask,
-        bias=problem.bias,
-        scale=problem.scale,
-        softcap=problem.softcap,
-        sinks=problem.sinks,
-    )
+    """The attention matrix of a validated problem, of four dimensions; its value is left out."""
+    return AttentionMatrix._of(problem.replace(value=problem.key, dropout=None, dims=4))
 
 
 def _check_pool(rows: int, columns: int, queries: int, keys: int) -> None:

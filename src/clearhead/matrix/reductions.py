@@ -1,144 +1,35 @@
-"""What can be gathered from the weights of attention while they pass by, chunk after chunk."""
+"""Reductions: sums and maxima over rows or columns of the weights, gathered chunk by chunk."""
 
 import math
 from abc import ABC, abstractmethod
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from clearhead import stages
 from clearhead.attention.problem import Problem
+from clearhead.matrix.chunk import Chunk
 from clearhead.matrix.summary import TopK
 
+R = TypeVar("R", bound="Reduction")
 
-class Chunk:
-    """The weights of some queries, of some heads of one sample.
-
-    The tensors are overwritten by the next chunk.
-
-    Attributes:
-        sample: which sample.
-        kv_heads: which key heads.
-        heads: which query heads; those that share a key head are neighbours.
-        queries: which queries.
-        keys: which keys; no query of the chunk sees another.
-        scores: (heads, queries, keys), masked, with a very low number where a pair is hidden.
-        weights: (heads, queries, keys).
-        empty: (queries,) or (heads, queries), bool: which queries see nothing; None if none.
-        sinks: (heads,), or None.
-        visible: (heads, queries, keys), bool, where numbers are not all finite; else None.
-    """
-
-    def __init__(
-        self,
-        sample: int,
-        kv_heads: slice,
-        heads: slice,
-        queries: slice,
-        keys: slice,
-        scores: Tensor,
-        weights: Tensor,
-        empty: Tensor | None,
-    ) -> None:
-        self.sample, self.kv_heads, self.heads = sample, kv_heads, heads
-        self.queries, self.keys = queries, keys
-        self.scores, self.weights, self.empty = scores, weights, empty
-        self.sinks: Tensor | None = None
-        self.visible: Tensor | None = None
-
-    @property
-    def place(self) -> tuple[int, slice, slice]:
-        """Where the chunk is in a tensor (batch, num_heads, query_len, …)."""
-        return self.sample, self.heads, self.queries
-
-    @cached_property
-    def maximum(self) -> Tensor:
-        """The largest weight of each query, (heads, queries); 0 for one that sees nothing."""
-        if not self.weights.shape[-1]:
-            return self.weights.new_zeros(self.weights.shape[:-1])
-        return self.weights.amax(dim=-1)
-
-    @cached_property
-    def best_score(self) -> Tensor:
-        """The largest score of each query, (heads, queries)."""
-        return self.scores.amax(dim=-1)
-
-    @cached_property
-    def logsumexp(self) -> Tensor:
-        """log Σ exp of the scores of each query, (heads, queries), nats."""
-        if not self.scores.shape[-1]:
-            return self.scores.new_full(self.scores.shape[:-1], -torch.inf)
-        # Any weight and its score tell it; the largest has the most digits.
-        total = self.best_score - self.maximum.log()
-        return total if self.empty is None else total.masked_fill(self.empty, -torch.inf)
-
-    @cached_property
-    def total(self) -> Tensor:
-        """The sum of the weights of each query, (heads, queries): 1 less what its sink gets."""
-        if self.visible is not None or not self.weights.shape[-1]:
-            return self.weights.sum(dim=-1)
-        total = self.weights.new_ones(self.weights.shape[:2])
-        if self.sinks is not None:
-            total = torch.sigmoid(self.logsumexp - self.sinks[:, None])
-        return total if self.empty is None else total.masked_fill(self.empty, 0.0)
-
-    def share_with(self, sinks: Tensor) -> None:
-        """Take from the weights what sinks, (heads,), get."""
-        share = torch.sigmoid(self.logsumexp - sinks[:, None])
-        self.weights.mul_(share[..., None])
-        self.maximum = self.maximum * share
-        self.sinks = sinks
-
-    @cached_property
-    def column_sums(self) -> Tensor:
-        """What each key gets from the queries of the chunk, (heads, keys)."""
-        every = torch.zeros(self.weights.shape[1], dtype=torch.int64, device=self.weights.device)
-        return self.row_sums(every, 1)[:, 0]
-
-    def times(self, columns: Tensor) -> Tensor:
-        """Weights · columns, for columns of shape (keys, width) that are 0 or more."""
-        rows = self.weights.flatten(0, 1)
-        if self.visible is None:
-            product = rows @ columns
-        else:
-            # A NaN is in the columns that count it, and in no other.
-            broken = rows.isnan()
-            product = rows.masked_fill(broken, 0.0) @ columns
-            product = product.masked_fill((broken.to(columns.dtype) @ columns) > 0, torch.nan)
-        return product.unflatten(0, self.weights.shape[:2])
-
-    def row_sums(self, bins: Tensor, count: int) -> Tensor:
-        """The weights summed over the queries of each bin, (heads, count, keys).
-
-        Args:
-            bins: (queries,), int64: to which bin each query belongs.
-            count: how many bins there are.
-        """
-        if self.visible is not None:
-            # Unlike a product, it keeps a NaN in its own bin.
-            sums = self.weights.new_zeros(self.weights.shape[0], count, self.weights.shape[2])
-            return sums.index_add_(1, bins, self.weights)
-        queries = self.weights.shape[1]
-        size = queries // count
-        if queries == size * count and bool((bins == _even(queries, size, bins.device)).all()):
-            return self.weights.unflatten(1, (count, size)).sum(dim=2)
-        choice = torch.nn.functional.one_hot(bins, count).T.to(self.weights.dtype)
-        return choice @ self.weights
+NONE: frozenset[str] = frozenset()
 
 
-@lru_cache(maxsize=8)
-def _even(length: int, size: int, device: torch.device) -> Tensor:
-    """The bins of places that fall into bins of one size."""
-    return torch.arange(length, device=device) // size
-
-
-class Statistic(ABC):
+class Reduction(ABC):
     """Something gathered from all weights of a problem.
 
+    A sweep hands each chunk to every reduction. It orders them by what they declare, so that the
+    order in which they are asked for makes no difference.
+
     Attributes:
-        finite: whether the numbers that it multiplies with weights are all finite. If not, it is
-            told which pairs are visible: a weight of 0 does not take a NaN away.
+        reads: the tensors and statistics of a chunk that it reads.
+        provides: statistics of a chunk that it finds on its way, and so comes before their readers.
+        destroys: tensors of a chunk that it overwrites, and so comes after their readers.
+        finite: True if the numbers that it multiplies with weights are all finite. If not, a chunk
+            says which pairs are visible: a weight of 0 does not take a NaN away.
 
     Example:
         >>> import torch
@@ -151,20 +42,53 @@ class Statistic(ABC):
         tensor([[[0.2500, 0.2500, 0.2500]]])
     """
 
+    reads: frozenset[str] = frozenset({"weights"})
+    provides: frozenset[str] = NONE
+    destroys: frozenset[str] = NONE
     finite: bool = True
 
     @abstractmethod
-    def take(self, chunk: Chunk) -> None:
-        """Take what is needed from a chunk; every weight comes by once."""
+    def update(self, chunk: Chunk) -> None:
+        """Add a chunk; every weight comes by once."""
 
 
-class PerQuery(Statistic):
-    """A number for each query: `result` is (batch, num_heads, query_len), in the precision of sums."""
+def in_order(reductions: Iterable[R]) -> list[R]:
+    """Reductions that provide a statistic first, those that destroy a tensor last.
+
+    Example:
+        >>> from clearhead.attention.problem import make_problem
+        >>> problem = make_problem(torch.zeros(3, 2), torch.zeros(4, 2), torch.zeros(4, 2))
+        >>> asked = Entropy(problem), LogSumExp(problem), Largest(problem, 1)
+        >>> [type(each).__name__ for each in in_order(asked)]
+        ['Largest', 'LogSumExp', 'Entropy']
+    """
+    return sorted(reductions, key=lambda each: bool(each.destroys) - bool(each.provides))
+
+
+def update_all(reductions: Sequence[Reduction], chunk: Chunk) -> None:
+    """Hand a chunk to reductions in order.
+
+    Where a later one still reads what one destroys, as two that destroy the same do, the earlier
+    gets a copy.
+    """
+    for place, reduction in enumerate(reductions):
+        saved = {
+            name: getattr(chunk, name).clone()
+            for name in reduction.destroys
+            if any(name in later.reads for later in reductions[place + 1 :])
+        }
+        reduction.update(chunk)
+        for name, tensor in saved.items():
+            getattr(chunk, name).copy_(tensor)
+
+
+class PerQuery(Reduction):
+    """A number for each query: `result` is (batch, num_heads, query_len), upcast."""
 
     def __init__(self, problem: Problem) -> None:
         self.result: Tensor = stages.upcast(problem.query[:0]).new_zeros(problem.query.shape[:3])
 
-    def take(self, chunk: Chunk) -> None:
+    def update(self, chunk: Chunk) -> None:
         self.result[chunk.place] = self.of(chunk)
 
     @abstractmethod
@@ -175,12 +99,16 @@ class PerQuery(Statistic):
 class LogSumExp(PerQuery):
     """log Σ exp of the masked scores, nats; −∞ for a query that may attend to nothing."""
 
+    reads = frozenset({"scores", "weights", "best_score", "maximum", "logsumexp"})
+
     def of(self, chunk: Chunk) -> Tensor:
         return chunk.logsumexp
 
 
 class Maximum(PerQuery):
     """The largest weight."""
+
+    reads = frozenset({"weights", "maximum"})
 
     def of(self, chunk: Chunk) -> Tensor:
         return chunk.maximum
@@ -190,9 +118,12 @@ class Entropy(PerQuery):
     """−Σ weight · ln weight, nats; 0 for a query that may attend to nothing.
 
     With ln weight = score − best score + ln largest weight, only one logarithm a query is taken.
-    The best score goes first, since all scores of a query together may be large, and digits would
-    be lost. It uses the scores up, so it comes after all that read them.
+    The best score is subtracted first, since all scores of a query together may be large, and digits
+    would be lost.
     """
+
+    reads = frozenset({"scores", "weights", "best_score", "maximum", "logsumexp", "total"})
+    destroys = frozenset({"scores"})
 
     def of(self, chunk: Chunk) -> Tensor:
         if not chunk.scores.shape[-1]:
@@ -237,7 +168,7 @@ class Near(PerQuery):
 
     Args:
         problem: the problem.
-        reach: how many tokens on either side.
+        reach: tokens on either side.
     """
 
     def __init__(self, problem: Problem, reach: int) -> None:
@@ -265,7 +196,7 @@ class OfKey(PerQuery):
 
     Args:
         problem: the problem.
-        keys: (query_len,), int64: which key; one that is not there has weight 0.
+        keys: (query_len,), int64: the key of each query; one out of range has weight 0.
     """
 
     def __init__(self, problem: Problem, keys: Tensor) -> None:
@@ -282,7 +213,7 @@ class OfKey(PerQuery):
         return found.masked_fill((keys < 0) | (keys >= width), 0.0)
 
 
-class Mass(Statistic):
+class Mass(Reduction):
     """The weight on sets of keys: `result` is (batch, num_heads, query_len, segments).
 
     Args:
@@ -295,17 +226,20 @@ class Mass(Statistic):
         shape = (*problem.query.shape[:3], member.shape[2])
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
-    def take(self, chunk: Chunk) -> None:
+    def update(self, chunk: Chunk) -> None:
         member = self.member[chunk.sample if self.member.shape[0] > 1 else 0, chunk.keys]
         self.result[chunk.place] = chunk.times(member)
 
 
-class Largest(Statistic):
+class Largest(Reduction):
     """The k largest weights of each query and their keys.
 
     `weights` and `keys` are (batch, num_heads, query_len, k), from the largest weight on; the key
     is −1 where the weight is 0.
     """
+
+    reads = frozenset({"scores", "weights"})
+    provides = frozenset({"maximum", "best_score"})
 
     def __init__(self, problem: Problem, k: int) -> None:
         self.k = k
@@ -317,7 +251,7 @@ class Largest(Statistic):
     def result(self) -> TopK:
         return TopK(self.weights, self.keys)
 
-    def take(self, chunk: Chunk) -> None:
+    def update(self, chunk: Chunk) -> None:
         weights = chunk.weights
         width = weights.shape[-1]
         k = min(self.k, width)
@@ -351,7 +285,7 @@ class Largest(Statistic):
 
 
 def _top(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tensor, Tensor]:
-    """The k largest weights of each row, and where they are."""
+    """The k largest weights of each row, and their places."""
     if weights.dtype != torch.float32:
         return _top_of_any(weights, k, sorted=sorted)
     # Finite numbers from 0 on come in the order of their bits, and comparing whole numbers takes two
@@ -366,14 +300,16 @@ def _top_of_any(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tensor
     return values, places
 
 
-class Pooled(Statistic):
+class Pooled(Reduction):
     """The weights summed over rectangles: `result` is (batch, num_heads, rows, columns).
 
     Args:
         problem: the problem.
-        rows: how many bins the queries fall into, in order, as equal as can be.
+        rows: number of bins that the queries fall into, in order, as equal as can be.
         columns: the same for the keys.
     """
+
+    provides = frozenset({"column_sums"})
 
     def __init__(self, problem: Problem, rows: int, columns: int) -> None:
         self.row_bins = bins(problem.query_len, rows, problem.device)
@@ -387,7 +323,7 @@ class Pooled(Statistic):
     def result(self) -> Tensor:
         return self.sums.to(self.dtype)
 
-    def take(self, chunk: Chunk) -> None:
+    def update(self, chunk: Chunk) -> None:
         rows = self.row_bins[chunk.queries]
         first, last = int(rows[0]), int(rows[-1])
         sums = chunk.row_sums(rows - first, last + 1 - first)
@@ -401,23 +337,25 @@ class Pooled(Statistic):
             into.index_add_(-1, self.column_bins[chunk.keys], sums.double())
 
 
-class Received(Statistic):
-    """What each key gets from all queries of the heads that share it.
+class Received(Reduction):
+    """The weights that each key receives from all queries of the heads that share it, summed.
 
     `result` is (batch, num_kv_heads, kv_len).
     """
+
+    reads = frozenset({"weights", "column_sums"})
 
     def __init__(self, problem: Problem) -> None:
         shape = (problem.batch, problem.num_kv_heads, problem.kv_len)
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
-    def take(self, chunk: Chunk) -> None:
+    def update(self, chunk: Chunk) -> None:
         sums = chunk.column_sums
         grouped = sums.unflatten(0, (chunk.kv_heads.stop - chunk.kv_heads.start, -1)).sum(dim=1)
         self.result[chunk.sample, chunk.kv_heads, chunk.keys] += grouped
 
 
-class Context(Statistic):
+class Context(Reduction):
     """Weights times values: `result` is (batch, num_heads, query_len, value_head_dim), in the
     dtype of the value.
 
@@ -433,7 +371,7 @@ class Context(Statistic):
         shape = (*problem.query.shape[:3], value.shape[3])
         self.result = value.new_zeros(shape)
 
-    def take(self, chunk: Chunk) -> None:
+    def update(self, chunk: Chunk) -> None:
         heads_of_value = chunk.heads if self.per_head else chunk.kv_heads
         value = stages.upcast(self.value[chunk.sample, heads_of_value, chunk.keys])
         heads, queries, keys = chunk.weights.shape
@@ -446,7 +384,7 @@ class Context(Statistic):
         self.result[chunk.place] = context.view(heads, queries, -1)
 
 
-class TransposedSum(Statistic):
+class TransposedSum(Reduction):
     """The transposed weights times vectors of the queries: `result` is
     (batch, num_heads, kv_len, width).
 
@@ -461,7 +399,7 @@ class TransposedSum(Statistic):
         shape = (*problem.query.shape[:2], problem.kv_len, vectors.shape[3])
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
-    def take(self, chunk: Chunk) -> None:
+    def update(self, chunk: Chunk) -> None:
         vectors = stages.upcast(self.vectors[chunk.place])
         if chunk.visible is None:
             product = torch.bmm(chunk.weights.mT, vectors)
@@ -471,7 +409,7 @@ class TransposedSum(Statistic):
 
 
 def bins(length: int, count: int, device: torch.device) -> Tensor:
-    """To which of `count` bins, in order and as equal as can be, each of `length` places belongs.
+    """The bin of each of `length` places: `count` bins, in order and as equal as can be.
 
     Example:
         >>> bins(7, 3, torch.device("cpu"))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.checks import check_tensor
+from clearhead._common.checks import check_ids, check_tensor
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError
 from clearhead.matrix.matrix import AttentionMatrix
@@ -90,14 +90,9 @@ def roles(
         )
 
 
-def _ids(tokens: object, problem: Problem) -> Tensor:
+def _ids(given: object, problem: Problem) -> Tensor:
     """The ids as (batch or 1, kv_len)."""
-    check_tensor("tokens", tokens, "a tensor of ids, or None")
-    assert isinstance(tokens, Tensor)
-    if tokens.dtype == torch.bool or tokens.is_floating_point() or tokens.is_complex():
-        raise ArgumentTypeError(
-            "tokens.type", f"tokens must be ids, which are whole numbers; got {tokens.dtype}."
-        )
+    tokens = check_ids(given)
     if problem.query_len > problem.kv_len:
         raise ShapeError(
             "roles.lengths",
@@ -138,7 +133,7 @@ def _seen(problem: Problem, counts: Tensor) -> tuple[Tensor, Tensor]:
     query_len, kv_len, device = problem.query_len, problem.kv_len, problem.device
     mask = problem.mask
     hides = problem.bias is not None and problem.bias.may_hide
-    spans = None if mask is None or hides else mask.spans(query_len, kv_len, device, {})
+    spans = None if hides else problem.spans
     if spans is not None:
         number = (spans.stop - spans.start).sum(dim=-1)[:, None]
         first = spans.start[..., 0]

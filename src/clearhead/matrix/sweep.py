@@ -18,7 +18,8 @@ from clearhead._common.torch_internals import is_autocast
 from clearhead.attention.biases import Alibi, DenseBias, Relative
 from clearhead.attention.problem import Problem
 from clearhead.masks.spans import Spans
-from clearhead.matrix.reductions import Chunk, Statistic
+from clearhead.matrix.chunk import Chunk
+from clearhead.matrix.reductions import Reduction, in_order, update_all
 
 HIDDEN = -1e30
 """The score of a hidden pair. Its weight is exactly 0, as with −∞, and weight · score is 0 too."""
@@ -55,32 +56,30 @@ class Part(NamedTuple):
 
 
 def sweep(
-    problem: Problem, statistics: Sequence[Statistic], progress: Progress | None = None
+    problem: Problem, reductions: Sequence[Reduction], progress: Progress | None = None
 ) -> None:
-    """Let every statistic take all of the weights, chunk by chunk.
+    """Update every reduction with all of the weights, chunk by chunk.
 
     Args:
-        problem: what attends to what; its dropout is left out.
-        statistics: who wants to see the weights; they are told of chunks in this order.
-        progress: told after each chunk which share of the work is done, 0 to 1.
+        problem: the problem; its dropout is left out.
+        reductions: in any order; the sweep puts them in one that lets each read what it needs.
+        progress: called after each chunk with the share of the work that is done, 0 to 1.
     """
     lowered = is_autocast(problem.query)
     quiet = torch.autocast(problem.device.type, enabled=False) if lowered else nullcontext()
     with torch.no_grad(), quiet:
-        _sweep(problem, statistics, progress)
+        _sweep(problem, in_order(reductions), progress)
 
 
-def _sweep(problem: Problem, statistics: Sequence[Statistic], progress: Progress | None) -> None:
+def _sweep(problem: Problem, reductions: Sequence[Reduction], progress: Progress | None) -> None:
     if not problem.query.shape[:3].numel():
         return
     group = problem.num_heads // problem.num_kv_heads
     kv_heads, queries = _sizes(problem, group)
-    ordinary = _is_ordinary(problem) and all(each.finite for each in statistics)
+    ordinary = _is_ordinary(problem) and all(each.finite for each in reductions)
     make = _Buffers(problem, kv_heads * group * queries).chunk if ordinary else _by_the_stages
     mask = problem.mask
-    spans = None
-    if mask is not None:
-        spans = mask.spans(problem.query_len, problem.kv_len, problem.device, {})
+    spans = problem.spans
     steps = problem.batch * -(-problem.num_kv_heads // kv_heads) * problem.query_len
     done = 0
     shared: list[Part] | None = None
@@ -95,8 +94,7 @@ def _sweep(problem: Problem, statistics: Sequence[Statistic], progress: Progress
             key = stages.upcast(problem.key[sample, heads])
             for part in parts if parts is not None else _parts(problem, None, sample, queries):
                 chunk = make(problem, sample, heads, key, part)
-                for statistic in statistics:
-                    statistic.take(chunk)
+                update_all(reductions, chunk)
                 done += part.queries.stop - part.queries.start
                 if progress is not None:
                     progress(done / steps)

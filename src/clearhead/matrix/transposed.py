@@ -8,7 +8,7 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.checks import check_tensor
 from clearhead.attention.planning import choose
-from clearhead.attention.problem import Problem, make_problem
+from clearhead.attention.problem import Problem
 from clearhead.errors import DeviceError, DtypeError, ShapeError, UnsupportedError
 from clearhead.matrix.reductions import TransposedSum
 from clearhead.matrix.sweep import sweep
@@ -128,17 +128,10 @@ class _TransposedProduct(torch.autograd.Function):
             sinks = stages.upcast(sinks.detach()).requires_grad_()
         # Autocast would lower what the product was made of.
         with torch.enable_grad(), torch.autocast(query.device.type, enabled=False):
-            posed = make_problem(
-                query,
-                stages.repeat_kv_heads(key, problem.num_heads),
-                grads[0],
-                mask=problem.mask,
-                bias=problem.bias,
-                scale=problem.scale,
-                softcap=problem.softcap,
-                sinks=sinks,
-            )
-            context = choose(posed).attend(posed)
+            key_of_head = stages.repeat_kv_heads(key, problem.num_heads)
+            mirrored = problem.replace(query=query, key=key_of_head, sinks=sinks)
+            mirrored = mirrored.with_value(grads[0])
+            context = choose(mirrored).attend(mirrored)
         wanted = [each for each in (query, key, sinks) if each is not None]
         found = list(torch.autograd.grad(context, wanted, vectors))
         of_query, of_key = found[0], found[1]

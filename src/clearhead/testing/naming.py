@@ -86,7 +86,7 @@ def _looked_up(case: "ConformanceCase", asked: frozenset[str]) -> str:
     for finding in report.findings:
         if finding.code != "differs":
             names = " or ".join((finding.code, *finding.also))
-            return f"{names}, {finding.sentence} ({finding.page})"
+            return f"{names}, {finding.sentence} ({finding.see})"
     return ""
 
 

@@ -15,7 +15,7 @@ MOST_FACTORS = 8
 
 
 def table(part: Tensor, labels: list[str], which: str) -> list[str]:
-    """The numbers of a stage in rows, or, if there are too many, what they are like."""
+    """The rows of a stage, or, if there are too many, the range and the mean of its numbers."""
     rows, columns = part.shape
     prefix = f"{which}: " if which else ""
     if rows > MOST_ROWS or columns > MOST_COLUMNS:
@@ -37,7 +37,7 @@ def table(part: Tensor, labels: list[str], which: str) -> list[str]:
 
 
 def number(value: float) -> str:
-    """A number to four places.
+    """The number to four decimal places.
 
     Example:
         >>> number(-0.5), number(float("-inf"))
@@ -49,7 +49,7 @@ def number(value: float) -> str:
 
 
 def _short(value: float) -> str:
-    """A number to four places, and no more of them than it needs."""
+    """The number to at most four decimal places."""
     text = f"{value:.4f}".rstrip("0").rstrip(".").replace("-", "−")
     return "0" if text == "−0" else text
 
@@ -84,15 +84,15 @@ def arithmetic(
     renormalised: bool,
     sink: float | None,
 ) -> Iterator[str]:
-    """What one query does, line by line.
+    """Write out the arithmetic of one query, line by line.
 
     Args:
         parts: each stage for one sample and head, with two dimensions.
-        query: its place.
-        name: what it is called.
-        words: what the keys are called.
-        formulas: of the stages that change something.
-        renormalised: whether weights are hidden after the softmax and divided by their sum.
+        query: its index.
+        name: the label of the query.
+        words: the labels of the keys.
+        formulas: of the stages that differ from the one before.
+        renormalised: weights are hidden after the softmax, and divided by their sum.
         sink: the sink of the head, or None.
     """
     vector = parts["query"][query].tolist()
@@ -112,10 +112,10 @@ def arithmetic(
         yield f"  {label[j]}  {products} = {number(rows['scores'][j])}"
     yield from more
     yield ""
-    yield from _shares(rows, label, formulas, renormalised, sink)
+    yield from _softmax(rows, label, formulas, renormalised, sink)
     yield from more
     yield ""
-    yield "context: each value as much as its weight"
+    yield "context: the weighted sum of the values"
     mixing = rows["dropped_weights"]
     used = [j for j, weight in enumerate(mixing) if weight != 0]
     if not used:
@@ -128,24 +128,24 @@ def arithmetic(
         yield f"  … and {len(rows['context']) - MOST_FACTORS} more numbers"
 
 
-def _shares(
+def _softmax(
     rows: dict[str, list[float]],
     label: list[str],
     formulas: Mapping[str, str],
     renormalised: bool,
     sink: float | None,
 ) -> Iterator[str]:
-    """From scores to weights, a line per key."""
+    """Write out the softmax, from scores to weights, a line per key."""
     before = ("scaled_scores", "capped_scores", "masked_scores")
     changes = [formulas[stage] for stage in before if stage in formulas]
     masked, weights = rows["masked_scores"], rows["weights"]
     scores = masked if sink is None else [*masked, sink]
     top = max((score for score in scores if math.isfinite(score)), default=0.0)
-    share = f"exp(score − {_factor(top)}), the largest, as a share of the sum"
+    share = f"softmax: exp(score − {_factor(top)}, the largest), divided by their sum"
     if all(score == -math.inf for score in masked):
         share = "no key is visible, so that every weight is 0"
     elif renormalised:
-        share += "; then 0 where hidden, and what remains as a share of its sum"
+        share += "; then 0 where hidden, and the rest divided by its sum"
     yield "weights: " + "; ".join([*changes, share])
     exps = [math.exp(score - top) for score in masked]
     dropped = rows["dropped_weights"] if "dropped_weights" in formulas else None

@@ -1,4 +1,4 @@
-"""What watching a model will take, read from its layers before it runs."""
+"""The memory that watching a model will take, read from its layers before it runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ ROLES = 4
 """Of each head without tokens; with them there are two more."""
 
 
-class Sizes(NamedTuple):
+class AttentionSizes(NamedTuple):
     """The sizes of one module that attends.
 
     Attributes:
@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """What watching one run of a model will keep, in bytes.
+    """The memory that watching one run of a model will keep, in bytes.
 
     Masks are not counted: a description takes next to nothing, and layers share a tensor.
 
@@ -53,8 +53,8 @@ class Estimate:
         batch: samples.
         query_len: tokens that attend.
         kv_len: tokens that are attended to.
-        nbytes: what is kept.
-        matrix_nbytes: what the matrices of weights would take, which are never made.
+        nbytes: of what is kept.
+        matrix_nbytes: of the matrices of weights, which are never materialised.
 
     Example:
         >>> import clearhead as ch
@@ -88,15 +88,15 @@ class Estimate:
         )
 
 
-def sizes_of(model: nn.Module, chosen: Callable[[str], bool] | None = None) -> list[Sizes]:
-    """The sizes of the modules of a model that attend.
+def sizes_of(model: nn.Module, chosen: Callable[[str], bool] | None = None) -> list[AttentionSizes]:
+    """Return the sizes of the modules of a model that attend.
 
     They are read from layers of this package, from nn.MultiheadAttention, and else from the
     `config` of a model, as those of transformers have one.
 
     Args:
         model: any model.
-        chosen: says of a path whether that module counts; None for all.
+        chosen: True for the path of a module that counts; None for all.
 
     Raises:
         WatchError: code `watch.sizes`, if sizes cannot be read.
@@ -121,9 +121,12 @@ def sizes_of(model: nn.Module, chosen: Callable[[str], bool] | None = None) -> l
 
 
 def estimated(
-    known: list[Sizes], heads: tuple[int, ...] | None, keep: str, lengths: tuple[int, int, int]
+    known: list[AttentionSizes],
+    heads: tuple[int, ...] | None,
+    keep: str,
+    lengths: tuple[int, int, int],
 ) -> Estimate:
-    """What modules of these sizes take; lengths are batch, query_len and kv_len.
+    """Return the memory of modules of these sizes; lengths are batch, query_len and kv_len.
 
     Raises:
         WatchError: code `watch.heads`, for a head that one of the modules does not have.
@@ -140,7 +143,7 @@ def estimated(
         used = len(key_heads(chosen, size.num_heads, size.num_kv_heads, size.path or ""))
         keys = kv_len + size.more_keys
         rows = batch * len(chosen) * query_len
-        # The weights and what is made of them: 16-bit numbers are worked with in float32.
+        # The weights and what is made of them: 16 bits are upcast to float32.
         wide = max(4, size.dtype.itemsize)
         if keep == "matrix":
             kept = (rows + batch * used * keys) * size.head_dim * size.dtype.itemsize
@@ -155,21 +158,23 @@ def estimated(
     return Estimate(keep, len(known), count, batch, query_len, kv_len, total, matrices)
 
 
-def _of_module(path: str, module: nn.Module) -> Sizes | None:
+def _of_module(path: str, module: nn.Module) -> AttentionSizes | None:
     if isinstance(module, MultiHeadAttention):
-        # What stands in for a projection need not have a weight.
+        # Another module in the place of a projection need not have a weight.
         floats = (each.dtype for each in module.parameters() if each.is_floating_point())
         dtype = next(floats, torch.get_default_dtype())
-        return Sizes(path, module.num_heads, module.num_kv_heads, module.head_dim, 0, dtype)
+        return AttentionSizes(
+            path, module.num_heads, module.num_kv_heads, module.head_dim, 0, dtype
+        )
     if isinstance(module, nn.MultiheadAttention):
         more = (module.bias_k is not None) + bool(module.add_zero_attn)
         heads, dtype = module.num_heads, module.out_proj.weight.dtype
-        return Sizes(path, heads, heads, module.head_dim, more, dtype)
+        return AttentionSizes(path, heads, heads, module.head_dim, more, dtype)
     return None
 
 
-def _of_config(model: nn.Module, *, places: bool) -> list[Sizes]:
-    """What a config says, if it says it plainly: one stack of layers that are all alike."""
+def _of_config(model: nn.Module, *, places: bool) -> list[AttentionSizes]:
+    """The sizes in a config, if it has one stack of layers that are all alike."""
     config: Any = getattr(model, "config", None)
     layers = as_int(getattr(config, "num_hidden_layers", None))
     heads = as_int(getattr(config, "num_attention_heads", None))
@@ -183,19 +188,27 @@ def _of_config(model: nn.Module, *, places: bool) -> list[Sizes]:
     dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), None)
     paths: list[str] | list[None] = [None] * layers
     if places:
-        paths = _innermost(model)
+        paths = list(attending(model))
         if len(paths) != layers:
             return []
     dtype = dtype or torch.get_default_dtype()
-    return [Sizes(path, heads, shared, head_dim, 0, dtype) for path in paths]
+    return [AttentionSizes(path, heads, shared, head_dim, 0, dtype) for path in paths]
 
 
-def _innermost(model: nn.Module) -> list[str]:
-    """The modules that attend, by the names of their classes: an attention with none inside."""
-    named = [path for path, module in model.named_modules() if "Attention" in type(module).__name__]
-    return [path for path in named if not any(other.startswith(f"{path}.") for other in named)]
+def attending(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules that attend, by the names of their classes: attentions with none inside."""
+    named = {
+        path: module
+        for path, module in model.named_modules()
+        if "Attention" in type(module).__name__
+    }
+    return {
+        path: module
+        for path, module in named.items()
+        if not any(other.startswith(f"{path}.") for other in named)
+    }
 
 
 def _many(count: int, one: str, several: str | None = None) -> str:
-    """A number of things, in words: 1 layer, 2 layers."""
+    """A count in words: 1 layer, 2 layers."""
     return f"{count} {one if count == 1 else several or one + 's'}"

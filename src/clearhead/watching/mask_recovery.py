@@ -1,4 +1,4 @@
-"""Masks that a model made as tensors, read back as what they say."""
+"""Masks that a model materialised, read back as descriptions."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from clearhead.masks.padding import padding
 
 
 def read_mask(tensor: Tensor) -> Mask | None:
-    """The description of a mask that was made as a tensor, if it is exactly one of these: `full()`,
+    """Return the description of a materialised mask, if it is exactly one of these: `full()`,
     `padding(valid)`, `causal()`, or `causal() & padding(valid)`.
 
     With padding on the left some queries of the last see nothing, as in the tensor.
@@ -63,7 +63,7 @@ def read_mask(tensor: Tensor) -> Mask | None:
 
 
 def hides_only(tensor: Tensor) -> bool:
-    """Whether a tensor that is added to the scores does nothing but hide: it is 0 or −∞ everywhere.
+    """Return True for an additive mask that does nothing but hide: it is 0 or −∞ everywhere.
 
     Example:
         >>> import torch
@@ -74,8 +74,8 @@ def hides_only(tensor: Tensor) -> bool:
 
 
 def _alike(tensor: Tensor, dim: int) -> bool:
-    """Whether all slices along a dimension are the same."""
+    """Return True if all slices along a dimension are equal."""
     first = tensor.narrow(dim, 0, 1)
-    # What was made by expanding is the same memory.
+    # A broadcast dimension is the same memory.
     spread = tensor.shape[dim] == 1 or tensor.stride(dim) == 0
     return spread or torch.equal(tensor, first.expand_as(tensor))

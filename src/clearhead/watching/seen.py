@@ -1,44 +1,40 @@
-"""What a watched model attended to, module by module."""
+"""The record of what a watched model attended to, module by module."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from torch import Tensor
 
-from clearhead._common.checks import as_int
 from clearhead._common.lazy import drawing
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, SelectionError
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.roles import roles
 from clearhead.matrix.summary import Summary
 from clearhead.watching import files
-from clearhead.watching.recording import Matrices, Summaries, real_queries, summarised
+from clearhead.watching.calls import Calls, Kept, Matrices, Summaries
+from clearhead.watching.recording import with_roles
 from clearhead.watching.table import Table, rows_of
+from clearhead.watching.token_ids import Tokens, listed
 
 Keep = Literal["matrix", "summary"]
-Tokens = Sequence[str] | Sequence[int] | Tensor
 
 TEXTS = frozenset({"tokens", "source_tokens"})
-"""What a file may say beside what was seen."""
+"""The texts that a file may hold beside the calls."""
 
-Kept = TypeVar("Kept", AttentionMatrix, Summary)
 Default = TypeVar("Default")
 
 
 class Seen(Mapping[str, Kept], Generic[Kept]):
-    """What a watched model attended to: for each module that did, its attention matrix, or its
-    summary.
+    """The record of a watched model: the attention matrix of each module, or its summary.
 
     Keys are the paths of the modules, in the order in which they first attended; the model itself
     is "". A number picks a module by its place in that order.
 
     A module that attended several times has `calls`. If they are the steps of one growing sequence,
-    as in generation with a cache, and their masks are causal, with or without padding, then
-    `seen[path]` is the one matrix that they are rows of.
+    as in generation with a KV cache, and their masks are causal, with or without padding, then
+    `seen[path]` is the one matrix that they are rows of. If they are not, the repr says why.
 
     Example:
         >>> import torch, clearhead as ch
@@ -56,17 +52,17 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
     def __init__(self, model_name: str, keep: Keep) -> None:
         self._model_name = model_name
         self._keep = keep
-        self._modules: dict[str, Any] = {}
+        self._modules: dict[str, Calls[Any]] = {}
         self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(TEXTS)
 
     @property
     def tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
-        """The tokens that were read, if `save` was told of them; None otherwise."""
+        """The tokens that were read, if they were saved; None otherwise."""
         return self._texts["tokens"]
 
     @property
     def source_tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
-        """Those of the text that was looked at from another, likewise."""
+        """In cross-attention the tokens of the keys, likewise."""
         return self._texts["source_tokens"]
 
     @property
@@ -75,7 +71,7 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         return tuple(self._modules)
 
     def calls(self, layer: str | int) -> tuple[Kept, ...]:
-        """Every call that a module made, in order.
+        """Return every call that a module made, in order.
 
         Raises:
             SelectionError: code `watch.layer`, if no such module attended.
@@ -84,20 +80,21 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
 
     def __getitem__(self, layer: str | int) -> Kept:
         module = self._modules[self._name(layer)]
-        together = module.whole()
-        if together is None:
+        stitched = module.stitched()
+        if isinstance(stitched, str):
             raise SelectionError(
                 "watch.several",
-                f"{layer!r} attended {len(module)} times; calls({layer!r}) has them all.",
+                f"{layer!r} attended {len(module.all())} times, and not as rows of one matrix, since "
+                f"{stitched}; calls({layer!r}) has them all.",
             )
-        return together
+        return stitched
 
     @overload
     def get(self, layer: str | int, default: None = None, /) -> Kept | None: ...
     @overload
     def get(self, layer: str | int, default: Kept | Default, /) -> Kept | Default: ...
     def get(self, layer: str | int, default: Any = None, /) -> Any:
-        """What `self[layer]` is, or the default if no such module attended.
+        """Return `self[layer]`, or the default if no such module attended.
 
         Raises:
             SelectionError: code `watch.several`, as `self[layer]` does.
@@ -109,13 +106,13 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         return self[layer]
 
     def table(self, tokens: Tensor | None = None) -> Table:
-        """Every head of every layer, a row each: entropy, distance, and how far it fills each role.
+        """Return the heads side by side: entropy, distance, and how far each fills each role.
 
-        Averages are over all queries of all samples and calls that are no padding.
+        Averages are over all queries of all samples and calls that are not padded.
 
         Args:
-            tokens: ids of what was read, (batch, len) or (len,), for the roles that need them. Of
-                a watch that kept summaries, the roles are those that it found.
+            tokens: ids, (batch, len) or (len,), for the roles that need them, from the first key on.
+                A watch that kept summaries has found the roles.
 
         Raises:
             ArgumentError: code `tokens.keep`, for tokens where summaries were kept.
@@ -137,12 +134,13 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             )
         rows = []
         for name, module in self._modules.items():
-            together = module.whole()
-            calls = module.all() if together is None else (together,)
-            numbers = [
-                each if isinstance(each, Summary) else _numbers(each, tokens) for each in calls
+            summaries = [
+                each
+                if isinstance(each, Summary)
+                else with_roles(each, None if tokens is None else tokens[..., : each.shape[-1]])
+                for each in module.parts()
             ]
-            rows += rows_of(name, numbers)
+            rows += rows_of(name, summaries)
         return Table(rows)
 
     def plot(
@@ -157,15 +155,14 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         cells: int | None = None,
         ax: Any = None,
     ) -> Any:
-        """Draw all layers with matplotlib; `seen[layer].plot()` draws one of them, and larger.
+        """Draw all layers with matplotlib; `seen[layer].plot()` draws one, and larger.
 
         Args:
             kind: "map" is a small map for each head of each layer. "entropy" (nats), "distance"
                 (tokens), "max", "first" and "previous" (shares of 1) are one picture of layers ×
-                heads, with the mean over all queries that are no padding. "received" is what each
+                heads, with the mean over all queries that are not padded. "received" is what each
                 key gets in each layer, the mean over heads.
-            layers: only these, by path or number.
-            heads: only these.
+            layers, heads: only these; layers by path or number.
             sample: which row of the batch. None is the first; for means over queries, all of them.
             tokens: a word for each key, for "received".
             log: a logarithmic scale.
@@ -177,11 +174,9 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
 
         Raises:
             MissingExtraError: if matplotlib is not installed.
-            ArgumentError: codes `plot.kind`, `plot.option`, `plot.layers`, `plot.cells` and
-                `plot.empty`.
+            ArgumentError: codes `plot.kind`, `plot.option`, `plot.layers`, `plot.cells`, `plot.empty`.
             ArgumentTypeError: codes `plot.axes`, `plot.layers`, `plot.tokens` and `log.type`.
-            ShapeError: codes `plot.axes`, `plot.tokens`, and `plot.lengths` for what keys received
-                where layers have different keys.
+            ShapeError: codes `plot.axes`, `plot.tokens`, `plot.lengths` for keys of different layers.
             SelectionError: codes `plot.part`, for no such head or sample; `watch.layer`; and
                 `watch.several`, for maps of a module that attended several times.
 
@@ -212,25 +207,24 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         self,
         path: str | os.PathLike[str],
         *,
-        tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
-        source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
+        tokens: Tokens | None = None,
+        source_tokens: Tokens | None = None,
         other: "Seen[Any] | None" = None,
         title: str | None = None,
         sample: int = 0,
     ) -> Path:
-        """Write everything that was seen as a page, one file that opens offline; returns its path.
+        """Write a page of everything that was seen, one file that opens offline; returns its path.
 
         Up to 1024 tokens every head is there to the single token. Of a longer text a head is a map,
-        its strongest links and its numbers; one layer at a time is best then: watch with `layers`.
+        its strongest links and its numbers; then watch one layer at a time with `layers`.
 
         Args:
             path: where to.
-            tokens: what was read, strings or ids: (len,), or (batch, len) of ids. None takes those
-                of the file, if it was saved with some.
-            source_tokens: of attention from one text to another, the one that is looked at.
-            other: what was seen in another run on the same tokens, to compare with.
-            title: what the page is called; the beginning of the text, if nothing is said.
-            sample: which one of a batch.
+            tokens: strings or ids: (len,), or (batch, len) of ids; None takes those of the file.
+            source_tokens: in cross-attention those of the keys.
+            other: another run on the same tokens, to compare with.
+            title: the title of the page; None is the beginning of the text.
+            sample: the row of the batch.
 
         Raises:
             ArgumentTypeError: codes `page.tokens`, `page.other` and `page.sample-type`.
@@ -269,15 +263,12 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         tokens: Tokens | None = None,
         source_tokens: Tokens | None = None,
     ) -> Path:
-        """Write everything that was seen to a file, which `load` reads; returns its path.
-
-        It is a file of safetensors, and there is nothing in it to run. It is whole or not there.
+        """Write everything to a file of safetensors for `load`, whole or not; returns its path.
 
         Args:
             path: the file.
-            tokens: what was read, as strings or ids, one for each token, so that who looks at the
-                file sees them. None leaves those that `load` found.
-            source_tokens: in cross-attention the tokens of the text that is looked at.
+            tokens: strings or ids, one for each token; None leaves those that `load` found.
+            source_tokens: in cross-attention those of the keys.
 
         Raises:
             MissingExtraError: if safetensors is not installed.
@@ -296,15 +287,13 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         """
         given = {"tokens": tokens, "source_tokens": source_tokens}
         texts = {
-            name: self._texts[name] if text is None else _text(name, text)
+            name: self._texts[name] if text is None else listed(name, text)
             for name, text in given.items()
         }
         calls = {name: module.all() for name, module in self._modules.items()}
-        content: dict[str, Any] = {"model": self._model_name, "keep": self._keep, "calls": calls}
-        told = any(text is not None for text in texts.values())
-        return files.write(
-            path, {"seen": content | (texts if told else {})}, version=2 if told else 1
-        )
+        content = {"model": self._model_name, "keep": self._keep, "calls": calls}
+        named = any(text is not None for text in texts.values())
+        return files.write(path, {"seen": content | (texts if named else {})}, version=1 + named)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
@@ -320,13 +309,11 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         lines = [f"{self._model_name}: {modules} attended"]
         width = max((len(name) for name in self._modules), default=0)
         for name, module in self._modules.items():
-            calls, together = module.all(), module.whole()
-            times = ""
-            if len(calls) > 1:
-                times = (
-                    f"  and {len(calls) - 1} more" if together is None else f", {len(calls)} calls"
-                )
-            shown = calls[0] if together is None else together
+            shown, calls = module.stitched(), module.all()
+            count = len(calls)
+            times = f", {count} calls" if count > 1 else ""
+            if isinstance(shown, str):
+                shown, times = calls[0], f"  and {count - 1} more ({shown})"
             lines.append(f"  {name or '(the model)':{width}}  {shown!r}{times}")
         return "\n".join(lines)
 
@@ -334,57 +321,47 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         return drawing("notebook.inline.matrices").seen_html(self)
 
     def _layers(self, only: Sequence[str | int] | None = None) -> list[tuple[str, Kept]]:
-        """What each module attended to, under its path; call by call, where that is not one."""
-        found: list[tuple[str, Kept]] = []
-        wanted = None if only is None else {self._name(layer) for layer in only}
-        for name, module in self._modules.items():
-            if wanted is not None and name not in wanted:
-                continue
-            as_int = module.whole()
-            calls = module.all() if as_int is None else (as_int,)
-            found += [
-                (name if len(calls) == 1 else f"{name}, call {number}", call)
-                for number, call in enumerate(calls)
-            ]
-        return found
+        """Every call under the path of its module, stitched where they can be."""
+        wanted = self._modules.keys() if only is None else {self._name(layer) for layer in only}
+        return [
+            (name if len(calls) == 1 else f"{name}, call {number}", call)
+            for name, module in self._modules.items()
+            if name in wanted
+            for calls in [module.parts()]
+            for number, call in enumerate(calls)
+        ]
 
-    def _add(self, name: str, problem: Problem, tokens: Tensor | None) -> None:
-        if self._keep == "matrix":
-            self._modules.setdefault(name, Matrices()).add(problem)
-        else:
-            # First the summary: a module without a call is none.
-            summary = summarised(problem, tokens)
-            self._modules.setdefault(name, Summaries()).add(summary)
+    def _add(self, name: str, call: Problem | Summary) -> None:
+        kind = Summaries if isinstance(call, Summary) else Matrices
+        self._modules.setdefault(name, kind()).add(call)
 
     def _close(self) -> None:
         for module in self._modules.values():
             module.close()
 
     def _name(self, layer: str | int) -> str:
-        name = layer
         if isinstance(layer, int):
             if not -len(self) <= layer < len(self):
                 raise SelectionError(
                     "watch.layer", f"{len(self)} modules attended; there is no {layer}."
                 )
-            name = self.layers[layer]
-        if name not in self._modules:
+            return self.layers[layer]
+        if layer not in self._modules:
             known = ", ".join(map(repr, self.layers))
-            raise SelectionError("watch.layer", f"no module {name!r} attended; these did: {known}.")
-        return str(name)
+            raise SelectionError(
+                "watch.layer", f"no module {layer!r} attended; these did: {known}."
+            )
+        return layer
 
 
 def load(path: str | os.PathLike[str]) -> Seen[Any]:
-    """What `Seen.save` wrote.
-
-    Args:
-        path: the file.
+    """Return what `Seen.save` wrote.
 
     Raises:
         MissingExtraError: if safetensors is not installed.
         FileError: codes `file.unreadable`, for no file or one cut short; `file.foreign`, for one of
-            others; `file.version`, for one of another version; `file.content`, for one that holds
-            what is not known, or sizes that do not fit together.
+            others; `file.version`, for one of another version; `file.content`, for unknown objects
+            and for sizes that do not fit together.
 
     Example:
         >>> import tempfile, torch, clearhead as ch
@@ -412,47 +389,12 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
             )
         if any(isinstance(call, Summary) and call.roles is None for call in calls):
             raise FileError("file.content", f"{path} has a summary of {name!r} without roles.")
-        loaded._modules[name] = _module(calls)
+        for call in calls:
+            loaded._add(name, call if isinstance(call, Summary) else call.problem)
     for name in TEXTS & seen.keys():
         try:
-            loaded._texts[name] = None if seen[name] is None else _text(name, seen[name])
+            loaded._texts[name] = None if seen[name] is None else listed(name, seen[name])
         except ArgumentTypeError as error:
             raise FileError("file.content", f"{path}: {error.message}") from error
     loaded._close()
     return loaded
-
-
-def _text(name: str, given: Tokens) -> tuple[str, ...] | tuple[int, ...]:
-    listed: Any = given
-    if isinstance(given, Tensor):
-        # What is no row of ids, such as a tensor of numbers with a point, is refused below.
-        listed = given.tolist() if given.ndim == 1 else None
-    if isinstance(listed, Sequence) and not isinstance(listed, str | bytes):
-        if all(isinstance(each, str) for each in listed):
-            return tuple(listed)
-        ids = [as_int(each) for each in listed]
-        if None not in ids:
-            return tuple(each for each in ids if each is not None)
-    found = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
-    raise ArgumentTypeError(
-        "save.tokens",
-        f"{name} must be strings, or ids as whole numbers, one for each token; got {found}.",
-    )
-
-
-def _module(calls: list[Any]) -> Matrices | Summaries:
-    """What a module attended to, from its calls, which are all of one kind."""
-    matrices, summaries = Matrices(), Summaries()
-    for call in calls:
-        if isinstance(call, AttentionMatrix):
-            matrices.add(call.problem)
-        else:
-            summaries.add(call)
-    return matrices if len(matrices) else summaries
-
-
-def _numbers(matrix: AttentionMatrix, tokens: Tensor | None) -> Summary:
-    """What a table needs of a matrix; tokens may go on beyond its keys."""
-    real = real_queries(matrix.problem)
-    ids = None if tokens is None else tokens[..., : matrix.shape[-1]]
-    return replace(matrix.summary(), roles=roles(matrix, ids, queries=real), real=real)

@@ -1,8 +1,8 @@
 """The attention of a running model, without changing its kernel or its output.
 
-While a model is watched, the functions that PyTorch attends by are replaced by ones that read the
-call and then run the original with the same arguments; `routes` has one file for each. Which module
-is running is known from hooks on all modules at once; hooks on the modules of the model itself
+While a model is watched, the functions that PyTorch attends by are monkeypatched with ones that
+read the call and then run the original with the same arguments; `hooks` has a file for each. The
+running module is known from hooks on all modules at once; hooks on the modules of the model itself
 would turn PyTorch's fast paths off, and so change the result.
 """
 
@@ -10,33 +10,28 @@ import threading
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from types import TracebackType
 from typing import Any, Generic, Literal, overload
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 
-from clearhead._common.checks import as_int, check_sizes, check_tensor
-from clearhead.attention.problem import Problem
-from clearhead.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    ShapeError,
-    WatchError,
-)
+from clearhead._common.checks import as_ints, check_sizes
+from clearhead._common.torch_internals import is_transformed
+from clearhead.errors import ArgumentError, ArgumentTypeError, WatchError
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
+from clearhead.watching.calls import Kept
 from clearhead.watching.estimate import Estimate, estimated, sizes_of
 from clearhead.watching.hooks import multi_head_attention, own, sdpa, tap, transformers
-from clearhead.watching.recording import Copies, of_heads
-from clearhead.watching.seen import Keep, Kept, Seen
+from clearhead.watching.recording import Copies, of_heads, summarised
+from clearhead.watching.seen import Keep, Seen
+from clearhead.watching.token_ids import TokenIds
 
-ROUTES = (own, sdpa, multi_head_attention, transformers)
+HOOKS = (own, sdpa, multi_head_attention, transformers)
 
 _lock = threading.Lock()
 _active: list["Watch[Any]"] = []
@@ -63,23 +58,23 @@ class Watch(Generic[Kept]):
         layers: tuple[str, ...] | None,
         heads: tuple[int, ...] | None,
         keep: Keep,
-        tokens: Tensor | None,
+        ids: TokenIds,
     ) -> None:
         self._names = {id(module): name for name, module in model.named_modules()}
         self._model = model
         self._layers = layers
         self._heads = heads
         self._keep: Keep = keep
-        self._ids = Ids(model, tokens)
+        self._ids = ids
         self._ran = False
         self._trouble: Exception | None = None
         self._attended: dict[str, None] = {}
         self._copies = Copies()
-        self._noting = threading.Lock()
+        self._lock = threading.Lock()
         self.seen: Seen[Kept] = Seen(type(model).__name__, keep)
 
     def estimate(self, batch: int, query_len: int, kv_len: int | None = None) -> Estimate:
-        """What watching one run of the model would keep, in bytes, before it runs.
+        """Return the memory that watching one run of the model would keep, in bytes.
 
         It is read from the sizes of the layers of this package and of nn.MultiheadAttention, or
         from the `config` of a model of transformers. Every module is taken to attend once, with
@@ -91,7 +86,8 @@ class Watch(Generic[Kept]):
             kv_len: tokens that are attended to; None is query_len.
 
         Raises:
-            ArgumentError, ArgumentTypeError: code `argument.size`, for what is no size.
+            ArgumentError: code `argument.size`, for a size below 1.
+            ArgumentTypeError: code `argument.type`, for what is no whole number.
             WatchError: codes `watch.sizes`, if sizes cannot be read, and `watch.heads`, for a head
                 that a module does not have.
 
@@ -119,41 +115,36 @@ class Watch(Generic[Kept]):
                 _install()
         return self.seen
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         with _lock:
             _active.remove(self)
             if not _active:
                 _uninstall()
-        with self._noting:
+        with self._lock:
             self._copies.clear()
             self.seen._close()
         if error is None:
-            self._complain()
+            self._raise_trouble()
 
     def path_of(self, stack: list[nn.Module], child: str | None) -> str | None:
-        """The path of the innermost running module of this model, or of a child of it that it does
-        the work of; None if none is running."""
+        """Return the path of the innermost running module of this model, or of the child that it
+        does the work of; None if none is running."""
         for module in reversed(stack):
             if id(module) in self._names:
                 part = None if child is None else getattr(module, child, None)
                 return self._names[id(module) if id(part) not in self._names else id(part)]
         return None
 
-    def note(self, name: str, read: tap.Read) -> None:
-        """Keep a call that a module made. What goes wrong is told when the block ends: until then
-        the model goes on as if nobody watched."""
-        with self._noting:
+    def record(self, name: str, read: tap.Read) -> None:
+        """Keep a call that a module makes. A failure is raised when the block ends: until then the
+        model goes on as if it was not watched."""
+        with self._lock:
             self._attended[name] = None
             if not self._chosen(name):
                 return
             try:
                 problem = read()
-                if is_functorch_wrapped_tensor(problem.query):
+                if is_transformed(problem.query):
                     raise WatchError(
                         "watch.transformed", "it ran inside a transformation such as torch.vmap."
                     )
@@ -161,28 +152,29 @@ class Watch(Generic[Kept]):
                 problem = self._copies.of(problem)
                 if self._heads is not None:
                     problem = of_heads(problem, self._heads, name)
-                self.seen._add(name, problem, tokens)
+                matrix = self._keep == "matrix"
+                self.seen._add(name, problem if matrix else summarised(problem, tokens))
             except Exception as error:
                 self._trouble = self._trouble or error
 
     def enter(self, module: nn.Module, inputs: Any) -> None:
-        """Note that a module begins to run."""
+        """Follow a module that begins to run."""
         if module is self._model:
             self._ran = True
             self._ids.forget()
         self._ids.read(module, inputs)
 
     def leave(self, module: nn.Module) -> None:
-        """Note that a module has run."""
+        """Follow a module that has run."""
         if module is self._model:
             self._ids.forget()
 
     def _chosen(self, name: str) -> bool:
         return self._layers is None or any(fnmatchcase(name, each) for each in self._layers)
 
-    def _complain(self) -> None:
+    def _raise_trouble(self) -> None:
         trouble = self._trouble
-        # What was asked for does not fit the model; the call itself is as it should be.
+        # The arguments do not fit the model; the call itself is as it should be.
         if isinstance(trouble, WatchError) and trouble.code in ("watch.heads", "watch.tokens"):
             raise trouble
         if trouble is not None:
@@ -191,7 +183,7 @@ class Watch(Generic[Kept]):
             ) from trouble
         name = type(self._model).__name__
         if not self._attended:
-            self._complain_of_nothing(name)
+            self._raise_nothing_seen(name)
         for pattern in self._layers or ():
             if not any(fnmatchcase(path, pattern) for path in self._attended):
                 known = ", ".join(map(repr, self._attended))
@@ -201,7 +193,7 @@ class Watch(Generic[Kept]):
                     f"attended: {known}.",
                 )
 
-    def _complain_of_nothing(self, name: str) -> None:
+    def _raise_nothing_seen(self, name: str) -> None:
         if not self._ran:
             raise WatchError(
                 "watch.not-run",
@@ -216,71 +208,6 @@ class Watch(Generic[Kept]):
             "  - a model with code of its own for the softmax of the scores is not seen\n"
             "  - code that torch.compile has compiled is not seen",
         )
-
-
-class Ids:
-    """The ids of the tokens that a model reads, as far as they are known."""
-
-    def __init__(self, model: nn.Module, given: Tensor | None) -> None:
-        self._given = given
-        self._embedding = None if given is not None else _embedding(model)
-        self._last: Tensor | None = None
-        self._past: Tensor | None = None
-
-    def forget(self) -> None:
-        """What the model reads is not known until its embedding runs."""
-        self._last = None
-
-    def read(self, module: nn.Module, inputs: Any) -> None:
-        """Take the ids that the embedding of the model is given."""
-        if module is not self._embedding or not inputs or not isinstance(inputs[0], Tensor):
-            return
-        ids = inputs[0].detach()
-        if ids.ndim != 2 or ids.is_floating_point():
-            return
-        past = self._past
-        goes_on = past is not None and (past.shape[0], past.device) == (ids.shape[0], ids.device)
-        self._past = torch.cat([past, ids], dim=1) if past is not None and goes_on else ids.clone()
-        self._last = ids.clone()
-
-    def of(self, problem: Problem, name: str) -> Tensor | None:
-        """The ids of the keys of a call, (batch, kv_len), or None if they are not known.
-
-        With a cache, the keys are the tokens that were read last. Ids that were given are those of
-        a sequence from its beginning.
-
-        Raises:
-            WatchError: code `watch.tokens`, if the ids that were given do not reach so far.
-        """
-        batch, query_len, kv_len = problem.batch, problem.query_len, problem.kv_len
-        if query_len > kv_len:
-            return None
-        if self._given is not None:
-            if self._given.shape[0] not in (1, batch) or kv_len > self._given.shape[1]:
-                raise WatchError(
-                    "watch.tokens",
-                    f"tokens has shape (batch, len) = {tuple(self._given.shape)}; the attention of "
-                    f"{name or 'the model'} has batch={batch} and kv_len={kv_len}.",
-                )
-            return self._given[:, :kv_len].expand(batch, -1)
-        last, past = self._last, self._past
-        if last is None or past is None or last.shape != (batch, query_len):
-            return None
-        if query_len == kv_len:
-            self._past = last  # a sequence begins
-            return last
-        return past[:, -kv_len:] if kv_len <= past.shape[1] else None
-
-
-def _embedding(model: nn.Module) -> nn.Module | None:
-    """What turns ids into vectors, if the model says so and reads one sequence only."""
-    find = getattr(model, "get_input_embeddings", None)
-    if find is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        return None
-    try:
-        return find()
-    except (AttributeError, NotImplementedError):
-        return None
 
 
 @overload
@@ -307,13 +234,13 @@ def watch(
     keep: Keep = "matrix",
     tokens: Tensor | None = None,
 ) -> Watch[Any]:
-    """See every call of attention that a model makes, by whichever way of PyTorch it makes it.
+    """Record every call of attention that a model makes, in whichever way PyTorch has for it.
 
     The model runs on its own kernel and gives its own output, bit for bit. Query and key of each
-    call are kept (O(tokens) memory); the matrix of weights is worked out where somebody looks.
-    What is seen is PyTorch's function of attention, nn.MultiheadAttention in all of its ways, the
-    fast path of nn.TransformerEncoder included, models of transformers whatever their
-    attn_implementation, and the layers of clearhead. Weights are those before dropout.
+    call are kept (O(tokens) memory); weights are computed where they are indexed. A call is seen of
+    PyTorch's function of attention, of nn.MultiheadAttention in all of its ways, the fast path of
+    nn.TransformerEncoder included, of the models of transformers whatever their
+    attn_implementation, and of the layers of clearhead. Weights are those before dropout.
 
     Args:
         model: any PyTorch model.
@@ -323,10 +250,9 @@ def watch(
         keep: "matrix" keeps query and key. "summary" keeps neither: each call is turned into a
             `Summary` before it runs, with the 8 largest weights of each query, a map of up to
             64 × 64, and the roles of the heads.
-        tokens: ids of what is read, int64 (batch, len) or (len,), for the roles that need them;
-            they begin with the first key. Without them they are taken from what the model's input
-            embeddings are given, if it has the method `get_input_embeddings` and reads one
-            sequence.
+        tokens: ids of the tokens, int64 (batch, len) or (len,), for the roles that need them; they
+            begin with the first key. None takes those that the model's input embedding reads, if
+            it has the method `get_input_embeddings` and reads one sequence.
 
     Returns:
         A context manager; entering it gives a `Seen`, which maps the paths of modules to their
@@ -367,7 +293,7 @@ def watch(
             "tokens.keep",
             'tokens are for the roles in a summary; they go with keep="summary".',
         )
-    return Watch(model, _globs(layers), _heads(heads), keep, _tokens(tokens))
+    return Watch(model, _globs(layers), _heads(heads), keep, TokenIds(model, tokens))
 
 
 def _globs(given: object) -> tuple[str, ...] | None:
@@ -393,33 +319,15 @@ def _heads(given: object) -> tuple[int, ...] | None:
             "heads.type",
             f"heads must be a list of numbers of heads, or None for all; got {given!r}.",
         )
-    heads = [as_int(each) for each in given]
-    if None in heads:
+    numbers = as_ints(given)
+    if numbers is None:
         raise ArgumentTypeError("heads.type", f"heads must hold whole numbers; got {given!r}.")
-    numbers = tuple(head for head in heads if head is not None)
     if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
         raise ArgumentError(
             "heads.value",
             f"heads must be different numbers, 0 or more, at least one; got {list(numbers)}.",
         )
     return numbers
-
-
-def _tokens(given: object) -> Tensor | None:
-    if given is None:
-        return None
-    check_tensor("tokens", given, "a tensor of ids, or None")
-    assert isinstance(given, Tensor)
-    if given.dtype == torch.bool or given.is_floating_point() or given.is_complex():
-        raise ArgumentTypeError(
-            "tokens.type", f"tokens must be ids, which are whole numbers; got {given.dtype}."
-        )
-    if given.ndim not in (1, 2):
-        raise ShapeError(
-            "tokens.shape",
-            f"tokens must have shape (len,) or (batch, len); got {tuple(given.shape)}.",
-        )
-    return torch.atleast_2d(given).clone()
 
 
 def _stack() -> list[nn.Module]:
@@ -447,24 +355,24 @@ def _leave_module(module: nn.Module, inputs: Any, output: Any) -> None:
         each.leave(module)
 
 
-def _listen(read: tap.Read, child: str | None) -> None:
+def _record(read: tap.Read, child: str | None) -> None:
     stack = _stack()
-    named = [(each, each.path_of(stack, child)) for each in _active]
-    # Read once for all who watch; what the reading and the summary call is not the model's.
+    # Read once for every watch; the guard is for what the reading and the summary call.
     read_once = cache(read)
-    with tap.inside(), torch.no_grad():
-        for each, name in named:
+    with tap.guard(), torch.no_grad():
+        for each in list(_active):
+            name = each.path_of(stack, child)
             if name is not None:
-                each.note(name, read_once)
+                each.record(name, read_once)
 
 
 def _install() -> None:
     _stack().clear()
-    tap.listeners.append(_listen)
-    _restorers.append(lambda: tap.listeners.remove(_listen))
+    tap.observers.append(_record)
+    _restorers.append(lambda: tap.observers.remove(_record))
     _restorers.append(register_module_forward_pre_hook(_enter_module).remove)
     _restorers.append(register_module_forward_hook(_leave_module, always_call=True).remove)
-    _restorers.extend(route.install() for route in ROUTES)
+    _restorers.extend(each.install() for each in HOOKS)
 
 
 def _uninstall() -> None:

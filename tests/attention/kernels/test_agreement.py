@@ -93,6 +93,8 @@ MASKS: dict[str, Callable[[int, int], ch.Mask]] = {
     "dense": lambda n, m: drawn_mask(n, m),
     "dense per head": lambda n, m: drawn_mask(1, HEADS, n, m),
     "dense per sample, for all queries": lambda n, m: drawn_mask(BATCH, 1, 1, m),
+    "dense per query, for all keys": lambda n, m: drawn_mask(BATCH, 1, n, 1),
+    "dense per head, for all pairs": lambda n, m: drawn_mask(1, HEADS, 1, 1),
     "dense per sample and head": lambda n, m: drawn_mask(BATCH, HEADS, n, m),
     "dense, nothing": lambda n, m: ch.dense(torch.zeros(n, m, dtype=torch.bool)),
     "not causal": lambda n, m: ~ch.causal(),

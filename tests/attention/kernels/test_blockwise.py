@@ -298,7 +298,7 @@ def dropped(posed: Problem, seed: int) -> Tensor:
     identity = torch.eye(posed.kv_len, dtype=posed.value.dtype)
     identity = identity.expand(*posed.value.shape[:2], -1, -1)
     torch.manual_seed(seed)
-    return blockwise.attend(posed._replace(value=identity))
+    return blockwise.attend(posed.replace(value=identity))
 
 
 @pytest.mark.parametrize("mask", [None, ch.causal(), ch.padding([23, 5, 0]), TWO_RUNS])
@@ -348,7 +348,7 @@ def test_gradients_with_dropout_are_those_of_differences(parts: bool) -> None:
 @indirect_ways
 def test_survivors_are_scaled(parts: bool, dropout: float) -> None:
     posed = make_problem(**draw(2, 4, 2, 41, 43, dtype=torch.float64), dropout=dropout)
-    weights = dropped(posed._replace(dropout=None), seed=1)
+    weights = dropped(posed.replace(dropout=None), seed=1)
     left = dropped(posed, seed=1)
     kept = left != 0
     torch.testing.assert_close(left[kept], weights[kept] / (1 - dropout))
@@ -370,7 +370,7 @@ def test_nothing_is_drawn_without_dropout() -> None:
     posed = make_problem(**draw(1, 2, 2, 19), mask=ch.causal(), dropout=0.5)
     before = torch.get_rng_state()
     blockwise.how(posed)
-    blockwise.attend(posed._replace(dropout=None))
+    blockwise.attend(posed.replace(dropout=None))
     blockwise.logsumexp(posed)
     assert torch.equal(torch.get_rng_state(), before)
 

@@ -26,7 +26,7 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention c
 
 
 def has_runs(mask: ch.Mask, query_len: int, kv_len: int) -> bool:
-    spans = mask.spans(query_len, kv_len, torch.device("cpu"), {})
+    spans = mask.spans(query_len, kv_len, torch.device("cpu"))
     return spans is not None and spans.pieces <= flex.RUNS
 
 
@@ -120,7 +120,7 @@ def test_blocks_are_those_that_asking_every_pair_finds(
     if kept:
         mask = (mask | ch.prefix(kept)) & ch.padding([min(each, kv_len) for each in lengths])
     query, key = torch.zeros(2, 1, query_len, 16), torch.zeros(2, 1, kv_len, 16)
-    spans = mask.spans(query_len, kv_len, query.device, {})
+    spans = mask.spans(query_len, kv_len, query.device)
     assert spans is not None
     ours = flex.block_mask(make_problem(query, key, key, mask=mask), spans)
     dense = mask.to_dense(query_len, kv_len).view(-1, query_len, kv_len)

@@ -1,4 +1,4 @@
-"""What the caches have in common that keep every token in a column of its own."""
+"""Caches that keep every token in a column of its own."""
 
 from collections.abc import Callable
 

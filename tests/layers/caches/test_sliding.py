@@ -115,7 +115,7 @@ def test_the_window_of_a_row_pair_by_pair(
     query = position[:, 7 - query_len :]
     expected = position[:, None, :] > query[:, :, None] - window
     assert torch.equal(mask.to_dense(query_len, 7)[:, 0], expected)
-    spans = mask.spans(query_len, 7, torch.device("cpu"), {})
+    spans = mask.spans(query_len, 7, torch.device("cpu"))
     assert spans is not None
     keys = torch.arange(7)
     assert torch.equal((keys >= spans.start) & (keys < spans.stop), expected)

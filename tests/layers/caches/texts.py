@@ -1,4 +1,4 @@
-"""What a cache has to be equal to: every row as a text of its own, with all of its tokens at hand."""
+"""The reference for a cache: every row as a text of its own, with all of its tokens at hand."""
 
 import math
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def tokens(batch: int, new: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def whole_mask(cache: Cache) -> ch.Mask:
-    """Who may see whom in the whole text, if the cache is right."""
+    """The mask of the whole text that a cache stands for."""
     if isinstance(cache, SlidingCache):
         return ch.causal() & ch.sliding_window(left=cache.window - 1)
     return ch.causal()

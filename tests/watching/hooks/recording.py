@@ -1,4 +1,4 @@
-"""What a route tells of: the problems that it reads. And what PyTorch runs meanwhile."""
+"""The problems that hooks report, and what PyTorch runs meanwhile."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,21 +15,21 @@ from clearhead.watching.recording import matrix_of
 
 @contextmanager
 def recorded(*routes: ModuleType) -> Iterator[list[Problem]]:
-    """The problems that were told of while these routes were in place."""
+    """The problems that were told of while these hooks were in place."""
     found: list[Problem] = []
 
-    def listener(read: tap.Read, child: str | None) -> None:
-        with tap.inside(), torch.no_grad():
+    def observer(read: tap.Read, child: str | None) -> None:
+        with tap.guard(), torch.no_grad():
             found.append(read())
 
-    tap.listeners.append(listener)
+    tap.observers.append(observer)
     endings = [route.install() for route in routes]
     try:
         yield found
     finally:
         for end in endings:
             end()
-        tap.listeners.remove(listener)
+        tap.observers.remove(observer)
 
 
 def weights_of(problem: Problem) -> Tensor:

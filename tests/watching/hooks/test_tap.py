@@ -18,32 +18,32 @@ def problem() -> Problem:
 def heard() -> Iterator[list[str | None]]:
     found: list[str | None] = []
 
-    def listener(read: tap.Read, child: str | None) -> None:
+    def observer(read: tap.Read, child: str | None) -> None:
         found.append(child)
 
-    tap.listeners.append(listener)
+    tap.observers.append(observer)
     yield found
-    tap.listeners.remove(listener)
+    tap.observers.remove(observer)
 
 
 def test_who_listens_hears(heard: list[str | None]) -> None:
-    tap.tell(problem)
-    tap.tell(problem, child="self_attn")
+    tap.report(problem)
+    tap.report(problem, child="self_attn")
     assert heard == [None, "self_attn"]
 
 
 def test_what_runs_inside_is_not_told(heard: list[str | None]) -> None:
-    with tap.inside():
-        with tap.inside():
-            tap.tell(problem)
-        assert tap.is_inside()
-        tap.tell(problem)
-    assert not tap.is_inside()
+    with tap.guard():
+        with tap.guard():
+            tap.report(problem)
+        assert tap.is_guarded()
+        tap.report(problem)
+    assert not tap.is_guarded()
     assert heard == []
 
 
 def test_an_error_ends_it(heard: list[str | None]) -> None:
-    with pytest.raises(RuntimeError, match="mine"), tap.inside():
+    with pytest.raises(RuntimeError, match="mine"), tap.guard():
         raise RuntimeError("mine")
-    tap.tell(problem)
+    tap.report(problem)
     assert heard == [None]

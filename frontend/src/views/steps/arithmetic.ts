@@ -146,7 +146,7 @@ export function arithmeticOf(
         say("Nothing to attend to: 0.");
         break;
       }
-      say("Each key's value as much as its weight, added up:");
+      say("Each key's value times its weight, added up:");
       // The heaviest first where not all are written out.
       if (used.length > TERMS) used.sort((a, b) => Math.abs(weight.at(row, b)) - Math.abs(weight.at(row, a)));
       work(`${sum(used.map((j) => [weight.at(row, j), values.at(j, column)]))} = ${number(value)}`);
@@ -165,7 +165,7 @@ export function arithmeticOf(
         const same = stage.formula.startsWith("the same");
         say(same ? `${capital(stage.formula)}.` : `${capital(stage.formula)}: the numbers of this token in ${origin} times column ${column} of the ${name} weights.`);
       } else {
-        say("What is given.");
+        say(`${capital(stage.formula)}.`);
       }
       break;
     }

@@ -36,8 +36,29 @@ export function Steps({ head, source }: ViewProps) {
   return (
     <Shell title={head.title} note={note} keys={KEYS}>
       {failed.value && <p role="alert">{failed.value}</p>}
-      {arrays.value && <Trace head={trace} arrays={arrays.value} />}
+      {isEmpty(trace.data) ? <Empty data={trace.data} /> : arrays.value && <Trace head={trace} arrays={arrays.value} />}
     </Shell>
+  );
+}
+
+function isEmpty({ samples, tokens, source_tokens }: TraceData): boolean {
+  return [samples, tokens, source_tokens].some((axis) => axis.length === 0);
+}
+
+/** The stages of an empty batch, or of no tokens: shapes and formulas, and nothing to step through. */
+function Empty({ data }: { data: TraceData }) {
+  return (
+    <main class="ch-steps">
+      <p role="status">There are no numbers to step through: an axis is empty.</p>
+      <ol class="ch-st-empty" aria-label="Stages">
+        {data.steps.map(({ name, shape, formula, same_as }) => (
+          <li key={name}>
+            <b>{name}</b> <code>[{shape}]</code> {same_as !== null && `the same as ${same_as}: `}
+            {formula}
+          </li>
+        ))}
+      </ol>
+    </main>
   );
 }
 

@@ -18,14 +18,12 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.text import format_bytes
-from clearhead._common.torch_internals import is_autocast
+from clearhead._common.torch_internals import is_autocast, softmax_backward_
 from clearhead.attention.biases import Alibi, Bias, DenseBias, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import UnsupportedError
 from clearhead.masks.base import Mask
 from clearhead.masks.spans import Spans
-
-_softmax_backward = torch.ops.aten._softmax_backward_data.out
 
 NAME = "blockwise"
 SUMMARY = "block by block in plain PyTorch, with every option; memory grows with tokens"
@@ -206,7 +204,7 @@ def _attend(problem: Problem) -> Tensor:
 
 def _logsumexp(problem: Problem) -> Tensor:
     query, key = problem.query, problem.key
-    work = _work(problem._replace(dropout=None))
+    work = _work(problem.replace(dropout=None))
     # No value is wanted: one of width 0 costs nothing.
     nothing = key[..., :0]
     tensor = _tensor_of(problem)
@@ -242,9 +240,6 @@ def _length(some: slice) -> int:
 
 
 def _work(problem: Problem, seed: int = 0) -> Work:
-    spans = None
-    if problem.mask is not None:
-        spans = problem.mask.spans(problem.query_len, problem.kv_len, problem.device, {})
     return Work(
         problem.batch,
         problem.num_heads,
@@ -257,8 +252,8 @@ def _work(problem: Problem, seed: int = 0) -> Work:
         problem.scale,
         problem.softcap,
         problem.dropout,
-        spans,
-        list(_blocks(problem, spans)),
+        problem.spans,
+        list(_blocks(problem, problem.spans)),
         seed,
     )
 
@@ -661,7 +656,7 @@ def _backward(
                 _add(grad_value[part.folded], block, dropped.mT, toward)
             # Weights · (gradients − Σ weights · gradients). Context · gradient is that sum too, but
             # rounded differently: where one weight is 1 the difference would not be 0.
-            _softmax_backward(grads, weights, 2, grads.dtype, grad_input=grads)
+            softmax_backward_(grads, weights)
         if grad_total is not None:
             grads.addcmul_(weights, grad_total[place].reshape(rows))
         if grad_bias is not None:

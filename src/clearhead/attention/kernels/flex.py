@@ -72,7 +72,7 @@ def limits(problem: Problem) -> list[str]:
             "torch.compile, torch.func and the meta device do not allow"
         )
     elif problem.mask is not None:
-        spans = _spans(problem)
+        spans = problem.spans
         if spans is None:
             reasons.append("mask that is no short list of runs of keys for each query")
         elif spans.pieces > RUNS:
@@ -108,7 +108,7 @@ def attend(problem: Problem) -> Tensor:
 def attend_by(flex: Callable[..., Any], problem: Problem) -> Tensor:
     """The context by FlexAttention as it is, or compiled: where it runs is not asked here."""
     query, key, value = problem.query, problem.key, problem.value
-    spans = None if problem.mask is None else _spans(problem)
+    spans = problem.spans
     blocks = None if spans is None else block_mask(problem, spans)
     finite = stages.all_finite(query) and (
         problem.keys_finite or (stages.all_finite(key) and stages.all_finite(value))
@@ -163,11 +163,6 @@ def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
     number = blocks.sum(-1, dtype=torch.int32)
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return number, order.to(torch.int32).contiguous()
-
-
-def _spans(problem: Problem) -> Spans | None:
-    assert problem.mask is not None
-    return problem.mask.spans(problem.query_len, problem.kv_len, problem.device, {})
 
 
 def _sees(spans: Spans | None) -> Tensor | None:

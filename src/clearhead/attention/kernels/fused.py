@@ -14,8 +14,13 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.text import format_bytes
-from clearhead._common.torch_internals import is_autocast
-from clearhead.attention.problem import Problem, is_plain
+from clearhead._common.torch_internals import (
+    flash_cpu,
+    flash_cpu_backward,
+    is_autocast,
+    is_plain,
+)
+from clearhead.attention.problem import Problem
 from clearhead.errors import UnsupportedError
 from clearhead.masks.causal import Causal
 from clearhead.masks.spans import Spans
@@ -28,9 +33,6 @@ WORTH_SLICING = 1 << 19
 
 FEW = 0.25
 """Up to which share of the pairs a mask is better gone through by blocks, with gradients."""
-
-_flash_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_flash_cpu_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 class Piece(NamedTuple):
@@ -91,7 +93,7 @@ def defers(problem: Problem) -> list[str]:
         or not _has_gradient(problem)
     ):
         return []
-    spans = problem.mask.spans(problem.query_len, problem.kv_len, problem.device, {})
+    spans = problem.spans
     if spans is None:
         return []
     share = float((spans.stop - spans.start).sum(dim=(1, 2)).double().mean())
@@ -135,7 +137,7 @@ def attend(problem: Problem) -> Tensor:
             return attend(problem)
     if _has_gradient(problem) and is_plain(query):
         query, key, value = _FirstDerivatives.apply(query, key, value)
-        problem = problem._replace(query=query, key=key, value=value)
+        problem = problem.replace(query=query, key=key, value=value)
     pieces = lower(problem)
     if _may_look(query):
         # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one
@@ -178,7 +180,7 @@ def lower(problem: Problem) -> list[Piece]:
                 return EVERYTHING_CAUSAL
     spans = None
     if mask is not None and problem.query.is_cpu and not torch.compiler.is_compiling():
-        spans = mask.spans(problem.query_len, problem.kv_len, problem.device, {})
+        spans = problem.spans
         if spans is not None and spans.pieces == 1 and problem.bias is None:
             sliced = _slices(problem, spans)
             if sliced:
@@ -533,9 +535,7 @@ class _FlashWithLogsumexp(torch.autograd.Function):
         causal: bool,
         scale: float,
     ) -> tuple[Tensor, Tensor]:
-        context, total = _flash_cpu(
-            query, key, value, 0.0, causal, attn_mask=attn_mask, scale=scale
-        )
+        context, total = flash_cpu(query, key, value, attn_mask, causal, scale)
         ctx.save_for_backward(query, key, value, attn_mask, context, total)
         ctx.causal, ctx.scale = causal, scale
         return context, total
@@ -557,17 +557,9 @@ class _FlashWithLogsumexp(torch.autograd.Function):
         grad_context = torch.cat(
             [grad_context, grad_total[..., None].to(grad_context.dtype)], dim=-1
         )
-        grad_query, grad_key, grad_value = _flash_cpu_backward(
-            grad_context,
-            query,
-            key,
-            value,
-            context,
-            total,
-            0.0,
-            ctx.causal,
-            attn_mask=attn_mask,
-            scale=ctx.scale,
+        tensors, results = (query, key, value), (context, total)
+        grad_query, grad_key, grad_value = flash_cpu_backward(
+            grad_context, tensors, results, attn_mask, ctx.causal, ctx.scale
         )
         return (
             grad_query[..., :width],

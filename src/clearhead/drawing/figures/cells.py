@@ -139,10 +139,10 @@ def _part(problem: Problem, sample: int, heads: list[int]) -> tuple[Problem, int
         problem = of_heads(problem, heads, "")
     tied = problem.bias is not None or (problem.mask is not None and problem.mask.batch is not None)
     if tied or problem.batch == 1:
-        return problem._replace(dims=4), sample
+        return problem.replace(dims=4), sample
     one = slice(sample, sample + 1)
     key = problem.key[one]
-    return problem._replace(query=problem.query[one], key=key, value=key, dims=4), 0
+    return problem.replace(query=problem.query[one], key=key, value=key, dims=4), 0
 
 
 def _hidden(
@@ -157,7 +157,7 @@ def _hidden(
     row_of = bins(problem.query_len, rows, device)
     column_of = bins(problem.kv_len, columns, device)
     if mask is not None and bias is None:
-        spans = mask.spans(problem.query_len, problem.kv_len, device, {})
+        spans = problem.spans
         if spans is not None:
             each = sample if len(spans.start) > 1 else 0
             return ~_entered(spans.start[each], spans.stop[each], row_of, column_of)[None]

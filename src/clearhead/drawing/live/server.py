@@ -31,7 +31,8 @@ from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.texts import read_text
 from clearhead.errors import ArgumentError, ClearheadError
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.watching.seen import Seen, Tokens
+from clearhead.watching.seen import Seen
+from clearhead.watching.token_ids import Tokens
 
 HOST = "127.0.0.1"
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead.attention.problem import Problem
-from clearhead.matrix.reductions import Chunk, Statistic
+from clearhead.matrix.chunk import Chunk
+from clearhead.matrix.reductions import Reduction
 from clearhead.matrix.sweep import HIDDEN, part_of_runs, sweep
 
 EXACT_PAIRS = 40_000_000
@@ -152,7 +153,7 @@ def make_level(problem: Problem, progress: Callable[[float], None] | None = None
     return Level(sums, hidden, step)
 
 
-class Stepped(Statistic):
+class Stepped(Reduction):
     """The weights of one head summed over cells of equal size: `sums` is (batch, rows, columns).
 
     `seen` has as many numbers: how many pairs of a cell are visible; None where no bias can hide
@@ -163,6 +164,8 @@ class Stepped(Statistic):
         step: how many queries and how many keys make a cell.
     """
 
+    reads = frozenset({"scores", "weights"})
+
     def __init__(self, problem: Problem, step: tuple[int, int]) -> None:
         self.step = step
         rows, columns = -(-problem.query_len // step[0]), -(-problem.kv_len // step[1])
@@ -172,7 +175,7 @@ class Stepped(Statistic):
         hiding = problem.bias is not None and problem.bias.may_hide
         self.seen = torch.zeros_like(self.sums) if hiding else None
 
-    def take(self, chunk: Chunk) -> None:
+    def update(self, chunk: Chunk) -> None:
         high, wide = self.step
         first, stop = chunk.queries.start, chunk.queries.stop
         cells = torch.arange(first, stop, device=chunk.weights.device) // high - first // high
@@ -262,7 +265,7 @@ class _Rectangle:
         self.hiding = problem.bias is not None and problem.bias.may_hide
         self.runs: tuple[Tensor, Tensor] | None = None
         if problem.mask is not None and not self.hiding:
-            spans = problem.mask.spans(problem.query_len, problem.kv_len, problem.device, {})
+            spans = problem.spans
             if spans is not None and spans.pieces == 1:
                 row = min(sample, len(spans.start) - 1)
                 start, stop = spans.start[row, :, 0], spans.stop[row, :, 0]

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.checks import as_int
+from clearhead._common.writing import check_writable
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
 from clearhead.drawing.page.rounding import BYTE, WORD, Rounded, rounded
@@ -32,7 +33,6 @@ from clearhead.matrix.parts import masked_scores
 from clearhead.matrix.reductions import bins
 from clearhead.matrix.roles import roles
 from clearhead.matrix.summary import Summary
-from clearhead.watching.files import check_writable
 from clearhead.watching.recording import real_queries
 from clearhead.watching.table import ROLES, rows_of
 

@@ -12,9 +12,9 @@ from html import escape
 from importlib.resources import files as resources
 from pathlib import Path
 
+from clearhead._common.writing import replacing
 from clearhead.drawing.labels import label
 from clearhead.drawing.page.payload import Payload
-from clearhead.watching.files import replacing
 
 MOST_OF_TITLE = 140
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from clearhead.drawing.labels import fit, label
 from clearhead.drawing.terminal.terminal import Console, PooledMap, Text, bar
-from clearhead.integrations.huggingface import LongReading
+from clearhead.integrations.text_models import LongReading
 from clearhead.matrix.reductions import bins
 from clearhead.matrix.summary import Summary
 from clearhead.watching.table import HeadRow, Table, rows_of

@@ -16,7 +16,7 @@ from clearhead.drawing.terminal.summary import (
     which_are_words,
 )
 from clearhead.drawing.terminal.terminal import Console, HeadTable, HeatMap, Links, Overview, Text
-from clearhead.integrations.huggingface import Reading, check_place
+from clearhead.integrations.text_models import TextReading, check_place
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ class Screens:
         True
     """
 
-    def __init__(self, console: Console, reading: Reading) -> None:
+    def __init__(self, console: Console, reading: TextReading) -> None:
         self._console = console
         self._reading = reading
         self._words = which_are_words(reading.tokens, reading.special)

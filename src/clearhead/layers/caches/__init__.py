@@ -1,4 +1,4 @@
-"""Keys and values of the tokens so far, kept for the tokens to come: one kind of cache a file."""
+"""KV caches: keys and values of earlier tokens, kept for later ones; one kind a file."""
 
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.growing import GrowingCache

@@ -1,11 +1,10 @@
-"""Caches that keep every token where it came: one column of memory a token, padding included."""
-
-from abc import abstractmethod
+"""KV caches with one column of memory for each token, padding included."""
 
 import torch
 from torch import Tensor
 
-from clearhead.layers.caches.base import Cache, Layout, before, is_in_order, memory
+from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.layout import Layout, is_in_order, positions_from_valid
 from clearhead.masks.base import Mask
 from clearhead.masks.full import full
 from clearhead.masks.padding import padding
@@ -23,9 +22,8 @@ class ColumnCache(Cache):
     @property
     def positions(self) -> Tensor:
         if self._valid is None:
-            device = None if self._layout is None else self._layout.device
-            return torch.arange(self._seen, device=device)
-        return before(self._valid[:, : self._seen])
+            return torch.arange(self._seen, device=self._device)
+        return positions_from_valid(self._valid[:, : self._seen])
 
     def mask(self) -> Mask:
         return full() if self._valid is None else padding(self._valid[:, : self._seen])
@@ -38,9 +36,10 @@ class ColumnCache(Cache):
     def nbytes(self) -> int:
         return sum(store.nbytes for store in self._stores)
 
-    @abstractmethod
     def _capacity_for(self, tokens: int) -> int:
-        """How many columns to set aside for so many tokens, when there are fewer."""
+        """Columns to allocate for so many tokens, when there are fewer."""
+        # Twice what is needed now: the step after a long prompt then has room as well.
+        return 2 * tokens
 
     def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
         """Width and dtype of each store."""
@@ -57,7 +56,7 @@ class ColumnCache(Cache):
 
     def _start(self, layout: Layout) -> None:
         self._stores = tuple(
-            memory(layout, layout.batch, layout.num_kv_heads, 0, width, dtype=dtype)
+            layout.allocate(layout.batch, layout.num_kv_heads, 0, width, dtype=dtype)
             for width, dtype in self._shapes(layout)
         )
 
@@ -66,28 +65,28 @@ class ColumnCache(Cache):
         if stop > self._stores[0].shape[2]:
             self._grow(self._capacity_for(stop))
         if valid is not None or self._valid is not None:
-            self._note(valid, stop)
+            self._record_valid(valid, stop)
         self._write(key, value, slice(self._seen, stop))
         return self._read(slice(0, stop))
 
     def _grow(self, capacity: int) -> None:
-        """Move everything to memory of so many columns."""
+        """Move everything to memory of `capacity` columns."""
         assert self._layout is not None
         grown = []
         for store in self._stores:
             batch, heads, _, width = store.shape
-            room = memory(self._layout, batch, heads, capacity, width, dtype=store.dtype)
+            room = self._layout.allocate(batch, heads, capacity, width, dtype=store.dtype)
             room[:, :, : self._seen] = store[:, :, : self._seen]
             grown.append(room)
         self._stores = tuple(grown)
 
-    def _note(self, valid: Tensor | None, stop: int) -> None:
-        """Remember which of the new columns are real."""
+    def _record_valid(self, valid: Tensor | None, stop: int) -> None:
+        """Record which of the new columns are real."""
         assert self._layout is not None
         capacity = self._stores[0].shape[2]
         if self._valid is None or self._valid.shape[1] < capacity:
             known = self._valid
-            self._valid = memory(self._layout, self._layout.batch, capacity, dtype=torch.bool)
+            self._valid = self._layout.allocate(self._layout.batch, capacity, dtype=torch.bool)
             self._valid[:, : self._seen] = True if known is None else known[:, : self._seen]
         self._valid[:, self._seen : stop] = True if valid is None else valid
 
@@ -106,7 +105,7 @@ class ColumnCache(Cache):
                 # In place: the memory stays where it is, as compiled and recorded steps want it.
                 room = store
             else:
-                room = memory(self._layout, rows.shape[0], *store.shape[1:], dtype=store.dtype)
+                room = self._layout.allocate(rows.shape[0], *store.shape[1:], dtype=store.dtype)
             room[:, :, : self._seen] = store[:, :, : self._seen].index_select(0, rows)
             taken.append(room)
         self._stores = tuple(taken)

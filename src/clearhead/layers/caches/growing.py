@@ -1,12 +1,12 @@
-"""A cache that grows with the text."""
+"""A KV cache that grows with the text."""
 
 from clearhead.layers.caches.columns import ColumnCache
 
 
 class GrowingCache(ColumnCache):
-    """A cache of any length: its memory doubles whenever it is full.
+    """A KV cache of any length: its memory doubles whenever it is full.
 
-    Appending costs writing the new tokens, on average; what comes back are views.
+    Appending costs writing the new tokens, amortised; `append` returns views.
 
     Example:
         >>> import torch
@@ -20,7 +20,3 @@ class GrowingCache(ColumnCache):
 
     def describe(self) -> str:
         return "GrowingCache()"
-
-    def _capacity_for(self, tokens: int) -> int:
-        # Twice what is needed now: the step after a long prompt then has room as well.
-        return 2 * tokens

@@ -1,29 +1,33 @@
 """Pages of memory that rows of any length share (Kwon et al., 2023, https://arxiv.org/abs/2309.06180)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_sizes
 from clearhead.errors import TooLargeError
-from clearhead.layers.caches.base import Cache, Layout, before, memory
+from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.layout import Layout, positions_from_valid
 from clearhead.masks.base import Mask
 from clearhead.masks.full import full
 from clearhead.masks.padding import padding
 
 
 class PagedCache(Cache):
-    """A cache whose rows take pages of memory from one pool, as many as their real tokens fill.
+    """A KV cache whose rows take pages of memory from one pool, as many as their real tokens fill.
 
     Padding takes no memory. After `reorder`, rows that come from one row share its pages, until
-    they write to them. What comes back is a copy, gathered from the pages: the tokens held, then
-    the new ones; but the first tokens come back as they are.
+    they write to them. `append` returns a copy, gathered from the pages: the tokens held, then the
+    new ones; but the first tokens are returned as they are.
 
     Args:
-        page_len: how many tokens a page holds.
-        num_pages: how many pages there are; None lets the pool double when it is empty.
+        page_len: tokens that a page holds.
+        num_pages: pages of the pool; None doubles the pool when it is empty.
 
     Raises:
-        ArgumentTypeError, ArgumentError: code `argument.size`, for a size below 1.
+        ArgumentTypeError, ArgumentError: codes `argument.type` and `argument.size`, for a size below
+            1.
 
     Example:
         >>> import torch
@@ -48,7 +52,7 @@ class PagedCache(Cache):
 
     @property
     def pages_used(self) -> int:
-        """How many pages hold tokens of a row.
+        """Number of pages that hold tokens of a row.
 
         Example:
             >>> from clearhead.layers.caches import PagedCache
@@ -59,16 +63,15 @@ class PagedCache(Cache):
 
     @property
     def positions(self) -> Tensor:
-        device = None if self._layout is None else self._layout.device
-        held, counts, alike = self._held(device)
+        held, counts, alike = self._held()
         if alike:
-            return torch.arange(held.shape[1] + self._new, device=device)
+            return torch.arange(held.shape[1] + self._new, device=self._device)
         assert self._new_valid is not None
-        return torch.cat([torch.minimum(held, counts), counts + before(self._new_valid)], dim=1)
+        new = counts + positions_from_valid(self._new_valid)
+        return torch.cat([torch.minimum(held, counts), new], dim=1)
 
     def mask(self) -> Mask:
-        device = None if self._layout is None else self._layout.device
-        held, counts, alike = self._held(device)
+        held, counts, alike = self._held()
         if alike:
             return full()
         assert self._new_valid is not None
@@ -76,16 +79,16 @@ class PagedCache(Cache):
 
     @property
     def in_order(self) -> bool:
-        device = None if self._layout is None else self._layout.device
-        return self._held(device)[2]
+        return self._held()[2]
 
     @property
     def nbytes(self) -> int:
         return sum(pool.nbytes for pool in self._pools)
 
-    def _held(self, device: torch.device | None) -> tuple[Tensor, Tensor, bool]:
-        """Columns of the tokens held before the new ones, (1, columns), how many of them are there
-        in each row, (batch, 1), and whether nothing is hidden."""
+    def _held(self) -> tuple[Tensor, Tensor, bool]:
+        """Columns of the tokens held before the new ones, (1, columns); their number in each row,
+        (batch, 1); and True if nothing is hidden."""
+        device = self._device
         alike = len(set(self._before)) <= 1 and self._new_valid is None
         if not alike and self._new_valid is None:
             rows = len(self._before)
@@ -99,9 +102,9 @@ class PagedCache(Cache):
         self._make_pool(layout, 1 if self.num_pages is None else 1 + self.num_pages)
 
     def _forget(self) -> None:
-        # (num_kv_heads, pages · page_len, width). Page 0 is nobody's, and stays empty.
+        # (num_kv_heads, pages · page_len, width). Page 0 belongs to no row, and stays empty.
         self._pools: tuple[Tensor, ...] = ()
-        # How many rows hold each page, and the pages that none does.
+        # The number of rows that hold each page, and the pages that none does.
         self._users: list[int] = []
         self._free: list[int] = []
         # For each row its pages, in order, and its real tokens.
@@ -109,17 +112,25 @@ class PagedCache(Cache):
         self._lengths: list[int] = []
         # Which columns were real, (batch, seen), on the CPU; None as long as all of them were.
         self._valid: Tensor | None = None
-        # What the last `append` gave back: tokens held before of each row, and the new ones.
+        # What the last `append` returned: tokens held before of each row, and the new ones.
         self._before: list[int] = []
         self._new = 0
         self._new_valid: Tensor | None = None
 
+    def _snapshot(self, new: int) -> dict[str, Any]:
+        lists = {
+            "_users": [*self._users],
+            "_free": [*self._free],
+            "_tables": [[*table] for table in self._tables],
+        }
+        return super()._snapshot(new) | lists
+
     def _make_pool(self, layout: Layout, pages: int) -> None:
-        """A pool of so many pages, with what is in the present one."""
+        """Move what the pool holds to one of `pages` pages."""
         pools = []
         for index, width in enumerate((layout.head_dim, layout.value_head_dim)):
             shape = (layout.num_kv_heads, pages * self.page_len, width)
-            pool = memory(layout, *shape, zeros=True)
+            pool = layout.allocate(*shape, zeros=True)
             if self._pools:
                 pool[:, : self._pools[index].shape[1]] = self._pools[index]
             pools.append(pool)
@@ -142,7 +153,7 @@ class PagedCache(Cache):
             )
 
     def _wanted(self, tables: list[list[int]], lengths: list[int], real: list[int]) -> int:
-        """How many free pages it takes to append so many tokens to each row."""
+        """Number of free pages that it takes to append these real tokens to each row."""
         wanted = 0
         users = list(self._users)
         for table, length, more in zip(tables, lengths, real, strict=True):
@@ -162,23 +173,24 @@ class PagedCache(Cache):
         for row, more in enumerate(real):
             self._make_room(row, more)
         if valid is not None or self._valid is not None:
-            self._note(batch, new, valid)
+            self._record_valid(batch, new, valid)
         self._before, self._lengths = (
             self._lengths,
             [length + more for length, more in zip(self._lengths, real, strict=True)],
         )
         self._new, self._new_valid = new, valid
-        held, counts, alike = self._held(key.device)
+        held, counts, alike = self._held()
         pages = self._pages(key.device)
-        offset = torch.arange(new, device=key.device) if valid is None else before(valid)
+        offset = torch.arange(new, device=key.device)
+        offset = offset if valid is None else positions_from_valid(valid)
         position = (counts + offset).expand(batch, new)
         place = self._place(pages, position)
         for pool, given in zip(self._pools, (key, value), strict=True):
-            turned = given.transpose(0, 1)
+            heads_first = given.transpose(0, 1)
             if valid is None:
-                pool.index_copy_(1, place.flatten(), turned.flatten(1, 2))
+                pool.index_copy_(1, place.flatten(), heads_first.flatten(1, 2))
             else:
-                pool.index_copy_(1, place[valid], turned[:, valid])
+                pool.index_copy_(1, place[valid], heads_first[:, valid])
         if held.shape[1] == 0:
             return key, value
         older = self._place(pages, held.expand(batch, -1))
@@ -193,7 +205,7 @@ class PagedCache(Cache):
         return keys, values
 
     def _make_room(self, row: int, more: int) -> None:
-        """Give a row the pages for so many more tokens, none of them shared where it writes."""
+        """Give a row the pages for `more` tokens, and copy a shared one that it writes to."""
         table, length = self._tables[row], self._lengths[row]
         if more and length % self.page_len and self._users[table[-1]] > 1:
             shared = table[-1]
@@ -216,19 +228,19 @@ class PagedCache(Cache):
             self._free.append(page)
 
     def _pages(self, device: torch.device) -> Tensor:
-        """The pages of each row, (batch, pages), filled up with page 0."""
+        """The pages of each row, (batch, pages), padded with page 0."""
         longest = max(1, *(len(table) for table in self._tables))
         return torch.tensor(
             [table + [0] * (longest - len(table)) for table in self._tables], device=device
         )
 
     def _place(self, pages: Tensor, position: Tensor) -> Tensor:
-        """Where in the pool the tokens of these positions lie, (batch, tokens)."""
+        """The columns of the pool with the tokens of these positions, (batch, tokens)."""
         page = (position // self.page_len).clamp(max=pages.shape[1] - 1)
         return pages.gather(1, page) * self.page_len + position % self.page_len
 
-    def _note(self, batch: int, new: int, valid: Tensor | None) -> None:
-        """Remember which columns were real, for `truncate`."""
+    def _record_valid(self, batch: int, new: int, valid: Tensor | None) -> None:
+        """Record which columns were real, for `truncate`."""
         known = self._valid
         if known is None:
             known = torch.ones(batch, self._seen, dtype=torch.bool)
@@ -251,14 +263,14 @@ class PagedCache(Cache):
         for table, tokens in zip(self._tables, self._lengths, strict=True):
             while (len(table) - 1) * self.page_len >= tokens and table:
                 self._release(table.pop())
-        self._give_nothing_back()
+        self._forget_new()
 
     def _take(self, rows: Tensor) -> None:
         old = self._tables
         chosen = rows.tolist()
         self._tables = [list(old[row]) for row in chosen]
         self._lengths = [self._lengths[row] for row in chosen]
-        # First all that are held, so that no page is given back between the two.
+        # First take all, so that no page is released in between.
         for table in self._tables:
             for page in table:
                 self._users[page] += 1
@@ -267,13 +279,13 @@ class PagedCache(Cache):
                 self._release(page)
         if self._valid is not None:
             self._valid = self._valid[rows.cpu()]
-        self._give_nothing_back()
+        self._forget_new()
 
-    def _give_nothing_back(self) -> None:
-        """Positions and mask are those of the tokens held, until the next ones come."""
+    def _forget_new(self) -> None:
+        """Let positions and mask be those of the tokens held, until the next ones come."""
         self._before, self._new, self._new_valid = self._lengths, 0, None
 
 
 def _real(batch: int, new: int, valid: Tensor | None) -> list[int]:
-    """How many of the new tokens of each row are real."""
+    """Number of real ones among the new tokens of each row."""
     return [new] * batch if valid is None else valid.sum(-1).tolist()

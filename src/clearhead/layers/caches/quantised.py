@@ -1,23 +1,23 @@
-"""A cache of whole numbers of 8 bits (Zafrir et al., 2019, https://arxiv.org/abs/1910.06188;
+"""A KV cache in int8 (Zafrir et al., 2019, https://arxiv.org/abs/1910.06188;
 Liu et al., 2024, https://arxiv.org/abs/2402.02750)."""
 
 import torch
 from torch import Tensor
 
-from clearhead.layers.caches.base import Layout
 from clearhead.layers.caches.columns import ColumnCache
+from clearhead.layers.caches.layout import Layout
 
 STEPS = 127
-"""How many steps there are from 0 to the largest number."""
+"""Steps from 0 to the largest number."""
 
 
 class QuantisedCache(ColumnCache):
-    """A cache of any length in int8, with one scale for each head of each token.
+    """A KV cache of any length in int8, with one scale for each head of each token.
 
     A number x is kept as round(x / scale), where scale is the largest |x| of its head and token
-    over 127, and comes back as a float: a copy, since only the whole numbers are kept. Keys and
-    values take a little more than a quarter of float32. A head of a token that is not finite comes
-    back as NaN.
+    over 127, and is returned as a float: a copy, since only the whole numbers are kept. Keys and
+    values take a little more than a quarter of float32. A head of a token that is not finite is
+    returned as NaN.
 
     Example:
         >>> import torch
@@ -34,7 +34,7 @@ class QuantisedCache(ColumnCache):
 
     @property
     def error(self) -> float:
-        """A bound on |x − what comes back|, for all numbers of the real tokens held; 0 for none.
+        """A bound on |x − what is returned|, for all numbers of the real tokens held; 0 for none.
 
         Half a step of the coarsest scale, and the rounding of the dtype.
 
@@ -52,12 +52,9 @@ class QuantisedCache(ColumnCache):
         if self._valid is not None:
             scales = scales.masked_fill(~self._valid[:, None, : self._seen, None], 0.0)
         info = torch.finfo(self._layout.dtype)
-        # x / scale and its way back are rounded once each, beyond what whole numbers lose.
+        # Quantising and dequantising round once each, besides the loss to whole numbers.
         step = 0.5 + STEPS * info.eps
         return float(scales.max()) * step + info.smallest_normal * info.eps
-
-    def _capacity_for(self, tokens: int) -> int:
-        return 2 * tokens
 
     def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
         scale = torch.promote_types(layout.dtype, torch.float32)
@@ -75,9 +72,9 @@ class QuantisedCache(ColumnCache):
             largest = exact.abs().amax(dim=3, keepdim=True)
             scale = largest / STEPS
             info = torch.finfo(scale.dtype)
-            # Rounded up, the scale of the largest number there is would bring it back as infinite.
+            # Rounded up, the scale of the largest number there is would make it infinite.
             scale = torch.where(scale * STEPS > largest, scale * (1 - info.eps), scale)
-            # Not below what can be divided by; not a number where the scale would be infinite.
+            # Not below the smallest divisor; NaN where the scale would be infinite.
             scale = scale.clamp_min(info.smallest_normal)
             scale = scale.masked_fill(~largest.isfinite(), torch.nan)
             numbers[:, :, columns] = (exact / scale).nan_to_num(0.0).round()

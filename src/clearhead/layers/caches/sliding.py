@@ -1,13 +1,15 @@
-"""A ring of the last tokens (Beltagy et al., 2020, https://arxiv.org/abs/2004.05150)."""
+"""A KV cache that is a ring buffer of the last tokens (Beltagy et al., 2020, https://arxiv.org/abs/2004.05150)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_length, check_sizes
 from clearhead.errors import ArgumentError, DeviceError, MaskError
-from clearhead.layers.caches.base import Cache, Layout, before, memory
+from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.layout import Layout, positions_from_valid
 from clearhead.masks.base import Mask
 from clearhead.masks.full import full
 from clearhead.masks.padding import padding
@@ -16,23 +18,23 @@ from clearhead.masks.spans import Spans, one_run
 
 
 class SlidingCache(Cache):
-    """A cache of the last tokens: each query sees itself and the `window` − 1 tokens before it.
+    """A KV cache of the last tokens: each query sees itself and the `window` − 1 tokens before it.
 
-    A ring of memory, of which a single token takes the place of the oldest: then what comes back is
-    the ring, a view, in the order of its places. For several tokens, keys and values come back in
-    order: the `window` − 1 before them, and all that are new, however many, so that every query of
-    a long prompt finds what it sees. In a batch with padding, the window of each row is counted in
-    its own real tokens.
+    A ring buffer, in which a single token replaces the oldest: then `append` returns the ring, a
+    view, in the order of its slots. For several tokens it returns keys and values in order: the
+    `window` − 1 before them, and all that are new, so that every query of a long prompt finds what
+    it sees. In a batch with padding, the window of each row is counted in its own real tokens.
 
-    A token that the ring has dropped is lost: `truncate` can go back by 1 + spare tokens at least.
+    A token that the ring has dropped is lost: `truncate` can go back by 1 + spare tokens at least,
+    those of a call that was refused included.
 
     Args:
-        window: how many tokens a query sees, itself included; `sliding_window(left=window - 1)`.
-        spare: how many more tokens to hold, for going back.
+        window: tokens that a query sees, itself included; `sliding_window(left=window - 1)`.
+        spare: more tokens to hold, for going back.
 
     Raises:
-        ArgumentTypeError, ArgumentError: code `argument.size`, for a window below 1; codes
-            `length.type` and `length.negative`, for spare.
+        ArgumentTypeError, ArgumentError: codes `argument.type` and `argument.size`, for a window
+            below 1; `length.type` and `length.negative`, for spare.
 
     Example:
         >>> import torch, clearhead as ch
@@ -69,8 +71,7 @@ class SlidingCache(Cache):
         if isinstance(self._total, int) and count <= self.window:
             return full()
         places = self._places(count)
-        last = self._total - 1 if isinstance(self._total, int) else self._total[:, None] - 1
-        return padding((places >= 0) & (places > last - self.window))
+        return padding((places >= 0) & (places > self._last - self.window))
 
     @property
     def in_order(self) -> bool:
@@ -84,14 +85,19 @@ class SlidingCache(Cache):
 
     @property
     def _size(self) -> int:
-        """How many tokens the ring holds."""
+        """Number of tokens that the ring holds."""
         return self.window + self.spare
+
+    @property
+    def _last(self) -> int | Tensor:
+        """The position of the last token: one for all rows alike, or (batch, 1)."""
+        return self._total - 1 if isinstance(self._total, int) else self._total[:, None] - 1
 
     def _start(self, layout: Layout) -> None:
         shape = (layout.batch, layout.num_kv_heads, self._size)
         # Zeros, since a row with fewer tokens than others shows places that were never written.
         self._rings = tuple(
-            memory(layout, *shape, width, zeros=True)
+            layout.allocate(*shape, width, zeros=True)
             for width in (layout.head_dim, layout.value_head_dim)
         )
 
@@ -101,10 +107,23 @@ class SlidingCache(Cache):
         # alike, or (batch,) once there was padding. Token t of a row lies at place t % size.
         self._total: int | Tensor = 0
         self._written: int | Tensor = 0
-        # Where in the row, padding counted, the token of each place came; with padding only.
+        # The column, padding counted, in which the token of each place came; with padding only.
         self._column: Tensor | None = None
-        # Positions and mask of what was given back in order; None for the ring as it is.
+        # Positions and mask of keys that `append` returned in order; None for the ring as it is.
         self._in_order: tuple[Tensor, Mask] | None = None
+
+    def _snapshot(self, new: int) -> dict[str, Any]:
+        state = super()._snapshot(new)
+        if new > 1 + self.spare or self.window == 1:
+            # They take the place of tokens that the next query sees.
+            column = None if self._column is None else self._column.clone()
+            copies = tuple(ring.clone() for ring in self._rings)
+            return state | {"_rings": copies, "_column": column}
+        # Other tokens are lost, as if the new ones had been appended and cut off again.
+        if isinstance(self._total, int):
+            return state | {"_written": max(int(self._written), self._total + new)}
+        written = torch.maximum(torch.as_tensor(self._written), self._total + new)
+        return state | {"_written": written}
 
     def _counts(self) -> int | Tensor:
         return self._total
@@ -113,8 +132,7 @@ class SlidingCache(Cache):
         """The position of the token at each of the first places, below 0 where there is none."""
         assert self._rings or not count
         device = self._rings[0].device if self._rings else None
-        last = self._total - 1 if isinstance(self._total, int) else self._total[:, None] - 1
-        return last - (last - torch.arange(count, device=device)) % self._size
+        return self._last - (self._last - torch.arange(count, device=device)) % self._size
 
     def _oldest(self) -> int | Tensor:
         """The position of the oldest token that is held."""
@@ -165,7 +183,7 @@ class SlidingCache(Cache):
     ) -> tuple[Tensor, Tensor]:
         """`append` for rows of different length."""
         new = key.shape[2]
-        position = before(valid) + total[:, None]
+        position = positions_from_valid(valid) + total[:, None]
         kept = (key, value)
         self._in_order = None
         if new != 1:
@@ -196,7 +214,7 @@ class SlidingCache(Cache):
         return kept[0], kept[1]
 
     def _count_by_row(self, batch: int) -> None:
-        """Go over to a count for each row, from one for all."""
+        """Count the tokens of each row by itself from now on."""
         # Written to later on, which a tensor made in inference mode would not allow outside of it.
         with torch.inference_mode(False):
             self._column = self._places(self._size).expand(batch, -1).clone()
@@ -289,9 +307,7 @@ class RowWindow(Mask):
         query = self.position[row, query_index + (kv_len - query_len)]
         return self.position[row, key_index] > query - self.window
 
-    def spans(
-        self, query_len: int, kv_len: int, device: torch.device, given: dict[int, bool]
-    ) -> Spans | None:
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
         query = self.position[:, kv_len - query_len :]
         start = torch.searchsorted(self.position, query - self.window, right=True)
         return one_run(start, torch.full_like(start, kv_len), kv_len)

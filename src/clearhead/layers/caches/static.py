@@ -1,24 +1,25 @@
-"""A cache of fixed size."""
+"""A KV cache of fixed size."""
 
 from torch import Tensor
 
 from clearhead._common.checks import check_sizes
 from clearhead.errors import TooLargeError
-from clearhead.layers.caches.base import Layout, memory
 from clearhead.layers.caches.columns import ColumnCache
+from clearhead.layers.caches.layout import Layout
 
 
 class StaticCache(ColumnCache):
-    """A cache of fixed memory, set aside at the first tokens and never moved after.
+    """A KV cache of fixed memory, allocated at the first tokens and never moved after.
 
     `reset()` keeps the memory, emptied, for tokens of the same shape. A step that takes the cache as
-    an argument can be compiled, and is compiled anew at most once for its length.
+    an argument can be compiled, and is recompiled at most once for its length.
 
     Args:
         max_len: the largest number of tokens, padding included.
 
     Raises:
-        ArgumentTypeError, ArgumentError: code `argument.size`, for a max_len below 1.
+        ArgumentTypeError, ArgumentError: codes `argument.type` and `argument.size`, for a max_len
+            below 1.
 
     Example:
         >>> import torch
@@ -53,18 +54,18 @@ class StaticCache(ColumnCache):
         return self.max_len
 
     def _start(self, layout: Layout) -> None:
-        stores = []
-        for index, (width, dtype) in enumerate(self._shapes(layout)):
-            shape = (layout.batch, layout.num_kv_heads, self.max_len, width)
-            kept = self._stores[index] if self._stores else None
-            fits = (
-                kept is not None
-                and kept.shape == shape
-                and kept.dtype == dtype
-                and kept.device == layout.device
+        shapes = [
+            (layout.batch, layout.num_kv_heads, self.max_len, width, dtype)
+            for width, dtype in self._shapes(layout)
+        ]
+        # After a reset the memory is there, and stays if the new tokens fit into it.
+        there = [
+            (*store.shape, store.dtype) for store in self._stores if store.device == layout.device
+        ]
+        if there != shapes:
+            self._stores = tuple(
+                layout.allocate(*shape, dtype=dtype, zeros=True) for *shape, dtype in shapes
             )
-            stores.append(kept if fits else memory(layout, *shape, dtype=dtype, zeros=True))
-        self._stores = tuple(stores)
 
     def _forget(self) -> None:
         for store in self._stores:

@@ -1,15 +1,16 @@
 """Attention layers of other libraries as layers of ours, and back; one family of them a file.
 
-    places       where one tensor goes
-    reading      what is found in a module: which of its tensors is which of ours, and what is not
-    fitting      the layer of what was read, and whether a layer fits into it
-    probing      what weights do not tell: a copy of the module is run and compared
-    packed_torch PyTorch's nn.MultiheadAttention
-    packed       GPT-2 and its kin: one matrix for query, key and value
-    separate     a matrix each: Llama and its kin, BART, BERT, T5, diffusion models
-    positions    rotary positions and windows, from a model's configuration
-    tutorials    the classes of the tutorials, with heads in one matrix or in a list
-    convert      clearhead.convert
+    pairs          a tensor of theirs, and the one of ours with the same numbers
+    reader         projections, sizes, parts and mask of a module, and the reasons against it
+    fitting        the layer is built, or written into the module that was read
+    probing        a copy of the module is run and compared, for what weights do not tell
+    torch_layer    PyTorch's nn.MultiheadAttention
+    packed         one projection for query, key and value: GPT-2, Phi-3, GPT-NeoX
+    separate       one each: Llama, BART, BERT, T5, diffusion models
+    norms          norms of query and key
+    configuration  rotary positions and windows, from a model's configuration
+    tutorials      the classes of the tutorials, with heads in one matrix or in a list
+    convert        clearhead.convert
 
 Nothing of another library is imported: a module is known by the names of what it holds.
 """

@@ -2,16 +2,29 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from clearhead._common.foreign_names import (
+    BERT,
+    DIFFUSION,
+    DISTILBERT,
+    GPT2,
+    LLAMA,
+    NEOX,
+    PHI3,
+    T5,
+    TUTORIALS,
+    ProjectionNames,
+)
 from clearhead.errors import ArgumentTypeError, UnsupportedError
-from clearhead.layers.converting import packed, packed_torch, separate, stacked, tutorials
+from clearhead.layers.converting import packed, separate, torch_layer, tutorials
 from clearhead.layers.converting.fitting import build, misfits, refuse, write
-from clearhead.layers.converting.places import Row
+from clearhead.layers.converting.pairs import Row
 from clearhead.layers.converting.probing import probe
-from clearhead.layers.converting.reading import Reading, check_tensors
+from clearhead.layers.converting.reader import ModuleReader, has_projections
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import and_masks, as_mask
@@ -22,57 +35,41 @@ class Family(NamedTuple):
 
     Attributes:
         words: what people call it, and the names that it is known by.
-        recognises: whether a module is one, by the names of what it holds.
-        read: what reads it.
+        recognises: True for a module of this kind, by the names of what it holds.
+        read: reads a module of this kind.
     """
 
     words: str
     recognises: Callable[[nn.Module], bool]
-    read: Callable[[Reading], None]
+    read: Callable[[ModuleReader], None]
+
+
+def _by_name(names: ProjectionNames, read: Callable[[ModuleReader], None]) -> Family:
+    return Family(names.describe(), partial(has_projections, names), read)
 
 
 FAMILIES = (
-    Family("torch.nn.MultiheadAttention", packed_torch.recognises, packed_torch.read),
-    Family("GPT-2, nanoGPT: c_attn, c_proj", packed.recognises, packed.read),
+    Family("torch.nn.MultiheadAttention", torch_layer.recognises, torch_layer.read),
+    _by_name(GPT2, packed.read_gpt2),
+    _by_name(LLAMA, separate.read_llama),
+    _by_name(PHI3, packed.read_phi3),
+    _by_name(NEOX, packed.read_neox),
+    _by_name(DISTILBERT, separate.read_distilbert),
     Family(
-        "Llama, Mistral, Qwen, Gemma, Phi, BART, Whisper, CLIP: q_proj, k_proj, v_proj",
-        separate.recogniser(separate.LLAMA),
-        separate.read_proj,
-    ),
-    Family("Phi-3: qkv_proj", stacked.recogniser("qkv_proj", "o_proj"), stacked.read_phi),
-    Family(
-        "GPT-NeoX, Pythia: query_key_value, dense",
-        stacked.recogniser("query_key_value", "dense"),
-        stacked.read_neox,
-    ),
-    Family(
-        "DistilBERT: q_lin, k_lin, v_lin",
-        separate.recogniser(separate.DISTILBERTS),
-        separate.read_distilbert,
-    ),
-    Family(
-        "BERT, RoBERTa: query, key, value, and the projection of the output as output=",
+        f"{BERT.describe()}, and the projection of the output as output=",
         separate.recognises_bert,
         separate.read_bert,
     ),
-    Family(
-        "the tutorials: W_query, W_key, W_value, or a list of heads",
-        tutorials.recognises,
-        tutorials.read,
-    ),
-    Family("T5: q, k, v, o", separate.recogniser(separate.T5S), separate.read_t5),
-    Family(
-        "diffusion models: to_q, to_k, to_v, to_out",
-        separate.recogniser(separate.DIFFUSION),
-        separate.read_diffusion,
-    ),
+    Family(f"{TUTORIALS[0].describe()}, or a list of heads", tutorials.recognises, tutorials.read),
+    _by_name(T5, separate.read_t5),
+    _by_name(DIFFUSION, separate.read_diffusion),
 )
 MOST_NAMES = 3
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What became of a layer: its twin, and where each number and setting went.
+    """The result of a conversion: the layer, and a report of each tensor and setting.
 
     Attributes:
         layer: the layer of ours.
@@ -111,13 +108,13 @@ def convert(
     relative_bias: nn.Module | None = None,
     mask: Mask | Tensor | None = None,
 ) -> Conversion:
-    """The layer of ours with the weights of another library's, or the other way round.
+    """Convert an attention layer of another library to one of ours, or back.
 
-    The outputs are equal, for the tokens and masks that the module is given in its model. Every
+    The outputs are equal, for the tokens and masks that the module gets in its model. Every
     parameter and buffer is accounted for, or nothing is converted. With `into`, the weights of a
     layer are written into a module that such a layer could come from; it is checked whole before
-    anything is written. A class of one's own is run on a few tokens, as a copy, to find what its
-    weights do not tell.
+    anything is written. A copy of a class that no library has is run on a few tokens, to find what
+    its weights do not tell.
 
     Args:
         module: the module to read; or the layer of ours, with `into`. It is not changed, and
@@ -125,13 +122,13 @@ def convert(
         into: the module to write into, in place.
         output: the projection of the output where it stands elsewhere, as BERT's `output.dense`
             does. Without one, the layer's is the identity.
-        relative_bias: the table of T5's first block, which the others are handed.
-        mask: what the module is handed at each call, beside what it hides by itself.
+        relative_bias: the table of T5's first block, which the others get from it.
+        mask: the mask that the module gets at each call, besides what it hides itself.
 
     Raises:
         UnsupportedError: code `convert.unknown`, for a module of no known kind;
             `convert.refused`, with every reason why there is no layer with its outputs;
-            `convert.left-over`, for parameters and buffers that nothing is made of.
+            `convert.left-over`, for parameters and buffers that have no place in a layer of ours.
         ArgumentTypeError: code `convert.type`.
 
     Example:
@@ -158,22 +155,22 @@ def convert(
     _check_types(module, into, given)
     mask = as_mask(mask)
     if into is None:
-        reading = read(module, given)
-        layer = build(reading, MultiHeadAttention, and_masks(reading.mask, mask))
-        return Conversion(layer, _rows(reading, False), type(module).__name__, is_back=False)
+        reader = read(module, given)
+        layer = build(reader, MultiHeadAttention, and_masks(reader.mask, mask))
+        return Conversion(layer, _rows(reader, False), type(module).__name__, is_back=False)
     assert isinstance(module, MultiHeadAttention)
-    reading = read(into, given)
+    reader = read(into, given)
     refuse(
         "clearhead.convert",
         f"write into this {type(into).__name__}",
-        misfits(reading, module, and_masks(reading.mask, mask)),
+        misfits(reader, module, and_masks(reader.mask, mask)),
     )
-    write(reading, module)
-    return Conversion(module, _rows(reading, True), type(into).__name__, is_back=True)
+    write(reader, module)
+    return Conversion(module, _rows(reader, True), type(into).__name__, is_back=True)
 
 
-def read(module: nn.Module, beside: Mapping[str, nn.Module]) -> Reading:
-    """What a module is, as a layer of ours.
+def read(module: nn.Module, beside: Mapping[str, nn.Module]) -> ModuleReader:
+    """Read a module as a layer of ours.
 
     Raises:
         UnsupportedError: if there is no such layer; see `convert`.
@@ -181,25 +178,25 @@ def read(module: nn.Module, beside: Mapping[str, nn.Module]) -> Reading:
     family = family_of(module)
     if family is None:
         raise _unknown(module)
-    reading = Reading(module, beside)
-    family.read(reading)
-    check_tensors(reading)
-    if reading.is_probed:
-        reading.read_triangles()
-    left = reading.left_over
+    reader = ModuleReader(module, beside)
+    family.read(reader)
+    reader.check_tensors()
+    if reader.is_probed:
+        reader.read_triangles()
+    left = reader.left_over
     # Where the projections could not be read, the rest was not looked at.
-    if left and reading.reasons and reading.sizes:
-        reading.reasons.append(f"left over: {', '.join(left)}")
-    elif left and not reading.reasons:
+    if left and reader.reasons and reader.sizes:
+        reader.reasons.append(f"left over: {', '.join(left)}")
+    elif left and not reader.reasons:
         raise UnsupportedError(
             "convert.left-over",
             f"clearhead.convert must make something of everything that a {type(module).__name__} "
             f"holds; left over: {', '.join(left)}.",
         )
-    if reading.is_probed and not reading.reasons:
-        probe(reading, family.read)
-    refuse("clearhead.convert", f"read this {type(module).__name__}", reading.reasons)
-    return reading
+    if reader.is_probed and not reader.reasons:
+        probe(reader, family.read)
+    refuse("clearhead.convert", f"read this {type(module).__name__}", reader.reasons)
+    return reader
 
 
 def family_of(module: nn.Module) -> Family | None:
@@ -207,8 +204,8 @@ def family_of(module: nn.Module) -> Family | None:
     return next((family for family in FAMILIES if family.recognises(module)), None)
 
 
-def _rows(reading: Reading, backwards: bool) -> tuple[Row, ...]:
-    return (*(place.row(backwards) for place in reading.places), *reading.settings)
+def _rows(reader: ModuleReader, backwards: bool) -> tuple[Row, ...]:
+    return (*(pair.row(backwards) for pair in reader.pairs), *reader.settings)
 
 
 def _check_types(module: object, into: object | None, beside: Mapping[str, object]) -> None:

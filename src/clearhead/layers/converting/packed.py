@@ -1,55 +1,55 @@
-"""GPT-2 and its kin: query, key and value of one matrix, which lies the other way round.
+"""Layers with one projection for query, key and value: GPT-2, Phi-3, GPT-NeoX.
 
-Source: Radford et al., 2019, and the layers of transformers and nanoGPT.
+Sources: Radford et al., 2019; Abdin et al., 2024, https://arxiv.org/abs/2404.14219; Black et al.,
+2022, https://arxiv.org/abs/2204.06745; and the layers of transformers and nanoGPT.
 """
 
 import math
 
 from torch import nn
 
-from clearhead.layers.converting.reading import Reading
+from clearhead._common.foreign_names import GPT2, NEOX, PHI3
+from clearhead.layers.converting.reader import ModuleReader
+from clearhead.layers.converting.separate import read_what_projections_share
 from clearhead.masks import causal
 
-MODEL_TYPES = ("gpt2",)
+# The model types that were compared with the layer that is made of them.
+GPT2_TYPES = ("gpt2",)
+PHI3_TYPES = ("phi3",)
+NEOX_TYPES = ("gpt_neox",)
 
 
-def recognises(module: nn.Module) -> bool:
-    return all(isinstance(getattr(module, name, None), nn.Module) for name in ("c_attn", "c_proj"))
-
-
-def read(reading: Reading) -> None:
-    module = reading.module
-    is_cross = isinstance(getattr(module, "q_attn", None), nn.Module)
-    reading.check_model_type(MODEL_TYPES)
-    packed, output = reading.matrix("c_attn"), reading.matrix("c_proj")
-    alone = reading.matrix("q_attn") if is_cross else None
-    if packed is None or output is None or (is_cross and alone is None):
+def read_gpt2(reader: ModuleReader) -> None:
+    """GPT-2, nanoGPT: all queries, then all keys, then all values; to a context, queries alone."""
+    reader.check_model_type(GPT2_TYPES)
+    is_cross = isinstance(getattr(reader.module, "q_attn", None), nn.Module)
+    found = reader.projections(*GPT2.inputs, *GPT2.output, *(["q_attn"] if is_cross else []))
+    if not found:
         return
-    count = 2 if is_cross else 3
+    packed, output, *queries = found
+    count = 3 - len(queries)
     width, rest = divmod(len(packed.weight), count)
     if rest:
-        reading.reasons.append(
+        reader.reasons.append(
             f"c_attn must give {count} times one width; it gives {len(packed.weight)}"
         )
         return
-    inputs = [packed.part(place * width, (place + 1) * width) for place in range(count)]
-    query, key, value = inputs if alone is None else (alone, *inputs)
-    reading.project(query, key, value, output, num_heads=reading.num_heads)
-    if not reading.sizes:
+    query, key, value = [*queries, *packed.split([width] * count)]
+    if not reader.project(query, key, value, output, num_heads=reader.num_heads):
         return
     # Older versions keep their mask, and the number that they hide a score with.
-    reading.read_triangles()
-    if reading.has("masked_bias"):
-        reading.tensor("masked_bias")
-    if not is_cross and not reading.is_probed:
-        reading.hide(causal(), ", ".join(reading.triangles) or "is_causal")
-    _read_scale(reading)
-    reading.drop("attn_dropout", "dropout")
-    reading.leave("resid_dropout")
+    reader.read_triangles()
+    if reader.has("masked_bias"):
+        reader.tensor("masked_bias")
+    if not is_cross and not reader.is_probed:
+        reader.hide(causal(), ", ".join(reader.triangles) or "is_causal")
+    _read_scale_of_gpt2(reader)
+    reader.drop("attn_dropout", "dropout")
+    reader.leave("resid_dropout")
 
 
-def _read_scale(reading: Reading) -> None:
-    module, head_dim = reading.module, reading.sizes["head_dim"]
+def _read_scale_of_gpt2(reader: ModuleReader) -> None:
+    module, head_dim = reader.module, reader.sizes["head_dim"]
     if not hasattr(module, "scale_attn_weights"):
         return
     scale = 1 / math.sqrt(head_dim) if module.scale_attn_weights else 1.0
@@ -58,7 +58,47 @@ def _read_scale(reading: Reading) -> None:
         index = getattr(module, "layer_idx", None)
         names.append(f"scale_attn_by_inverse_layer_idx=True, layer_idx={index}")
         if not isinstance(index, int):
-            reading.reasons.append("scale_attn_by_inverse_layer_idx needs a layer_idx; it is None")
+            reader.reasons.append("scale_attn_by_inverse_layer_idx needs a layer_idx; it is None")
             return
         scale /= index + 1
-    reading.add_scale(scale, ", ".join(names))
+    reader.add_scale(scale, ", ".join(names))
+
+
+def read_phi3(reader: ModuleReader) -> None:
+    """Phi-3: all queries, then all keys, then all values, of grouped heads."""
+    reader.check_model_type(PHI3_TYPES)
+    found = reader.projections(*PHI3.inputs, *PHI3.output)
+    if not found:
+        return
+    packed, output = found
+    heads, dim = reader.num_heads, reader.size("head_dim")
+    kv_heads = reader.size("num_kv_heads") or heads
+    if not heads or not dim or not kv_heads or (heads + 2 * kv_heads) * dim != len(packed.weight):
+        reader.reasons.append(
+            f"qkv_proj gives width {len(packed.weight)}, which must be (num_heads + 2 × "
+            f"num_key_value_heads) × head_dim; the module says {heads}, {kv_heads} and {dim}"
+        )
+        return
+    query, key, value = packed.split([heads * dim, kv_heads * dim, kv_heads * dim])
+    if reader.project(query, key, value, output, num_heads=heads):
+        read_what_projections_share(reader, None if reader.is_probed else "half")
+
+
+def read_neox(reader: ModuleReader) -> None:
+    """GPT-NeoX, Pythia: query, key and value of the first head, then of the second, and so on."""
+    reader.check_model_type(NEOX_TYPES)
+    found = reader.projections(*NEOX.inputs, *NEOX.output)
+    if not found:
+        return
+    packed, output = found
+    heads, width = reader.num_heads, len(packed.weight)
+    if not heads or width % (3 * heads):
+        reader.reasons.append(
+            f"query_key_value gives width {width}, which must be 3 × num_heads × head_dim; the "
+            f"module says num_heads={heads}"
+        )
+        return
+    parts = packed.split([width // (3 * heads)] * (3 * heads))
+    by_head = [parts[first : first + 3] for first in range(0, len(parts), 3)]
+    if reader.project_heads(by_head, output):
+        read_what_projections_share(reader, None if reader.is_probed else "half")

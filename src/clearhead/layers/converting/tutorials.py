@@ -1,73 +1,60 @@
 """The classes of the tutorials: heads in one matrix, or a list of modules of one head each.
 
-A copy of each is run, since nothing else tells whether it hides the future or divides the scores
-by another number.
+A copy of each is run: nothing else tells whether it hides the future or divides the scores by
+another number.
 """
-
-from typing import Any
 
 from torch import nn
 
-from clearhead.layers.converting.places import Matrix
-from clearhead.layers.converting.reading import Reading
-
-INPUTS = (
-    ("W_query", "W_key", "W_value"),
-    ("weight_query", "weight_key", "weight_value"),
-    ("query", "key", "value"),
-)
-OUTPUTS = ("out_proj", "output_projection", "proj")
+from clearhead._common.foreign_names import TUTORIALS, ProjectionNames
+from clearhead.layers.converting.reader import ModuleReader
 
 
 def recognises(module: nn.Module) -> bool:
-    heads = getattr(module, "heads", None)
-    if isinstance(heads, nn.ModuleList):
-        return len(heads) > 0 and all(_names(head) for head in heads)
-    return _names(module) is not None
+    return all(_names(head) for head in _heads(module) or [module])
 
 
-def read(reading: Reading) -> None:
-    module: Any = reading.module
-    reading.is_probed = True
-    listed = isinstance(getattr(module, "heads", None), nn.ModuleList)
-    prefixes = [f"heads.{index}." for index in range(len(module.heads))] if listed else [""]
-    heads = []
-    for prefix in prefixes:
-        names = _names(module.get_submodule(prefix.rstrip(".")) if prefix else module) or ()
-        heads.append([reading.matrix(prefix + name) for name in names])
-    path = next((name for name in OUTPUTS if getattr(module, name, None) is not None), None)
-    path = "output" if "output" in reading.beside else path
-    output = None if path is None else reading.matrix(path)
-    if reading.reasons:
+def read(reader: ModuleReader) -> None:
+    reader.is_probed = True
+    heads = _heads(reader.module)
+    if heads:
+        _read_heads(reader, heads)
         return
-    found = [[each for each in head if each is not None] for head in heads]
-    if listed:
-        _stack(reading, found, output)
-        reading.drop(*(f"{prefix}dropout" for prefix in prefixes))
-        reading.leave("dropout")
-    else:
-        query, key, value = found[0]
-        reading.project(
-            query, key, value, output, num_heads=reading.num_heads or 1, head_dim=reading.head_dim
-        )
-        reading.drop("dropout")
-    if not listed and reading.sizes:
-        reading.read_scale()
+    names = _names(reader.module)
+    assert names is not None
+    if reader.project_by_name(names, num_heads=reader.num_heads or 1):
+        reader.drop("dropout")
+        reader.read_scale()
 
 
-def _names(module: nn.Module) -> tuple[str, ...] | None:
-    """What its matrices are called, if they are there: layers, or bare matrices."""
-    for names in INPUTS:
-        found = [getattr(module, name, None) for name in names]
+def _read_heads(reader: ModuleReader, heads: list[nn.Module]) -> None:
+    found, prefixes = [], [f"heads.{index}." for index in range(len(heads))]
+    for prefix, head in zip(prefixes, heads, strict=True):
+        names = _names(head)
+        assert names is not None
+        found.append(reader.projections(*(prefix + name for name in names.inputs)))
+    output = reader.projections(*reader.output_of(TUTORIALS[0]))
+    if reader.reasons:
+        return
+    shapes = {tuple(each.weight.shape for each in head) for head in found}
+    if len(shapes) > 1:
+        reader.reasons.append("heads must have matrices of the same shapes as each other")
+        return
+    reader.project_heads(found, output[0] if output else None)
+    reader.drop(*(f"{prefix}dropout" for prefix in prefixes))
+    reader.leave("dropout")
+
+
+def _heads(module: nn.Module) -> list[nn.Module]:
+    """The modules of one head each that a module lists, if it does."""
+    heads = getattr(module, "heads", None)
+    return list(heads) if isinstance(heads, nn.ModuleList) else []
+
+
+def _names(module: nn.Module) -> ProjectionNames | None:
+    """The names of its matrices, if they are there: layers, or bare matrices."""
+    for names in TUTORIALS:
+        found = [getattr(module, name, None) for name in names.inputs]
         if all(isinstance(each, nn.Module | nn.Parameter) for each in found):
             return names
     return None
-
-
-def _stack(reading: Reading, heads: list[list[Matrix]], output: Matrix | None) -> None:
-    """Take the matrices of several heads as the rows of ours."""
-    shapes = [[tuple(each.weight.shape) for each in head] for head in heads]
-    if any(each != shapes[0] for each in shapes):
-        reading.reasons.append("heads must have matrices of the same shapes as each other")
-        return
-    reading.project_heads(heads, output)

@@ -1,2 +1,2 @@
-"""The routes by which a PyTorch model attends, one per file: where a call is met, and how it is
-read as a problem in the package's own terms."""
+"""The ways in which a PyTorch model attends, one a file: where a call is met, and how it is read as
+a problem in the package's own terms."""

@@ -9,20 +9,15 @@ from clearhead.watching.hooks import tap
 
 
 def install() -> Callable[[], None]:
-    """Begin to tell of the problems that run; what is returned ends it."""
+    """Report the problems that run from now on; returns a function that ends it."""
     planning.observers.append(_observe)
     return lambda: planning.observers.remove(_observe)
 
 
 def _observe(problem: Problem) -> Callable[[], None]:
-    if tap.is_inside():
-        return _nothing
-    tap.tell(lambda: problem)
-    # The fused kernel calls PyTorch's function in turn; that is the same attention.
     running = ExitStack()
-    running.enter_context(tap.inside())
+    if not tap.is_guarded():
+        tap.report(lambda: problem)
+        # The fused kernel calls PyTorch's function in turn; that is the same attention.
+        running.enter_context(tap.guard())
     return running.close
-
-
-def _nothing() -> None:
-    pass

@@ -1,4 +1,4 @@
-"""One function in the place of another, under every name that a module has for it."""
+"""Monkeypatching: one function in the place of another, under every name that a module has for it."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -11,20 +11,20 @@ def replace(functions: Sequence[tuple[Function, Function]], home: dict[str, Any]
     """Put functions in the place of others, in every loaded module that has them under any name.
 
     Args:
-        functions: pairs of a function and of what stands in for it.
+        functions: pairs of a function and its replacement.
         home: the names of the module that has both, and keeps them.
 
     Returns:
-        What takes the functions away again: from files that were loaded meanwhile as well. A patch
-        that somebody else put in their place is left alone.
+        A function that restores them, in modules that were loaded meanwhile as well. Another patch
+        on top of this one is left alone.
 
     Example:
         >>> import math
         >>> def rounded(x): return 1.0
-        >>> take_away = replace([(math.cos, rounded)], home={})
+        >>> restore = replace([(math.cos, rounded)], home={})
         >>> math.cos(0.5)
         1.0
-        >>> take_away()
+        >>> restore()
         >>> round(math.cos(0.5), 2)
         0.88
     """
@@ -36,7 +36,7 @@ def _put(functions: dict[int, tuple[Function, Function]], home: dict[str, Any]) 
     wanted = functions.keys()
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})
-        # Tens of thousands of names are looked at: by `map` it takes half of the time.
+        # There are tens of thousands of names: `map` takes half of the time of a loop.
         if names is home or wanted.isdisjoint(map(id, list(names.values()))):
             continue
         for name, value in list(names.items()):

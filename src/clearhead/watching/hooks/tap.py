@@ -1,12 +1,14 @@
-"""Where the routes tell of a call of attention, and who listens.
+"""Where the hooks report a call of attention, and its observers.
 
-A call that runs inside another, as PyTorch's function does inside nn.MultiheadAttention, is the
-same attention and is told of once, by the outermost.
+A call inside another, such as PyTorch's function inside nn.MultiheadAttention, is the same
+attention: a re-entrancy guard has it reported once, by the outermost.
 """
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any
 
 import torch
 
@@ -15,34 +17,73 @@ from clearhead.attention.problem import Problem
 Read = Callable[[], Problem]
 """Reads a call as a problem. Its tensors may be those of the model, which writes to them later."""
 
-Listener = Callable[[Read, str | None], None]
+Observer = Callable[[Read, str | None], None]
 
-listeners: list[Listener] = []
+observers: list[Observer] = []
 
 _state = threading.local()
 
 
-def tell(read: Read, child: str | None = None) -> None:
-    """Tell everybody who listens of a call that is about to run.
+def report(read: Read, child: str | None = None) -> None:
+    """Report a call that is about to run to every observer.
 
     Args:
-        read: reads the call; it is asked before the call runs, or never.
+        read: reads the call, before it runs or never.
         child: where the running module does the attention of one of its parts, the name of that
             part.
     """
-    if not is_inside():
-        for each in list(listeners):
+    if not is_guarded():
+        for each in list(observers):
             each(read, child)
 
 
-def is_inside() -> bool:
-    """Whether a call that has been told of is running; the compiler tells of none."""
+def reporting(
+    function: Callable[..., Any],
+    read: Callable[..., Problem],
+    *,
+    child: str | None = None,
+    applies: Callable[..., Any] = lambda *args, **kwargs: True,
+) -> Callable[..., Any]:
+    """Wrap a function so that it reports each call before it runs.
+
+    Args:
+        function: attends, or works out weights.
+        read: reads its arguments as a problem.
+        child: as for `report`.
+        applies: False for arguments with which the function calls another one that reports.
+
+    Example:
+        >>> query = torch.zeros(1, 1, 2, 3)
+        >>> observers.append(lambda read, child: print("reported"))
+        >>> attend = reporting(lambda query: print("run"), lambda query: query)
+        >>> attend(query)
+        reported
+        run
+        >>> with guard():
+        ...     attend(query)
+        run
+        >>> _ = observers.pop()
+    """
+
+    @wraps(function)
+    def reported(*args: Any, **kwargs: Any) -> Any:
+        if is_guarded() or not applies(*args, **kwargs):
+            return function(*args, **kwargs)
+        report(lambda: read(*args, **kwargs), child)
+        with guard():
+            return function(*args, **kwargs)
+
+    return reported
+
+
+def is_guarded() -> bool:
+    """Return True while a reported call runs, and under torch.compile, which reports none."""
     return torch.compiler.is_compiling() or getattr(_state, "depth", 0) > 0
 
 
 @contextmanager
-def inside() -> Iterator[None]:
-    """What runs in this block is part of a call that has been told of."""
+def guard() -> Iterator[None]:
+    """Re-entrancy guard: what runs in this block belongs to a call that was reported."""
     _state.depth = getattr(_state, "depth", 0) + 1
     try:
         yield

@@ -55,3 +55,10 @@ def test_tokens_are_data() -> None:
     assert "\x1b" not in page
     assert "\u202e" not in page
     assert "0 <script>" in Markup(page).text
+
+
+def test_an_empty_batch_has_shapes_and_formulas() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+    found = Markup(trace_html(ch.trace(layer, torch.zeros(0, 5, 8))))
+    assert "weights [batch=0, num_heads=2, query_len=5, kv_len=5]" in found.text
+    assert "softmax(masked_scores) over the keys" in found.text

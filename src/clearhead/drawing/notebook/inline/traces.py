@@ -63,7 +63,7 @@ def _stage(trace: Trace, step: Step) -> Html:
 
 
 def _table(trace: Trace, step: Step, part: Tensor) -> Html:
-    names = trace._row_labels(step)
+    names = trace._row_labels(step)[: len(part)]
     finite = part[torch.isfinite(part)].abs()
     largest = float(finite.max()) if finite.numel() else 0.0
     hidden = torch.zeros_like(part, dtype=torch.bool)

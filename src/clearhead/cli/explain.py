@@ -1,0 +1,96 @@
+"""`clearhead explain`, from pages of the docs that are installed with the package."""
+
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from clearhead import errors
+from clearhead.errors import ArgumentError
+
+SECTION = re.compile(r"^## (.+)\n\n((?:(?!## ).*\n)*)", re.MULTILINE)
+ROW = re.compile(r"^\| `(.+?)` \| (\w+) \| (.*) \|$", re.MULTILINE)
+
+
+def explain(
+    code: Annotated[
+        str, typer.Argument(help="Of a finding or of an error, such as mask.inverted.")
+    ],
+) -> None:
+    """Explain a finding of check, or an error, by its code.
+
+    For a finding it prints what is wrong, with wrong and with right code; for an error what is
+    expected. An unknown code is answered with the nearest ones.
+    """
+    paragraphs = _explain_finding(code) + _explain_error(code)
+    if not paragraphs:
+        known = [each for each in (*_findings(), *_errors()) if "…" not in each]
+        family = [each for each in known if each.startswith(f"{code.partition('.')[0]}.")]
+        near = get_close_matches(code, known, n=5, cutoff=0.7) if "." in code else []
+        near = near or sorted(set(family))
+        hint = f"The nearest are {', '.join(near)}." if near else "One is mask.inverted."
+        raise ArgumentError(
+            "explain.code",
+            f"code must be that of a finding or of an error; got {code!r}. {hint}",
+        )
+    text = "\n\n".join((f"## {code}", *paragraphs))
+    console = Console()
+    if console.is_terminal:
+        from rich.markdown import Markdown
+
+        console.print(Markdown(text))
+    else:
+        print(text)
+
+
+def _explain_finding(code: str) -> list[str]:
+    """The section of a finding of `check`, and how its code is to be read."""
+    section = _findings().get(code)
+    if section is None:
+        return []
+    how_to_read = _sections()["The mistakes"].split("\n\n")[1]
+    return [section.strip(), how_to_read]
+
+
+def _explain_error(code: str) -> list[str]:
+    """The classes of an error, and all that it can say."""
+    rows = _errors()
+    # In `….type` an argument's name stands before the point.
+    said = rows.get(code) or rows.get(f"….{code.partition('.')[2]}", [])
+    paragraphs = []
+    for name in dict.fromkeys(name for name, _ in said):
+        kind = getattr(errors, name)
+        bases = " and ".join(f"`{each.__name__}`" for each in kind.__bases__[1:])
+        summary = kind.__doc__.partition("\n")[0]
+        paragraphs.append(f"`{name}`, a subclass of {bases}. {summary}")
+        paragraphs.append("\n".join(f"- {words}" for each, words in said if each == name))
+    if said:
+        paragraphs.append("`…` stands for what the message fills in: sizes, dtypes, names.")
+    return paragraphs
+
+
+def _findings() -> dict[str, str]:
+    return {heading: text for heading, text in _sections().items() if " " not in heading}
+
+
+def _sections() -> dict[str, str]:
+    return dict(SECTION.findall(_page("check.md")))
+
+
+def _errors() -> dict[str, list[tuple[str, str]]]:
+    """By its code, the class and the text of every error."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for code, name, words in ROW.findall(_page("errors.md")):
+        found.setdefault(code, []).append((name, words.replace(r"\|", "|")))
+    return found
+
+
+def _page(name: str) -> str:
+    """A page of the docs: in the package where it is installed, else in the checkout around it."""
+    package = Path(errors.__file__).parent
+    installed = package / "docs" / name
+    page = installed if installed.is_file() else package.parents[1] / "docs" / name
+    return page.read_text(encoding="utf-8")

@@ -1,0 +1,97 @@
+"""The commands as one program, with errors as messages and an exit code for everything."""
+
+import os
+import sys
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from clearhead._common.text import readable
+from clearhead.cli.check import check
+from clearhead.cli.explain import explain
+from clearhead.cli.kernels import kernels
+from clearhead.cli.serve import serve
+from clearhead.cli.show import show
+from clearhead.cli.trace import trace
+from clearhead.errors import ClearheadError
+
+
+class Commands(TyperGroup):
+    """The group of the commands, which prints an error of clearhead as one message."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ClearheadError as error:
+            print(f"clearhead: {readable(str(error))}", file=sys.stderr)
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as error:
+            raise typer.Exit(130) from error
+
+
+app = typer.Typer(
+    name="clearhead",
+    cls=Commands,
+    help="Attention you can see through.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (show, trace, check, explain, serve, kernels):
+    app.command()(command)
+
+
+def run() -> int:
+    """Run the command that the arguments name; returns the exit code."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  a closed output wants none
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character gets another one, not a crash.
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+    try:
+        app(prog_name="clearhead")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except OSError as error:  # files have errors of their own, so this is the output
+        code = _drop_output(error)
+    else:
+        code = 0
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = max(code, _drop_output(error))
+    return code
+
+
+def _drop_output(error: OSError) -> int:
+    """Say why there is no more output, and discard what is left; returns the exit code."""
+    # Python would complain at exit of what is left.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return 0  # the reader has had enough
+    print(f"clearhead: the output could not be written: {error.strerror}", file=sys.stderr)
+    return 1
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"clearhead {version('clearhead')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass

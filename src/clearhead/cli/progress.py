@@ -1,0 +1,46 @@
+"""Messages beside the output of a command: what takes long, and where files are."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from clearhead._common.text import readable
+
+
+def say(console: Console, words: str) -> None:
+    """Print a line that the terminal wraps, so that a path in it can be copied."""
+    console.print(Text(readable(words)), soft_wrap=True)
+
+
+@contextmanager
+def busy(words: str) -> Iterator[None]:
+    """Say what is going on as long as it goes on, on a terminal only."""
+    notes = Console(stderr=True)
+    if not notes.is_terminal:
+        yield
+        return
+    with notes.status(words):
+        yield
+
+
+@contextmanager
+def progress_bars() -> Iterator[Callable[[str, float], None]]:
+    """A bar for each task that reports its share done, on a terminal only."""
+    notes = Console(stderr=True)
+    if not notes.is_terminal:
+        yield lambda doing, done: None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=notes, transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def report(doing: str, done: float) -> None:
+            if doing not in tasks:
+                tasks[doing] = bars.add_task(doing, total=1.0)
+            bars.update(tasks[doing], completed=done)
+
+        yield report

@@ -1,0 +1,101 @@
+"""`clearhead serve`."""
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from clearhead.cli.progress import busy, progress_bars, say
+from clearhead.errors import ArgumentError
+
+
+def serve(
+    run: Annotated[Path, typer.Argument(help="A file of Seen.save or of clearhead show --save.")],
+    port: Annotated[
+        int, typer.Option(help="Where to listen; 0 takes one that is free.", min=0, max=65535)
+    ] = 0,
+    browser: Annotated[
+        bool | None,
+        typer.Option(
+            "--browser/--no-browser", help="Open it in a browser; the default on a terminal."
+        ),
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            help="A list of strings as JSON, one for each token, where the run has none.",
+            metavar="FILE",
+        ),
+    ] = None,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this layer, counted from 0, or by name; may be given several times. "
+            "Of a long run the others need not be gone over.",
+            metavar="LAYER",
+        ),
+    ] = None,
+) -> None:
+    """Serve what was seen as a page that zooms to exact weights.
+
+    They are computed from query and key as the page asks for them. The server listens on this
+    machine only, and answers nobody without the whole address, which is printed. Ctrl-C stops it.
+    """
+    import clearhead as ch
+
+    with busy("reading"):
+        seen = ch.load(run)
+        listed = None if tokens is None else _read_tokens(tokens)
+        from clearhead.drawing.live.server import serve_seen
+    layers = [int(each) if each.lstrip("-").isdecimal() else each for each in layer or []]
+    with progress_bars() as progress:
+        server = serve_seen(
+            seen, run.name, tokens=listed, layers=layers or None, port=port, progress=progress
+        )
+    with server, _until_stopped() as wait:
+        console = Console()
+        say(console, f"{run.name} is at")
+        say(console, server.address)
+        say(console, "Anybody with this address can see it, from this machine. Ctrl-C stops.")
+        sys.stdout.flush()
+        if browser or (browser is None and console.is_terminal):
+            import webbrowser
+
+            webbrowser.open(server.address)
+        wait()
+    print("Stopped.")
+
+
+@contextmanager
+def _until_stopped() -> Iterator[Callable[[], object]]:
+    """A function that waits for SIGINT or SIGTERM, neither of which is an error meanwhile."""
+    stop = threading.Event()
+    known = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop.wait
+    finally:
+        for number, handler in known.items():
+            signal.signal(number, handler)
+
+
+def _read_tokens(file: Path) -> list[str]:
+    try:
+        listed = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or f"it is no JSON: {error}"
+        raise ArgumentError("serve.tokens", f"{file} could not be read: {reason}.") from error
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        raise ArgumentError(
+            "serve.tokens", f"{file} must hold a list of strings, one for each token, as JSON."
+        )
+    return listed

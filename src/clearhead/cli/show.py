@@ -1,0 +1,210 @@
+"""`clearhead show`."""
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+from rich.console import Console
+
+from clearhead._common.text import format_bytes
+from clearhead.cli.progress import busy, progress_bars, say
+from clearhead.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from clearhead.integrations.text_models import LongReading, TextModel, TextReading
+    from clearhead.matrix.matrix import AttentionMatrix
+    from clearhead.matrix.summary import Summary
+
+
+def show(
+    text: Annotated[str | None, typer.Argument(help="A sentence, or more.")] = None,
+    layer: Annotated[int | None, typer.Option(help="Only this layer, counted from 0.")] = None,
+    head: Annotated[int | None, typer.Option(help="Only this head of the layer.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder, or a name on the Hugging Face Hub; without it the packaged MiniLM.",
+            metavar="NAME_OR_PATH",
+        ),
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(help="Draw the head into this file as well.", metavar="FILE")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help='Read the text from here; "-" is the standard input.')
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page to look around in, which opens offline.", metavar="FILE"),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Keep what was seen in this file, for clearhead serve.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Show what a trained model attends to in a text.
+
+    Without --layer it shows every head of every layer, the strongest links, and one head as a heat
+    map over the tokens. Of a text of more than 1024 tokens it shows numbers, a pooled map and the
+    tokens that receive most, in memory that grows with the tokens; of a book, ask for one --layer.
+    """
+    sentence = _read_text(text, file)
+    if head is not None and layer is None:
+        raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
+    if png is not None:
+        from clearhead.drawing.figures.static import check_place
+
+        png = check_place(png)
+    for written in filter(None, (html, save)):
+        from clearhead._common.writing import check_writable
+
+        check_writable(written)
+    asked = ShowRequest(Console(), _load(model), sentence, layer, head, png, html, save)
+    from clearhead.drawing.terminal.long import LONG
+
+    long = asked.reader.count(sentence) > LONG
+    shown = _show_long(asked) if long else _show_short(asked)
+    asked.console.print()
+    _write_files(asked, shown, "map" if long else "head")
+
+
+@dataclass(frozen=True)
+class ShowRequest:
+    """The options of `show`, read and checked."""
+
+    console: Console
+    reader: "TextModel"
+    text: str
+    layer: int | None
+    head: int | None
+    png: Path | None
+    html: Path | None
+    save: Path | None
+
+
+class Shown(NamedTuple):
+    """The reading on the screen, its layers by their paths, and the head of the map."""
+
+    reading: "TextReading | LongReading"
+    layers: "Sequence[tuple[str, AttentionMatrix | Summary]]"
+    layer: int
+    head: int
+    picture: "Callable[[], Axes]"
+
+
+def _show_short(asked: ShowRequest) -> Shown:
+    with busy("reading"):
+        reading = asked.reader.read(asked.text)
+    from clearhead.drawing.terminal.screens import Screens
+
+    screens = Screens(asked.console, reading)
+    screens.check(asked.layer, asked.head)
+    screens.title(asked.reader.name, encoder_only=asked.reader.encoder_only)
+    layer, head = asked.layer, asked.head
+    if layer is None:
+        layer, head = screens.model()
+    elif head is None:
+        head = screens.layer(layer)
+    else:
+        screens.head(layer, head)
+    layers = list(zip(reading.layers, reading.matrices, strict=True))
+    return Shown(reading, layers, layer, head, lambda: screens.picture(layer, head))
+
+
+def _show_long(asked: ShowRequest) -> Shown:
+    """Show numbers, maps and the tokens that stand out, without a matrix of weights."""
+    from clearhead.drawing.page.heads import LINKS, MAPS
+    from clearhead.drawing.terminal.long import PICTURE_CELLS, TERMINAL_CELLS, LongScreens, coarser
+
+    cells = TERMINAL_CELLS if asked.png is None else PICTURE_CELLS
+    pool, links = (cells, None) if asked.html is None else (MAPS[0], LINKS)
+    with progress_bars() as progress:
+        reading = asked.reader.read_long(
+            asked.text,
+            layer=asked.layer,
+            head=asked.head,
+            pool=pool,
+            top_k=links,
+            progress=progress,
+        )
+    screens = LongScreens(asked.console, coarser(reading, cells))
+    screens.title(asked.reader.name, encoder_only=asked.reader.encoder_only)
+    layer = screens.model() if asked.layer is None else asked.layer
+    head = screens.layer(layer, asked.head)
+    layers = [(reading.layers[number], each) for number, each in reading.summaries.items()]
+    only = asked.head is not None
+    return Shown(reading, layers, layer, head, lambda: screens.picture(layer, head, only=only))
+
+
+def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
+    """Write the files that were asked for, and say where they are; or suggest some."""
+    console, layer, head = asked.console, shown.layer, shown.head
+    if asked.html is not None:
+        with busy("writing the page"):
+            file, note = _write_page(asked.html, asked, shown)
+        say(console, f"The page is in {file}, {note}")
+    if asked.save is not None:
+        saved = str(shown.reading.seen.save(asked.save, tokens=shown.reading.tokens))
+        say(console, f"What was seen is in {saved}: clearhead serve {shlex.quote(saved)}")
+    if asked.png is not None:
+        with busy("drawing"):
+            from clearhead.drawing.figures.static import save_png
+
+            file = save_png(shown.picture(), asked.png)
+        name = "picture" if kind == "head" else kind
+        say(console, f"The {name} of layer {layer}, head {head} is in {file}")
+    elif asked.html is None:
+        closer = ""
+        if asked.layer is None:
+            closer = f"--layer {layer}, --layer {layer} --head {head}, "
+        elif asked.head is None:
+            closer = f"--head {head}, "
+        console.print(
+            f"[bold]Next:[/] add {closer}--png {kind}.png, or --html page.html.", highlight=False
+        )
+
+
+def _write_page(html: Path, asked: ShowRequest, shown: Shown) -> tuple[Path, str]:
+    """Write the page; returns where it is, and its size in words."""
+    from clearhead.drawing.page.heads import write_heads
+    from clearhead.drawing.page.page import MOST_OF_TITLE
+
+    words, tokens = " ".join(asked.text.split()), shown.reading.tokens
+    counted = "1 layer" if len(shown.layers) == 1 else f"{len(shown.layers)} layers"
+    file = write_heads(
+        html,
+        shown.layers,
+        tokens=tokens,
+        title=words if len(words) <= MOST_OF_TITLE else f"{words[: MOST_OF_TITLE - 2]} …",
+        note=f"{asked.reader.name} · {counted} · {len(tokens):,} tokens",
+    )
+    return file, format_bytes(file.stat().st_size)
+
+
+def _read_text(text: str | None, file: Path | None) -> str:
+    if (text is None) == (file is None):
+        raise typer.BadParameter("Give a text, or a file with --file.", param_hint="TEXT")
+    if file is None:
+        assert text is not None
+        return text
+    try:
+        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ArgumentError("show.file", f"{file} could not be read: {reason}.") from error
+
+
+def _load(model: str | None) -> "TextModel":
+    # While something is downloaded, the bars of the hub say more than we could.
+    downloads = model is not None and not Path(model).expanduser().exists()
+    with nullcontext() if downloads else busy("loading the model"):
+        from clearhead.integrations import huggingface
+
+        return huggingface.load(model, progress=downloads and sys.stderr.isatty())

@@ -1,0 +1,378 @@
+"""Models that read text: its tokens and its attention, as matrices or as summaries."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from glob import escape
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+
+from clearhead._common.text import format_bytes
+from clearhead.errors import (
+    ArgumentTypeError,
+    ModelError,
+    SelectionError,
+    TooLargeError,
+    WatchError,
+)
+from clearhead.matrix.matrix import AttentionMatrix, free_bytes
+from clearhead.matrix.roles import roles
+from clearhead.matrix.summary import Summary
+from clearhead.watching.seen import Seen
+from clearhead.watching.watch import Watch, watch
+
+MOST_OF_MESSAGE = 300
+
+Progress = Callable[[str, float], None]
+"""Called with the name of a task, and the share of it that is done."""
+
+
+class TextReading(NamedTuple):
+    """The tokens and the attention matrices of a text.
+
+    Attributes:
+        tokens: as a person reads them: " the" for a byte-level "Ġthe"; "##ing" stays.
+        special: for each token True if it is one of the tokenizer's own, such as [CLS].
+        layers: the path of the module that attended, in order; one that attended twice stands twice.
+        matrices: what each of them attended to: [batch=1, num_heads, tokens, tokens].
+        seen: the same by the paths of the modules, which can be saved.
+    """
+
+    tokens: tuple[str, ...]
+    special: tuple[bool, ...]
+    layers: tuple[str, ...]
+    matrices: tuple[AttentionMatrix, ...]
+    seen: Seen[AttentionMatrix]
+
+
+class LongReading(NamedTuple):
+    """The tokens and the summaries of a text, of all layers or of one.
+
+    Attributes:
+        tokens: as a person reads them.
+        layers: the path of the module that attended, in order; one that attended twice stands twice.
+        heads: how many query heads each of them has.
+        summaries: by the number of the layer, the summary of its attention, with roles: of all
+            layers, or of the one that was asked for.
+        seen: what was kept, which can be saved: the summaries of all layers, or the matrix of the
+            one that was asked for.
+    """
+
+    tokens: tuple[str, ...]
+    layers: tuple[str, ...]
+    heads: tuple[int, ...]
+    summaries: dict[int, Summary]
+    seen: Seen[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class TextModel:
+    """A model that reads text, with its tokenizer.
+
+    Attributes:
+        name: what it was asked for by.
+        model: in eval mode, on the CPU. Of a model with encoder and decoder it is the encoder.
+        tokenizer: the tokenizer of transformers.
+        encoder_only: True for half of a model that also has a decoder.
+        max_tokens: how many tokens it can read, special ones included; None for no known limit.
+    """
+
+    name: str
+    model: nn.Module
+    tokenizer: Any
+    encoder_only: bool
+    max_tokens: int | None
+
+    def read(self, text: str) -> TextReading:
+        """Run the model on a text and record its attention.
+
+        Raises:
+            ArgumentTypeError: code `text.type`, for what is no string.
+            ModelError: codes `model.no-text`, for an empty text; `model.text`, for one that is no
+                Unicode; `model.too-long`, for more tokens than the model has places for;
+                `model.vocabulary`, for a tokenizer of another model; `model.shape`, if it attends
+                to something else than the tokens; `model.unreadable`, if it takes other input.
+            WatchError: code `watch.nothing-seen`, if it attends by code of its own.
+        """
+        ids = self._ids(text)
+        with watch(self.model) as seen:
+            self._run(ids)
+        calls = _calls(seen)
+        for name, matrix in calls:
+            self._check_shape(name, matrix, tuple(matrix.shape), len(ids))
+        special = frozenset(self.tokenizer.all_special_ids)
+        return TextReading(
+            readable_tokens(self.tokenizer, ids),
+            tuple(each in special for each in ids),
+            tuple(name for name, _ in calls),
+            tuple(matrix for _, matrix in calls),
+            seen,
+        )
+
+    def count(self, text: str) -> int:
+        """Return how many tokens a text has, special ones included.
+
+        Raises:
+            ArgumentTypeError, ModelError: for a text that `read` refuses.
+        """
+        return len(self._ids(text))
+
+    def read_long(
+        self,
+        text: str,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        pool: int = 64,
+        top_k: int | None = None,
+        progress: Progress = lambda doing, done: None,
+    ) -> LongReading:
+        """Run the model on a text of any length, in O(tokens) memory beside the model's own.
+
+        Args:
+            text: the text.
+            layer: only this layer, counted from 0; None is all of them.
+            head: only this head of the layer.
+            pool: rows and columns of the map of each head, for one layer; 64 for all of them.
+            top_k: how many of the largest weights of each query, for one layer; 8 for all of them.
+            progress: called with a task, and the share of it that is done.
+
+        Raises:
+            SelectionError: codes `show.layer` and `show.head`, if there is no such layer or head.
+            TooLargeError: code `model.kept`, if what is kept would not fit.
+            ArgumentTypeError, ModelError, WatchError: as `read`.
+        """
+        ids = self._ids(text)
+        with watch(self.model) as first:
+            self._run(ids[:2])
+        calls = _calls(first)
+        paths, heads = [name for name, _ in calls], [each.shape[1] for _, each in calls]
+        check_place(layer, head, heads)
+        tokens = torch.tensor([ids])
+        if layer is None:
+            watching: Watch[Any] = watch(self.model, keep="summary", tokens=tokens)
+        else:
+            one = None if head is None else [head]
+            watching = watch(self.model, layers=escape(paths[layer]), heads=one)
+        doing = _check_memory(watching, len(ids))
+        with watching as seen, _steps(self.model, paths, lambda done: progress(doing, done)):
+            self._run(ids)
+        if layer is None:
+            summaries = dict(enumerate(each for _, each in _calls(seen)))
+        else:
+            # A module that attended several times stands several times among the paths.
+            matrix = seen.calls(paths[layer])[paths[:layer].count(paths[layer])]
+            size = min(pool, len(ids))
+            summary = matrix.summary(
+                pool=(size, size),
+                top_k=None if top_k is None else min(top_k, len(ids)),
+                progress=lambda done: progress(f"layer {layer}", done),
+            )
+            summaries = {layer: replace(summary, roles=roles(matrix, tokens))}
+        for number, summary in summaries.items():
+            shape = (*summary.entropy.shape, summary.kv_len)
+            self._check_shape(paths[number], summary, shape, len(ids))
+        names = readable_tokens(self.tokenizer, ids)
+        return LongReading(names, tuple(paths), tuple(heads), summaries, seen)
+
+    def _run(self, ids: list[int]) -> None:
+        mask = torch.ones(1, len(ids)).long()
+        try:
+            with torch.no_grad():
+                self.model(input_ids=torch.tensor([ids]), attention_mask=mask)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ModelError(
+                "model.unreadable", f"{self.name} could not read a text alone: {brief(error)}"
+            ) from error
+
+    def _check_shape(self, path: str, call: object, shape: Sequence[int], length: int) -> None:
+        if (shape[0], *shape[2:]) != (1, length, length):
+            raise ModelError(
+                "model.shape",
+                f"every layer must attend from {length} tokens to the same; {path} of {self.name} "
+                f"has {call!r}.",
+            )
+
+    def _ids(self, text: str) -> list[int]:
+        """The ids of a text's tokens, if the model can read them."""
+        if not isinstance(text, str):
+            raise ArgumentTypeError(
+                "text.type", f"text must be a string; got {type(text).__name__}."
+            )
+        if not text.strip():
+            raise ModelError("model.no-text", "text must hold at least one character; got none.")
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise ModelError(
+                "model.text", "text must be Unicode; got bytes that are not UTF-8 in it."
+            )
+        with quiet(progress=False):
+            ids = list(self.tokenizer(text)["input_ids"])
+        if not ids:
+            raise ModelError(
+                "model.no-text", f"the tokenizer of {self.name} makes no token of this text."
+            )
+        if self.max_tokens is not None and len(ids) > self.max_tokens:
+            raise ModelError(
+                "model.too-long",
+                f"the text must have {self.max_tokens} tokens at most, which is what {self.name} "
+                f"can read; it has {len(ids)}.",
+            )
+        known = _vocabulary(self.model)
+        if known is not None and max(ids) >= known:
+            raise ModelError(
+                "model.vocabulary",
+                f"{self.name} knows {known} tokens, and its tokenizer gave number {max(ids)}; it "
+                "is the tokenizer of another model.",
+            )
+        return ids
+
+
+def _calls(seen: Seen[Any]) -> list[tuple[str, Any]]:
+    """Every call under the path of its module, in order."""
+    return [(name, each) for name in seen for each in seen.calls(name)]
+
+
+@contextmanager
+def _steps(
+    model: nn.Module, paths: Sequence[str], progress: Callable[[float], None]
+) -> Iterator[None]:
+    """Report progress: every module of `paths` that has run is a step."""
+    ends = {id(model.get_submodule(path)) for path in paths}
+    done = 0
+
+    def step(module: nn.Module, inputs: object, output: object) -> None:
+        nonlocal done
+        if id(module) in ends:
+            done += 1
+            progress(done / len(paths))
+
+    hook = register_module_forward_hook(step)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _check_memory(watching: Watch[Any], tokens: int) -> str:
+    """The name of the task, with the memory that is kept; refused if there is less."""
+    try:
+        kept = watching.estimate(1, tokens).nbytes
+    except WatchError:
+        return "reading"  # a model whose sizes are not known beforehand
+    free = free_bytes(torch.device("cpu"))
+    if kept > free:
+        raise TooLargeError(
+            "model.kept",
+            f"what is kept of {tokens} tokens takes {format_bytes(kept)}, and "
+            f"{format_bytes(free)} are free. Ask for one layer, or for one head of it.",
+        )
+    return f"reading, keeping {format_bytes(kept)}"
+
+
+def check_place(layer: int | None, head: int | None, heads: Sequence[int]) -> None:
+    """Refuse a layer or a head that is not there.
+
+    Args:
+        layer: the number of a layer, or None for all.
+        head: the number of a head, or None for all.
+        heads: how many heads each layer has.
+
+    Raises:
+        SelectionError: codes `show.layer`, `show.head`.
+    """
+    if layer is None:
+        return
+    if not 0 <= layer < len(heads):
+        raise SelectionError("show.layer", f"layer must be 0 to {len(heads) - 1}; got {layer}.")
+    if head is not None and not 0 <= head < heads[layer]:
+        raise SelectionError("show.head", f"head must be 0 to {heads[layer] - 1}; got {head}.")
+
+
+def readable_tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
+    """Return the tokens as a person reads them.
+
+    The bytes that a byte-level tokenizer writes as letters become text again, with `\\xe2` for
+    those that are no character on their own; the `▁` of others becomes the space that it is.
+    Everything else, such as the `##ing` of WordPiece, stays.
+
+    Args:
+        tokenizer: a tokenizer of transformers.
+        ids: the ids of the tokens.
+
+    Example:
+        >>> from clearhead.integrations import huggingface
+        >>> tokenizer = huggingface.load().tokenizer
+        >>> huggingface.readable_tokens(tokenizer, tokenizer("unseeable")["input_ids"])
+        ('[CLS]', 'un', '##see', '##able', '[SEP]')
+    """
+    tokens = [str(token) for token in tokenizer.convert_ids_to_tokens(ids)]
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    special = frozenset(tokenizer.all_special_ids)
+    # The decoder shows which spelling a tokenizer uses, by tokens where spellings differ.
+    if decoder is not None and decoder.decode(["a", "Ġa"]) == "a a":
+        spell = _from_bytes
+    elif decoder is not None and decoder.decode(["a", "▁a"]) == "a a":
+        spell = _from_metaspace
+    else:
+        return tuple(tokens)
+    return tuple(
+        token if each in special else spell(token) for each, token in zip(ids, tokens, strict=True)
+    )
+
+
+def _from_metaspace(token: str) -> str:
+    return token.replace("▁", " ")
+
+
+def _from_bytes(token: str) -> str:
+    letters = _byte_letters()
+    if any(letter not in letters for letter in token):
+        return token
+    return bytes(letters[letter] for letter in token).decode(errors="backslashreplace")
+
+
+def _byte_letters() -> dict[str, int]:
+    """The byte of each letter of a byte-level token: printable bytes are themselves, the others, in
+    order, the letters from U+0100 on (Radford et al., 2019)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable}
+    return letters | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+def _vocabulary(model: Any) -> int | None:
+    try:
+        table = model.get_input_embeddings()
+    except NotImplementedError:
+        return None
+    return table.num_embeddings if isinstance(table, nn.Embedding) else None
+
+
+@contextmanager
+def quiet(*, progress: bool) -> Iterator[None]:
+    """Silence the log of transformers and, unless wanted, its bars and the log of the hub."""
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging
+
+    verbosity, hub_verbosity = logging.get_verbosity(), hub_logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not progress:
+        hub_logging.set_verbosity_error()
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        hub_logging.set_verbosity(hub_verbosity)
+        if bars and not progress:
+            logging.enable_progress_bar()
+
+
+def brief(error: Exception) -> str:
+    """Return the first sentence or so of another library's message."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= MOST_OF_MESSAGE else text[:MOST_OF_MESSAGE] + "…"

@@ -1,0 +1,69 @@
+"""The private parts of transformers; each use has a test.
+
+A part that a version does not have is not known: a mask is then materialised, and the attentions of
+a model are made whether it was asked for them or not.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+REMAPPED = "remap_positions_for_packed_sequence"
+
+FUNCTIONS = (
+    "causal_mask_function",
+    "bidirectional_mask_function",
+    "and_masks",
+    "or_masks",
+    "sliding_window_overlay",
+    "sliding_window_bidirectional_overlay",
+    "packed_sequence_mask_function",
+    REMAPPED,
+)
+"""The mask functions of `masking_utils`, as far as they are read."""
+
+INTERFACE = "ALL_ATTENTION_FUNCTIONS"
+"""The name by which a model of transformers looks its function of attention up."""
+
+
+def masking_utils() -> Any:
+    """Return the module of the masks, imported in here so that the compiler can follow."""
+    from transformers import masking_utils
+
+    return masking_utils
+
+
+def read_closure(function: Callable[..., Any]) -> tuple[str | None, dict[str, Any]]:
+    """Return the name in `masking_utils` of a function, or of the one that made it, and the variables
+    of its closure; (None, {}) for a function of another module.
+
+    Example:
+        >>> read_closure(masking_utils().sliding_window_overlay(3))
+        ('sliding_window_overlay', {'sliding_window': 3})
+    """
+    masking, code = masking_utils(), getattr(function, "__code__", None)
+    for name in FUNCTIONS:
+        known = getattr(masking, name, None)
+        if known is not None and (code is known.__code__ or code in known.__code__.co_consts):
+            return name, dict(inspect.getclosurevars(function).nonlocals)
+    return None, {}
+
+
+def collects_attentions() -> bool:
+    """Return False if the running model does not collect the attentions of its modules."""
+    try:
+        from transformers.utils.output_capturing import _active_collector
+    except ImportError:  # before transformers 5.3
+        return True
+    return any("attentions" in name for name in _active_collector.get() or ())
+
+
+def looks_attention_up(kind: type[Any], base: type[Any]) -> bool:
+    """Return True if a method of a class, below a base, looks its function of attention up by name."""
+    methods = [
+        inspect.unwrap(method)
+        for parent in kind.__mro__[: kind.__mro__.index(base)]
+        for method in vars(parent).values()
+        if inspect.isfunction(method)
+    ]
+    return any(INTERFACE in method.__code__.co_names for method in methods)

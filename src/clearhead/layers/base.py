@@ -1,0 +1,214 @@
+"""The base of the layers: one path from a call to its output."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.attention.planning import Plan, kernel_named, plan_for, run
+from clearhead.attention.problem import Problem, make_problem, under_autocast
+from clearhead.layers.caches.base import Cache, Rollback
+from clearhead.layers.caches.layout import check_valid
+from clearhead.layers.inputs import (
+    LayerCall,
+    check_cache,
+    check_projected,
+    check_widths,
+    sequences_of,
+)
+from clearhead.layers.parts import Part, options_of
+from clearhead.layers.positions import (
+    Positions,
+    bias_by_position,
+    is_causal,
+    mask_by_position,
+    next_positions,
+)
+from clearhead.masks.base import Mask
+from clearhead.masks.coerce import and_masks, as_mask
+from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+
+
+class Heads(NamedTuple):
+    """Query, key and value as the heads compare them, (batch, heads, tokens, width).
+
+    Attributes:
+        query, key, value: as in `clearhead.attend`.
+        scale: of the scores, where it is not that of the query's width.
+        is_cached: True if key and value are the very numbers that a cache holds.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scale: float | None = None
+    is_cached: bool = True
+
+
+class AttentionLayer(nn.Module, ABC):
+    """A layer of attention, which says how a call is projected, and how its heads are joined.
+
+    In between the way is the same for all of them: a call is checked, projected, transformed by the
+    parts, appended to the cache, masked, made a problem and run.
+    """
+
+    INPUT_PROJECTION = "query_projection"
+    """The name of the projection that x goes into, which tells dtype and device."""
+
+    embed_dim: int
+    context_dim: int
+    num_heads: int
+    head_dim: int
+    value_head_dim: int
+    dropout: float | None
+    mask: Mask | None
+    parts: Iterable[Part]
+    key_projection: nn.Linear
+    output_projection: nn.Linear
+
+    @abstractmethod
+    def _project(self, call: LayerCall) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Project a call, to what the parts transform and a cache holds.
+
+        Returns:
+            query, key; value, or None if it is not wanted; the part of the query that no position
+            rotates, or None.
+        """
+
+    def _expand(
+        self, query: Tensor, key: Tensor, value: Tensor, unrotated: Tensor | None, call: LayerCall
+    ) -> Heads:
+        """The heads of what was projected, and of what the cache returned."""
+        return Heads(query, key, value)
+
+    def _absorbs(self, cache: Cache) -> bool:
+        """True if the heads attend to the latents that the cache holds."""
+        return False
+
+    def _join(self, context: Tensor, call: LayerCall) -> Tensor:
+        """The output, (batch, tokens, output_dim), of the context of each head."""
+        return self._merge_heads(context, call.x)
+
+    def _merge_heads(self, context: Tensor, x: Tensor) -> Tensor:
+        for part in self.parts:
+            context = part.transform_context(context, x)
+        return self.output_projection(context.transpose(1, 2).flatten(2))
+
+    def _check_call(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        valid: Tensor | None = None,
+        cache: Cache | None = None,
+        kernel: str = "auto",
+    ) -> LayerCall:
+        """Check the arguments of a call; the cache stays as it is."""
+        kernel_named(kernel)
+        mask = and_masks(self.mask, as_mask(mask))
+        sequences = sequences_of(x, context=context, valid=valid, cache=cache)
+        x = x if sequences is None else sequences.tokens
+        check_widths(x, context, self.embed_dim, self.context_dim)
+        projection = self._modules[self.INPUT_PROJECTION]
+        assert projection is not None
+        check_projected("x", x, projection)
+        if context is not None:
+            check_projected("context", context, self.key_projection)
+        dims, is_cross = x.ndim, context is not None
+        if dims == 2:
+            x, context = x[None], None if context is None else context[None]
+        source = x if context is None else context
+        if valid is not None:
+            check_valid(valid, source.shape[0], source.shape[1], source.device)
+        if cache is not None:
+            check_cache(cache, mask, source.shape[1] if is_cross else None)
+            if is_cross and len(cache):
+                # All keys are there already: none is appended, and all come back.
+                source, valid = source[:, :0], None
+        positions = None
+        is_plain = cache is None and valid is None and sequences is None
+        if self.parts or not (is_plain or is_cross or mask is None or is_causal(mask)):
+            if sequences is not None:
+                key = sequences.positions
+            else:
+                key = next_positions(source.shape[1], valid, cache, x.device)
+            query = torch.arange(x.shape[1], device=x.device) if is_cross else key
+            positions = Positions(query, key)
+        absorbs = cache is not None and self._absorbs(cache)
+        return LayerCall(
+            x, source, is_cross, mask, valid, cache, absorbs, sequences, positions, kernel, dims
+        )
+
+    def _problem(self, call: LayerCall) -> Problem:
+        """The problem that a call poses to a kernel; its cache takes the tokens."""
+        query, key, value, unrotated = self._project(call)
+        if call.positions is not None:
+            for part in self.parts:
+                query, key = part.transform_query_key(query, key, *call.positions)
+        value = key if value is None else value
+        cache = call.cache
+        if cache is not None:
+            # A norm may have brought the keys back to float32, which a kernel would not.
+            key, value = cache.append(*under_autocast(key, value), valid=call.valid)
+        mask, options = self._mask_and_options(call)
+        heads = self._expand(query, key, value, unrotated, call)
+        if heads.scale is not None:
+            options.setdefault("scale", heads.scale)
+        problem = make_problem(
+            heads.query,
+            heads.key,
+            heads.value,
+            mask=mask,
+            dropout=self.dropout if self.training else None,
+            **options,
+        )
+        if cache is None or not heads.is_cached:
+            return problem
+        return problem.replace(keys_finite=cache.finite)
+
+    def _mask_and_options(self, call: LayerCall) -> tuple[Mask | None, dict[str, Any]]:
+        """The mask of a call and the options of its parts; by position where columns are not in
+        order."""
+        mask, visible = call.mask, call.visible()
+        positions = call.positions
+        if positions is None:
+            return and_masks(mask, visible), {}
+        if call.cache is not None:
+            positions = Positions(positions.query, call.cache.positions)
+        options = options_of(self.parts, *positions)
+        bias = options.get("bias")
+        if not call.is_cross and (mask is not None or bias is not None):
+            in_order = call.in_order
+            # Positions are (tokens,) where every row counts its columns.
+            if mask is not None and (not in_order or positions.key.ndim == 2):
+                mask = mask_by_position(mask, positions, in_order=in_order)
+            if bias is not None and not in_order:
+                options["bias"] = bias_by_position(bias, positions)
+        return and_masks(mask, visible), options
+
+    def _attend(self, call: LayerCall) -> Tensor:
+        with Rollback(call.cache, call.source.shape[1]):
+            context = run(self._problem(call), call.kernel)
+        return call.restore(self._join(context, call))
+
+    def _matrix(self, call: LayerCall) -> AttentionMatrix:
+        # A cache takes values as well.
+        call = call._replace(cache=copy.deepcopy(call.cache), values=call.cache is not None)
+        return matrix_of(self._problem(call))
+
+    def _plan(self, call: LayerCall) -> Plan:
+        call = call._replace(cache=copy.deepcopy(call.cache))
+        return plan_for(self._problem(call), call.kernel)
+
+    def _describe_options(self) -> str:
+        """The end of `extra_repr`: the options that are not the default ones."""
+        text = ""
+        if self.value_head_dim != self.head_dim:
+            text += f", value_head_dim={self.value_head_dim}"
+        if self.mask is not None:
+            text += f", mask={self.mask.describe()}"
+        return text if self.dropout is None else f"{text}, dropout={self.dropout}"

@@ -1,0 +1,145 @@
+"""Rotary positions and windows, from the configuration of a model of transformers."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from clearhead.errors import ArgumentError
+from clearhead.layers.converting.reader import ModuleReader, as_refusal
+from clearhead.layers.rotary import Layout, Rotary
+from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Scaling, Yarn
+from clearhead.masks import causal, sliding_window
+
+# The parameters of each kind besides its type and base; another name is refused.
+NAMES = {
+    "default": set(),
+    "linear": {"factor"},
+    "dynamic": {"factor"},
+    "yarn": {"factor", "beta_fast", "beta_slow", "attention_factor", "truncate"},
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor"},
+    "longrope": {"factor", "short_factor", "long_factor", "attention_factor"},
+}
+COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+ORIGINAL = "original_max_position_embeddings"
+
+
+def add_rotary(reader: ModuleReader, layout: Layout) -> None:
+    """Hand the rotary positions of the module's configuration to the layer."""
+    config = reader.config
+    found = _parameters(config, _layer_type(reader))
+    head_dim = reader.sizes["head_dim"]
+    if found is None or not isinstance(found.get("rope_theta"), int | float):
+        reader.reasons.append(
+            f"config.rope_parameters must give a rope_theta for this layer; it is {found}"
+        )
+        return
+    kind = found.get("rope_type") or found.get("type") or "default"
+    if kind not in NAMES:
+        reader.reasons.append(
+            f"rope_type={kind!r}: such rotary positions are not known; known: {', '.join(NAMES)}"
+        )
+        return
+    given = {name for name, value in found.items() if value is not None}
+    strange = sorted(given - NAMES[kind] - COMMON - {ORIGINAL})
+    if strange:
+        reader.reasons.append(
+            f"config.rope_parameters says {', '.join(strange)}, which is not known"
+        )
+        return
+    share = found.get("partial_rotary_factor") or 1.0
+    try:
+        part = Rotary(
+            head_dim,
+            base=found["rope_theta"],
+            layout=layout,
+            rotated_dim=int(head_dim * share),
+            scaling=SCALINGS[kind](found, config),
+        )
+    except (ArgumentError, KeyError, TypeError) as error:
+        said = as_refusal(error) if isinstance(error, ArgumentError) else f"{error} is missing"
+        reader.reasons.append(f"config.rope_parameters of rope_type={kind!r}: {said}")
+        return
+    reader.add_part(part, "config.rope_parameters")
+
+
+def hide_by_configuration(reader: ModuleReader) -> None:
+    """Hand the causal mask and the window of a module to the layer; one that is run shows them."""
+    if reader.is_probed:
+        return
+    is_causal, window = getattr(reader.module, "is_causal", None), _window(reader)
+    if is_causal is None:
+        if getattr(reader.module, "is_decoder", False):
+            reader.reasons.append(
+                "is_decoder=True without is_causal: whether it sees what is ahead is not said"
+            )
+        return
+    if not is_causal:
+        if window is not None:
+            reader.reasons.append(f"sliding_window={window} of a layer that is not causal")
+        return
+    if window is None:
+        reader.hide(causal(), "is_causal")
+    else:
+        reader.hide(causal() & sliding_window(left=window - 1), f"sliding_window={window}")
+
+
+def _window(reader: ModuleReader) -> int | None:
+    module: Any = reader.module
+    if hasattr(module, "sliding_window"):
+        return module.sliding_window
+    if _layer_type(reader) not in (None, "sliding_attention"):
+        return None
+    return getattr(reader.config, "sliding_window", None)
+
+
+def _layer_type(reader: ModuleReader) -> str | None:
+    types = getattr(reader.config, "layer_types", None)
+    index = getattr(reader.module, "layer_idx", None)
+    return types[index] if types and isinstance(index, int) else None
+
+
+def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any] | None:
+    """The parameters for one layer; older versions have a base and a scaling apart from it."""
+    found = getattr(config, "rope_parameters", None)
+    if found is None:
+        if getattr(config, "rope_theta", None) is None or hasattr(config, "rope_local_base_freq"):
+            return None
+        return {**(getattr(config, "rope_scaling", None) or {}), "rope_theta": config.rope_theta}
+    return found.get(layer_type, found)
+
+
+def _original(found: Mapping[str, Any], config: Any) -> int:
+    return found.get(ORIGINAL) or config.max_position_embeddings
+
+
+def _factor(found: Mapping[str, Any], config: Any) -> float:
+    return found.get("factor") or config.max_position_embeddings / found[ORIGINAL]
+
+
+SCALINGS: dict[str, Callable[[Mapping[str, Any], Any], Scaling | None]] = {
+    "default": lambda found, config: None,
+    "linear": lambda found, config: Linear(found["factor"]),
+    "dynamic": lambda found, config: Dynamic(
+        found["factor"], original_len=config.max_position_embeddings
+    ),
+    "yarn": lambda found, config: Yarn(
+        _factor(found, config),
+        original_len=_original(found, config),
+        fast=found.get("beta_fast") or 32.0,
+        slow=found.get("beta_slow") or 1.0,
+        attention_gain=found.get("attention_factor"),
+        truncate=found.get("truncate", True),
+    ),
+    "llama3": lambda found, config: Llama3(
+        found["factor"],
+        original_len=_original(found, config),
+        low=found["low_freq_factor"],
+        high=found["high_freq_factor"],
+    ),
+    "longrope": lambda found, config: LongRope(
+        found["short_factor"],
+        found["long_factor"],
+        original_len=_original(found, config),
+        factor=_factor(found, config),
+        attention_gain=found.get("attention_factor"),
+    ),
+}

@@ -1,0 +1,363 @@
+"""The reader of a module of another library: which of its tensors is which of ours."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead._common.checks import as_int, is_number
+from clearhead._common.foreign_names import SIZE_NAMES, ProjectionNames
+from clearhead.errors import ClearheadError
+from clearhead.layers.converting.pairs import Projection, Row, TensorPair
+from clearhead.layers.parts import Part, Scale
+from clearhead.masks.base import Mask
+
+INPUTS = ("query_projection", "key_projection", "value_projection")
+
+
+class ModuleReader:
+    """Reads a module: its projections, sizes, parts and mask, and every reason against it.
+
+    Args:
+        module: the attention of another library.
+        beside: modules that belong to it and stand elsewhere, such as the projection of the output.
+    """
+
+    def __init__(self, module: nn.Module, beside: Mapping[str, nn.Module] | None = None) -> None:
+        self.module = module
+        self.beside = beside or {}
+        self.pairs: list[TensorPair] = []
+        self.settings: list[Row] = []
+        self.reasons: list[str] = []
+        self.parts: list[Part] = []
+        self.sizes: dict[str, int] = {}
+        self.mask: Mask | None = None
+        self.dropout: float | None = None
+        # What its weights do not tell is found by running a copy.
+        self.is_probed = False
+        self.triangles: list[str] = []
+        self._left = {
+            f"{name}.{path}".lstrip("."): tensor
+            for name, root in [("", module), *self.beside.items()]
+            for path, tensor in [
+                *root.named_parameters(remove_duplicate=False),
+                *root.named_buffers(remove_duplicate=False),
+            ]
+        }
+
+    @property
+    def left_over(self) -> list[str]:
+        """The tensors that nothing was made of, with shapes."""
+        return [f"{name} {tuple(tensor.shape)}" for name, tensor in self._left.items()]
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and the device of all of them."""
+        return next(pair.tensor for pair in self.pairs if pair.tensor is not None)
+
+    @property
+    def config(self) -> Any:
+        """The configuration of the model that the module is from, or None."""
+        return getattr(self.module, "config", None)
+
+    @property
+    def model_type(self) -> str | None:
+        """The kind of model, as transformers calls it; None for a class of the user's."""
+        return model_type(self.module)
+
+    def check_model_type(self, known: Collection[str]) -> None:
+        """Refuse a model of transformers that was not compared with our layer.
+
+        What a forward does besides its weights cannot be read. A copy of any other class is run.
+        """
+        if self.model_type is None:
+            self.is_probed = True
+        elif self.model_type not in known:
+            self.reasons.append(
+                f"model type {self.model_type!r}: what its forward does is not known; known with "
+                f"these names: {', '.join(sorted(known))}"
+            )
+
+    @property
+    def num_heads(self) -> int | None:
+        """The number that the module says, or else its configuration."""
+        return _size(self.module, "num_heads") or _size(self.config, "num_heads")
+
+    def size(self, name: str) -> int | None:
+        """A size that the module says, by the names that are usual."""
+        return _size(self.module, name)
+
+    def copy(self, theirs: str, tensor: Tensor, ours: str, how: str = "copied") -> None:
+        """Take a tensor as one of ours."""
+        self.pairs.append(TensorPair(theirs, tensor, ours, how=how))
+
+    def tensor(self, name: str) -> Tensor:
+        """A parameter or a buffer, by its name; it counts as read."""
+        return self._left.pop(name).detach()
+
+    def has(self, name: str) -> bool:
+        """True if there is such a parameter or buffer that was not read yet."""
+        return name in self._left
+
+    def projection(self, path: str) -> Projection | None:
+        """The projection of that name, or None with a reason.
+
+        It is a linear layer, a Conv1D of GPT-2, or a bare matrix that is used as `x @ matrix`.
+        """
+        found = self.find(path)
+        if isinstance(found, nn.Parameter) and found.ndim == 2:
+            return Projection(path, self.tensor(path).mT, transposed=True)
+        is_conv = type(found).__name__ == "Conv1D" and hasattr(found, "nf")
+        is_linear = getattr(type(found), "forward", None) is nn.Linear.forward
+        if not (is_conv or is_linear) or not self.has(f"{path}.weight"):
+            kind = f"{type(found).__module__}.{type(found).__name__}"
+            self.reasons.append(
+                f"{path} must be a plain torch.nn.Linear, whose weight is a parameter; it is a {kind}"
+            )
+            return None
+        weight = self.tensor(f"{path}.weight")
+        bias = self.tensor(f"{path}.bias") if self.has(f"{path}.bias") else None
+        weight = weight.mT if is_conv else weight
+        return Projection(f"{path}.weight", weight, is_conv, f"{path}.bias", bias)
+
+    def projections(self, *paths: str) -> list[Projection]:
+        """The projections of these names; none of them, with a reason each, if one is not plain."""
+        found = [self.projection(path) for path in paths]
+        return [each for each in found if each is not None] if None not in found else []
+
+    def find(self, path: str) -> Any:
+        """The attribute of this path in the module, or beside it; None for nothing."""
+        first, *rest = path.split(".")
+        found = self.beside.get(first, getattr(self.module, first, None))
+        for name in rest:
+            found = getattr(found, name, None)
+        return found
+
+    def output_of(self, names: ProjectionNames) -> list[str]:
+        """The name of the projection of the output, alone in a list; an empty list if there is none,
+        or only an identity."""
+        if "output" in self.beside:
+            return ["output"]
+        there = [
+            name for name in names.output if isinstance(self.find(name), nn.Module | nn.Parameter)
+        ]
+        return [name for name in there[:1] if not isinstance(self.find(name), nn.Identity)]
+
+    def project_by_name(self, names: ProjectionNames, *, num_heads: int | None = None) -> bool:
+        """Take the projections of these names, one each; False with reasons, if they are none."""
+        found = self.projections(*names.inputs, *self.output_of(names))
+        return bool(found) and self.project(*found, num_heads=num_heads or self.num_heads)
+
+    def project(
+        self,
+        query: Projection,
+        key: Projection,
+        value: Projection,
+        output: Projection | None = None,
+        *,
+        num_heads: int | None,
+    ) -> bool:
+        """Take these as the projections of the layer; False with reasons, if they are none.
+
+        Args:
+            query, key, value: the projections of the inputs.
+            output: that of the output; None is none, for which ours is the identity.
+            num_heads: number of query heads; None if the module says only their width.
+        """
+        width, head_dim = len(query.weight), self.size("head_dim")
+        dim = width // num_heads if head_dim is None and num_heads else head_dim
+        if not dim or (num_heads or width // dim) * dim != width:
+            self.reasons.append(
+                f"queries of width {width} must be num_heads × head_dim; the module says "
+                f"num_heads={num_heads}, head_dim={head_dim}"
+            )
+            return False
+        return self.project_heads([(query, key, value)], output, width // dim)
+
+    def project_heads(
+        self,
+        heads: Sequence[Sequence[Projection]],
+        output: Projection | None,
+        num_heads: int | None = None,
+    ) -> bool:
+        """Take projections of query, key and value as those of the layer, stacked.
+
+        Args:
+            heads: query, key and value of modules of the same shapes.
+            output: as for `project`.
+            num_heads: number of query heads in all; None is one a module.
+        """
+        query, key, value = heads[0]
+        num_heads = len(heads) if num_heads is None else num_heads
+        widths = [len(each.weight) * len(heads) for each in (query, key, value)]
+        head_dim, context_dims = (
+            widths[0] // num_heads,
+            [key.weight.shape[1], value.weight.shape[1]],
+        )
+        kv_heads = widths[1] // head_dim
+        if widths[1] % head_dim or not kv_heads or num_heads % kv_heads or widths[2] % kv_heads:
+            self.reasons.append(
+                f"keys of width {widths[1]} and values of width {widths[2]} are no heads for "
+                f"{num_heads} heads of width {head_dim}"
+            )
+            return False
+        if context_dims[0] != context_dims[1]:
+            self.reasons.append(
+                f"keys are made of width {context_dims[0]}, values of width {context_dims[1]}: not "
+                "one context"
+            )
+        value_head_dim = widths[2] // kv_heads
+        given = num_heads * value_head_dim
+        if output is not None and output.weight.shape[1] != given:
+            self.reasons.append(
+                f"{output.name} takes width {output.weight.shape[1]}; the heads give {given}"
+            )
+        self.sizes = {
+            "embed_dim": query.weight.shape[1],
+            "num_heads": num_heads,
+            "num_kv_heads": kv_heads,
+            "head_dim": head_dim,
+            "value_head_dim": value_head_dim,
+            "context_dim": context_dims[0],
+            "output_dim": given if output is None else len(output.weight),
+        }
+        self._pair_inputs([list(same) for same in zip(*heads, strict=True)])
+        if output is None:
+            self.pairs.append(TensorPair("", None, "output_projection.weight", how="identity"))
+        else:
+            self.pairs += output.pairs("output_projection")
+        return True
+
+    def _pair_inputs(self, inputs: Sequence[Sequence[Projection]]) -> None:
+        """Stack the projections of query, of key and of value."""
+        biased = any(each.bias is not None for same in inputs for each in same)
+        for ours, same in zip(INPUTS, inputs, strict=True):
+            start = 0
+            for each in same:
+                rows = (start, start + len(each.weight)) if len(same) > 1 else None
+                self.pairs += each.pairs(ours, rows)
+                if biased and each.bias is None:
+                    self.pairs.append(TensorPair("", None, f"{ours}.bias", rows, "zeros"))
+                start += len(each.weight)
+
+    def read_triangles(self) -> None:
+        """Take buffers that tell the future from the rest as a causal mask."""
+        for name, tensor in list(self._left.items()):
+            if not isinstance(tensor, nn.Parameter) and _is_triangle(tensor):
+                self.tensor(name)
+                self.triangles.append(name)
+
+    def add_part(self, part: Part, theirs: str) -> str:
+        """Hand a part to the layer; the result is its name in it."""
+        name = f"parts.{len(self.parts)}"
+        self.parts.append(part)
+        self.settings.append(Row(theirs, name, described(part)))
+        return name
+
+    def hide(self, mask: Mask, theirs: str) -> None:
+        """Hand a mask to the layer."""
+        self.mask = mask
+        self.settings.append(Row(theirs, "mask", mask.describe()))
+
+    def read_scale(self) -> None:
+        """Take the number that the module says it multiplies its scores by."""
+        for name in ("scaling", "scale"):
+            found: Any = getattr(self.module, name, None)
+            if is_number(found):
+                self.add_scale(found, name)
+                return
+
+    def add_scale(self, scale: float, theirs: str) -> None:
+        """Hand the number that scores are multiplied by to the layer, if it is not the usual one."""
+        if not math.isclose(scale, 1 / math.sqrt(self.sizes["head_dim"]), rel_tol=1e-9):
+            self.add_part(Scale(scale), f"{theirs}={scale:g}")
+
+    def drop(self, *names: str) -> None:
+        """Take the first of these as the dropout of the weights: a number, or a layer of it."""
+        rates = {name: rate for name in names if (rate := self._rate(name)) is not None}
+        for name, rate in rates.items():
+            if not 0 <= rate < 1:
+                self.reasons.append(f"{name} must be a probability below 1; it is {rate}")
+            elif rate:
+                self.dropout = float(rate)
+                self.settings.append(Row(name, "dropout", f"{rate:g}"))
+            return
+
+    def leave(self, *names: str) -> None:
+        """Report that these, layers of dropout or its rates, are left out: they are the output's."""
+        for name in names:
+            rate = self._rate(name)
+            if rate:
+                self.settings.append(
+                    Row(name, "", f"left to you: dropout {rate:g} of the output while training")
+                )
+
+    def check_tensors(self) -> None:
+        """Add the reasons that lie in the numbers themselves: their kind, and where they are."""
+        tensors = [pair.tensor for pair in self.pairs if pair.tensor is not None]
+        kinds = sorted({f"{each.dtype} on {each.device}" for each in tensors})
+        if len(kinds) > 1:
+            self.reasons.append(
+                f"weights must be of one dtype on one device; got {', '.join(kinds)}"
+            )
+        elif any(not each.is_floating_point() for each in tensors):
+            self.reasons.append(f"weights must be floating; they are {kinds[0]}")
+        elif any(each.is_meta for each in tensors):
+            self.reasons.append("weights must be there; they are on the meta device")
+
+    def _rate(self, name: str) -> float | None:
+        """A probability of dropout, said as a number or by a layer of it; None for neither."""
+        found = self.find(name)
+        rate = found.p if isinstance(found, nn.Dropout) else found
+        return rate if is_number(rate) else None
+
+
+def has_projections(names: ProjectionNames, module: nn.Module) -> bool:
+    """True for a module with layers of these names.
+
+    The output's may be elsewhere, unless there is one layer for query, key and value.
+    """
+    wanted = names.inputs if len(names.inputs) == 3 else names.inputs + names.output
+    return all(isinstance(getattr(module, name, None), nn.Module) for name in wanted)
+
+
+def model_type(module: nn.Module) -> str | None:
+    """The kind of model, as transformers calls it, if the module's forward is written there."""
+    where = getattr(type(module).forward, "__module__", "").split(".")
+    if where[:2] != ["transformers", "models"]:
+        return None
+    found = getattr(getattr(module, "config", None), "model_type", None)
+    # A module without a configuration still stands in the folder of its model.
+    return found if isinstance(found, str) else where[2]
+
+
+def described(part: Part) -> str:
+    """A part in one line.
+
+    Example:
+        >>> from clearhead.layers import Softcap
+        >>> described(Softcap(50.0))
+        'Softcap(50)'
+    """
+    return f"{type(part).__name__}({part.extra_repr()})"
+
+
+def as_refusal(error: ClearheadError) -> str:
+    """The message of a part that refuses its arguments, as a reason."""
+    return error.message.rstrip(".")
+
+
+def _size(place: object, name: str) -> int | None:
+    found = (as_int(getattr(place, theirs, None)) for theirs in SIZE_NAMES[name])
+    return next((each for each in found if each), None)
+
+
+def _is_triangle(mask: Tensor) -> bool:
+    """True if a mask tells the future from the rest, whichever of the two it is 1 for."""
+    if mask.ndim < 2 or mask.numel() != mask.shape[-1] ** 2 or not mask.numel():
+        return False
+    hidden = mask.reshape(mask.shape[-2:]).bool()
+    future = torch.ones_like(hidden).triu(1)
+    return torch.equal(hidden, future) or torch.equal(hidden, ~future)

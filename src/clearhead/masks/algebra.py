@@ -1,0 +1,167 @@
+"""Masks made of masks: `&`, `|` and `~`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from clearhead.errors import DeviceError, MaskError
+from clearhead.masks.base import Mask
+from clearhead.masks.spans import Spans, complement, intersection, union
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Pair(Mask):
+    """Two masks of the same batch, heads and device."""
+
+    left: Mask
+    right: Mask
+
+    def __post_init__(self) -> None:
+        left, right = self.left, self.right
+        for name, a, b in (
+            ("batch", left.batch, right.batch),
+            ("heads", left.heads, right.heads),
+        ):
+            if a is not None and b is not None and a != b:
+                raise MaskError(
+                    f"mask.{name}",
+                    f"masks of different {name} cannot be combined: {left.describe()} is for {a}, "
+                    f"{right.describe()} for {b}.",
+                )
+        if left.device is not None and right.device is not None and left.device != right.device:
+            raise DeviceError(
+                "mask.device",
+                "masks on different devices cannot be combined: "
+                f"{left.describe()} is on {left.device}, {right.describe()} on {right.device}.",
+            )
+
+    @property
+    def batch(self) -> int | None:
+        return _either(self.left.batch, self.right.batch)
+
+    @property
+    def heads(self) -> int | None:
+        return _either(self.left.heads, self.right.heads)
+
+    @property
+    def device(self) -> torch.device | None:
+        return _either(self.left.device, self.right.device)
+
+    def check(
+        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
+    ) -> None:
+        self.left.check(batch, num_heads, query_len, kv_len, device)
+        self.right.check(batch, num_heads, query_len, kv_len, device)
+
+    def columns(self) -> Iterator[Mask]:
+        yield from self.left.columns()
+        yield from self.right.columns()
+
+    def sizes(self) -> tuple[int, int] | None:
+        return self.left.sizes() or self.right.sizes()
+
+    def substitute(self, known: Mapping[Mask, Mask]) -> Mask:
+        return type(self)(self.left.substitute(known), self.right.substitute(known))
+
+    def _both_spans(
+        self, query_len: int, kv_len: int, device: torch.device
+    ) -> tuple[Spans, Spans] | None:
+        left = self.left.spans(query_len, kv_len, device)
+        right = None if left is None else self.right.spans(query_len, kv_len, device)
+        return None if left is None or right is None else (left, right)
+
+
+class And(_Pair):
+    """A key is visible if both masks show it."""
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        return self.left.visible(query_index, key_index, query_len, kv_len) & self.right.visible(
+            query_index, key_index, query_len, kv_len
+        )
+
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+        both = self._both_spans(query_len, kv_len, device)
+        return both and intersection(*both, kv_len)
+
+    def describe(self) -> str:
+        return f"{_bracketed(self.left, And)} & {_bracketed(self.right, And)}"
+
+
+class Or(_Pair):
+    """A key is visible if one of the masks shows it."""
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        return self.left.visible(query_index, key_index, query_len, kv_len) | self.right.visible(
+            query_index, key_index, query_len, kv_len
+        )
+
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+        both = self._both_spans(query_len, kv_len, device)
+        return both and union(*both, kv_len)
+
+    def describe(self) -> str:
+        return f"{_bracketed(self.left, Or)} | {_bracketed(self.right, Or)}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Not(Mask):
+    """A key is visible if the mask hides it."""
+
+    mask: Mask
+
+    @property
+    def batch(self) -> int | None:
+        return self.mask.batch
+
+    @property
+    def heads(self) -> int | None:
+        return self.mask.heads
+
+    @property
+    def device(self) -> torch.device | None:
+        return self.mask.device
+
+    def check(
+        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
+    ) -> None:
+        self.mask.check(batch, num_heads, query_len, kv_len, device)
+
+    def columns(self) -> Iterator[Mask]:
+        return self.mask.columns()
+
+    def substitute(self, known: Mapping[Mask, Mask]) -> Mask:
+        return Not(self.mask.substitute(known))
+
+    def sizes(self) -> tuple[int, int] | None:
+        return self.mask.sizes()
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        return ~self.mask.visible(query_index, key_index, query_len, kv_len)
+
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+        inside = self.mask.spans(query_len, kv_len, device)
+        return None if inside is None else complement(inside, kv_len)
+
+    def describe(self) -> str:
+        return f"~{_bracketed(self.mask, Not)}"
+
+
+def _either(a: T | None, b: T | None) -> T | None:
+    return b if a is None else a
+
+
+def _bracketed(mask: Mask, around: type[Mask]) -> str:
+    """The mask as an expression, in brackets where Python needs them."""
+    text = mask.describe()
+    return f"({text})" if isinstance(mask, _Pair) and not isinstance(mask, around) else text

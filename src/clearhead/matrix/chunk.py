@@ -1,0 +1,129 @@
+"""Some of the weights during a sweep, and the statistics of them that several reductions need."""
+
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor
+
+
+class Chunk:
+    """The weights of some queries, of some heads of one sample.
+
+    The tensors are overwritten by the next chunk. `scores`, `weights` and the statistics that are
+    cached here (`maximum`, `best_score`, `logsumexp`, `total`, `column_sums`) are what a `Reduction`
+    may read, provide or destroy.
+
+    Attributes:
+        sample: the sample.
+        kv_heads: the key heads.
+        heads: the query heads; those that share a key head are neighbours.
+        queries: the queries.
+        keys: the keys; no query of the chunk sees another.
+        scores: (heads, queries, keys), masked, with a very low number where a pair is hidden.
+        weights: (heads, queries, keys).
+        empty: (queries,) or (heads, queries), bool, True for an empty row; None if there is none.
+        sinks: (heads,), or None.
+        visible: (heads, queries, keys), bool, where numbers are not all finite; else None.
+    """
+
+    def __init__(
+        self,
+        sample: int,
+        kv_heads: slice,
+        heads: slice,
+        queries: slice,
+        keys: slice,
+        scores: Tensor,
+        weights: Tensor,
+        empty: Tensor | None,
+    ) -> None:
+        self.sample, self.kv_heads, self.heads = sample, kv_heads, heads
+        self.queries, self.keys = queries, keys
+        self.scores, self.weights, self.empty = scores, weights, empty
+        self.sinks: Tensor | None = None
+        self.visible: Tensor | None = None
+
+    @property
+    def place(self) -> tuple[int, slice, slice]:
+        """Where the chunk is in a tensor (batch, num_heads, query_len, …)."""
+        return self.sample, self.heads, self.queries
+
+    @cached_property
+    def maximum(self) -> Tensor:
+        """The largest weight of each query, (heads, queries); 0 for one that sees nothing."""
+        if not self.weights.shape[-1]:
+            return self.weights.new_zeros(self.weights.shape[:-1])
+        return self.weights.amax(dim=-1)
+
+    @cached_property
+    def best_score(self) -> Tensor:
+        """The largest score of each query, (heads, queries)."""
+        return self.scores.amax(dim=-1)
+
+    @cached_property
+    def logsumexp(self) -> Tensor:
+        """log Σ exp of the scores of each query, (heads, queries), nats."""
+        if not self.scores.shape[-1]:
+            return self.scores.new_full(self.scores.shape[:-1], -torch.inf)
+        # Any weight and its score tell it; the largest has the most digits.
+        total = self.best_score - self.maximum.log()
+        return total if self.empty is None else total.masked_fill(self.empty, -torch.inf)
+
+    @cached_property
+    def total(self) -> Tensor:
+        """The sum of the weights of each query, (heads, queries): 1 less what its sink gets."""
+        if self.visible is not None or not self.weights.shape[-1]:
+            return self.weights.sum(dim=-1)
+        total = self.weights.new_ones(self.weights.shape[:2])
+        if self.sinks is not None:
+            total = torch.sigmoid(self.logsumexp - self.sinks[:, None])
+        return total if self.empty is None else total.masked_fill(self.empty, 0.0)
+
+    def share_with(self, sinks: Tensor) -> None:
+        """Take the share of the sinks, (heads,), from the weights."""
+        share = torch.sigmoid(self.logsumexp - sinks[:, None])
+        self.weights.mul_(share[..., None])
+        self.maximum = self.maximum * share
+        self.sinks = sinks
+
+    @cached_property
+    def column_sums(self) -> Tensor:
+        """The weights that each key receives from the queries of the chunk, (heads, keys)."""
+        every = torch.zeros(self.weights.shape[1], dtype=torch.int64, device=self.weights.device)
+        return self.row_sums(every, 1)[:, 0]
+
+    def times(self, columns: Tensor) -> Tensor:
+        """Weights · columns, for columns of shape (keys, width) that are 0 or more."""
+        rows = self.weights.flatten(0, 1)
+        if self.visible is None:
+            product = rows @ columns
+        else:
+            # A NaN is in the columns that count it, and in no other.
+            broken = rows.isnan()
+            product = rows.masked_fill(broken, 0.0) @ columns
+            product = product.masked_fill((broken.to(columns.dtype) @ columns) > 0, torch.nan)
+        return product.unflatten(0, self.weights.shape[:2])
+
+    def row_sums(self, bins: Tensor, count: int) -> Tensor:
+        """The weights summed over the queries of each bin, (heads, count, keys).
+
+        Args:
+            bins: (queries,), int64: the bin of each query.
+            count: number of bins.
+        """
+        if self.visible is not None:
+            # Unlike a product, it keeps a NaN in its own bin.
+            sums = self.weights.new_zeros(self.weights.shape[0], count, self.weights.shape[2])
+            return sums.index_add_(1, bins, self.weights)
+        queries = self.weights.shape[1]
+        size = queries // count
+        if queries == size * count and bool((bins == _even(queries, size, bins.device)).all()):
+            return self.weights.unflatten(1, (count, size)).sum(dim=2)
+        choice = torch.nn.functional.one_hot(bins, count).T.to(self.weights.dtype)
+        return choice @ self.weights
+
+
+@lru_cache(maxsize=8)
+def _even(length: int, size: int, device: torch.device) -> Tensor:
+    """The bin of each place, for bins of one size."""
+    return torch.arange(length, device=device) // size

@@ -1,0 +1,293 @@
+"""Objects as JSON and tensors, and back: no code, and no kind that is not known.
+
+JSON's own values stand for themselves, `{"tensor": name, "shape": […]}` for a tensor, `{"list": […]}`
+and `{"map": [[key, value], …]}` for several values, and `{"is": kind, …}` for an object of a known
+kind with all of its fields. A tensor of the file that is larger than the shape is meant up to that
+shape: what grows, such as the keys of a KV cache, is written once.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args, get_origin
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.biases import Alibi, DenseBias, Relative
+from clearhead.attention.problem import Problem
+from clearhead.errors import FileError, UnsupportedError
+from clearhead.masks.algebra import And, Not, Or
+from clearhead.masks.causal import Causal
+from clearhead.masks.dense import Dense
+from clearhead.masks.documents import Documents
+from clearhead.masks.full import Full
+from clearhead.masks.padding import PaddedTo, Valid
+from clearhead.masks.per_row import PerRow
+from clearhead.masks.prefix import Prefix
+from clearhead.masks.sliding_window import SlidingWindow
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.summary import Roles, Summary, TopK
+
+KINDS: dict[str, type] = {
+    "alibi": Alibi,
+    "and": And,
+    "causal": Causal,
+    "dense": Dense,
+    "dense_bias": DenseBias,
+    "documents": Documents,
+    "full": Full,
+    "matrix": AttentionMatrix,
+    "not": Not,
+    "or": Or,
+    "padded_to": PaddedTo,
+    "per_row": PerRow,
+    "prefix": Prefix,
+    "relative": Relative,
+    "roles": Roles,
+    "sliding_window": SlidingWindow,
+    "summary": Summary,
+    "top_k": TopK,
+    "valid": Valid,
+}
+NAMES = {kind: name for name, kind in KINDS.items()}
+
+OF_MATRIX = ("query", "key", "mask", "bias", "scale", "softcap", "sinks")
+PLAIN = bool | int | float | str | None
+
+
+class Encoder:
+    """Encodes objects as JSON and collects their tensors, each part of memory once.
+
+    Example:
+        >>> encoder = Encoder()
+        >>> encoder.encode({"rows": torch.zeros(2, 3), "scale": None})
+        {'map': [['rows', {'tensor': '0', 'shape': [2, 3]}], ['scale', None]]}
+        >>> decode(encoder.encode([ch.causal()]), {})[0].describe()
+        'causal()'
+    """
+
+    def __init__(self) -> None:
+        self._largest: dict[tuple[Any, ...], tuple[str, Tensor]] = {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by their names, as copies."""
+        return {
+            name: tensor.detach().cpu().contiguous().clone()
+            for name, tensor in self._largest.values()
+        }
+
+    def encode(self, value: object) -> Any:
+        """Return a value as JSON.
+
+        Raises:
+            UnsupportedError: code `file.kind`, for an object of another kind.
+        """
+        if isinstance(value, PLAIN):
+            return value
+        if isinstance(value, Tensor):
+            return self._tensor(value)
+        kind = NAMES.get(type(value))
+        if kind is not None:
+            fields = {name: self.encode(each) for name, each in _values(value).items()}
+            return {"is": kind, **fields}
+        if isinstance(value, Mapping):
+            return {"map": [[str(key), self.encode(each)] for key, each in value.items()]}
+        if isinstance(value, Sequence):
+            return {"list": [self.encode(each) for each in value]}
+        raise UnsupportedError(
+            "file.kind",
+            f"a file can hold {', '.join(sorted(kind.__name__ for kind in NAMES))}; got "
+            f"{type(value).__name__}.",
+        )
+
+    def _tensor(self, tensor: Tensor) -> dict[str, Any]:
+        where: tuple[Any, ...] = (
+            tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.stride(),
+            tensor.dtype, tensor.device,
+        )  # fmt: skip
+        name, largest = self._largest.get(where, (str(len(self._largest)), tensor))
+        if not _goes_into(tensor, largest) and not _goes_into(largest, tensor):
+            # Neither is part of the other: an entry of its own.
+            where = (*where, tuple(tensor.shape))
+            name, largest = self._largest.get(where, (str(len(self._largest)), tensor))
+        self._largest[where] = (name, largest if _goes_into(tensor, largest) else tensor)
+        return {"tensor": name, "shape": list(tensor.shape)}
+
+
+def _goes_into(small: Tensor, large: Tensor) -> bool:
+    return all(a <= b for a, b in zip(small.shape, large.shape, strict=True))
+
+
+def _fields(kind: Any) -> Mapping[str, Any]:
+    """The fields of a kind, with their types; a matrix checks its arguments itself."""
+    if kind is AttentionMatrix:
+        return dict.fromkeys(OF_MATRIX, Any)
+    if dataclasses.is_dataclass(kind):
+        return {field.name: field.type for field in dataclasses.fields(kind)}
+    return kind.__annotations__
+
+
+def _values(thing: Any) -> dict[str, Any]:
+    fields = _fields(type(thing))
+    if not isinstance(thing, AttentionMatrix):
+        return {name: getattr(thing, name) for name in fields}
+    problem = thing.problem
+    as_given = {name: problem.restore(getattr(problem, name)) for name in ("query", "key")}
+    return {name: as_given.get(name, getattr(problem, name)) for name in fields}
+
+
+def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Return the value that was encoded.
+
+    Args:
+        json: what `Encoder.encode` returned.
+        tensors: by their names.
+
+    Raises:
+        FileError: code `file.content`, for anything unknown, and for sizes or types that cannot be.
+    """
+    if isinstance(json, PLAIN):
+        return json
+    if isinstance(json, dict):
+        if json.keys() == {"tensor", "shape"}:
+            return _decode_tensor(json["tensor"], json["shape"], tensors)
+        if json.keys() == {"list"} and isinstance(json["list"], list):
+            return [decode(each, tensors) for each in json["list"]]
+        if json.keys() == {"map"} and isinstance(json["map"], list):
+            pairs = json["map"]
+            if all(isinstance(each, list) and len(each) == 2 for each in pairs):
+                return {str(key): decode(each, tensors) for key, each in pairs}
+        if "is" in json:
+            return _decode_object(json, tensors)
+    raise FileError("file.content", f"the header holds something unknown: {json!r:.80}")
+
+
+def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tensor:
+    tensor = tensors.get(name) if isinstance(name, str) else None
+    if tensor is None:
+        raise FileError(
+            "file.content", f"the header speaks of a tensor {name!r} that is not there."
+        )
+    sizes = tuple(tensor.shape)
+    fits = isinstance(shape, list) and len(shape) == len(sizes)
+    if not fits or not all(
+        type(a) is int and 0 <= a <= b for a, b in zip(shape, sizes, strict=True)
+    ):
+        raise FileError(
+            "file.content",
+            f"tensor {name!r} must have at least the shape {shape}; it has {list(sizes)}.",
+        )
+    return tensor[tuple(slice(0, size) for size in shape)]
+
+
+def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+    name = json["is"]
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise FileError("file.content", f"there is no kind {name!r}; known are {', '.join(KINDS)}.")
+    values = {key: decode(value, tensors) for key, value in json.items() if key != "is"}
+    fields = _fields(kind)
+    if values.keys() != fields.keys():
+        raise FileError(
+            "file.content",
+            f"a {name} has the fields {', '.join(fields) or 'none'}; the file gives "
+            f"{', '.join(values) or 'none'}.",
+        )
+    for key, expected in fields.items():
+        if not _is_of(values[key], expected):
+            raise FileError(
+                "file.content",
+                f"{key} of a {name} must be {_in_words(expected)}; the file gives "
+                f"{type(values[key]).__name__}.",
+            )
+    try:
+        made = kind(**values)
+        if isinstance(made, Summary):
+            _check_sizes(made)
+        if isinstance(made, AttentionMatrix):
+            _check_mask(made.problem)
+    except FileError:
+        raise
+    except Exception as error:  # a mask of numbers that cannot be fails in ways of its own
+        raise FileError("file.content", f"a {name} of the file cannot be: {error}") from error
+    return made
+
+
+def _is_of(value: Any, expected: Any) -> bool:
+    if expected is Any:
+        return True
+    allowed = get_args(expected) or (expected,)
+    if get_origin(expected) is Literal:
+        return isinstance(value, str) and value in allowed
+    # True is an int to Python.
+    return isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
+
+
+def _in_words(expected: Any) -> str:
+    allowed = get_args(expected) or (expected,)
+    if get_origin(expected) is Literal:
+        return " or ".join(map(repr, allowed))
+    return " or ".join("None" if each is type(None) else each.__name__ for each in allowed)
+
+
+def _check_mask(problem: Problem) -> None:
+    """Ask a mask for its first pair and its spans, which fails for numbers that cannot be."""
+    if problem.mask is None:
+        return
+    sizes = problem.query_len, problem.kv_len
+    if min(sizes) and problem.batch:
+        visible = problem.visible(slice(0, 1), slice(0, 1))
+        if visible is None or visible.dtype != torch.bool:
+            raise FileError("file.content", f"{problem.mask.describe()} holds what is no bool.")
+    problem.mask.spans(*sizes, problem.device)
+
+
+def _check_sizes(summary: Summary) -> None:
+    """Refuse a summary whose tensors are not of one and the same matrix."""
+    if not 1 <= summary.entropy.ndim <= 3:
+        raise FileError(
+            "file.content", f"entropy must have 1 to 3 dimensions; it has {summary.entropy.ndim}."
+        )
+    for name, tensor, shape, dtype in _expected(summary):
+        if tensor is None:
+            continue
+        if tensor.shape != torch.Size(shape):
+            raise FileError(
+                "file.content",
+                f"{name} must have shape {list(shape)}; it has {list(tensor.shape)}.",
+            )
+        if tensor.dtype != dtype if dtype is not None else not tensor.dtype.is_floating_point:
+            kind = "a floating dtype" if dtype is None else f"{dtype}"
+            raise FileError("file.content", f"{name} must be of {kind}; it is of {tensor.dtype}.")
+    if summary.top_k is not None and summary.top_k.keys.numel():
+        least, most = map(int, summary.top_k.keys.aminmax())
+        if least < -1 or most >= summary.kv_len:
+            raise FileError(
+                "file.content", f"top_k.keys must be from -1 on and below kv_len={summary.kv_len}."
+            )
+
+
+Expected = tuple[str, Tensor | None, Sequence[int], torch.dtype | None]
+
+
+def _expected(summary: Summary) -> Iterator[Expected]:
+    """Each tensor of a summary with the shape and the dtype that it must have; None is any
+    floating one."""
+    rows = summary.entropy.shape
+    leading, batch = rows[:-1], rows[:-2]
+    for name in ("logsumexp", "entropy", "max", "distance", "first", "previous"):
+        yield name, getattr(summary, name), rows, None
+    # Heads in groups: fewer of them, but in the same batch.
+    received = summary.received
+    yield "received", received, (*batch, *received.shape[-1 - len(leading[-1:]) :]), None
+    if summary.top_k is not None:
+        weights, keys = summary.top_k
+        yield "top_k.weights", weights, (*rows, *weights.shape[-1:]), None
+        yield "top_k.keys", keys, (*rows, *weights.shape[-1:]), torch.int64
+    for name, fixed in (("context", rows), ("mass", rows), ("pooled", leading)):
+        tensor = getattr(summary, name)
+        free = () if tensor is None else tensor.shape[-2 if name == "pooled" else len(rows) :]
+        yield name, tensor, (*fixed, *free), None
+    for field in dataclasses.fields(Roles):
+        yield f"roles.{field.name}", getattr(summary.roles, field.name, None), leading, None
+    yield "real", summary.real, (*(batch or (1,)), rows[-1]), torch.bool

@@ -1,0 +1,84 @@
+"""A mask of transformers that stays a description while it goes through a model."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from clearhead._common.torch_internals import private
+from clearhead.errors import ModelError
+from clearhead.masks.base import Mask
+
+NAME = "clearhead"
+"""The implementation of attention that runs on the kernels of this package."""
+
+_tree_map_only = private("utils._pytree.tree_map_only")
+
+
+class Described(Tensor):
+    """A mask as transformers hands it through a model, which is a description until it is used.
+
+    It is a bool tensor of shape (batch, 1, query_len, kv_len), True = may attend, and takes no
+    memory. What is computed with it is an ordinary tensor of queries × keys; `read_call` takes the
+    description.
+
+    Args:
+        description: who may see whom.
+        shape: (batch, 1, query_len, kv_len).
+        device: where the tensor would be.
+
+    Raises:
+        ModelError: code `model.ignores-interface`, when it is added to something or written to, as
+            a model does that keeps to its own code of attention.
+
+    Example:
+        >>> from clearhead.masks.causal import causal
+        >>> mask = Described(causal(), (1, 1, 2, 3), torch.device("cpu"))
+        >>> mask.shape, mask.description.describe()
+        (torch.Size([1, 1, 2, 3]), 'causal()')
+        >>> mask & torch.tensor([True, True, False])
+        tensor([[[[ True,  True, False],
+                  [ True,  True, False]]]])
+    """
+
+    description: Mask
+
+    def __new__(
+        cls, description: Mask, shape: tuple[int, int, int, int], device: torch.device
+    ) -> "Described":
+        made = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
+        made.description = description
+        return made
+
+    def __init__(self, *_: object) -> None:
+        super().__init__()
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"Described({self.description.describe()}, {tuple(self.shape)})"
+
+    # What is computed with it is an ordinary tensor.
+    __torch_function__ = private("_C._disabled_torch_function_impl")
+
+    @classmethod
+    def __torch_dispatch__(
+        cls,
+        func: Any,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        # A bool mask that is added to the scores would count as 0 and 1.
+        if func.overloadpacket is torch.ops.aten.add or func._schema.is_mutable:
+            raise ModelError(
+                "model.ignores-interface",
+                f'the model must attend by its attn_implementation "{NAME}"; it works on the mask '
+                f"itself ({func.overloadpacket.__name__}), so it keeps to its own code of "
+                "attention.",
+            )
+        given, named = _tree_map_only(Described, Described._materialise, (args, kwargs or {}))
+        return func(*given, **cast(dict[str, Any], named))
+
+    def _materialise(self) -> Tensor:
+        _, _, query_len, kv_len = self.shape
+        drawn = self.description.to_dense(query_len, kv_len, device=self.device)
+        return drawn.expand(self.shape)

@@ -1,0 +1,158 @@
+"""Every private part of PyTorch that is used: it is there, and is what it is taken for.
+
+A failure here says what a version of PyTorch has changed, before anything else does.
+"""
+
+import inspect
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from clearhead._common.torch_internals import (
+    argument_names,
+    flash_cpu,
+    flash_cpu_backward,
+    has_tangent,
+    is_forward_mode,
+    is_plain,
+    is_transformed,
+    private,
+    softmax_backward_,
+)
+from clearhead.errors import UnsupportedError
+
+CHANGED = f"changed in PyTorch {torch.__version__}"
+
+
+def test_what_is_gone_is_named() -> None:
+    with pytest.raises(UnsupportedError) as refusal:
+        private("_C._functorch.gone")
+    assert refusal.value.code == "torch.private"
+    assert str(refusal.value) == (
+        "[torch.private] torch._C._functorch.gone must be there; "
+        f"PyTorch {torch.__version__} no longer has it."
+    )
+
+
+def test_transformations_are_seen() -> None:
+    seen: list[bool] = []
+
+    def see(tensor: Tensor) -> Tensor:
+        seen.append(is_transformed(tensor))
+        return tensor.sum()
+
+    torch.vmap(see)(torch.ones(2, 3))
+    torch.func.grad(see)(torch.ones(3))
+    see(torch.ones(3))
+    assert seen == [True, True, False], f"is_functorch_wrapped_tensor {CHANGED}"
+
+
+@pytest.mark.parametrize(
+    ("operation", "names"),
+    [
+        (
+            "_native_multi_head_attention",
+            ["query", "key", "num_head", "qkv_weight", "qkv_bias", "mask", "mask_type"],
+        ),
+        (
+            "_transformer_encoder_layer_fwd",
+            [
+                "src", "embed_dim", "num_heads", "qkv_weight", "qkv_bias", "norm_first", "eps",
+                "norm_weight_1", "norm_bias_1", "mask", "mask_type",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_the_arguments_of_the_fast_paths(operation: str, names: list[str]) -> None:
+    known = argument_names(operation)
+    assert [each for each in known if each in names] == names, f"torch.{operation} {CHANGED}"
+    assert callable(private(operation)), f"torch.{operation} {CHANGED}"
+
+
+def test_the_arguments_of_the_layer_s_function() -> None:
+    known = inspect.signature(torch.nn.functional.multi_head_attention_forward).parameters
+    names = {
+        "query", "key", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k", "add_zero_attn",
+        "key_padding_mask", "need_weights", "attn_mask", "use_separate_proj_weight",
+        "q_proj_weight", "k_proj_weight", "static_k",
+    }  # fmt: skip
+    assert names <= known.keys(), f"multi_head_attention_forward {CHANGED}"
+    assert known["need_weights"].default is True, f"multi_head_attention_forward {CHANGED}"
+
+
+def test_a_wrapper_may_turn_torch_functions_off() -> None:
+    class Off(Tensor):
+        __torch_function__ = private("_C._disabled_torch_function_impl")
+
+    found = torch.ones(2).as_subclass(Off) + 1
+    assert type(found) is Tensor, f"_disabled_torch_function_impl {CHANGED}"
+
+
+def test_the_tensors_in_a_tree_are_replaced() -> None:
+    found = private("utils._pytree.tree_map_only")(int, str, ([1, 2.5], {"a": 3}))
+    assert found == (["1", 2.5], {"a": "3"}), f"torch.utils._pytree {CHANGED}"
+
+
+def test_an_operation_says_what_it_is() -> None:
+    """By these a mask that a model writes to is refused."""
+    add = torch.ops.aten.add_.Tensor
+    assert add._schema.is_mutable, f"OpOverload._schema {CHANGED}"
+    assert torch.ops.aten.add.Tensor.overloadpacket is torch.ops.aten.add, CHANGED
+
+
+def test_what_nothing_transforms_is_plain() -> None:
+    seen = []
+
+    def look(x: torch.Tensor) -> torch.Tensor:
+        seen.append(is_plain(x))
+        return x.sum()
+
+    torch.func.grad(look)(torch.ones(2))
+    assert seen == [False]
+    assert is_plain(torch.ones(2))
+    assert is_plain(torch.nn.Parameter(torch.ones(2)))
+
+
+# PyTorch loads rules of its own for forward mode, in a way that it has itself deprecated.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_tangents_are_seen() -> None:
+    x = torch.ones(2)
+    assert not is_forward_mode()
+    with forward_ad.dual_level():
+        assert is_forward_mode()
+        assert has_tangent(forward_ad.make_dual(x, x))
+        assert not has_tangent(x)
+    assert not is_forward_mode()
+
+
+def test_flash_attention_is_that_of_the_public_function() -> None:
+    query, key, value = torch.randn(3, 2, 3, 7, 8).unbind()
+    mask = torch.zeros(7, 7).masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf)
+    leaves = tuple(each.clone().requires_grad_() for each in (query, key, value))
+    query_leaf, key_leaf, value_leaf = leaves
+    expected = F.scaled_dot_product_attention(
+        query_leaf, key_leaf, value_leaf, is_causal=True, scale=0.3
+    )
+    grad = torch.randn_like(expected)
+    grads = torch.autograd.grad(expected, leaves, grad)
+    scores = (query @ key.mT * 0.3 + mask).logsumexp(-1)
+    for attn_mask, causal in ((None, True), (mask[None, None], False)):
+        context, total = flash_cpu(query, key, value, attn_mask, causal, 0.3)
+        torch.testing.assert_close(context, expected.detach())
+        torch.testing.assert_close(total, scores)
+        found = flash_cpu_backward(
+            grad, (query, key, value), (context, total), attn_mask, causal, 0.3
+        )
+        torch.testing.assert_close(found, grads)
+
+
+def test_the_backward_of_softmax_is_in_place() -> None:
+    scores = torch.randn(2, 5, 7, requires_grad=True)
+    weights = scores.softmax(-1)
+    grads = torch.randn(2, 5, 7)
+    (expected,) = torch.autograd.grad(weights, scores, grads)
+    assert softmax_backward_(grads, weights.detach()) is grads
+    assert torch.equal(grads, expected)

@@ -1,0 +1,176 @@
+"""The commands as one program: errors, exit codes, and outputs that cannot be written."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from clearhead.cli import run
+from tests.cli.commands import invoke, lines
+from tests.surface import ROOT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", ""], "[model.no-text] text must hold at least one character"),
+        (["show", "a", "--layer", "6"], "[show.layer] layer must be 0 to 5; got 6."),
+        (
+            ["show", "a", "--layer", "0", "--head", "12"],
+            "[show.head] head must be 0 to 11; got 12.",
+        ),
+        (["show", "a", "--head", "1"], "[show.head] --head 1 needs --layer as well."),
+        (
+            ["show", "a", "--model", "./nowhere"],
+            "[model.not-found] there is no folder './nowhere'.",
+        ),
+        (
+            ["show", "a", "--png", "/nowhere/a.png"],
+            "[picture.path] /nowhere/a.png cannot be written",
+        ),
+        (["show", "--file", "/nowhere"], "[show.file] /nowhere could not be read: No such file"),
+        (["show", "word " * 600], "it has 602"),
+        (["trace", "--query", "6"], "[trace.part] there are 6 queries; got query=6."),
+        (["trace", "--text", "!"], "[text.words]"),
+        (["trace", "--d-qk", "0"], "head_dim must be 1 or more; got 0."),
+    ],
+)
+def test_errors_are_a_message_and_not_a_traceback(arguments: list[str], message: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("clearhead: [")
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["show"], ["show", "a", "--file", "b"], ["show", "a", "--layer", "x"], ["nothing"]],
+)
+def test_misuse(arguments: list[str]) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert "Usage:" in result.stderr
+
+
+def test_version_and_help() -> None:
+    assert lines("--version") == [f"clearhead {version('clearhead')}"]
+    assert {"show", "trace", "kernels"} <= {
+        line.split()[0] for line in lines("--help") if line.strip()
+    }
+    assert "--png" in "\n".join(lines("show", "-h"))
+
+
+def test_an_interruption_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clearhead.integrations.huggingface.load", interrupted)
+    result = invoke("show", "word")
+    assert (result.exit_code, result.output) == (130, "")
+
+
+def test_run_returns_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, code in (["--version"], 0), (["trace", "--query", "9"], 1), (["nothing"], 2):
+        monkeypatch.setattr(sys, "argv", ["clearhead", *arguments])
+        assert run() == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def start(*arguments: str, **options: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "clearhead", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def test_a_reader_that_stops_reading() -> None:
+    process = start("trace")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+def test_an_output_that_cannot_be_written() -> None:
+    for arguments in ["trace"], ["--version"]:
+        with open("/dev/full", "w") as full:
+            process = subprocess.run(
+                [sys.executable, "-m", "clearhead", *arguments],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        assert process.returncode == 1
+        assert process.stderr == (
+            "clearhead: the output could not be written: No space left on device\n"
+        )
+
+
+def ended(before: str) -> tuple[int, str]:
+    """The exit code and the complaints of a command line before which this code has run."""
+    code = f"{before}from clearhead.__main__ import main\nsys.exit(main())\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return process.returncode, process.stderr
+
+
+def test_an_output_that_is_closed() -> None:
+    code = "import sys; sys.stdout = None; sys.argv[1:] = ['--version']\n"
+    assert ended(code) == (0, "")
+
+
+def test_an_interruption_before_there_is_a_command_is_quiet() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+    )
+    assert ended(code) == (130, "")
+
+
+def test_a_terminal_without_unicode() -> None:
+    process = start("trace", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    output, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    assert "1 journey  0.2854  0.4081" in output
+
+
+WITHOUT = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == sys.argv[1]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=sys.argv[1])
+
+sys.meta_path.insert(0, Refuse())
+from clearhead.__main__ import main
+
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("package", ["rich", "typer"])
+def test_a_missing_extra_is_named(package: str) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", WITHOUT, package], capture_output=True, text=True, cwd=ROOT
+    )
+    assert process.returncode == 1
+    assert process.stdout == ""
+    assert process.stderr == (
+        f"clearhead: the command line needs {package}, which is not installed.\n"
+        "  pip install 'clearhead[cli]'\n"
+    )

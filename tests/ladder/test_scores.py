@@ -1,0 +1,49 @@
+import pytest
+import torch
+
+from clearhead import stages
+from clearhead.ladder import dot_product, scores_by_loops, scores_of_query
+from tests.ladder.refusal import refused
+
+
+@pytest.mark.parametrize("dim", [0, 1, 7])
+def test_equals_torch_dot(dim: int) -> None:
+    a, b = torch.randn(2, dim, dtype=torch.float64)
+    torch.testing.assert_close(dot_product(a, b), torch.dot(a, b))
+
+
+def test_gradient_of_one_vector_is_the_other() -> None:
+    a, b = torch.randn(5, requires_grad=True), torch.randn(5)
+    dot_product(a, b).backward()
+    assert a.grad is not None
+    assert torch.equal(a.grad, b)
+
+
+@pytest.mark.parametrize(("query_len", "kv_len"), [(3, 5), (1, 7), (0, 2), (2, 0)])
+def test_loops_equal_one_matrix_product(query_len: int, kv_len: int) -> None:
+    query = torch.randn(query_len, 11, dtype=torch.float64)
+    key = torch.randn(kv_len, 11, dtype=torch.float64)
+    torch.testing.assert_close(scores_by_loops(query, key), stages.scores(query, key))
+
+
+def test_gradients_equal_those_of_the_product() -> None:
+    query = torch.randn(3, 11, dtype=torch.float64, requires_grad=True)
+    key = torch.randn(5, 11, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(
+        torch.autograd.grad(scores_by_loops(query, key).sin().sum(), (query, key)),
+        torch.autograd.grad(stages.scores(query, key).sin().sum(), (query, key)),
+    )
+
+
+def test_one_query_is_one_row() -> None:
+    query, key = torch.randn(3, 2), torch.randn(5, 2)
+    assert torch.equal(scores_of_query(query[1], key), scores_by_loops(query, key)[1])
+
+
+def test_refusals() -> None:
+    with refused(ValueError, None, "zip() argument 2 is shorter than argument 1"):
+        dot_product(torch.zeros(3), torch.zeros(2))
+    with refused(ValueError, None, "zip() argument 2 is shorter than argument 1"):
+        scores_by_loops(torch.zeros(4, 3), torch.zeros(5, 2))
+    with refused(ValueError, None, "zip() argument 2 is shorter than argument 1"):
+        scores_of_query(torch.zeros(3), torch.zeros(5, 2))

@@ -1,0 +1,132 @@
+"""Masks made of masks: the laws of `&`, `|` and `~`, and their words."""
+
+import operator
+import re
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import clearhead as ch
+from tests.masks.expressions import (
+    Expression,
+    Sizes,
+    as_tensor,
+    expressions,
+    expressions_for,
+    sizes,
+)
+
+
+class Three(NamedTuple):
+    """Three masks for the same sizes."""
+
+    a: Expression
+    b: Expression
+    c: Expression
+
+
+def three_of(sizes: Sizes) -> st.SearchStrategy[Three]:
+    one = expressions_for(sizes)
+    return st.builds(Three, one, one, one)
+
+
+three = sizes.flatmap(three_of)
+
+
+def same(left: ch.Mask, right: ch.Mask, sizes: Sizes) -> bool:
+    return torch.equal(as_tensor(left, sizes), as_tensor(right, sizes))
+
+
+@given(expressions)
+def test_an_expression_of_masks_is_that_of_their_tensors(expression: Expression) -> None:
+    assert torch.equal(as_tensor(expression.mask, expression.sizes), expression.expected)
+
+
+@given(three)
+def test_the_operators_of_masks_are_those_of_tensors(masks: Three) -> None:
+    a, b, c = (as_tensor(each.mask, each.sizes) for each in masks)
+    for both in (operator.and_, operator.or_):
+        mask = both(both(masks.a.mask, masks.b.mask), ~masks.c.mask)
+        assert torch.equal(as_tensor(mask, masks.a.sizes), both(both(a, b), ~c))
+
+
+@given(three)
+def test_de_morgan(masks: Three) -> None:
+    a, b = masks.a.mask, masks.b.mask
+    assert same(~(a & b), ~a | ~b, masks.a.sizes)
+    assert same(~(a | b), ~a & ~b, masks.a.sizes)
+
+
+@given(expressions)
+def test_twice_the_opposite_is_the_same(expression: Expression) -> None:
+    assert same(~~expression.mask, expression.mask, expression.sizes)
+
+
+@given(three)
+def test_each_operator_distributes_over_the_other(masks: Three) -> None:
+    a, b, c = (each.mask for each in masks)
+    assert same(a & (b | c), (a & b) | (a & c), masks.a.sizes)
+    assert same(a | (b & c), (a | b) & (a | c), masks.a.sizes)
+
+
+@given(expressions)
+def test_neutral_and_absorbing_masks(expression: Expression) -> None:
+    mask, sizes = expression.mask, expression.sizes
+    assert same(mask & ch.full(), mask, sizes)
+    assert same(mask | ~ch.full(), mask, sizes)
+    assert as_tensor(mask | ch.full(), sizes).all()
+    assert not as_tensor(mask & ~mask, sizes).any()
+
+
+@given(expressions)
+def test_the_description_is_an_expression(expression: Expression) -> None:
+    """Python reads it as it was built: brackets stand where they are needed."""
+    text = re.sub(r"\w+\([^()]*\)", "full()", expression.mask.describe())
+    assert eval(text, {"full": ch.full}).describe() == text
+
+
+@pytest.mark.parametrize(
+    ("mask", "text"),
+    [
+        (ch.causal() & ch.full() & ch.prefix(1), "causal() & full() & prefix(1)"),
+        (ch.causal() & (ch.full() | ch.prefix(1)), "causal() & (full() | prefix(1))"),
+        (ch.causal() & ch.full() | ch.prefix(1), "(causal() & full()) | prefix(1)"),
+        (~(ch.causal() | ch.prefix(1)), "~(causal() | prefix(1))"),
+        (~~ch.causal(), "~~causal()"),
+        (~ch.causal() & ch.full(), "~causal() & full()"),
+    ],
+)
+def test_brackets(mask: ch.Mask, text: str) -> None:
+    assert mask.describe() == text
+
+
+def test_a_lone_tensor_on_the_left_is_refused_as_on_the_right() -> None:
+    tensor = torch.ones(2, 2).bool()
+    for combine in (operator.and_, operator.or_):
+        for left, right in ((tensor, ch.causal()), (ch.causal(), tensor)):
+            with pytest.raises(ch.ArgumentTypeError, match=r"Wrap it: clearhead\.dense\(tensor\)"):
+                combine(left, right)
+
+
+@given(expressions)
+def test_a_part_in_the_place_of_another(expression: Expression) -> None:
+    """Parts are found by identity, and what is put in their place combines as they do."""
+    mask, sizes = expression.mask, expression.sizes
+    known = {part: ch.full() for part in mask.columns()}
+    assert list(mask.substitute(known).columns()) == []
+    assert same(mask.substitute({part: ~~part for part in mask.columns()}), mask, sizes)
+    assert same(mask.substitute({ch.causal(): ~ch.full()}), mask, sizes)
+
+
+def test_a_set_of_keys_that_is_known() -> None:
+    """Beside keys that are all valid, or all not, what is left of the expression has spans."""
+    valid = ch.padding(torch.tensor([True, False, True, False]))
+    mask = ~(ch.causal() & valid)
+    inside, outside = (mask.substitute({valid: each}) for each in (ch.full(), ~ch.full()))
+    assert mask.spans(4, 4, torch.device("cpu")) is None
+    assert inside.spans(4, 4, torch.device("cpu")) is not None
+    assert torch.equal(inside.to_dense(4, 4), ~ch.causal().to_dense(4, 4))
+    assert outside.to_dense(4, 4).all()

@@ -1,0 +1,164 @@
+"""The calls of a module: keys that are kept once, and calls that are rows of one matrix."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead.attention.problem import Problem, make_problem
+from clearhead.watching.calls import Keys, Matrices, Summaries
+from clearhead.watching.recording import summarised
+
+
+def test_keys_that_grow_are_one_tensor() -> None:
+    every = torch.randn(2, 3, 101, 5)
+    keys = Keys(every[:, :, :7])
+    parts = []
+    for count in range(8, 102):
+        assert keys.grow(every[:, :, :count])
+        parts.append(keys.first(count - 1))
+    keys.trim()
+    assert torch.equal(keys.first(101), every)
+    assert keys.first(101).untyped_storage().nbytes() == every.nbytes
+    for count, part in enumerate(parts, start=7):
+        assert torch.equal(part, every[:, :, :count])
+
+
+def test_other_keys_do_not_grow() -> None:
+    every = torch.randn(2, 3, 11, 5)
+    keys = Keys(every[:, :, :7])
+    changed = every.clone()
+    changed[1, 2, 6, 4] += 1
+    for other in (changed, every[:, :, :6], every.double(), every.flip(2), every.to("meta")):
+        assert not keys.grow(other)
+    assert keys.length == 7
+    assert torch.equal(keys.first(7), every[:, :, :7])
+
+
+def chain(
+    lengths: list[int], *, valid: Tensor | None = None, **options: Any
+) -> tuple[Matrices, Tensor, Tensor]:
+    """Calls that go on from one another, and query and key of all of them."""
+    total = sum(lengths)
+    query, key = torch.randn(2, 4, total, 5), torch.randn(2, 2, total, 5)
+    calls, at = Matrices(), 0
+    for count in lengths:
+        at += count
+        mask = None if count == 1 else ch.causal()
+        if valid is not None:
+            real = ch.padding(valid[:, :at])
+            mask = real if mask is None else mask & real
+        asked = make_problem(
+            query[:, :, at - count : at], key[:, :, :at], key[:, :, :at], mask=mask, **options
+        )
+        calls.add(asked)
+    calls.close()
+    return calls, query, key
+
+
+def bytes_of(calls: Matrices) -> int:
+    tensors = [t for matrix in calls.all() for t in (matrix.problem.query, matrix.problem.key)]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("lengths", [[7, 1, 1, 1], [3, 5, 2], [1, 1, 1], [0, 3]])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_growing_sequence_is_one_matrix(lengths: list[int], padded: bool) -> None:
+    total = sum(lengths)
+    valid = torch.ones(2, total, dtype=torch.bool)
+    valid[1, :1] = False
+    calls, query, key = chain(lengths, valid=valid if padded else None, softcap=3.0)
+    mask = ch.causal() & ch.padding(valid) if padded else ch.causal()
+    expected = ch.AttentionMatrix(query, key, mask=mask, softcap=3.0).dense()
+    whole = calls.whole()
+    assert whole is not None
+    assert whole is calls.whole()
+    torch.testing.assert_close(whole.dense(), expected)
+    at = 0
+    for matrix, count in zip(calls.all(), lengths, strict=True):
+        rows = expected[:, :, at : at + count, : at + count]
+        torch.testing.assert_close(matrix.dense(), rows)
+        at += count
+    assert bytes_of(calls) == query.nbytes + key.nbytes
+    if padded:  # a row that sees nothing
+        assert whole[1, :, 0].sum() == 0
+
+
+def test_more_calls_make_a_longer_matrix() -> None:
+    calls, query, key = chain([3, 1])
+    assert calls.whole() is not None
+    longer = torch.cat([key, key], dim=2)
+    calls.add(make_problem(query, longer, longer, mask=ch.causal()))
+    whole = calls.whole()
+    assert whole is not None
+    assert whole.shape == (2, 4, 8, 8)
+
+
+def test_what_is_no_growing_sequence() -> None:
+    query, key = torch.randn(1, 2, 5, 3), torch.randn(1, 2, 5, 3)
+
+    def calls(*asked: Problem) -> Matrices:
+        found = Matrices()
+        for each in asked:
+            found.add(each)
+        return found
+
+    def part(start: int, stop: int, of: Tensor = key, **options: Any) -> Problem:
+        mask = options.pop("mask", ch.causal())
+        keys = of[:, :, :stop]
+        return make_problem(query[:, :, start:stop], keys, keys, mask=mask, **options)
+
+    assert calls(part(0, 3), part(3, 5)).whole() is not None
+    hidden = ch.padding(torch.tensor([True, False, True, True, True]))
+    changed = "another scale, softcap or sinks than the call before"
+    bare = "no causal mask, with or without padding"
+    two = torch.ones(2)
+    refused: list[tuple[str, Problem, Problem]] = [
+        ("1 has query_len=3 and kv_len=3, after 3 keys", part(0, 3), part(0, 3)),
+        ("1 has query_len=1 and kv_len=5, after 3 keys", part(0, 3), part(4, 5)),
+        ("1 has query_len=3 and kv_len=3, after 5 keys", part(3, 5), part(0, 3)),
+        ("0 has query_len=5 and kv_len=3, after 0 keys", part(0, 5, of=key[:, :, :3]), part(3, 5)),
+        (
+            "1 has keys that do not begin with those of the call before",
+            part(0, 3),
+            part(3, 5, of=torch.ones_like(key)),
+        ),
+        (f"0 has {bare}", part(0, 3, mask=None), part(3, 5)),
+        (f"1 has {bare}", part(0, 3), part(3, 5, mask=None)),
+        (f"1 has {bare}", part(0, 3), part(3, 5, mask=ch.causal(offset=0))),
+        (f"1 has {bare}", part(0, 3), part(3, 5, mask=ch.sliding_window(left=1, right=0))),
+        (
+            "1 has other padding than the call before",
+            part(0, 3),
+            part(3, 5, mask=ch.causal() & hidden),
+        ),
+        ("1 has a bias", part(0, 3), part(3, 5, bias=torch.ones(2, 5))),
+        (f"1 has {changed}", part(0, 3), part(3, 5, scale=0.3)),
+        (f"1 has {changed}", part(0, 3), part(3, 5, softcap=3.0)),
+        (f"1 has {changed}", part(0, 3), part(3, 5, sinks=0 * two)),
+        (f"1 has {changed}", part(0, 3, sinks=two), part(3, 5, sinks=0 * two)),
+    ]
+    for reason, *parts in refused:
+        assert calls(*parts).stitched() == f"call {reason}"
+        assert calls(*parts).whole() is None
+    sunk = calls(part(0, 3, sinks=torch.ones(2)), part(3, 5, sinks=torch.ones(2)))
+    assert sunk.whole() is not None
+
+
+def test_several_summaries_are_not_one() -> None:
+    calls = Summaries()
+    calls.add(summarised(problem(), None))
+    assert calls.whole() is calls.all()[0]
+    calls.add(summarised(problem(), None))
+    assert calls.whole() is None
+    assert calls.stitched() == "a summary is of one call"
+    assert calls.parts() == calls.all()
+    assert len(calls.all()) == 2
+
+
+def problem() -> Problem:
+    query, key, value = torch.randn(3, 2, 3, 5, 7).unbind()
+    return make_problem(query, key, value)

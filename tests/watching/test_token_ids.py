@@ -1,0 +1,66 @@
+"""The ids of the tokens, from the embedding of the model or as an argument."""
+
+import re
+
+import pytest
+import torch
+import torch.utils.checkpoint
+from torch import Tensor
+
+import clearhead as ch
+from clearhead.errors import (
+    WatchError,
+)
+from clearhead.watching.watch import watch
+from tests.watching.models import IDS, Language, Stack, inputs
+
+
+@pytest.mark.parametrize("steps", [[7], [4, 1, 1, 1], [1, 2, 4]])
+@pytest.mark.parametrize("given", [False, True])
+def test_the_ids_of_the_tokens_are_found(steps: list[int], given: bool) -> None:
+    model = Language()
+    with torch.no_grad(), watch(model) as matrices, watch(
+        model, keep="summary", tokens=IDS if given else None
+    ) as seen:  # fmt: skip
+        for part in IDS.split(steps, dim=1):
+            model(part)
+    at = 0
+    assert len(seen.calls("attention")) == len(steps)
+    for summary, matrix, count in zip(
+        seen.calls("attention"), matrices.calls("attention"), steps, strict=True
+    ):
+        at += count
+        expected = ch.roles(matrix, IDS[:, :at])
+        assert summary.roles is not None
+        assert summary.roles.induction is not None
+        assert expected.induction is not None
+        torch.testing.assert_close(summary.roles.induction, expected.induction)
+
+
+def test_ids_of_a_run_before_are_not_taken() -> None:
+    model = Language()
+    with torch.no_grad(), watch(model, keep="summary") as seen:
+        model(IDS[:, :3])
+        model.past = None
+        model(IDS)
+        model.past = None
+        model.attention(*inputs(2, 1, query_len=7, kv_len=7))
+        model.past = torch.zeros(2, 1, 100, 6)  # a cache of ids that nobody saw
+        model(IDS[:, :3])
+    duplicates = [call.roles and call.roles.duplicate for call in seen.calls("attention")]
+    assert [each is None for each in duplicates] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "tokens", [torch.zeros(2, 5, dtype=torch.int64), torch.zeros(3, 7, dtype=torch.int64)]
+)
+def test_ids_that_do_not_fit_are_refused(tokens: Tensor) -> None:
+    x = inputs(2, 1, query_len=7)[0]
+    text = (
+        "[watch.tokens] tokens has shape (batch, len) = "
+        f"{tuple(tokens.shape)}; the attention of first has batch=2 and kv_len=7."
+    )
+    with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(
+        model := Stack(), keep="summary", tokens=tokens
+    ):  # fmt: skip
+        model(x)
