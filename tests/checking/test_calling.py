@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.checking.calling import call, optional_mask, unfilled_mask
+from clearhead.checking.subject.calling import call, hidden_by_itself, unfilled_mask
 
 
 class Sides(nn.Module):
@@ -264,7 +264,7 @@ def test_what_shows_no_parameters_is_called_with_the_tokens():
     assert output.equal(given.relu())
     assert beside is None
     assert unfilled_mask(Hidden(), "x") is None
-    assert not optional_mask(Hidden())
+    assert not hidden_by_itself(Hidden())
 
 
 class OfImages(nn.Module):

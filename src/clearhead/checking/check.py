@@ -128,7 +128,11 @@ def reported(evidence: Evidence, judged: tuple[Judged, ...]) -> Report:
             if topic in must:
                 unverified[f"{name}: {why}; {helps}" if helps else f"{name}: {why}"] = None
         if topic in must and not wrong and not unknown:
-            why, helps = words.unknown("hidden-by", {"code": excluded}) if excluded else words.unknown("no-attention", {})
+            why, helps = (
+                words.unknown("hidden-by", {"code": excluded})
+                if excluded
+                else words.unknown("no-attention", {})
+            )
             unverified[f"{name}: {why}; {helps}"] = None
     told, minor = notes(evidence, codes) if "*" not in _excluded(judged) else ((), ())
     return Report(
@@ -173,7 +177,9 @@ def _finding(code: str, found: Found, follows: str | None) -> Finding:
         sentence += f"; or {'; or '.join(others)}: what was measured is the same"
     also = tuple(dict.fromkeys(each for each, _, _ in found.also if each != code))
     measured = "" if found.measured is None else words.filled("measured", *found.measured)
-    return Finding(code, sentence, measured, words.likely(code, found.way, found.values), also, follows)
+    return Finding(
+        code, sentence, measured, words.likely(code, found.way, found.values), also, follows
+    )
 
 
 def _asked(each: Judged) -> tuple[str, str, str]:

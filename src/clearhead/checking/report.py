@@ -127,7 +127,9 @@ class Report:
         lines += _filled(remarks)
         if not self.findings:
             lines += [
-                line for each in self.unverified for line in _wrapped(each, "? not judged  ", " " * 4)
+                line
+                for each in self.unverified
+                for line in _wrapped(each, "? not judged  ", " " * 4)
             ]
         if everything:
             lines += _filled([f"– {each}" for each in self.skipped])
@@ -186,14 +188,18 @@ def sarif(reports: Sequence[Report]) -> str:
     rules = dict.fromkeys(finding.code for report in reports for finding in report.findings)
     results = []
     for report in reports:
-        where = [] if report.place is None else [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": report.place[0]},
-                    "region": {"startLine": report.place[1]},
+        where = (
+            []
+            if report.place is None
+            else [
+                {
+                    "physicalLocation": {
+                        "artifactLocation": {"uri": report.place[0]},
+                        "region": {"startLine": report.place[1]},
+                    }
                 }
-            }
-        ]
+            ]
+        )
         for finding in report.findings:
             text = f"{report.name}: {finding.sentence}. {finding.likely}".strip()
             results.append(

@@ -69,7 +69,9 @@ def _claimed(code: str, topic: str) -> Callable[[Evidence], Verdict | None]:
 
     def applies(evidence: Evidence) -> Verdict | None:
         found = account(evidence)
-        mine = next((each.found for each in found.claims if each.code == code and each.topic == topic), None)
+        mine = next(
+            (each.found for each in found.claims if each.code == code and each.topic == topic), None
+        )
         if mine is not None:
             return mine
         if topic in found.clear:
@@ -86,7 +88,9 @@ def _inside(code: str, topic: str, **more: Any) -> Rule:
 
 def _padding(code: str) -> Rule:
     excludes = frozenset(("mask", "padding", "leaks", "softmax", "scale", "product"))
-    return Rule(code, "padding", partial(tokens.padding, code), (PaddedEvidence,), excludes=excludes)
+    return Rule(
+        code, "padding", partial(tokens.padding, code), (PaddedEvidence,), excludes=excludes
+    )
 
 
 def _tokens(code: str, topic: str, applies: Callable[[Any], Verdict | None], **more: Any) -> Rule:
@@ -110,7 +114,10 @@ RULES: tuple[Rule, ...] = (
     Rule("shape.square-only", "widths", calls.square_only, HEADS),
     # Heads, by which numbers lie where.
     _tokens(
-        "heads.layout", "heads", tokens.layout, excludes=INNER | {"leaks", "padding", "batch.mixed", "heads"}
+        "heads.layout",
+        "heads",
+        tokens.layout,
+        excludes=INNER | {"leaks", "padding", "batch.mixed", "heads"},
     ),
     _tokens("heads.split", "heads", tokens.split, excludes=frozenset(("leaks",)), explains=INNER),
     # Padding.
@@ -135,18 +142,39 @@ RULES: tuple[Rule, ...] = (
     Rule("mask.leaks-nan", "nan", tokens.padding_nan, (PaddedEvidence,)),
     Rule("mask.empty-row", "empty", tokens.all_padding, (PaddedEvidence,)),
     # Two sides.
-    Rule("context.swapped", "context", tokens.swapped, CROSS, excludes=frozenset(("context.ignored",))),
+    Rule(
+        "context.swapped",
+        "context",
+        tokens.swapped,
+        CROSS,
+        excludes=frozenset(("context.ignored",)),
+    ),
     Rule("context.ignored", "context", tokens.ignored, CROSS),
     # What is inside.
     Rule("state.global-dim", "outside", promises.outside, WITHIN, explains=frozenset(("scale",))),
-    _inside("softmax.axis", "softmax", excludes=frozenset(("batch.mixed", "leaks")), explains=frozenset(("mask",))),
+    _inside(
+        "softmax.axis",
+        "softmax",
+        excludes=frozenset(("batch.mixed", "leaks")),
+        explains=frozenset(("mask",)),
+    ),
     _tokens("batch.mixed", "batch", tokens.mixed, excludes=frozenset(("leaks",)) | INNER),
     _inside("batch.mixed", "batch"),
     _inside("softmax.missing", "softmax"),
     _inside("softmax.twice", "softmax"),
-    _inside("mask.inverted", "mask", excludes=frozenset(("leaks",)), explains=frozenset(("mask.empty-row", "mask.non-finite"))),
+    _inside(
+        "mask.inverted",
+        "mask",
+        excludes=frozenset(("leaks",)),
+        explains=frozenset(("mask.empty-row", "mask.non-finite")),
+    ),
     *(
-        _inside(code, "mask", excludes=frozenset(("leaks",)), explains=frozenset(("mask.empty-row", "one-token")))
+        _inside(
+            code,
+            "mask",
+            excludes=frozenset(("leaks",)),
+            explains=frozenset(("mask.empty-row", "one-token")),
+        )
         for code in (
             "mask.missing",
             "mask.off-by-one",
@@ -162,7 +190,10 @@ RULES: tuple[Rule, ...] = (
     _inside("mask.non-finite", "mask", excludes=frozenset(("leaks",))),
     _inside("mask.empty-row", "mask"),
     *(_inside(code, "scale") for code in ("scale.missing", "scale.inverse", "scale.wrong")),
-    *(_inside(code, "order") for code in ("bias.scaled", "bias.after-softmax", "bias.sign", "softcap.order")),
+    *(
+        _inside(code, "order")
+        for code in ("bias.scaled", "bias.after-softmax", "bias.sign", "softcap.order")
+    ),
     *(_inside(code, "product") for code in ("weights.transposed", "weights.scaled", "key.viewed")),
     *(
         Rule(code, "heads", _claimed(code, "heads"), HEADS)
@@ -196,7 +227,13 @@ RULES: tuple[Rule, ...] = (
     Rule("cache.stale", "reset", promises.stale, (DecodingEvidence,)),
     Rule("mask.missing", "mask", promises.full_future, (DecodingEvidence,)),
     # Inputs, promises, and what else a call shows.
-    Rule("input.modified", "inputs", calls.modified, but=(DecodingEvidence,), excludes=frozenset(("strides",))),
+    Rule(
+        "input.modified",
+        "inputs",
+        calls.modified,
+        but=(DecodingEvidence,),
+        excludes=frozenset(("strides",)),
+    ),
     Rule("input.strided", "strides", calls.strided, but=(DecodingEvidence,)),
     Rule("mask.leaks-nan", "nan", promises.nan_behind_heads, HEADS),
     Rule("mask.leaks-nan", "nan", tokens.nan_behind, SELF, CROSS),
@@ -204,10 +241,22 @@ RULES: tuple[Rule, ...] = (
     Rule("dtype.overflow", "dtypes", promises.overflow, WITHIN, CROSS),
     Rule("weights.not-used", "returned", promises.returned, WITHIN),
     # Training.
-    Rule("parameter.missing", "parameters", promises.loose, SELF, excludes=frozenset(("parameter.dead",))),
+    Rule(
+        "parameter.missing",
+        "parameters",
+        promises.loose,
+        SELF,
+        excludes=frozenset(("parameter.dead",)),
+    ),
     Rule("parameter.dead", "parameters", promises.dead, SELF),
     Rule("parameter.dead", "parameters", promises.dead_input, HEADS),
-    Rule("grad.blocked", "gradients", promises.blocked, but=(DecodingEvidence,), explains=frozenset(("grad.wrong",))),
+    Rule(
+        "grad.blocked",
+        "gradients",
+        promises.blocked,
+        but=(DecodingEvidence,),
+        explains=frozenset(("grad.wrong",)),
+    ),
     Rule("grad.wrong", "gradients", promises.wrong_gradient, but=(DecodingEvidence,)),
     Rule("dropout.on-scores", "dropout", promises.on_scores, but=(DecodingEvidence,)),
     Rule("dropout.never", "dropout", promises.never, but=(DecodingEvidence,)),
@@ -236,9 +285,7 @@ DECLARED = {
 
 def required(evidence: Evidence) -> tuple[str, ...]:
     """The topics that must be verified for this evidence to be right."""
-    always = next(
-        (topics for kind, topics in REQUIRED.items() if isinstance(evidence, kind)), ()
-    )
+    always = next((topics for kind, topics in REQUIRED.items() if isinstance(evidence, kind)), ())
     found = list(always)
     for topic, names in DECLARED.items():
         if isinstance(evidence, DecodingEvidence) and topic != "mask":

@@ -56,6 +56,7 @@ def explanation(code: str) -> str:
     if found is None:
         near = [each for each in codes() if each.partition(".")[0] == code.partition(".")[0]]
         raise ArgumentError(
-            "check.code", f"{code!r} is no name of a mistake; there are {', '.join(near or codes())}."
+            "check.code",
+            f"{code!r} is no name of a mistake; there are {', '.join(near or codes())}.",
         )
     return f"# {code}\n\n{found['page'].strip()}\n"

@@ -7,13 +7,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from clearhead._common.foreign_names import size_of
 from clearhead.checking.evidence.arranging import trial
 from clearhead.checking.evidence.base import Recorded, Settled, again
 from clearhead.checking.evidence.feeding import Feed, call_error, feed
 from clearhead.checking.evidence.provenance import Dependency, Provenance, measure, provenance
 from clearhead.checking.evidence.tokens import Group, TokensEvidence, grouped
 from clearhead.checking.hypotheses.matching import Trial
-from clearhead.checking.names import size_of
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ModelError
 
@@ -101,7 +101,9 @@ class CrossEvidence(TokensEvidence):
 
         generator = torch.Generator().manual_seed(self.seed)
         by_x = measure(subject, lambda each: given(each, context), x, generator, self.observed)
-        by_context = measure(subject, lambda each: given(x, each), context, generator, self.observed)
+        by_context = measure(
+            subject, lambda each: given(x, each), context, generator, self.observed
+        )
         return by_x, by_context
 
     @property
@@ -143,6 +145,8 @@ class CrossEvidence(TokensEvidence):
                 return None
             for name, rows in zip(("query", "key", "value"), source.rows, strict=True):
                 token = rows.token[source.blocks]
-                if bool(((token >= 0) & (token < first)).any()) and not bool((token >= first).any()):
+                if bool(((token >= 0) & (token < first)).any()) and not bool(
+                    (token >= first).any()
+                ):
                     found[name] = None
         return tuple(found) if self.sources else None

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.foreign_names import ROTARY
 from clearhead.checking.evidence.base import Evidence, Settled
 from clearhead.checking.evidence.feeding import Feed, feed
 from clearhead.checking.hypotheses.matching import distance
-from clearhead.checking.names import ROTARY
 from clearhead.checking.subject.copying import duplicate
 from clearhead.checking.subject.refusals import first_line, raised
 from clearhead.checking.subject.subject import Subject

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.foreign_names import KEPT_MASK, SIZE_NAMES, role
 from clearhead.checking.contract import Contract
-from clearhead.checking.names import KEPT_MASK, SIZE_NAMES, role
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import SPREAD_TOKENS
@@ -46,8 +46,10 @@ def feed(subject: Subject, contract: Contract) -> Feed:
         ModelError: code `check.width`, if the width of a token cannot be found.
     """
     limit = longest(subject, contract)
-    lengths = (7, 5, 11, 1) if limit is None else tuple(
-        sorted({min(each, limit) for each in (7, 5, 2)}, key=lambda n: abs(n - 7))
+    lengths = (
+        (7, 5, 11, 1)
+        if limit is None
+        else tuple(sorted({min(each, limit) for each in (7, 5, 2)}, key=lambda n: abs(n - 7)))
     )
     heads = found("num_heads", subject, contract)
     plain = subject.takes == "x2d"
@@ -208,7 +210,9 @@ def call_error(subject: Subject, given: Mapping[str, Tensor], error: Exception) 
         f"  {name:<7} {list(each.shape)} {str(each.dtype).removeprefix('torch.')}"
         for name, each in given.items()
     )
-    known = "num_heads=…, head_dim=…" if subject.takes.startswith("qkv") else "d_in=…, context_length=…"
+    known = (
+        "num_heads=…, head_dim=…" if subject.takes.startswith("qkv") else "d_in=…, context_length=…"
+    )
     hint = ""
     if subject.takes == "x" and not isinstance(error, NameError):
         x = next(iter(given.values()))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._common.foreign_names import size_of
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence import identity_values
 from clearhead.checking.evidence.base import Evidence, Settled, again
@@ -26,7 +27,6 @@ from clearhead.checking.hypotheses.matching import (
 )
 from clearhead.checking.hypotheses.mutants import Mutant, bank
 from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_visible
-from clearhead.checking.names import size_of
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import LARGE, SPREAD_HEADS
@@ -88,7 +88,9 @@ def planned(contract: Contract, head_dim: int | None = None) -> list[CallSizes]:
         width = head_dim or dim + (dim % 2 if even else 0)
         h = num_heads or (heads if num_kv_heads is None else heads * num_kv_heads)
         lengths = min(lens[0], long), min(lens[1], long)
-        return CallSizes(name, batch, h, num_kv_heads or h, *lengths, width, value_dim or value or width)
+        return CallSizes(
+            name, batch, h, num_kv_heads or h, *lengths, width, value_dim or value or width
+        )
 
     main = max(7, reach + 5)
     return [
@@ -177,7 +179,9 @@ class HeadsEvidence(Evidence):
             return Settled(subject, given, error=main.error)
         notes = ()
         if subject.axes < 4:
-            notes = (("axes", {"axes": "(batch, len, dim)" if subject.axes == 3 else "(len, dim)"}),)
+            notes = (
+                ("axes", {"axes": "(batch, len, dim)" if subject.axes == 3 else "(len, dim)"}),
+            )
         subject, output = again(subject, main.inputs, main.output)
         square = main.sizes.head_dim == main.sizes.value_head_dim
         if square and as_trial(replace(main, output=output), self.contract, subject.dtype) is None:
@@ -279,15 +283,21 @@ class HeadsEvidence(Evidence):
             self.explained.known or self.slope is None
         ):
             return None
-        scale = self.slope if self.slope is not None else self.explained.recipe.scale(
-            self.trials[0].setting
+        scale = (
+            self.slope
+            if self.slope is not None
+            else self.explained.recipe.scale(self.trials[0].setting)
         )
         wanted = round(scale**-2)
-        held = [*(self.given.args or {}).values(), *vars(self.given.run).values()] if hasattr(
-            self.given.run, "__dict__"
-        ) else []
+        held = (
+            [*(self.given.args or {}).values(), *vars(self.given.run).values()]
+            if hasattr(self.given.run, "__dict__")
+            else []
+        )
         numbers = [each for each in held if isinstance(each, int | float)]
-        near = any(abs(each - n) <= 1e-9 * abs(n) for each in numbers for n in (wanted, scale, 1 / scale))
+        near = any(
+            abs(each - n) <= 1e-9 * abs(n) for each in numbers for n in (wanted, scale, 1 / scale)
+        )
         if wanted < 1 or abs(wanted**-0.5 / scale - 1) > 1e-3 or not near:
             return None
         plans = planned(self.contract, wanted)[:3]
@@ -424,7 +434,11 @@ def _empty_rows(
 ) -> EmptyRows | None:
     def heads(run: Subject) -> Tensor:
         output = run(*inputs).detach().double()
-        return output.unflatten(-1, (plan.num_heads, -1)).transpose(1, 2) if output.ndim == 3 else output
+        return (
+            output.unflatten(-1, (plan.num_heads, -1)).transpose(1, 2)
+            if output.ndim == 3
+            else output
+        )
 
     try:
         target = heads(subject)

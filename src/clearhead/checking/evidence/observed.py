@@ -132,7 +132,9 @@ def _root(tags: Tags | None, products: Mapping[int, Node]) -> int | None:
 
 def _blocks(tensor: Tensor) -> Tensor:
     """(blocks, rows, columns)."""
-    return tensor[None] if tensor.ndim == 2 else tensor.flatten(0, -3) if tensor.ndim > 3 else tensor
+    return (
+        tensor[None] if tensor.ndim == 2 else tensor.flatten(0, -3) if tensor.ndim > 3 else tensor
+    )
 
 
 def _of_fused(node: Node) -> ObservedAttention:
@@ -145,7 +147,9 @@ def _of_fused(node: Node) -> ObservedAttention:
     mask = node.options.get("attn_mask")
     if node.options.get("is_causal"):
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        found.append(Stage("masked_fill", found[-1].values.masked_fill(hidden, -torch.inf), "constant"))
+        found.append(
+            Stage("masked_fill", found[-1].values.masked_fill(hidden, -torch.inf), "constant")
+        )
     if mask is not None:
         whole = mask.expand(*node.operands[0].shape[:-1], key.shape[-2]).double()
         found.append(Stage("add", found[-1].values + _blocks(whole), "constant"))
@@ -272,6 +276,6 @@ def _axis(step: Step, root: Node, whole: Tensor, valid: Tensor) -> str:
     names = [
         name
         for name, each in zip(("blocks", "queries", "keys"), index, strict=True)
-        if bool((((each != each.gather(-1, inside.int().argmax(-1, keepdim=True))) & inside)).any())
+        if bool(((each != each.gather(-1, inside.int().argmax(-1, keepdim=True))) & inside).any())
     ]
     return names[0] if len(names) == 1 else "all" if names else "keys"

@@ -155,7 +155,9 @@ def provenance(observed: ObservedAttention, measured: Sequence[Dependency]) -> P
         felt = torch.stack([(each[which] - plain).abs() > size for each in moved])
         by_row = felt.any(-1)
         count = by_row.sum(0)
-        token = torch.where(count == 1, by_row.int().argmax(0), torch.where(count > 1, SEVERAL, NONE))
+        token = torch.where(
+            count == 1, by_row.int().argmax(0), torch.where(count > 1, SEVERAL, NONE)
+        )
         single = (felt.sum(0) <= 1).all(-1)
         found.append(Rows(token, (count > 1) & single | _uneven(token)))
     return Provenance(*found)

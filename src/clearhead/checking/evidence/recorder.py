@@ -20,15 +20,14 @@ PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv
 FUSED = "_scaled_dot_product_"
 SOFTMAXES = ("_softmax", "_safe_softmax", "_log_softmax")
 MOVES = frozenset(
-    "clone contiguous cat stack index_select gather index roll flip constant_pad_nd repeat tril "
-    "triu masked_select lift_fresh unfold select_scatter slice_scatter take_along_dim".split()
+    ["clone", "contiguous", "cat", "stack", "index_select", "gather", "index", "roll", "flip", "constant_pad_nd", "repeat", "tril", "triu", "masked_select", "lift_fresh", "unfold", "select_scatter", "slice_scatter", "take_along_dim"]
 )
 # Of the same shape as what goes in, and yet no number is where it was.
-SHUFFLES = frozenset("sort topk cumsum cumprod logcumsumexp _fft_c2c _fft_r2c".split())
-KEEPS = frozenset("masked_fill masked_fill_ index_put_ _to_copy dropout".split())
-DRAWS = frozenset("bernoulli_ uniform_ normal_ exponential_ random_".split())
+SHUFFLES = frozenset(["sort", "topk", "cumsum", "cumprod", "logcumsumexp", "_fft_c2c", "_fft_r2c"])
+KEEPS = frozenset(["masked_fill", "masked_fill_", "index_put_", "_to_copy", "dropout"])
+DRAWS = frozenset(["bernoulli_", "uniform_", "normal_", "exponential_", "random_"])
 RANDOM = DRAWS | frozenset(
-    "native_dropout bernoulli rand rand_like randn randn_like multinomial randint randint_like".split()
+    ["native_dropout", "bernoulli", "rand", "rand_like", "randn", "randn_like", "multinomial", "randint", "randint_like"]
 )
 # PyTorch adds these where somebody holds on to a tensor, as a recorder does.
 UNCOUNTED = frozenset(("detach", "alias", "lift_fresh"))
@@ -149,7 +148,11 @@ class Recorder(TorchDispatchMode):
         return shadow.each(lambda channel: channel.as_strided(*_geometry(tensor)))
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.rpartition("::")[2]
@@ -261,7 +264,11 @@ class Recorder(TorchDispatchMode):
                 if not isinstance(each, Tensor) or not each.is_floating_point():
                     return each
                 tags = self.tags(each)
-                return each.new_zeros(each.shape, dtype=CHANNELS[which]) if tags is None else tags[which]
+                return (
+                    each.new_zeros(each.shape, dtype=CHANNELS[which])
+                    if tags is None
+                    else tags[which]
+                )
 
             plain = {key: value for key, value in kwargs.items() if key == "dim"}
             moved = [tree_map(lambda each, i=i: channel(i, each), args) for i in range(3)]
@@ -284,8 +291,12 @@ class Recorder(TorchDispatchMode):
         same, alike = one.element == other.element, one.node == other.node
         mixed = torch.tensor(MIXED)
         return Tags(
-            torch.where(first | (same & ~second), one.element, torch.where(second, other.element, mixed)),
-            torch.where(first | (alike & ~second), one.node, torch.where(second, other.node, mixed)),
+            torch.where(
+                first | (same & ~second), one.element, torch.where(second, other.element, mixed)
+            ),
+            torch.where(
+                first | (alike & ~second), one.node, torch.where(second, other.node, mixed)
+            ),
             torch.where(second, other.gain, one.gain),
         )
 
@@ -383,7 +394,11 @@ class Capture(TorchDispatchMode):
         self.operands: dict[int, tuple[Tensor, ...]] = {}
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         counted = func._schema.name.rpartition("::")[2] not in UNCOUNTED
         self.count += counted

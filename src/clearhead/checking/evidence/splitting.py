@@ -11,7 +11,7 @@ from clearhead.checking.evidence.observed import ObservedAttention
 from clearhead.checking.evidence.provenance import Provenance
 from clearhead.checking.evidence.recorder import Node, Recorder, Tags
 
-PLAIN = frozenset("clone contiguous _to_copy cat stack copy_ permute constant_pad_nd".split())
+PLAIN = frozenset(["clone", "contiguous", "_to_copy", "cat", "stack", "copy_", "permute", "constant_pad_nd"])
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,9 @@ def splitting(
         alike,
         _shared(group, arranged),
         heads is not None and heads > 1 and _sliced(recorded, group),
-        _merged(consumer[0], group, found) if consumer is not None and len(known) == len(found) else None,
+        _merged(consumer[0], group, found)
+        if consumer is not None and len(known) == len(found)
+        else None,
         consumer is None and _summed(recorded, group),
         _other_order(recorded, group, arranged),
         behind,
@@ -200,7 +202,11 @@ def _merged(
     token = torch.full(tags.element.shape, -1)
     for each, known in zip(group, found, strict=True):
         node = each.layout.context
-        raw = torch.empty(node.output.shape).flatten(0, -3) if node.output.ndim > 2 else node.output[None]
+        raw = (
+            torch.empty(node.output.shape).flatten(0, -3)
+            if node.output.ndim > 2
+            else node.output[None]
+        )
         place = (tags.element - node.base).clamp(0, node.output.numel() - 1)
         block, row, column = torch.unravel_index(place, raw.shape)
         row = column if each.layout.flip else row
@@ -246,10 +252,18 @@ def _other_order(
         node, tags = root_node(recorded, each, which), _tags(each, which)
         if node is None or node.kind != "linear" or tags is None or bool((tags.element <= 0).any()):
             return False
-        if each.layout.scores is not each.layout.context and which == 0 and each.layout.sides[0] == 1:
+        if (
+            each.layout.scores is not each.layout.context
+            and which == 0
+            and each.layout.sides[0] == 1
+        ):
             return False
         width = node.output.shape[-1]
-        blocks = (tags.element - node.base).flatten(0, -3) if tags.element.ndim > 2 else tags.element[None]
+        blocks = (
+            (tags.element - node.base).flatten(0, -3)
+            if tags.element.ndim > 2
+            else tags.element[None]
+        )
         found = blocks[-arranged.per_sample :, 0] % width
         columns.append((found, width))
     (query, one), (value, other) = columns

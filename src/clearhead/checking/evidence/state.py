@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from clearhead._common.checks import is_number
+from clearhead._common.foreign_names import KEPT_MASK
 from clearhead.checking.evidence.feeding import is_mask, kept_masks, plain_tensors
 from clearhead.checking.evidence.recorder import Recorder
-from clearhead.checking.names import KEPT_MASK
 from clearhead.checking.subject.copying import Enclosing
 from clearhead.checking.subject.subject import Subject
 

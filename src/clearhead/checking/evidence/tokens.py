@@ -98,7 +98,9 @@ class TokensEvidence(Evidence):
         short = shortened(subject, main, main.shape[-2] - 1)
         return short is not main and subject(short).shape[-1] == short.shape[-2]
 
-    def _with_its_mask(self, subject: Subject, given: Mapping[str, Tensor], output: Tensor) -> Settled:
+    def _with_its_mask(
+        self, subject: Subject, given: Mapping[str, Tensor], output: Tensor
+    ) -> Settled:
         """A causal mask is handed over only where the module has none of its own.
 
         Raises:
@@ -129,7 +131,9 @@ class TokensEvidence(Evidence):
 
     def call_error(self, error: Exception) -> ModelError:
         """The error for a subject that does not take x."""
-        beside = {f"mask{i or ''}": each for i, each in enumerate(self.masked.beside(self.inputs[0]))}
+        beside = {
+            f"mask{i or ''}": each for i, each in enumerate(self.masked.beside(self.inputs[0]))
+        }
         return call_error(self.given, {"x": self.inputs[0], **beside}, error)
 
     def batching(self, subject: Subject) -> Any:
@@ -311,7 +315,11 @@ class TokensEvidence(Evidence):
         """Query, key and value as they were projected, on each of the calls."""
         found = []
         for recorded in (self.recorded, *(each for _, each in self.others)):
-            if recorded is None or not self.groups or len(recorded.attentions) != len(self.observed):
+            if (
+                recorded is None
+                or not self.groups
+                or len(recorded.attentions) != len(self.observed)
+            ):
                 return []
             group = self.groups[0]
             same = [recorded.attentions[i] for i in group.indices]
@@ -359,7 +367,9 @@ class TokensEvidence(Evidence):
                 if recorded is None or not recorded.attentions:
                     continue
                 group = [recorded.attentions[i] for i in self.groups[0].indices]
-                made = trial(group, self.groups[0].arranged, self.explained.contract, self.feed.width)
+                made = trial(
+                    group, self.groups[0].arranged, self.explained.contract, self.feed.width
+                )
                 plain = partial(lost_by_plain, made.query, made.key, made.value, made.setting)
                 target = self.subject(x).detach().double()
                 measured.append((dtype, what, measure_halves(run, plain, (x,), target, dtype)))
@@ -410,7 +420,9 @@ class PaddedEvidence(TokensEvidence):
         """x and a mask of three samples, each of another length."""
         tokens = self.feed.lengths[0]
         lengths = torch.tensor([max(tokens - less, 2) for less in (1, 3, 4)])
-        return self.feed.draw(tokens, self.seed + 3, batch=3), torch.arange(tokens) < lengths[:, None]
+        return self.feed.draw(tokens, self.seed + 3, batch=3), torch.arange(tokens) < lengths[
+            :, None
+        ]
 
     @cached_property
     def padded_output(self) -> Tensor:
@@ -446,7 +458,9 @@ class PaddedEvidence(TokensEvidence):
             promised = replace(self.promised, rope=None, num_kv_heads=None)
             keys = given[1][:, None, None, :]
             try:
-                trials.append(trial(group, self.groups[0].arranged, promised, self.feed.width, keys))
+                trials.append(
+                    trial(group, self.groups[0].arranged, promised, self.feed.width, keys)
+                )
             except RuntimeError:
                 return None
         trials = [replace(each, kept=None) for each in trials]

@@ -45,8 +45,12 @@ def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) 
     with torch.no_grad():
         drawn = torch.stack([trained(*inputs).detach().double() for _ in range(DRAWS)])
     finite = bool(drawn.isfinite().all())
-    varies = not torch.allclose(drawn, drawn[:1].expand_as(drawn), rtol=1e-9, atol=1e-9, equal_nan=True)
-    varies |= not torch.allclose(drawn[0].nan_to_num(), still.double().nan_to_num(), rtol=1e-6, atol=1e-6)
+    varies = not torch.allclose(
+        drawn, drawn[:1].expand_as(drawn), rtol=1e-9, atol=1e-9, equal_nan=True
+    )
+    varies |= not torch.allclose(
+        drawn[0].nan_to_num(), still.double().nan_to_num(), rtol=1e-6, atol=1e-6
+    )
     found = _places(trained, inputs) if varies else ((), None, 0.0)
     return Training(True, finite, varies, *found)
 
@@ -97,8 +101,10 @@ def _place(drop: Drop, recorder: Recorder, found: Sequence[ObservedAttention]) -
             kinds = [change.kind for change in read.before]
             return "scores" if "dropout" in kinds else "weights"
     for each in found:
-        first = each.layout.scores.place if each.layout.scores is each.layout.context else (
-            each.layout.context.place
+        first = (
+            each.layout.scores.place
+            if each.layout.scores is each.layout.context
+            else (each.layout.context.place)
         )
         if drop.place > first:
             continue

@@ -55,7 +55,7 @@ class Weighing:
 
 
 EXPONENTIALS = ("exp", "exp_", "exp2")
-ACTIVATIONS = frozenset("relu sigmoid softplus elu gelu silu leaky_relu hardtanh threshold".split())
+ACTIVATIONS = frozenset(["relu", "sigmoid", "softplus", "elu", "gelu", "silu", "leaky_relu", "hardtanh", "threshold"])
 
 
 def weigh(observed: ObservedAttention) -> Weighing:
@@ -113,8 +113,16 @@ def _normalised(found: Sequence[Stage], start: int) -> tuple[str | None, int]:
     last, powers = found[-1].values, found[start].values
     ratio = (last / powers).masked_fill(~(powers > 0), torch.nan)
     rows = ratio.nanmean(-1)
-    even = bool(((ratio - rows[..., None]).abs() < 1e-4 * rows[..., None].abs()).logical_or(ratio.isnan()).all())
-    if even and float(rows.nan_to_num().std()) > SUMS and bool((last.nan_to_num().sum(-1) < 1).all()):
+    even = bool(
+        ((ratio - rows[..., None]).abs() < 1e-4 * rows[..., None].abs())
+        .logical_or(ratio.isnan())
+        .all()
+    )
+    if (
+        even
+        and float(rows.nan_to_num().std()) > SUMS
+        and bool((last.nan_to_num().sum(-1) < 1).all())
+    ):
         return "keys", len(found) - 1
     return None, start
 

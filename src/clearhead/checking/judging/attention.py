@@ -89,12 +89,16 @@ def _of_heads(e: HeadsEvidence) -> Account:
         return Account((), frozenset((*TOPICS, "heads")), {}, found.contract, (note,))
     bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
     if bad is not None:
-        claim = Claim("mask", "mask.non-finite", Found("output", {}, ("first-bad", first_bad(bad.target))))
+        claim = Claim(
+            "mask", "mask.non-finite", Found("output", {}, ("first-bad", first_bad(bad.target)))
+        )
         return Account((claim,), frozenset(), _hidden("mask.non-finite"), found.contract)
     facts = _facts_of_weights(e)
     claims = list(_read(facts, first, e, [first])) if facts is not None else []
     if e.alone > 1e-5 and not any(each.code == "softmax.axis" for each in claims):
-        claims = [Claim("batch", "batch.mixed", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))]
+        claims = [
+            Claim("batch", "batch.mixed", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
+        ]
     if not claims:
         claims = [Claim("product", "differs", Found("output", {}, first_difference(e.trials)))]
     return Account(tuple(claims), frozenset(), _hidden(claims[0].code), found.contract)
@@ -150,7 +154,9 @@ def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str
         bad = next((each for each in trials if not each.target.isfinite().all()), None)
         if bad is not None:
             code = "mask.non-finite" if mutant.code.startswith("softmax") else "mask.empty-row"
-            claims.append(Claim("mask", code, Found("follows", {}, ("first-bad", first_bad(bad.target)))))
+            claims.append(
+                Claim("mask", code, Found("follows", {}, ("first-bad", first_bad(bad.target))))
+            )
     unknown = _hidden(claims[0].code) if claims else {}
     unknown = {topic: why for topic, why in unknown.items() if topic not in clear}
     return Account(tuple(claims), clear, unknown, found.contract)
@@ -162,7 +168,11 @@ def _measured(mutant: Mutant, trials: Sequence[Trial], found: Explanation) -> tu
         first = next((t for t in trials if t.setting.query_len != t.setting.kv_len), first)
     if mutant.code.startswith("scale."):
         used, right = found.recipe.scale(first.setting), right_scale(first.setting)
-        return "slope", {"used": f"{used:.4g}", "right": f"{right:.4g}", "words": scale_in_words(first)}
+        return "slope", {
+            "used": f"{used:.4g}",
+            "right": f"{right:.4g}",
+            "words": scale_in_words(first),
+        }
     moved = found.recipe.visible is not RIGHT.visible or found.recipe.start is not RIGHT.start
     if mutant.code.startswith("mask.") and moved:
         return "mask", drawn_mask(first, found.recipe)
@@ -245,8 +255,15 @@ def _facts_of_weights(e: HeadsEvidence) -> Facts | None:
             axis = _axis(read)
             views = (each.view(shape) for each in (one.weights, one.scores))
             return Facts(
-                *views, read.scale, axis, read.normaliser, read.visible.view(shape), read, turned,
-                len(softmaxes) > 1, one.beside,
+                *views,
+                read.scale,
+                axis,
+                read.normaliser,
+                read.visible.view(shape),
+                read,
+                turned,
+                len(softmaxes) > 1,
+                one.beside,
             )
     if e.measured is None:
         return None
@@ -269,7 +286,11 @@ def _read(facts: Facts, first: Trial, e: Evidence, trials: Sequence[Trial]) -> I
     for change in facts.weighing.after if facts.weighing is not None else ():
         if change.kind == "scale" and abs(change.number - 1) > SLOPE:
             values = {"factor": f"{change.number:.4g}"}
-            yield Claim("product", "weights.scaled", Found("scaled", values, ("sums", sums_of(facts.weights))))
+            yield Claim(
+                "product",
+                "weights.scaled",
+                Found("scaled", values, ("sums", sums_of(facts.weights))),
+            )
         if change.kind == "unknown" and change.stage.name:
             values = {"operation": change.stage.name}
             yield Claim("product", "differs", Found("after-softmax", values))
@@ -287,7 +308,9 @@ def _read_softmax(facts: Facts) -> Iterator[Claim]:
         return
     for axis, name in ((-2, "queries"), (1, "heads"), (0, "batch")):
         total = facts.weights.sum(axis)
-        if facts.weights.shape[axis] > 1 and torch.allclose(total, torch.ones_like(total), atol=SUMS):
+        if facts.weights.shape[axis] > 1 and torch.allclose(
+            total, torch.ones_like(total), atol=SUMS
+        ):
             yield Claim("softmax", "softmax.axis", Found("over", {"axis": name}, measured))
             return
     if facts.axis is not None:
@@ -304,7 +327,9 @@ def _read_softmax(facts: Facts) -> Iterator[Claim]:
     changes = facts.weighing.after if facts.weighing is not None else ()
     if any(change.kind == "scale" for change in changes) and facts.axis == "keys":
         return
-    way, values = ("operation", {"operation": facts.normaliser}) if facts.normaliser else ("none", {})
+    way, values = (
+        ("operation", {"operation": facts.normaliser}) if facts.normaliser else ("none", {})
+    )
     yield Claim("softmax", "softmax.missing", Found(way, values, measured))
 
 
@@ -335,14 +360,21 @@ def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
     right = right_visible(at).expand(facts.visible.shape)
     changes: tuple[Any, ...] = facts.weighing.changes if facts.weighing is not None else ()
     declared = e.contract.causal is not None or e.contract.window is not None or at.mask is not None
-    if not declared or bool(right.all()) and bool(facts.visible.all()):
+    if not declared or (bool(right.all()) and bool(facts.visible.all())):
         return
     picture = ("mask", drawn_mask(first, None, facts.visible[0, 0]))
     before = facts.weighing.before if facts.weighing is not None else ()
     numbers = [change for change in before if change.kind in ("fill", "number")]
     zeroed = any(change.kind == "fill" for change in changes if change not in before)
-    if zeroed and facts.weighing is not None and not facts.weighing.sums and bool(right.eq(facts.visible).all()):
-        yield Claim("mask", "mask.after-softmax", Found("zeroed", {}, ("sums", sums_of(facts.weights))))
+    if (
+        zeroed
+        and facts.weighing is not None
+        and not facts.weighing.sums
+        and bool(right.eq(facts.visible).all())
+    ):
+        yield Claim(
+            "mask", "mask.after-softmax", Found("zeroed", {}, ("sums", sums_of(facts.weights)))
+        )
         return
     if bool(right.eq(facts.visible).all()):
         return
@@ -391,7 +423,7 @@ def _by_all_sizes(e: TokensEvidence, found: Explanation) -> tuple[Mutant, ...]:
 def _folded(e: TokensEvidence) -> bool:
     """True if 1/√head_dim is in the weights of the query, or half of it in query and key."""
     spread = e.spread
-    if spread is None or isinstance(e, CrossEvidence) and spread is None:
+    if spread is None or (isinstance(e, CrossEvidence) and spread is None):
         return False
     query, key, usual = spread
     factor = e.trials[0].setting.head_dim ** -0.5

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from clearhead._common.foreign_names import role, size_of
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.feeding import kept_masks
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.verdicts import Clear, Found, Verdict
-from clearhead.checking.names import role, size_of
 from clearhead.checking.subject.constructing import arguments_again, parameters
 from clearhead.checking.subject.refusals import deliberate, first_line
 from clearhead.checking.subject.subject import Subject
@@ -44,7 +44,9 @@ def square_only(e: Evidence) -> Verdict | None:
         return None
     if not isinstance(e, TokensEvidence):
         return None
-    for words, sizes, args in _squares(e, e.given, e.feed.width if not isinstance(e, CrossEvidence) else e.sizes["d_in"]):
+    for words, sizes, args in _squares(
+        e, e.given, e.feed.width if not isinstance(e, CrossEvidence) else e.sizes["d_in"]
+    ):
         if _works(e, args):
             values = {"sizes": sizes, "error": first_line(error)}
             return Found("equal", {"words": words}, ("at-sizes", values))
@@ -173,4 +175,3 @@ def _rounding(e: Evidence) -> float:
     if not isinstance(e, HeadsEvidence):
         return 0.0
     return {torch.bfloat16: 4e-2, torch.float16: 1e-2}.get(e.rounded, 0.0)
-

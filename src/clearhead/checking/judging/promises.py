@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from clearhead._common.foreign_names import role, size_of
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
@@ -15,7 +16,6 @@ from clearhead.checking.hypotheses.recipe import RIGHT
 from clearhead.checking.judging.attention import account
 from clearhead.checking.judging.pictures import drawn
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
-from clearhead.checking.names import role, size_of
 from clearhead.checking.thresholds import SUMS
 
 
@@ -55,7 +55,11 @@ def overflow(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
             continue
         values = {"dtype": name}
         if found.refused is not None:
-            return Found("refused", values, ("text", {"text": found.refused})) if dtype in declared else None
+            return (
+                Found("refused", values, ("text", {"text": found.refused}))
+                if dtype in declared
+                else None
+            )
         size = "not finite" if found.error == torch.inf else f"off by {found.error:.2g}"
         if dtype not in declared and (found.error != torch.inf or not _plain_exp(e)):
             continue
@@ -223,7 +227,9 @@ def mask_trained(e: Evidence) -> Verdict | None:
     if e.subject.module is None:
         return None
     for name, shape in e.state.trained.items():
-        return Found("parameter", {"name": name}, ("among-parameters", {"name": name, "shape": shape}))
+        return Found(
+            "parameter", {"name": name}, ("among-parameters", {"name": name, "shape": shape})
+        )
     if isinstance(e, TokensEvidence) and e.at_longest:
         values = {"tokens": e.promised_length}
         return Found("short", values, ("text", {"text": e.at_longest}))
@@ -251,7 +257,9 @@ def fixed_length(e: TokensEvidence) -> Verdict | None:
     if not masks and not sized:
         return Clear()
     tokens, words = max(refused.items())
-    return Found("mask", {"tokens": whole}, ("fewer", {"tokens": tokens, "error": words.splitlines()[0]}))
+    return Found(
+        "mask", {"tokens": whole}, ("fewer", {"tokens": tokens, "error": words.splitlines()[0]})
+    )
 
 
 def _square(e: TokensEvidence) -> list[tuple[str, Tensor]]:
@@ -392,5 +400,3 @@ def full_future(e: DecodingEvidence) -> Verdict | None:
     if e.contract.causal and sees:
         return Found("full", {}, ("plain-picture", {"picture": drawn(e.full_moves.tolist())}))
     return None if sees else Clear("mask")
-
-

@@ -70,7 +70,9 @@ def leaks(e: TokensEvidence) -> Verdict:
         at = _setting(e, contract)
         if mutant.needs(contract) and not measured.broken.any():
             expected = mutant.applied(RIGHT).seen(at)
-            if torch.equal(measured.moves | own, expected[..., :, :].reshape(-1, *own.shape)[0] | own):
+            if torch.equal(
+                measured.moves | own, expected[..., :, :].reshape(-1, *own.shape)[0] | own
+            ):
                 also = ((mutant.code, mutant.way, mutant.values),)
                 return Found("dependency", {}, ("dependency", picture), also)
     return Found("dependency", {}, ("dependency", picture))
@@ -289,7 +291,10 @@ def padding(code: str, e: PaddedEvidence) -> Verdict:
         return Clear()
     also = ()
     if way == "less":
-        also = tuple((each, "", {}) for each in ("mask.multiplied", "mask.added-as-number", "mask.after-softmax"))
+        also = tuple(
+            (each, "", {})
+            for each in ("mask.multiplied", "mask.added-as-number", "mask.after-softmax")
+        )
     return Found(way, {}, measured, also)
 
 

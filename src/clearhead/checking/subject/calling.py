@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.checking.names import CONTEXTS, MASKS, OTHER_MASKS, OUTPUTS, PADDING, side_of
+from clearhead._common.foreign_names import CONTEXTS, MASKS, OTHER_MASKS, OUTPUTS, PADDING, side_of
 
 ENCODERS = (nn.TransformerEncoderLayer, nn.TransformerEncoder)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from clearhead._common.foreign_names import DROPOUTS, size_of
 from clearhead.checking.contract import Contract
-from clearhead.checking.names import DROPOUTS, size_of
 
 MISSING = object()
 PLAIN = (int, float, bool, str, type(None))

@@ -43,7 +43,9 @@ def imported(module: str) -> types.ModuleType:
         ModelError: code `check.import`, with the line that failed.
     """
     try:
-        return _from_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
+        return (
+            _from_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
+        )
     except (Exception, SystemExit) as error:  # a script that ends itself would end this one
         words = f"{module} could not be imported: {raised(error)}"
         raise ModelError("check.import", words) from error

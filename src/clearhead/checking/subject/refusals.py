@@ -44,4 +44,8 @@ def raised(error: BaseException) -> str:
     """An error with the line of the code that raised it."""
     at = place(error)
     words = f"{type(error).__name__}: {error}"
-    return words if at is None else f"{words}\n  {Path(at[0]).name}, line {at[1]}: {at[2]}".rstrip(": ")
+    return (
+        words
+        if at is None
+        else f"{words}\n  {Path(at[0]).name}, line {at[1]}: {at[2]}".rstrip(": ")
+    )

@@ -72,7 +72,9 @@ def _capped(contract: Contract) -> bool:
 
 
 ORDER = [
-    Mutant("bias.scaled", "scaled", {"prepare": _prepared("bias", "scale", "cap", "hide")}, _biased),
+    Mutant(
+        "bias.scaled", "scaled", {"prepare": _prepared("bias", "scale", "cap", "hide")}, _biased
+    ),
     *(
         Mutant(
             "bias.after-softmax",
@@ -92,7 +94,9 @@ ORDER = [
             ("scale", "hide-finite", "cap", "bias"),
         )
     ),
-    Mutant("softcap.order", "scale", {"prepare": _prepared("cap", "scale", "bias", "hide")}, _capped),
+    Mutant(
+        "softcap.order", "scale", {"prepare": _prepared("cap", "scale", "bias", "hide")}, _capped
+    ),
     Mutant(
         "softcap.order",
         "bias",
@@ -101,7 +105,9 @@ ORDER = [
     ),
     Mutant("differs", "no-softcap", {"prepare": _prepared("scale", "bias", "hide")}, _capped),
     Mutant("differs", "bent", {"prepare": _prepared("scale", "bend", "bias", "hide")}, _capped),
-    Mutant("differs", "stretched", {"prepare": _prepared("scale", "stretch", "bias", "hide")}, _capped),
+    Mutant(
+        "differs", "stretched", {"prepare": _prepared("scale", "stretch", "bias", "hide")}, _capped
+    ),
     Mutant("differs", "bias-repeated", {"prepare": _repeated_bias}, _biased),
     *(
         Mutant(

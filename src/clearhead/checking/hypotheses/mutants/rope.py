@@ -107,7 +107,10 @@ ROPE = [
             (_neighbours_as_halves, "interleaved"),
         )
     ),
-    *(_rope("differs", "one-rotated", _only(i), which=name) for i, name in enumerate(("query", "key"))),
+    *(
+        _rope("differs", "one-rotated", _only(i), which=name)
+        for i, name in enumerate(("query", "key"))
+    ),
     Mutant("rope.values", "value", {"arrange": _value_too}, _declared),
     _rope("rope.before-split", "whole", _whole_width),
     *(

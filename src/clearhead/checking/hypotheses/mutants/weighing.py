@@ -81,7 +81,10 @@ SIZES: list[tuple[str, Callable[[Setting], float]]] = [
     ("1/head_dim", lambda at: 1 / at.head_dim),
     ("1/√num_heads", lambda at: at.num_heads**-0.5),
     ("1/√num_kv_heads", lambda at: at.num_kv_heads**-0.5),
-    ("1/√(num_heads · head_dim), the whole width,", lambda at: (at.num_heads * at.head_dim) ** -0.5),
+    (
+        "1/√(num_heads · head_dim), the whole width,",
+        lambda at: (at.num_heads * at.head_dim) ** -0.5,
+    ),
     ("1/√query_len", lambda at: at.query_len**-0.5),
     ("1/√kv_len", lambda at: at.kv_len**-0.5),
     ("1/√batch", lambda at: at.batch**-0.5),

@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from clearhead._common.foreign_names import size_of
 from clearhead.checking.contract import Contract
-from clearhead.checking.making import arguments_again, declared_arguments, parameters, size_of
+from clearhead.checking.subject.constructing import arguments_again, declared_arguments, parameters
 
 
 class Parent(nn.Module):

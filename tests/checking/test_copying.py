@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.checking.enclosing import duplicate, held_by
+from clearhead.checking.subject.copying import duplicate, held_by
 from tests.checking.bank.modules import Padded
 
 around = nn.Linear(2, 2)
