@@ -203,8 +203,8 @@ def test_the_mask_that_was_handed_over_is_told():
     with pytest.raises(ch.ModelError) as caught:
         ch.check(layer, takes="x,mask")
     message = str(caught.value)
-    assert "x [2, 7, 12], mask [2, 7] bool, True = a real token, and raised" in message
-    assert "check a function that calls it: lambda x,mask: attention(x, …)." in message
+    assert "\n  x       [2, 7, 12] float64\n  mask    [2, 7] bool, True = a real token\n" in message
+    assert "check a function that calls it: lambda x, mask: attention(x, mask, …)." in message
     assert ch.check(lambda x, mask: layer(x, mask[:, None]), takes="x,mask", num_heads=3).ok
 
 

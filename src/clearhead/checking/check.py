@@ -1,7 +1,7 @@
 """`check`: what is wrong with an attention, by name, or that nothing is, or that it is not known."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -104,49 +104,53 @@ def contract_of(
 def reported(evidence: Evidence, judged: tuple[Judged, ...]) -> Report:
     """The report: mistakes, what is verified, and what could not be."""
     findings = _findings(judged)
-    codes = [each.code for each in findings]
     passed: dict[str, None] = {}
-    skipped: dict[str, None] = {}
-    unverified: dict[str, None] = {}
-    topics = dict.fromkeys(each.rule.topic for each in judged)
+    skipped: dict[tuple[str, str], list[str]] = {}
+    unverified: dict[tuple[str, str], list[str]] = {}
     must = required(evidence)
-    for topic in (*topics, *(each for each in must if each not in topics)):
+    for topic in dict.fromkeys((*(each.rule.topic for each in judged), *must)):
         mine = [each for each in judged if each.rule.topic == topic]
         verdicts = [each.verdict for each in mine]
-        wrong = any(isinstance(each, Found) for each in verdicts)
-        unknown = [each for each in verdicts if isinstance(each, Unknown)]
-        excluded = next((each.by for each in mine if each.by), "")
         clear = [each for each in verdicts if isinstance(each, Clear)]
-        if clear and not wrong and not unknown and not excluded:
+        unknown = next((each for each in verdicts if isinstance(each, Unknown)), None)
+        wrong = any(isinstance(each, Found) for each in verdicts)
+        excluded = next((each.by for each in mine if each.by), "")
+        if clear and not wrong and unknown is None and not excluded:
             for each in clear:
                 passed |= dict.fromkeys(ticks(evidence, each))
             continue
-        name = words.filled("topic", topic, {})
-        for each in unknown[:1]:
-            why, helps = words.unknown(each.why, each.values)
-            skipped[f"{name}: {why}" if each.asked else why] = None
-            if topic in must:
-                unverified[f"{name}: {why}; {helps}" if helps else f"{name}: {why}"] = None
-        if topic in must and not wrong and not unknown:
-            why, helps = (
-                words.unknown("hidden-by", {"code": excluded})
-                if excluded
-                else words.unknown("no-attention", {})
-            )
-            unverified[f"{name}: {why}; {helps}"] = None
-    told, minor = notes(evidence, codes) if "*" not in _excluded(judged) else ((), ())
+        if unknown is not None:
+            reason = words.unknown(unknown.why, unknown.values)
+            skipped.setdefault(reason, []).extend([topic] if unknown.asked else [])
+        elif excluded:
+            reason = words.unknown("hidden-by", {"code": excluded})
+        else:
+            reason = words.unknown("no-attention", {})
+        if topic in must and (unknown is not None or not wrong):
+            unverified.setdefault(reason, []).append(topic)
+    told, minor = ((), ())
+    if "*" not in _excluded(judged):
+        told, minor = notes(evidence, [each.code for each in findings])
     return Report(
         evidence.given.name,
         tuple(findings),
         tuple(passed),
         told,
-        tuple(skipped),
+        tuple(_of_topics(topics, why) for (why, _), topics in skipped.items()),
         tuple(sorted(evidence.sizes.items())) if evidence.settled.error is None else (),
-        tuple(unverified),
+        tuple(
+            _of_topics(topics, "; ".join(filter(None, reason)))
+            for reason, topics in unverified.items()
+        ),
         tuple(_asked(each) for each in judged),
         minor,
         _place(evidence.given),
     )
+
+
+def _of_topics(topics: Sequence[str], why: str) -> str:
+    names = ", ".join(words.filled("topic", each, {}) for each in topics)
+    return f"{names}: {why}" if names else why
 
 
 def _excluded(judged: tuple[Judged, ...]) -> set[str]:

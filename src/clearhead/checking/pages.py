@@ -30,7 +30,8 @@ STYLE = """
 .clearhead-check .passed li { display: inline-block; margin-right: 1.2rem; }
 .clearhead-check .passed li::before { content: "✓ "; }
 .clearhead-check .skipped li::before { content: "– "; }
-.clearhead-check .told li::before { content: "told "; font-weight: 600; }
+.clearhead-check .told li::before { content: "note "; font-weight: 600; }
+.clearhead-check .unverified li::before { content: "not judged "; font-weight: 600; }
 """
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
@@ -52,8 +53,9 @@ def section(report: "Report") -> str:
     parts += [_finding(each) for each in report.findings]
     for kind, texts in (
         ("passed", report.passed),
+        ("unverified", () if report.findings else report.unverified),
         ("skipped", report.skipped),
-        ("told", report.told),
+        ("told", (*report.told, *report.minor)),
     ):
         items = "".join(f"<li>{_remark(text)}</li>" for text in texts)
         parts += [f'<ul class="{kind}">{items}</ul>'] if items else []

@@ -87,7 +87,7 @@ def _inside(code: str, topic: str, **more: Any) -> Rule:
 
 
 def _padding(code: str) -> Rule:
-    excludes = frozenset(("mask", "padding", "leaks", "softmax", "scale", "product"))
+    excludes = frozenset(("mask", "padding", "leaks", "softmax", "scale", "product", "one-token"))
     return Rule(
         code, "padding", partial(tokens.padding, code), (PaddedEvidence,), excludes=excludes
     )
@@ -120,6 +120,18 @@ RULES: tuple[Rule, ...] = (
         excludes=INNER | {"leaks", "padding", "batch.mixed", "heads"},
     ),
     _tokens("heads.split", "heads", tokens.split, excludes=frozenset(("leaks",)), explains=INNER),
+    _tokens(
+        "heads.merge",
+        "heads",
+        tokens.merge,
+        excludes=frozenset(("leaks", "padding", "batch")),
+    ),
+    _inside(
+        "softmax.axis",
+        "softmax",
+        excludes=frozenset(("batch.mixed", "leaks", "padding")),
+        explains=frozenset(("mask",)),
+    ),
     # Padding.
     *(
         _padding(code)
@@ -152,12 +164,6 @@ RULES: tuple[Rule, ...] = (
     Rule("context.ignored", "context", tokens.ignored, CROSS),
     # What is inside.
     Rule("state.global-dim", "outside", promises.outside, WITHIN, explains=frozenset(("scale",))),
-    _inside(
-        "softmax.axis",
-        "softmax",
-        excludes=frozenset(("batch.mixed", "leaks")),
-        explains=frozenset(("mask",)),
-    ),
     _tokens("batch.mixed", "batch", tokens.mixed, excludes=frozenset(("leaks",)) | INNER),
     _inside("batch.mixed", "batch"),
     _inside("softmax.missing", "softmax"),
@@ -165,7 +171,7 @@ RULES: tuple[Rule, ...] = (
     _inside(
         "mask.inverted",
         "mask",
-        excludes=frozenset(("leaks",)),
+        excludes=frozenset(("leaks", "one-token")),
         explains=frozenset(("mask.empty-row", "mask.non-finite")),
     ),
     *(
@@ -211,7 +217,6 @@ RULES: tuple[Rule, ...] = (
     _tokens("heads.gqa-tiled", "heads", tokens.tiled),
     _tokens("heads.sliced", "heads", tokens.sliced, excludes=frozenset(("parameter.dead",))),
     _tokens("heads.summed", "heads", tokens.summed),
-    _tokens("heads.merge", "heads", tokens.merge, excludes=frozenset(("leaks",))),
     _tokens("heads.order", "heads", tokens.order),
     _inside("differs", "mask", excludes=frozenset(("leaks",))),
     _inside("differs", "order"),
@@ -220,12 +225,18 @@ RULES: tuple[Rule, ...] = (
     Rule("mask.non-finite", "one-token", tokens.one_token, SELF, CROSS),
     Rule("differs", "leaks", tokens.leaks, SELF, CROSS),
     # Decoding.
+    Rule(
+        "mask.window-off-by-one",
+        "mask",
+        partial(promises.full_mask, "mask.window-off-by-one"),
+        (DecodingEvidence,),
+    ),
     *(
         Rule(code, "decoding", partial(promises.cache, code), (DecodingEvidence,))
         for code in ("cache.window", "cache.offset", "rope.offset")
     ),
     Rule("cache.stale", "reset", promises.stale, (DecodingEvidence,)),
-    Rule("mask.missing", "mask", promises.full_future, (DecodingEvidence,)),
+    Rule("mask.missing", "mask", partial(promises.full_mask, "mask.missing"), (DecodingEvidence,)),
     # Inputs, promises, and what else a call shows.
     Rule(
         "input.modified",

@@ -208,6 +208,7 @@ def call_error(subject: Subject, given: Mapping[str, Tensor], error: Exception) 
     """The error for a subject that takes none of the inputs."""
     shapes = "\n".join(
         f"  {name:<7} {list(each.shape)} {str(each.dtype).removeprefix('torch.')}"
+        + (", True = a real token" if name == "mask" and each.ndim == 2 else "")
         for name, each in given.items()
     )
     known = (

@@ -289,11 +289,8 @@ class HeadsEvidence(Evidence):
             else self.explained.recipe.scale(self.trials[0].setting)
         )
         wanted = round(scale**-2)
-        held = (
-            [*(self.given.args or {}).values(), *vars(self.given.run).values()]
-            if hasattr(self.given.run, "__dict__")
-            else []
-        )
+        parts = [vars(part).values() for part in self.given.parts()]
+        held = [each for some in ((self.given.args or {}).values(), *parts) for each in some]
         numbers = [each for each in held if isinstance(each, int | float)]
         near = any(
             abs(each - n) <= 1e-9 * abs(n) for each in numbers for n in (wanted, scale, 1 / scale)

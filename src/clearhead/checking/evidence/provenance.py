@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead.checking.evidence.observed import ObservedAttention
 from clearhead.checking.evidence.recorder import Capture, operand_places
@@ -62,6 +62,7 @@ def measure(
     """
     nodes = {node for each in observed for node in (each.layout.scores, each.layout.context)}
     places = operand_places(tuple(nodes))
+    grouped = any(isinstance(part, nn.GroupNorm) for part in subject.parts())
     moves, broken, mixed = torch.zeros(0), torch.zeros(0), False
 
     def run(x: Tensor, capture: Capture) -> Tensor:
@@ -87,8 +88,12 @@ def measure(
             moves = torch.zeros(still.shape[1], x.shape[1], dtype=torch.bool)
         for token in range(x.shape[1]):
             changed = scaled.clone()
-            noise = torch.randn(x.shape[-1], generator=generator, dtype=x.dtype)
-            changed[-1, token] += 2 * scaled.std() * noise
+            if grouped and not x.shape[-1] % 2:
+                # A norm over tokens does not feel neighbours that change places.
+                changed[-1, token] = changed[-1, token].unflatten(-1, (-1, 2)).flip(-1).flatten()
+            else:
+                noise = torch.randn(x.shape[-1], generator=generator, dtype=x.dtype)
+                changed[-1, token] += 2 * scaled.std() * noise
             capture = Capture(places if factor == 1.0 else {})
             output = run(changed, capture)
             gap = (output - still).nan_to_num(0.0, 0.0, 0.0).abs().amax(-1)

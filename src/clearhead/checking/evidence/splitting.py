@@ -92,8 +92,8 @@ def splitting(
 def _across(found: Provenance) -> bool:
     blocks = found.blocks
     query, key = found.query.token[blocks], found.key.token[blocks]
-    one = bool(blocks.any()) and bool((query == query[:, :1]).all() & (key == query[:, :1]).all())
-    return one and query.shape[1] > 1
+    one = bool(((query >= 0) & (query == query[:, :1])).all() & (key == query[:, :1]).all())
+    return one and bool(blocks.any()) and query.shape[1] > 1
 
 
 def _alike(

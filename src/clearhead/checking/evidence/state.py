@@ -1,5 +1,6 @@
 """What a module keeps, and what its code reads from around it."""
 
+import dis
 import inspect
 import math
 import types
@@ -105,7 +106,8 @@ def outside_numbers(subject: Subject) -> dict[str, float]:
 
 def _numbers(function: types.FunctionType) -> dict[str, float]:
     found: dict[str, float] = {}
-    for name in function.__code__.co_names:
+    read = (each for each in dis.get_instructions(function) if each.opname == "LOAD_GLOBAL")
+    for name in (each.argval for each in read):
         value = function.__globals__.get(name)
         if isinstance(value, int | float) and is_number(value) and 0 < value < math.inf:
             found[name] = value

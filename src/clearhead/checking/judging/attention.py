@@ -87,14 +87,14 @@ def _of_heads(e: HeadsEvidence) -> Account:
     if found.error < HALF_INSIDE and e.recorded is not None and e.recorded.recorder.halves:
         note = ("halves", {"error": f"{found.error:.1g}"})
         return Account((), frozenset((*TOPICS, "heads")), {}, found.contract, (note,))
-    bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
-    if bad is not None:
-        claim = Claim(
-            "mask", "mask.non-finite", Found("output", {}, ("first-bad", first_bad(bad.target)))
-        )
-        return Account((claim,), frozenset(), _hidden("mask.non-finite"), found.contract)
     facts = _facts_of_weights(e)
     claims = list(_read(facts, first, e, [first])) if facts is not None else []
+    bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
+    if bad is not None:
+        claims = [each for each in claims if each.code != "differs"]
+        hidden = any(each.topic == "mask" for each in claims)
+        way, code = ("follows", "mask.empty-row") if hidden else ("output", "mask.non-finite")
+        claims.append(Claim("mask", code, Found(way, {}, ("first-bad", first_bad(bad.target)))))
     if e.alone > 1e-5 and not any(each.code == "softmax.axis" for each in claims):
         claims = [
             Claim("batch", "batch.mixed", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
@@ -114,10 +114,7 @@ def _of_tokens(e: Evidence) -> Account:
         mutant = found.mutants[:1]
         if mutant and mutant[0].code == "scale.missing" and _folded(e):
             return Account((), frozenset(TOPICS), {}, found.contract, (("folded", {}),))
-        named = found
-        if mutant and mutant[0].code.startswith("scale."):
-            named = replace(found, mutants=_by_all_sizes(e, found))
-        return _of_recipe(named, e.trials, TOPICS)
+        return _of_recipe(found, e.trials, TOPICS)
     facts = _facts_of_stages(e)
     claims = list(_read(facts, first, e, e.trials))
     notes = tuple(_extras(e, facts))
@@ -415,10 +412,6 @@ def _extras(e: TokensEvidence, facts: Facts) -> Iterator[tuple[str, Values]]:
         yield "beside", {}
 
 
-def _by_all_sizes(e: TokensEvidence, found: Explanation) -> tuple[Mutant, ...]:
-    """The names of a scale with the number of heads that is known."""
-    return found.mutants
-
 
 def _folded(e: TokensEvidence) -> bool:
     """True if 1/√head_dim is in the weights of the query, or half of it in query and key."""
@@ -433,8 +426,3 @@ def _folded(e: TokensEvidence) -> bool:
         return True
     half = usual * factor**0.5
     return abs(query / half - 1) < 0.1 and abs(key / half - 1) < 0.1
-
-
-def filled(e: Evidence) -> list[Contract]:
-    """The contracts that would be right."""
-    return contracts(e.contract)

@@ -65,8 +65,9 @@ def _square_values(e: HeadsEvidence) -> Verdict | None:
         if sizes.value_head_dim == sizes.head_dim:
             continue
         declared = e.contract.sizes.get("value_head_dim") is not None
-        # A refusal in words of its own is no mistake; a view that does not fit is one.
-        if declared or error is None or not deliberate(error):
+        # A refusal in words of its own is no mistake; a view that does not fit is one. What takes all
+        # three as one tensor cannot know of another width, and gives another one.
+        if declared or (error is not None and not deliberate(error)):
             text = f"head_dim {sizes.head_dim}, value_head_dim {sizes.value_head_dim}"
             return Found("value", {}, ("at-sizes", {"sizes": text, "error": words}))
     return Clear()

@@ -1,9 +1,10 @@
 """What a contract may promise besides: rows that see nothing, 16 bits, dropout, gradients, state."""
 
 import math
+from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead._common.foreign_names import role, size_of
 from clearhead.checking.evidence.base import Evidence
@@ -12,7 +13,7 @@ from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.state import felt_numbers
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.evidence.weighing import EXPONENTIALS
-from clearhead.checking.hypotheses.recipe import RIGHT
+from clearhead.checking.hypotheses.recipe import RIGHT, Setting, visible
 from clearhead.checking.judging.attention import account
 from clearhead.checking.judging.pictures import drawn
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
@@ -81,33 +82,35 @@ def _plain_exp(e: Evidence) -> bool:
 # Dropout.
 
 
-def _training(e: Evidence) -> Verdict | None:
-    """Why nothing can be said of dropout; None if something can."""
-    if e.contract.dropout is None:
-        return Unknown("dropout-undeclared", {}, False)
+def _training(e: Evidence) -> tuple[float, Verdict | None]:
+    """The probability, declared or that of its own dropout layers, and why nothing can be said."""
+    dropout = e.contract.dropout
+    if dropout is None and e.subject.module is not None:
+        own = {part.p for part in e.subject.module.modules() if isinstance(part, nn.Dropout)} - {0}
+        dropout = own.pop() if len(own) == 1 else None
+    if dropout is None:
+        return 0.0, Unknown("dropout-undeclared", {}, False)
     if e.subject.module is None:
-        return Unknown("dropout-function")
-    if not e.training.possible:
-        return Unknown("not-finite")
-    return None
+        return dropout, Unknown("dropout-function")
+    return dropout, None if e.training.possible else Unknown("not-finite")
 
 
 def never(e: Evidence) -> Verdict | None:
     """Training that drops nothing."""
-    unknown, found = _training(e), e.contract.dropout
+    dropout, unknown = _training(e)
     if unknown is not None:
         return unknown
-    if found == 0 or not e.training.finite or e.training.varies:
+    if dropout == 0 or not e.training.finite or e.training.varies:
         return Clear()
-    return Found("equal", {"dropout": f"{found:g}"}, ("equal-calls", {}))
+    return Found("equal", {"dropout": f"{dropout:g}"}, ("equal-calls", {}))
 
 
 def on_scores(e: Evidence) -> Verdict | None:
     """Scores that are dropped instead of weights."""
-    unknown = _training(e)
+    dropout, unknown = _training(e)
     if unknown is not None:
         return unknown
-    if e.contract.dropout == 0:
+    if dropout == 0:
         return None
     if not e.training.finite:
         return Found("nan", {}, ("nan-in-training", {}))
@@ -116,11 +119,11 @@ def on_scores(e: Evidence) -> Verdict | None:
 
 def misplaced(e: Evidence) -> Verdict | None:
     """Something else that is dropped in place of the weights."""
-    unknown = _training(e)
+    dropout, unknown = _training(e)
     if unknown is not None:
         return unknown
     places = e.training.places
-    if e.contract.dropout == 0 or not e.training.varies or not e.training.finite:
+    if e.contract.dropout in (0, None) or not e.training.varies or not e.training.finite:
         return Clear()
     if not places:
         return Unknown("dropout-place")
@@ -131,10 +134,10 @@ def misplaced(e: Evidence) -> Verdict | None:
 
 def unscaled(e: Evidence) -> Verdict | None:
     """Survivors that are not scaled."""
-    unknown = _training(e)
+    dropout, unknown = _training(e)
     if unknown is not None:
         return unknown
-    dropout, kept = e.contract.dropout, e.training.kept
+    kept = e.training.kept
     if not dropout or "weights" not in e.training.places:
         return Clear()
     if kept is None:
@@ -252,7 +255,7 @@ def fixed_length(e: TokensEvidence) -> Verdict | None:
     if e.subject.module is None or len(refused) < len(e.lengths) or not refused:
         return Clear()
     whole = e.inputs[0].shape[-2]
-    masks = [name for name in (*e.state.trained, *e.state.saved, *e.state.plain)]
+    masks = (*e.state.trained, *e.state.saved, *e.state.plain)
     sized = any(each.shape[-1] == whole for _, each in _square(e))
     if not masks and not sized:
         return Clear()
@@ -394,9 +397,20 @@ def stale(e: DecodingEvidence) -> Verdict | None:
     return Found("reset", {}, ("again", {"words": e.stale})) if e.stale else Clear("reset")
 
 
-def full_future(e: DecodingEvidence) -> Verdict | None:
-    """full(x) that sees the future."""
-    sees = bool(e.full_moves.triu(1).any())
-    if e.contract.causal and sees:
-        return Found("full", {}, ("plain-picture", {"picture": drawn(e.full_moves.tolist())}))
-    return None if sees else Clear("mask")
+def full_mask(code: str, e: DecodingEvidence) -> Verdict | None:
+    """full(x) that sees the future, or another window than is declared."""
+    seen, contract = e.full_moves, e.contract
+    tokens = len(seen)
+    picture = ("plain-picture", {"picture": drawn(seen.tolist())})
+    future = bool(seen.triu(1).any())
+    if code == "mask.missing":
+        if contract.causal and future:
+            return Found("full", {}, picture)
+        return None if future else Clear("mask")
+    if contract.window is None or contract.window[0] is None:
+        return None
+    at = Setting(replace(contract, causal=True), 1, 1, 1, tokens, tokens, 1, 1)
+    for less, way in ((1, "more"), (-1, "less")):
+        if torch.equal(seen, visible(at, 0, left=less)):
+            return Found(way, {"sides": "to the left"}, picture)
+    return Clear()

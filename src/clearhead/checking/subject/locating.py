@@ -30,7 +30,8 @@ def located(place: str) -> Any:
     found = imported(module)
     for part in name.split("."):
         if not hasattr(found, part):
-            names = ", ".join(defined(found)) if isinstance(found, types.ModuleType) else ""
+            own = defined(found) if isinstance(found, types.ModuleType) else []
+            names = ", ".join(own or [each for each in dir(found) if each[0] != "_"])
             raise ModelError("check.name", f"{module} has no {part}; it has {names or 'nothing'}.")
         found = getattr(found, part)
     return found

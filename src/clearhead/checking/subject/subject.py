@@ -26,7 +26,7 @@ from clearhead.checking.subject.refusals import raised
 from clearhead.checking.thresholds import PARAMETERS
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
-TAKES = ("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode", "ids")
+TAKES = ("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode")
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +239,7 @@ def undisturbed() -> Iterator[None]:
     kept = torch.get_default_dtype(), torch.get_num_threads(), list(sys.path), dict(os.environ)
     strict = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    folder = os.getcwd()
+    folder, fast = os.getcwd(), torch.backends.mha.get_fastpath_enabled()
     with (
         torch.random.fork_rng(),
         warnings.catch_warnings(),
@@ -248,10 +248,13 @@ def undisturbed() -> Iterator[None]:
         torch.autocast("cpu", enabled=False),
     ):
         warnings.simplefilter("ignore")
+        # One operation for a whole layer shows nothing of what it does.
+        torch.backends.mha.set_fastpath_enabled(False)
         try:
             yield
         finally:
             random.setstate(python)
+            torch.backends.mha.set_fastpath_enabled(fast)
             if numpy is not None:
                 numpy.random.set_state(numbers)
             torch.set_default_dtype(kept[0])
