@@ -17,7 +17,8 @@ from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.tokens import PaddedEvidence, TokensEvidence
-from clearhead.checking.judging import calls, promises, tokens
+from clearhead.checking.hypotheses.mutants.masks import MASKS
+from clearhead.checking.judging import calls, dependencies, promises, tokens
 from clearhead.checking.judging.attention import account
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 from clearhead.checking.subject.refusals import first_line
@@ -164,7 +165,7 @@ RULES: tuple[Rule, ...] = (
     Rule("context.ignored", "context", tokens.ignored, CROSS),
     # What is inside.
     Rule("state.global-dim", "outside", promises.outside, WITHIN, explains=frozenset(("scale",))),
-    _tokens("batch.mixed", "batch", tokens.mixed, excludes=frozenset(("leaks",)) | INNER),
+    _tokens("batch.mixed", "batch", dependencies.mixed, excludes=frozenset(("leaks",)) | INNER),
     _inside("batch.mixed", "batch"),
     _inside("softmax.missing", "softmax"),
     _inside("softmax.twice", "softmax"),
@@ -222,8 +223,11 @@ RULES: tuple[Rule, ...] = (
     _inside("differs", "order"),
     _inside("differs", "product"),
     _tokens("differs", "product", tokens.changed),
-    Rule("mask.non-finite", "one-token", tokens.one_token, SELF, CROSS),
-    Rule("differs", "leaks", tokens.leaks, SELF, CROSS),
+    Rule("mask.non-finite", "one-token", dependencies.one_token, SELF, CROSS),
+    *(
+        Rule(code, "leaks", partial(dependencies.leaks, code), SELF, CROSS)
+        for code in (*dict.fromkeys(each.code for each in MASKS), "differs")
+    ),
     # Decoding.
     Rule(
         "mask.window-off-by-one",
@@ -247,7 +251,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("input.strided", "strides", calls.strided, but=(DecodingEvidence,)),
     Rule("mask.leaks-nan", "nan", promises.nan_behind_heads, HEADS),
-    Rule("mask.leaks-nan", "nan", tokens.nan_behind, SELF, CROSS),
+    Rule("mask.leaks-nan", "nan", dependencies.nan_behind, SELF, CROSS),
     Rule("mask.empty-row", "empty", promises.empty_row, HEADS),
     Rule("dtype.overflow", "dtypes", promises.overflow, WITHIN, CROSS),
     Rule("weights.not-used", "returned", promises.returned, WITHIN),

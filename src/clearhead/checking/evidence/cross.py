@@ -123,9 +123,7 @@ class CrossEvidence(TokensEvidence):
     def _window(self) -> None:
         return None
 
-    def _trials(self, index: int) -> list[Trial]:
-        if index >= len(self.groups):
-            return []
+    def group_trials(self, index: int) -> list[Trial]:
         group, found = self.groups[index], []
         for recorded in (self.recorded, *(each for _, each in self.others)):
             if recorded is None or len(recorded.attentions) != len(self.observed):

@@ -11,8 +11,9 @@ from clearhead.checking.thresholds import GRADIENT, GRADIENT_FLOOR, STEPS
 
 
 class Gradient(NamedTuple):
-    """Of one tensor: its name, and "right", "blocked", "wrong", "not finite", or "dead", which moves
-    nothing and has no gradient; with the movement along a direction, by both ways."""
+    """Of one tensor: its name, and "right", "blocked", "wrong", "not finite", "dead", which moves
+    nothing and has no gradient, or "part dead", of a matrix of which a quarter or more is so; with
+    the movement along a direction, by both ways."""
 
     name: str
     state: str
@@ -34,10 +35,10 @@ class Gradients(NamedTuple):
 
 def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int) -> Gradients:
     """Of the floating inputs, and of every parameter."""
-    if subject.dtype != torch.float64:
-        return Gradients(why="float64")
     given = {
-        name: each.clone().requires_grad_() if each.is_floating_point() else each
+        name: each.to(subject.dtype, copy=True).requires_grad_()
+        if each.is_floating_point()
+        else each
         for name, each in inputs.items()
     }
     leaves = [(name, each) for name, each in given.items() if each.is_floating_point()]
@@ -45,7 +46,7 @@ def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int)
         leaves += [
             (name, each)
             for name, each in subject.parameters().items()
-            if each.requires_grad and each.dtype == torch.float64
+            if each.requires_grad and each.dtype == subject.dtype
         ]
 
     def run() -> Tensor:
@@ -54,9 +55,13 @@ def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int)
     if not run().isfinite().all():
         return Gradients(why="finite")
     try:
-        return Gradients(tuple(_measured(run, leaves, seed)))
+        found = tuple(_measured(run, leaves, seed))
     except RuntimeError as error:
         return Gradients(raised=str(error).splitlines()[0])
+    if subject.dtype == torch.float64:
+        return Gradients(found)
+    # Differences are too coarse in another precision; whether anything moves at all is not.
+    return Gradients(tuple(each for each in found if "dead" in each.state), why="float64")
 
 
 def _measured(
@@ -101,6 +106,11 @@ def _compared(
     flat = torch.zeros_like(leaf) if gradient is None else gradient
     if not flat.isfinite().all():
         return Gradient(name, "not finite", float("nan"), 0.0)
+    rows = (flat == 0).all(-1, keepdim=True)
+    if gradient is not None and leaf.ndim == 2 and 4 * rows.sum() >= len(rows):
+        part = rows * torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)
+        if along(leaf, part, STEPS[0]) == 0:
+            return Gradient(name, "part dead")
     worst = Gradient(name, "right")
     size = max(flat.norm().item(), floor)
     for _ in range(2):

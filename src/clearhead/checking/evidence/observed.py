@@ -159,7 +159,8 @@ def _of_fused(node: Node) -> ObservedAttention:
     kept = torch.arange(key.shape[1])
     layout = Layout(node, node, (0, 1), False, places[0], places[1], kept)
     context = _blocks(node.output).double()
-    return ObservedAttention(query, key, value, context, scores, tuple(found), (1.0, 1.0), layout)
+    gains = _gains(node, (0, 1))
+    return ObservedAttention(query, key, value, context, scores, tuple(found), gains, layout)
 
 
 def _of_products(
@@ -233,7 +234,8 @@ def _gains(scores: Node, sides: tuple[int, int]) -> tuple[float, float] | None:
     found = []
     for side in sides:
         tags = scores.tags[side]
-        assert tags is not None
+        if tags is None:
+            return None
         gains = tags.gain[tags.node != 0].unique()
         if len(gains) > 1:
             return None

@@ -132,6 +132,12 @@ class Provenance:
         return (self.query.token != NONE).any(-1) | (self.key.token != NONE).any(-1)
 
     @property
+    def single(self) -> bool:
+        """True if no row of the changed sample is of several tokens; some may be padded."""
+        rows = [each.token[self.blocks] for each in (self.query, self.key)]
+        return bool((rows[0] >= 0).any()) and all(bool((each != SEVERAL).all()) for each in rows)
+
+    @property
     def known(self) -> bool:
         """True if each row of the changed sample is of one token; keys may be of none, as one that is
         learned."""

@@ -107,4 +107,6 @@ def _columns(flat: Tensor, mine: Tensor) -> Tensor | None:
         if columns.shape[0] != heads * dim:
             return None
         nearest = torch.arange(heads * dim)
+    # A head that is turned by other pairs of columns has them in another order; its product has not.
+    nearest = nearest.view(heads, dim).sort(-1).values.flatten()
     return rows[..., nearest].unflatten(-1, (heads, dim)).transpose(1, 2)

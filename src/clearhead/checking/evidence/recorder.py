@@ -20,14 +20,44 @@ PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv
 FUSED = "_scaled_dot_product_"
 SOFTMAXES = ("_softmax", "_safe_softmax", "_log_softmax")
 MOVES = frozenset(
-    ["clone", "contiguous", "cat", "stack", "index_select", "gather", "index", "roll", "flip", "constant_pad_nd", "repeat", "tril", "triu", "masked_select", "lift_fresh", "unfold", "select_scatter", "slice_scatter", "take_along_dim"]
+    [
+        "clone",
+        "contiguous",
+        "cat",
+        "stack",
+        "index_select",
+        "gather",
+        "index",
+        "roll",
+        "flip",
+        "constant_pad_nd",
+        "repeat",
+        "tril",
+        "triu",
+        "masked_select",
+        "lift_fresh",
+        "unfold",
+        "select_scatter",
+        "slice_scatter",
+        "take_along_dim",
+    ]
 )
 # Of the same shape as what goes in, and yet no number is where it was.
 SHUFFLES = frozenset(["sort", "topk", "cumsum", "cumprod", "logcumsumexp", "_fft_c2c", "_fft_r2c"])
 KEEPS = frozenset(["masked_fill", "masked_fill_", "index_put_", "_to_copy", "dropout"])
 DRAWS = frozenset(["bernoulli_", "uniform_", "normal_", "exponential_", "random_"])
 RANDOM = DRAWS | frozenset(
-    ["native_dropout", "bernoulli", "rand", "rand_like", "randn", "randn_like", "multinomial", "randint", "randint_like"]
+    [
+        "native_dropout",
+        "bernoulli",
+        "rand",
+        "rand_like",
+        "randn",
+        "randn_like",
+        "multinomial",
+        "randint",
+        "randint_like",
+    ]
 )
 # PyTorch adds these where somebody holds on to a tensor, as a recorder does.
 UNCOUNTED = frozenset(("detach", "alias", "lift_fresh"))

@@ -11,7 +11,9 @@ from clearhead.checking.evidence.observed import ObservedAttention
 from clearhead.checking.evidence.provenance import Provenance
 from clearhead.checking.evidence.recorder import Node, Recorder, Tags
 
-PLAIN = frozenset(["clone", "contiguous", "_to_copy", "cat", "stack", "copy_", "permute", "constant_pad_nd"])
+PLAIN = frozenset(
+    ["clone", "contiguous", "_to_copy", "cat", "stack", "copy_", "permute", "constant_pad_nd"]
+)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from clearhead._common.checks import is_number
-from clearhead._common.foreign_names import KEPT_MASK
+from clearhead._common.foreign_names import KEPT_MASK, size_of
 from clearhead.checking.evidence.feeding import is_mask, kept_masks, plain_tensors
 from clearhead.checking.evidence.recorder import Recorder
 from clearhead.checking.subject.copying import Enclosing
@@ -175,9 +175,11 @@ def felt_numbers(subject: Subject, state: State, inputs: tuple[Tensor, ...]) -> 
     """The numbers read from outside that change the output of a call when they change."""
     found: dict[str, float] = {}
     still = subject(*inputs).detach()
+    own = [value for name, value in (subject.args or {}).items() if size_of(name)]
     for name, value in state.read.items():
-        # A name in capitals is a constant on purpose.
-        if not isinstance(value, int) or value <= 1 or name.isupper() or name in state.built:
+        # A name in capitals is a constant on purpose, unless it is a size that is handed in.
+        constant = name.isupper() and value not in own
+        if not isinstance(value, int) or value <= 1 or constant or name in state.built:
             continue
         spare = subject.spare()
         with with_number(spare, name, value * 3):

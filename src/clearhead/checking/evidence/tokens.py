@@ -263,11 +263,10 @@ class TokensEvidence(Evidence):
     @cached_property
     def trials(self) -> list[Trial]:
         """The first group of heads, on each of the calls."""
-        return self._trials(0)
+        return self.group_trials(0) if self.groups else []
 
-    def _trials(self, index: int) -> list[Trial]:
-        if index >= len(self.groups):
-            return []
+    def group_trials(self, index: int) -> list[Trial]:
+        """A group of heads, on each of the calls."""
         group = self.groups[index]
         promised = replace(self.promised, rope=None, num_kv_heads=None)
         found = [trial(group.attentions, group.arranged, promised, self.feed.width)]
@@ -281,17 +280,21 @@ class TokensEvidence(Evidence):
                 continue
         return found
 
-    def _bank(self, contract: Contract) -> list[Mutant]:
-        trials = [each.under(contract) for each in self.trials]
-        masked = any(not right_visible(each.setting).all() for each in trials)
-        return bank(contract, given=False, masked=masked, whole=False)
-
     @cached_property
-    def explained(self) -> Explanation | None:
-        if not self.trials:
-            return None
-        contract = self.trials[0].setting.contract
-        return explain(self.trials, contract, self._bank)
+    def explanations(self) -> list[Explanation | None]:
+        """The recipe that each group of heads follows."""
+        return [self._explained(self.group_trials(index)) for index in range(len(self.groups))]
+
+    def _explained(self, trials: Sequence[Trial]) -> Explanation | None:
+        def mutants(contract: Contract) -> list[Mutant]:
+            seen = [right_visible(each.under(contract).setting) for each in trials]
+            return bank(contract, given=False, masked=not all(map(Tensor.all, seen)), whole=False)
+
+        return explain(trials, trials[0].setting.contract, mutants) if trials else None
+
+    @property
+    def explained(self) -> Explanation | None:  # type: ignore[override]
+        return self.explanations[0] if self.explanations else None
 
     @cached_property
     def spread(self) -> tuple[float, float, float] | None:
@@ -419,7 +422,7 @@ class PaddedEvidence(TokensEvidence):
     def padded(self) -> tuple[Tensor, Tensor]:
         """x and a mask of three samples, each of another length."""
         tokens = self.feed.lengths[0]
-        lengths = torch.tensor([max(tokens - less, 2) for less in (1, 3, 4)])
+        lengths = torch.tensor([max(tokens - less, 2) for less in (3, 1, 4)])
         return self.feed.draw(tokens, self.seed + 3, batch=3), torch.arange(tokens) < lengths[
             :, None
         ]

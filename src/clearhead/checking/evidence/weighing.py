@@ -55,7 +55,9 @@ class Weighing:
 
 
 EXPONENTIALS = ("exp", "exp_", "exp2")
-ACTIVATIONS = frozenset(["relu", "sigmoid", "softplus", "elu", "gelu", "silu", "leaky_relu", "hardtanh", "threshold"])
+ACTIVATIONS = frozenset(
+    ["relu", "sigmoid", "softplus", "elu", "gelu", "silu", "leaky_relu", "hardtanh", "threshold"]
+)
 
 
 def weigh(observed: ObservedAttention) -> Weighing:

@@ -13,16 +13,18 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.base import Evidence, Recorded
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
-from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.evidence.observed import ObservedAttention
+from clearhead.checking.evidence.tokens import Group, TokensEvidence
 from clearhead.checking.evidence.weighing import ACTIVATIONS, Weighing, weigh
-from clearhead.checking.hypotheses.matching import Explanation, Trial, contracts
+from clearhead.checking.hypotheses.matching import Explanation, Trial
 from clearhead.checking.hypotheses.mutants import Mutant
 from clearhead.checking.hypotheses.mutants.masks import MASKS
 from clearhead.checking.hypotheses.mutants.weighing import SIZES
 from clearhead.checking.hypotheses.recipe import RIGHT, right_scale, right_visible
+from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.pictures import drawn_mask, first_bad, first_difference, sums_of
 from clearhead.checking.judging.verdicts import Claim, Found, Values
 from clearhead.checking.thresholds import FOLDED, HALF_INSIDE, SLOPE, SUMS
@@ -72,8 +74,14 @@ _accounts: WeakKeyDictionary[Evidence, Account] = WeakKeyDictionary()
 def account(e: Evidence) -> Account:
     """The account of what is measured, made once."""
     if e not in _accounts:
-        _accounts[e] = _of_heads(e) if isinstance(e, HeadsEvidence) else _of_tokens(e)
+        _accounts[e] = _made(e)
     return _accounts[e]
+
+
+def _made(e: Evidence) -> Account:
+    if isinstance(e, HeadsEvidence):
+        return _of_heads(e)
+    return _of_tokens(e) if isinstance(e, TokensEvidence) else Account(contract=e.contract)
 
 
 def _of_heads(e: HeadsEvidence) -> Account:
@@ -88,7 +96,7 @@ def _of_heads(e: HeadsEvidence) -> Account:
         note = ("halves", {"error": f"{found.error:.1g}"})
         return Account((), frozenset((*TOPICS, "heads")), {}, found.contract, (note,))
     facts = _facts_of_weights(e)
-    claims = list(_read(facts, first, e, [first])) if facts is not None else []
+    claims = list(_read(facts, first, e)) if facts is not None else []
     bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
     if bad is not None:
         claims = [each for each in claims if each.code != "differs"]
@@ -104,25 +112,43 @@ def _of_heads(e: HeadsEvidence) -> Account:
     return Account(tuple(claims), frozenset(), _hidden(claims[0].code), found.contract)
 
 
-def _of_tokens(e: Evidence) -> Account:
-    assert isinstance(e, TokensEvidence)
-    found = e.explained
+def _of_tokens(e: TokensEvidence) -> Account:
+    accounts = [_of_group(e, index) for index in range(len(e.groups))]
+    if not accounts:
+        return Account(unknown=dict.fromkeys(TOPICS, ("no-attention", {})), contract=e.contract)
+    first = next((each for each in accounts if each.claims), accounts[0])
+    if first.claims:
+        return first
+    clear = frozenset.intersection(*(each.clear for each in accounts))
+    unknown = {topic: why for each in accounts for topic, why in each.unknown.items()}
+    notes = tuple(note for each in accounts for note in each.notes)
+    return replace(first, clear=clear, unknown=unknown, notes=notes)
+
+
+def _of_group(e: TokensEvidence, index: int) -> Account:
+    found, trials, group = e.explanations[index], e.group_trials(index), e.groups[index]
     if found is None:
         return Account(unknown=dict.fromkeys(TOPICS, ("no-attention", {})), contract=e.contract)
-    first = e.trials[0].under(found.contract)
     if found.known:
         mutant = found.mutants[:1]
         if mutant and mutant[0].code == "scale.missing" and _folded(e):
             return Account((), frozenset(TOPICS), {}, found.contract, (("folded", {}),))
-        return _of_recipe(found, e.trials, TOPICS)
-    facts = _facts_of_stages(e)
-    claims = list(_read(facts, first, e, e.trials))
-    notes = tuple(_extras(e, facts))
+        return _of_recipe(found, trials, TOPICS)
+    facts = _facts_of_stages(group, e.recorded)
+    claims = list(_read(facts, trials[0].under(found.contract), e))
+    notes = tuple(_extras(facts))
     unknown: dict[str, tuple[str, Values]] = {}
-    if not claims and not notes:
-        claims = [Claim("product", "differs", Found("inside", {}, first_difference(e.trials)))]
+    if group.arranged is None:
+        # Which pairs these are is not known, hence the mask by what moves what alone.
+        claims = [each for each in claims if each.topic != "mask"]
+        if as_promised(e) is None:
+            unknown["mask"] = ("mixed-before", {})
+    elif not claims and not notes:
+        claims = [Claim("product", "differs", Found("inside", {}, first_difference(trials)))]
     if claims:
         return Account(tuple(claims), frozenset(), _hidden(claims[0].code), found.contract, notes)
+    if any(key == "scale-unknown" for key, _ in notes):
+        unknown["scale"] = ("scale", {})
     declared = ("bias", "softcap", "sinks", "alibi_slopes")
     if any(getattr(e.contract, name) is not None for name in declared):
         unknown["order"] = ("more-than-attends", {})
@@ -190,7 +216,7 @@ class Facts:
     """What was done to the scores, of all heads: (batch, heads, queries, keys).
 
     `products` are query·key, `twice` that there are two softmaxes, `turned` that the weights are
-    summed over the queries.
+    summed over the queries, `divided` that the context is divided by their sums.
     """
 
     weights: Tensor
@@ -203,10 +229,10 @@ class Facts:
     turned: bool = False
     twice: bool = False
     beside: bool = False
+    divided: bool = False
 
 
-def _facts_of_stages(e: TokensEvidence) -> Facts:
-    group = e.groups[0]
+def _facts_of_stages(group: Group, recorded: Recorded | None) -> Facts:
     read = [weigh(each) for each in group.attentions]
     first, one = read[0], group.attentions[0]
 
@@ -230,6 +256,19 @@ def _facts_of_stages(e: TokensEvidence) -> Facts:
         turned,
         len(softmaxes) > 1,
         one.beside,
+        recorded is not None and all(_divided(each, recorded) for each in group.attentions),
+    )
+
+
+def _divided(one: ObservedAttention, recorded: Recorded) -> bool:
+    """True if the context is divided by the sums of the weights, behind the product."""
+    shares = (one.context / one.weights.sum(-1, keepdim=True)).flatten().sort().values
+    return any(
+        step.name.startswith("div")
+        and bool((step.tags.node == one.layout.context.index).all())
+        and step.value.numel() == shares.numel()
+        and torch.allclose(step.value.double().flatten().sort().values, shares, equal_nan=True)
+        for step in recorded.recorder.steps
     )
 
 
@@ -270,7 +309,7 @@ def _facts_of_weights(e: HeadsEvidence) -> Facts | None:
     return Facts(weights, products, e.slope, axis, "", weights.abs() > 1e-12)
 
 
-def _read(facts: Facts, first: Trial, e: Evidence, trials: Sequence[Trial]) -> Iterator[Claim]:
+def _read(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
     """Name each thing that was done wrong, one by one."""
     yield from _read_softmax(facts)
     contract = first.setting.contract
@@ -323,6 +362,8 @@ def _read_softmax(facts: Facts) -> Iterator[Claim]:
         return
     changes = facts.weighing.after if facts.weighing is not None else ()
     if any(change.kind == "scale" for change in changes) and facts.axis == "keys":
+        return
+    if facts.divided:
         return
     way, values = (
         ("operation", {"operation": facts.normaliser}) if facts.normaliser else ("none", {})
@@ -390,7 +431,7 @@ def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
     yield Claim("mask", "differs", Found("mask", {}, picture))
 
 
-def _extras(e: TokensEvidence, facts: Facts) -> Iterator[tuple[str, Values]]:
+def _extras(facts: Facts) -> Iterator[tuple[str, Values]]:
     """What is done besides, and nobody declared: told, and no mistake."""
     read = facts.weighing
     if read is None:
@@ -410,7 +451,6 @@ def _extras(e: TokensEvidence, facts: Facts) -> Iterator[tuple[str, Values]]:
         yield "scale-unknown", {}
     if facts.beside or (read.axis == "keys" and not read.sums and not read.after):
         yield "beside", {}
-
 
 
 def _folded(e: TokensEvidence) -> bool:

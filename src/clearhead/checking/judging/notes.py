@@ -13,7 +13,7 @@ from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.tokens import PaddedEvidence, TokensEvidence
 from clearhead.checking.judging.attention import account, scale_in_words
 from clearhead.checking.judging.pictures import drawn
-from clearhead.checking.judging.tokens import as_promised
+from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.verdicts import Clear, Values
 
 Note = tuple[str, Values]

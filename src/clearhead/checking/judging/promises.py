@@ -192,17 +192,17 @@ def wrong_gradient(e: Evidence) -> Verdict:
 
 def dead(e: Evidence) -> Verdict:
     """Projections that move nothing."""
-    if e.gradients.why or e.gradients.raised:
+    found, shapes = e.gradients, e.subject.parameters()
+    if found.raised or found.why == "finite":
         return Unknown("gradients-before", {}, False)
-    shapes = e.subject.parameters()
-    names = [
-        name
-        for name in e.gradients.names("dead")
-        if name in shapes and role(name) in ("q", "k", "v", "qkv", "kv")
-    ]
-    if not names:
-        return Clear()
-    return Found("unused", {"names": ", ".join(names)}, ("moves-nothing", {"first": names[0]}))
+    for state, way, roles in (
+        ("dead", "unused", ("q", "k", "v", "qkv", "kv")),
+        ("part dead", "part", ("qkv", "kv")),
+    ):
+        names = [n for n in found.names(state) if n in shapes and role(n) in roles]
+        if names:
+            return Found(way, {"names": ", ".join(names)}, ("moves-nothing", {"first": names[0]}))
+    return Clear()
 
 
 def dead_input(e: HeadsEvidence) -> Verdict | None:

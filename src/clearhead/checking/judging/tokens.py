@@ -4,101 +4,14 @@ from dataclasses import replace
 
 import torch
 
-from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.tokens import PaddedEvidence, TokensEvidence
-from clearhead.checking.hypotheses.matching import contracts
-from clearhead.checking.hypotheses.mutants.masks import MASKS
-from clearhead.checking.hypotheses.recipe import RIGHT, Setting
 from clearhead.checking.judging.attention import account
-from clearhead.checking.judging.pictures import dependency, drawn
+from clearhead.checking.judging.pictures import drawn
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 
 SIDES = ("query", "key", "value")
-
-
-def mixed(e: TokensEvidence) -> Verdict:
-    """One sample that moves another."""
-    if isinstance(e, CrossEvidence):
-        return Found("samples") if any(each.mixed for each in e.dependencies) else Clear()
-    measured = e.dependency
-    if not measured.mixed:
-        return Clear()
-    own = torch.eye(*measured.moves.shape, dtype=torch.bool)
-    way = "samples" if (measured.moves & ~own).any() else "first-axis"
-    return Found(way, {}, ("other-sample", {}))
-
-
-def _setting(e: TokensEvidence, contract: Contract) -> Setting:
-    tokens = e.inputs[0].shape[-2]
-    heads = e.num_heads or 1
-    return Setting(contract, 1, heads, heads, tokens, tokens, 1, 1)
-
-
-def as_promised(e: TokensEvidence) -> Contract | None:
-    """The contract whose mask the dependencies show, or None."""
-    measured = e.dependency
-    own = torch.eye(*measured.moves.shape, dtype=torch.bool)
-    if measured.broken.any() or measured.moves.shape[0] != measured.moves.shape[1]:
-        return None
-    for contract in contracts(e.promised):
-        seen = RIGHT.seen(_setting(e, contract)) | own
-        if torch.equal(measured.moves | own, seen):
-            return contract
-    return None
-
-
-def leaks(e: TokensEvidence) -> Verdict:
-    """Outputs that move with tokens that the contract hides from them, or not with ones it shows."""
-    if as_promised(e) is not None:
-        return Clear()
-    measured = e.dependency
-    own = torch.eye(*measured.moves.shape, dtype=torch.bool)
-    contract = contracts(e.promised)[0]
-    seen = RIGHT.seen(_setting(e, contract)) | own
-    if e.contract.causal is None and e.contract.window is None and not measured.broken.any():
-        return Clear()
-    picture = dependency(measured, seen.tolist())
-    if e.observed:
-        if measured.broken.any():
-            return Found("tokens", {}, ("dependency", picture))
-        if not (measured.moves & ~seen).any():
-            return Clear()  # a weight can be too small to be felt
-        return Found("dependency", {}, ("dependency", picture))
-    for mutant in MASKS:
-        at = _setting(e, contract)
-        if mutant.needs(contract) and not measured.broken.any():
-            expected = mutant.applied(RIGHT).seen(at)
-            if torch.equal(
-                measured.moves | own, expected[..., :, :].reshape(-1, *own.shape)[0] | own
-            ):
-                also = ((mutant.code, mutant.way, mutant.values),)
-                return Found("dependency", {}, ("dependency", picture), also)
-    return Found("dependency", {}, ("dependency", picture))
-
-
-def nan_behind(e: TokensEvidence) -> Verdict | None:
-    """A NaN in a hidden token that reaches outputs that do not see it."""
-    found = e.leaks
-    if found is None:
-        return None
-    if not found:
-        return Clear("nan")
-    if e.contract.nan_safe:
-        tokens = e.inputs[0].shape[-2] - 1
-        return Found("token", {}, ("nan-token", {"token": tokens, "outputs": found}))
-    return None
-
-
-def one_token(e: TokensEvidence) -> Verdict | None:
-    """A single token, which is legal, that gives NaN."""
-    if isinstance(e, CrossEvidence) or 1 not in e.lengths:
-        return None
-    return Found("one-token", {}) if e.lengths[1] == "NaN" else Clear()
-
-
-# What reads the heads.
 
 
 def split(e: TokensEvidence) -> Verdict:
@@ -171,7 +84,7 @@ def changed(e: TokensEvidence) -> Verdict:
 def _heads_known(e: TokensEvidence) -> Verdict:
     if not e.observed:
         return Unknown("no-attention")
-    if not any(source is not None and source.known for source in e.sources):
+    if not any(source is not None and source.single for source in e.sources):
         return Unknown("mixed-before")
     return Clear("heads")
 
@@ -323,17 +236,3 @@ def all_padding(e: PaddedEvidence) -> Verdict | None:
         return Clear()
     values = {"declared": e.contract.empty_row}
     return Found("padding", values, ("not-finite", {"count": bad, "of": whole}))
-
-
-def clear_mask(e: Evidence) -> Verdict:
-    """The mask that is declared, in force."""
-    found = account(e)
-    if "mask" not in found.clear:
-        why, values = found.unknown.get("mask", ("hidden-by", {"code": "another"}))
-        return Unknown(why, values)
-    contract = e.contract if not isinstance(e, TokensEvidence) else replace(e.promised)
-    if isinstance(e, TokensEvidence) and not isinstance(e, CrossEvidence):
-        shown = as_promised(e)
-        if shown is None and (contract.causal or contract.window is not None):
-            return Unknown("dependency")
-    return Clear("mask")
