@@ -2,12 +2,11 @@
 
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from clearhead.checking.pages import page, section
-from clearhead.checking.words import explanation
 from clearhead.errors import ArgumentError
 
 WIDTH = 100
@@ -146,27 +145,6 @@ class Report:
             made["see"] = finding.see
         return whole
 
-    @classmethod
-    def from_dict(cls, whole: Mapping[str, Any]) -> "Report":
-        """The report of what `as_dict` gave, or `json.loads` of it."""
-        known = {each.name for each in fields(Finding)}
-        findings = tuple(
-            Finding(**{k: tuple(v) if k == "also" else v for k, v in each.items() if k in known})
-            for each in whole["findings"]
-        )
-        place = whole.get("place")
-        return cls(
-            whole["name"],
-            findings,
-            sizes=tuple(sorted(whole["sizes"].items())),
-            asked=tuple((one, two, three) for one, two, three in whole["asked"]),
-            place=None if place is None else (place[0], place[1]),
-            **{
-                name: tuple(whole[name])
-                for name in ("passed", "told", "skipped", "unverified", "minor")
-            },
-        )
-
     def to_json(self) -> str:
         """The report as JSON: its attributes, and outcome and ok."""
         return json.dumps(self.as_dict(), ensure_ascii=False, indent=2)
@@ -221,7 +199,7 @@ def sarif(reports: Sequence[Report]) -> str:
         ]
     driver = {
         "name": "clearhead check",
-        "rules": [{"id": code, "help": {"text": explanation(code)}} for code in rules],
+        "rules": [{"id": code, "help": {"text": f"clearhead explain {code}"}} for code in rules],
     }
     whole = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",

@@ -1,4 +1,4 @@
-"""The catalogue of what `check` says: a template for each way to make a mistake, and its page."""
+"""The catalogue of what `check` says: a template for each way to make a mistake."""
 
 import tomllib
 from collections.abc import Mapping
@@ -6,19 +6,12 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from clearhead.errors import ArgumentError
-
 
 @cache
 def catalogue() -> Mapping[str, Any]:
     """The tables of words.toml."""
     text = resources.files("clearhead.checking").joinpath("words.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
-
-
-def codes() -> tuple[str, ...]:
-    """The names of all mistakes."""
-    return tuple(catalogue()["mistake"])
 
 
 def sentence(code: str, way: str, values: Mapping[str, Any]) -> str:
@@ -40,23 +33,3 @@ def unknown(why: str, values: Mapping[str, Any]) -> tuple[str, str]:
     """Why something could not be judged, and what would make it judgeable."""
     reason, helps = catalogue()["unknown"][why]
     return reason.format(**values), helps
-
-
-def explanation(code: str) -> str:
-    """The page of a mistake, in Markdown: what it is, wrong code and right code.
-
-    Raises:
-        ArgumentError: code `check.code`, for what is no name of a mistake.
-
-    Example:
-        >>> print(ch.checking.explanation("mask.top-left").splitlines()[0])
-        # mask.top-left
-    """
-    found = catalogue()["mistake"].get(code)
-    if found is None:
-        near = [each for each in codes() if each.partition(".")[0] == code.partition(".")[0]]
-        raise ArgumentError(
-            "check.code",
-            f"{code!r} is no name of a mistake; there are {', '.join(near or codes())}.",
-        )
-    return f"# {code}\n\n{found['page'].strip()}\n"

@@ -273,8 +273,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def explained(self) -> Explanation:
-        found = explain(self.judged, self.promised, self._bank)
-        return found
+        return explain(self.judged, self.promised, self._bank)
 
     @cached_property
     def fitted_dim(self) -> int | None:

@@ -75,5 +75,5 @@ def _every_second(tensor: Tensor) -> Tensor:
 def _overlapping(tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point() or tensor.ndim < 3:
         return tensor
-    *outer, length, width = tensor.shape
+    length, width = tensor.shape[-2:]
     return tensor.flatten(-2)[..., : length + width - 1].contiguous().unfold(-1, width, 1)

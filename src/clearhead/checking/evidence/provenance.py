@@ -116,11 +116,16 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where query, key and value come from. Tokens of a context are numbered after those of x."""
+    """Where query, key and value come from. Tokens of a context are numbered after those of x.
+
+    `linear` is true where columns are tokens and rows are features, as where keys and values are
+    multiplied first.
+    """
 
     query: Rows
     key: Rows
     value: Rows
+    linear: bool = False
 
     @property
     def rows(self) -> tuple[Rows, Rows, Rows]:
@@ -157,13 +162,14 @@ def provenance(observed: ObservedAttention, measured: Sequence[Dependency]) -> P
         moved = [observed.layout.operands(taken) for taken in changed]
     except (RuntimeError, IndexError):
         return None
-    found = []
+    found, linear = [], False
     for which, plain in enumerate(still):
         size = MOVES[torch.float64] * max(plain.abs().max().item(), 1e-30)
         if any(each[which].shape != plain.shape for each in moved):
             return None
         # (tokens, blocks, rows, dim)
         felt = torch.stack([(each[which] - plain).abs() > size for each in moved])
+        linear |= _by_columns(felt)
         by_row = felt.any(-1)
         count = by_row.sum(0)
         token = torch.where(
@@ -171,7 +177,16 @@ def provenance(observed: ObservedAttention, measured: Sequence[Dependency]) -> P
         )
         single = (felt.sum(0) <= 1).all(-1)
         found.append(Rows(token, (count > 1) & single | _uneven(token)))
-    return Provenance(*found)
+    return Provenance(*found, linear)
+
+
+def _by_columns(felt: Tensor) -> bool:
+    """True if each token moves the column of its place, in every row that moves."""
+    mine = felt[:, felt.any(0).any(-1).any(-1)]
+    own = torch.eye(len(felt), dtype=torch.bool)[:, None, None]
+    return (
+        felt.shape[-1] == len(felt) and mine.shape[1] > 0 and torch.equal(mine, own.expand_as(mine))
+    )
 
 
 def _uneven(token: Tensor) -> Tensor:

@@ -57,14 +57,13 @@ def measure_state(subject: Subject, recorder: Recorder | None) -> State:
         if is_mask(each) and KEPT_MASK.search(name.rpartition(".")[2])
     }
     plain = {name for name in plain if not _moved(original, name)}
-    built = {name: value for name, value in _built(original).items()}
     return State(
         trained,
         tuple(sorted(set(masks) & saved - set(trained))),
         tuple(sorted(plain)),
         recorder is not None and _loose(recorder),
         read,
-        built,
+        _built(original),
     )
 
 

@@ -390,6 +390,8 @@ def grouped(
     """Attentions of one head each, of the same tokens and sizes, are one layer; others stand alone."""
     found: list[list[int]] = []
     for index, (each, source) in enumerate(zip(observed, sources, strict=True)):
+        if source is not None and source.linear:
+            continue
         last = found[-1] if found else None
         if last is not None and source is not None and source.known and len(each.query) == batch:
             first, other = observed[last[0]], sources[last[0]]

@@ -74,7 +74,14 @@ _accounts: WeakKeyDictionary[Evidence, Account] = WeakKeyDictionary()
 def account(e: Evidence) -> Account:
     """The account of what is measured, made once."""
     if e not in _accounts:
-        _accounts[e] = _made(e)
+        found = _made(e)
+        narrow = isinstance(e, HeadsEvidence | TokensEvidence) and all(
+            each.setting.head_dim == 1 and each.setting.contract.scale is None for each in e.trials
+        )
+        if narrow and "scale" in found.clear:
+            unknown = {**found.unknown, "scale": ("one-wide", {})}
+            found = replace(found, clear=found.clear - {"scale"}, unknown=unknown)
+        _accounts[e] = found
     return _accounts[e]
 
 
@@ -115,7 +122,8 @@ def _of_heads(e: HeadsEvidence) -> Account:
 def _of_tokens(e: TokensEvidence) -> Account:
     accounts = [_of_group(e, index) for index in range(len(e.groups))]
     if not accounts:
-        return Account(unknown=dict.fromkeys(TOPICS, ("no-attention", {})), contract=e.contract)
+        why = "linear" if e.observed else "no-attention"
+        return Account(unknown=dict.fromkeys(TOPICS, (why, {})), contract=e.contract)
     first = next((each for each in accounts if each.claims), accounts[0])
     if first.claims:
         return first

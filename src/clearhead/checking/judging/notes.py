@@ -12,8 +12,8 @@ from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.tokens import PaddedEvidence, TokensEvidence
 from clearhead.checking.judging.attention import account, scale_in_words
-from clearhead.checking.judging.pictures import drawn
 from clearhead.checking.judging.dependencies import as_promised
+from clearhead.checking.judging.pictures import drawn
 from clearhead.checking.judging.verdicts import Clear, Values
 
 Note = tuple[str, Values]
@@ -149,9 +149,10 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
             yield "all-padding", {}
     if e.state.built and "state.global-dim" not in codes:
         yield "constructor", {"names": ", ".join(e.state.built)}
-    second = e.returned
+    second, tokens = e.returned, e.inputs[0].shape[-2]
     if isinstance(second, Tensor) and second.is_floating_point() and second.numel():
-        if second.min() < -1e-6 and second.ndim > 2 and second.shape[-1] == e.inputs[0].shape[-2]:
+        shaped = second.ndim > 2 and second.shape[-1] == tokens
+        if shaped and second.min() < -1e-6:
             yield "scores-returned", {}
 
 

@@ -119,7 +119,7 @@ def on_scores(e: Evidence) -> Verdict | None:
 
 def misplaced(e: Evidence) -> Verdict | None:
     """Something else that is dropped in place of the weights."""
-    dropout, unknown = _training(e)
+    _, unknown = _training(e)
     if unknown is not None:
         return unknown
     places = e.training.places

@@ -1,13 +1,9 @@
 """What tokens, sides and padding show."""
 
-from dataclasses import replace
-
 import torch
 
-from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.tokens import PaddedEvidence, TokensEvidence
-from clearhead.checking.judging.attention import account
 from clearhead.checking.judging.pictures import drawn
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 
@@ -84,6 +80,8 @@ def changed(e: TokensEvidence) -> Verdict:
 def _heads_known(e: TokensEvidence) -> Verdict:
     if not e.observed:
         return Unknown("no-attention")
+    if not e.groups:
+        return Unknown("linear")
     if not any(source is not None and source.single for source in e.sources):
         return Unknown("mixed-before")
     return Clear("heads")
@@ -144,9 +142,9 @@ def swapped(e: CrossEvidence) -> Verdict | None:
     """Queries from the context, keys and values from x."""
     by_x, by_context = e.dependencies
     own = torch.eye(*by_x.moves.shape, dtype=torch.bool)
-    if e.alike and (by_x.moves & ~own).any() and not (by_context.moves & ~own).any():
-        if by_context.moves.any():
-            return Found("sides", {}, ("sides", _sides(e)))
+    over = (by_context.moves & ~own).any() or not by_context.moves.any()
+    if e.alike and (by_x.moves & ~own).any() and not over:
+        return Found("sides", {}, ("sides", _sides(e)))
     return Clear()
 
 
