@@ -217,7 +217,7 @@ RULES: tuple[Rule, ...] = (
     _tokens("heads.identical", "heads", tokens.identical),
     _tokens("heads.gqa-tiled", "heads", tokens.tiled),
     _tokens("heads.sliced", "heads", tokens.sliced, excludes=frozenset(("parameter.dead",))),
-    _tokens("heads.summed", "heads", tokens.summed),
+    _tokens("heads.summed", "heads", tokens.summed, excludes=frozenset(("product",))),
     _tokens("heads.order", "heads", tokens.order),
     _inside("differs", "mask", excludes=frozenset(("leaks",))),
     _inside("differs", "order"),
@@ -263,6 +263,7 @@ RULES: tuple[Rule, ...] = (
         SELF,
         excludes=frozenset(("parameter.dead",)),
     ),
+    Rule("parameter.shared", "parameters", promises.shared, SELF),
     Rule("parameter.dead", "parameters", promises.dead, SELF),
     Rule("parameter.dead", "parameters", promises.dead_input, HEADS),
     Rule(

@@ -264,16 +264,17 @@ class HeadsEvidence(Evidence):
             return self.trials
         if not follows(square, self.promised):
             return self.trials
-        return self.trials if explain(self.trials, self.promised, self._bank).known else square
+        return self.trials if explain(self.trials, self.promised, self.mutants).known else square
 
-    def _bank(self, contract: Contract) -> list[Mutant]:
+    def mutants(self, contract: Contract) -> list[Mutant]:
+        """The mistakes that are possible under a contract."""
         trials = [each.under(contract) for each in self.trials]
         masked = any(not right_visible(each.setting).all() for each in trials)
         return bank(contract, given=self.subject.takes == "qkv,mask", masked=masked)
 
     @cached_property
     def explained(self) -> Explanation:
-        return explain(self.judged, self.promised, self._bank)
+        return explain(self.judged, self.promised, self.mutants)
 
     @cached_property
     def fitted_dim(self) -> int | None:

@@ -200,7 +200,7 @@ def _uneven(token: Tensor) -> Tensor:
             continue
         if not bool((counts == counts[0]).all()):
             found[block] = True
-        if len(tokens) > 1:
+        if len(row) > 1:
             sets.append((block, tuple(tokens.tolist()), int(counts[0])))
     if len({tokens for _, tokens, _ in sets}) > 1 and any(count > 1 for _, _, count in sets):
         for block, _, _ in sets:

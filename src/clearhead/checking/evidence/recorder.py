@@ -248,7 +248,9 @@ class Recorder(TorchDispatchMode):
             return
         found = self._scaled(name, args, found)
         source = next((each for each, tags in tagged if self._of_product(tags)), tagged[0][0])
-        kept = found.each(torch.clone) if self._of_product(found) else None
+        # Of the sum of two products no number stands for one alone, and it is a step all the same.
+        added = name in ("add", "add_") and sum(self._of_product(tags) for _, tags in tagged) > 1
+        kept = found.each(torch.clone) if added or self._of_product(found) else None
         self._write(output, found)
         if kept is not None:
             dim = args[1] if name in SOFTMAXES else None
@@ -286,7 +288,7 @@ class Recorder(TorchDispatchMode):
             return (source or nothing).each(lambda channel: channel.expand(output.shape))
         if name in KEEPS:
             return self.tags(args[0])
-        if name in SHUFFLES:
+        if name in SHUFFLES or name in ("sum", "mean"):
             return None
         if name in MOVES:
 
@@ -306,7 +308,7 @@ class Recorder(TorchDispatchMode):
         leaves = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         known = [tags for each in leaves if (tags := self.tags(each)) is not None]
         shape = torch.broadcast_shapes(*(each.node.shape for each in known))
-        if torch.broadcast_shapes(shape, output.shape) != output.shape or name in ("sum", "mean"):
+        if torch.broadcast_shapes(shape, output.shape) != output.shape:
             return None
         total = known[0]
         for other in known[1:]:

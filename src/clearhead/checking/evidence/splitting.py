@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clearhead._common.foreign_names import role
 from clearhead.checking.evidence.arranging import Arrangement
 from clearhead.checking.evidence.observed import ObservedAttention
 from clearhead.checking.evidence.provenance import Provenance
@@ -82,9 +83,9 @@ def splitting(
         _shared(group, arranged),
         heads is not None and heads > 1 and _sliced(recorded, group),
         _merged(consumer[0], group, found)
-        if consumer is not None and len(known) == len(found)
+        if consumer is not None and consumer[1] != "summed" and len(known) == len(found)
         else None,
-        consumer is None and _summed(recorded, group),
+        _summed(recorded, group),
         _other_order(recorded, group, arranged),
         behind,
         heads,
@@ -138,6 +139,21 @@ def root_node(recorded: Recorder, each: ObservedAttention, which: int) -> Node |
     """The operation that query (0), key (1) or value (2) is made by."""
     index = _root(each, which)
     return None if index is None else recorded.nodes[index - 1]
+
+
+def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
+    """True if the query is what names, or the order of columns, call so; None where neither does."""
+    query, key = (root_node(recorded, each, which) for which in (0, 1))
+    if query is None or key is None or query.kind != "linear" or key.kind != "linear":
+        return None
+    if query is not key:
+        named = [recorded.parameters.get(x.storages[x.constant or 0], "") for x in (query, key)]
+        return {("q", "k"): True, ("k", "q"): False}.get((role(named[0]), role(named[1])))
+    tags = [_tags(each, which) for which in (0, 1)]
+    one, other = (
+        ((x.element - query.base) % query.output.shape[-1]).min() for x in tags if x is not None
+    )
+    return bool(one < other)
 
 
 def _shared(group: Sequence[ObservedAttention], arranged: Arrangement | None) -> str:

@@ -28,6 +28,7 @@ class State:
         trained: masks that are parameters, with their shapes.
         saved: masks among the saved buffers.
         plain: masks that are plain attributes, and stay behind when the module moves.
+        shared: lists of modules that hold the same one several times.
         loose: a projection is made by a tensor that is no parameter.
         read: numbers that its code reads from the module around it, by name.
         built: those that its constructor reads.
@@ -36,6 +37,7 @@ class State:
     trained: Mapping[str, list[int]]
     saved: tuple[str, ...]
     plain: tuple[str, ...]
+    shared: tuple[str, ...]
     loose: bool
     read: Mapping[str, float]
     built: Mapping[str, float]
@@ -46,7 +48,7 @@ def measure_state(subject: Subject, recorder: Recorder | None) -> State:
     original, module = subject.original, subject.module
     read = outside_numbers(subject)
     if module is None or not isinstance(original, nn.Module):
-        return State({}, (), (), False, read, {})
+        return State({}, (), (), (), False, read, {})
     masks, saved = kept_masks(original), set(original.state_dict())
     trained = {
         name: list(masks[name].shape) for name, _ in original.named_parameters() if name in masks
@@ -61,6 +63,7 @@ def measure_state(subject: Subject, recorder: Recorder | None) -> State:
         trained,
         tuple(sorted(set(masks) & saved - set(trained))),
         tuple(sorted(plain)),
+        tuple(_shared(original)),
         recorder is not None and _loose(recorder),
         read,
         _built(original),
@@ -79,6 +82,14 @@ def _moved(module: nn.Module, name: str) -> bool:
             if attribute in code.co_names and MOVING & set(code.co_names):
                 return True
     return False
+
+
+def _shared(module: nn.Module) -> Iterator[str]:
+    """The lists of modules with parameters in which one is held several times."""
+    for name, part in module.named_modules():
+        several = isinstance(part, nn.ModuleList) and len({id(each) for each in part}) < len(part)
+        if several and any(True for _ in part.parameters()):
+            yield name
 
 
 def _loose(recorder: Recorder) -> bool:

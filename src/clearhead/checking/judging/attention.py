@@ -17,9 +17,10 @@ from clearhead.checking.evidence.base import Evidence, Recorded
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.observed import ObservedAttention
+from clearhead.checking.evidence.splitting import asks
 from clearhead.checking.evidence.tokens import Group, TokensEvidence
 from clearhead.checking.evidence.weighing import ACTIVATIONS, Weighing, weigh
-from clearhead.checking.hypotheses.matching import Explanation, Trial
+from clearhead.checking.hypotheses.matching import Explanation, Trial, explain
 from clearhead.checking.hypotheses.mutants import Mutant
 from clearhead.checking.hypotheses.mutants.masks import MASKS
 from clearhead.checking.hypotheses.mutants.weighing import SIZES
@@ -102,11 +103,19 @@ def _of_heads(e: HeadsEvidence) -> Account:
     if found.error < HALF_INSIDE and e.recorded is not None and e.recorded.recorder.halves:
         note = ("halves", {"error": f"{found.error:.1g}"})
         return Account((), frozenset((*TOPICS, "heads")), {}, found.contract, (note,))
+    finite = [each for each in e.judged if each.target.isfinite().all()]
+    if 0 < len(finite) < len(e.judged):
+        among = explain(finite, e.promised, e.mutants)
+        if among.known and among.mutants:
+            return _of_recipe(among, e.judged, (*TOPICS, "heads", "positions"))
     facts = _facts_of_weights(e)
     claims = list(_read(facts, first, e)) if facts is not None else []
     bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
     if bad is not None:
         claims = [each for each in claims if each.code != "differs"]
+        if facts is not None and (facts.weights.isnan().any(-1) & facts.visible.any(-1)).any():
+            # What sees something and is NaN is so by another mistake than what it sees.
+            claims = [each for each in claims if each.topic != "mask"]
         hidden = any(each.topic == "mask" for each in claims)
         way, code = ("follows", "mask.empty-row") if hidden else ("output", "mask.non-finite")
         claims.append(Claim("mask", code, Found(way, {}, ("first-bad", first_bad(bad.target)))))
@@ -141,6 +150,12 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
         mutant = found.mutants[:1]
         if mutant and mutant[0].code == "scale.missing" and _folded(e):
             return Account((), frozenset(TOPICS), {}, found.contract, (("folded", {}),))
+        one = group.attentions[0]
+        swapped = bool(mutant) and mutant[0].code == "softmax.axis" and one.layout.sides == (1, 0)
+        if swapped and e.recorded is not None and not asks(e.recorded.recorder, one):
+            # The same numbers: query and key have changed places, or the weights are transposed.
+            turned = replace(mutant[0], code="weights.transposed", way="transposed", values={})
+            found = replace(found, mutants=(turned, *found.mutants))
         return _of_recipe(found, trials, TOPICS)
     facts = _facts_of_stages(group, e.recorded)
     claims = list(_read(facts, trials[0].under(found.contract), e))

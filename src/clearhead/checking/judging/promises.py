@@ -222,6 +222,13 @@ def loose(e: Evidence) -> Verdict | None:
     return Found(way, {}, ("parameters", {"count": len(list(module.parameters()))}))
 
 
+def shared(e: Evidence) -> Verdict | None:
+    """One layer in the place of several."""
+    if not e.state.shared:
+        return Clear()
+    return Found("list", {"name": e.state.shared[0]})
+
+
 # State.
 
 

@@ -40,7 +40,12 @@ def merge(e: TokensEvidence) -> Verdict:
         if each.merged is False:
             return Found("viewed", {}, ("merged-rows", {}))
     known = _heads_known(e)
-    if isinstance(known, Clear) and all(each.merged is None for each in e.splittings):
+    summed = any(each.summed for each in e.splittings)
+    if (
+        isinstance(known, Clear)
+        and not summed
+        and all(each.merged is None for each in e.splittings)
+    ):
         return Unknown("merge")
     return known
 
@@ -141,9 +146,11 @@ def ignored(e: CrossEvidence) -> Verdict:
 def swapped(e: CrossEvidence) -> Verdict | None:
     """Queries from the context, keys and values from x."""
     by_x, by_context = e.dependencies
+    if not e.alike:
+        return Clear()
     own = torch.eye(*by_x.moves.shape, dtype=torch.bool)
     over = (by_context.moves & ~own).any() or not by_context.moves.any()
-    if e.alike and (by_x.moves & ~own).any() and not over:
+    if (by_x.moves & ~own).any() and not over:
         return Found("sides", {}, ("sides", _sides(e)))
     return Clear()
 

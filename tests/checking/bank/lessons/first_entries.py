@@ -1,5 +1,7 @@
 """The mistakes that `check` is built against."""
 
+# fmt: off
+# ruff: noqa: E501
 from tests.checking.bank.lessons import HEAD, HEADS, LAYERS, SPLIT, TUTORIAL, Lesson, entry, wrong
 
 DOT, CAUSAL_FN = "first:dot_product_attention", "first:causal_attention"

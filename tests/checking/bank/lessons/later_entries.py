@@ -1,5 +1,7 @@
 """The mistakes that are set aside: `check` is judged on them once."""
 
+# fmt: off
+# ruff: noqa: E501
 from tests.checking.bank.lessons import Lesson, entry, wrong
 
 ANNOTATED, GPT = "later:MultiHeadedAttention", "later:CausalSelfAttention"
@@ -29,7 +31,7 @@ LATER: list[Lesson] = [
     wrong("scale.missing", ANNOTATED, [(" / math.sqrt(d_k)\n", "\n")], "x", MHA),
     wrong("scale.wrong", ANNOTATED, [("math.sqrt(d_k)", "math.sqrt(query.size(1))")], "x", MHA),
     wrong("heads.merge", ANNOTATED, [("x.transpose(1, 2).contiguous().view(nbatches, -1, self.h", "x.contiguous().view(nbatches, -1, self.h")], "x", MHA),
-    wrong("heads.identical parameter.dead", ANNOTATED, [("[copy.deepcopy(module) for _ in range(N)]", "[module for _ in range(N)]")], "x", MHA),
+    wrong("parameter.shared heads.identical parameter.dead", ANNOTATED, [("[copy.deepcopy(module) for _ in range(N)]", "[module for _ in range(N)]")], "x", MHA),
     wrong("dropout.in-eval", ANNOTATED, [("        p_attn = dropout(p_attn)\n", "        p_attn = F.dropout(p_attn, dropout.p)\n")], "x", {**MHA, "dropout": 0.3}, dropout=0.3),
     wrong("mask.inverted", GPT, [("self.bias[:, :, :T, :T] == 0", "self.bias[:, :, :T, :T] == 1")], "x", MINI, causal=True),
     wrong("mask.missing", GPT, [("        att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float(\"-inf\"))\n", "")], "x", MINI, causal=True),
