@@ -16,10 +16,11 @@ from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
-from clearhead.checking.evidence.tokens import PaddedEvidence, TokensEvidence
+from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.mutants.masks import MASKS
-from clearhead.checking.judging import calls, dependencies, promises, tokens
-from clearhead.checking.judging.attention import account
+from clearhead.checking.judging import calls, decoders, dependencies, modules, promises
+from clearhead.checking.judging.account import account
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 from clearhead.checking.subject.refusals import first_line
 from clearhead.errors import ClearheadError
@@ -90,7 +91,7 @@ def _inside(code: str, topic: str, **more: Any) -> Rule:
 def _padding(code: str) -> Rule:
     excludes = frozenset(("mask", "padding", "leaks", "softmax", "scale", "product", "one-token"))
     return Rule(
-        code, "padding", partial(tokens.padding, code), (PaddedEvidence,), excludes=excludes
+        code, "padding", partial(modules.padding, code), (PaddedEvidence,), excludes=excludes
     )
 
 
@@ -111,20 +112,20 @@ RULES: tuple[Rule, ...] = (
         but=(DecodingEvidence,),
         excludes=ALL,
     ),
-    Rule("context.swapped", "context", tokens.swapped_length, CROSS, excludes=ALL),
+    Rule("context.swapped", "context", modules.swapped_length, CROSS, excludes=ALL),
     Rule("shape.square-only", "widths", calls.square_only, HEADS),
     # Heads, by which numbers lie where.
     _tokens(
         "heads.layout",
         "heads",
-        tokens.layout,
+        modules.layout,
         excludes=INNER | {"leaks", "padding", "batch.mixed", "heads"},
     ),
-    _tokens("heads.split", "heads", tokens.split, excludes=frozenset(("leaks",)), explains=INNER),
+    _tokens("heads.split", "heads", modules.split, excludes=frozenset(("leaks",)), explains=INNER),
     _tokens(
         "heads.merge",
         "heads",
-        tokens.merge,
+        modules.merge,
         excludes=frozenset(("leaks", "padding", "batch")),
     ),
     _inside(
@@ -151,18 +152,18 @@ RULES: tuple[Rule, ...] = (
             "differs",
         )
     ),
-    Rule("mask.padding-ignored", "padding", tokens.padded_queries, (PaddedEvidence,)),
-    Rule("mask.leaks-nan", "nan", tokens.padding_nan, (PaddedEvidence,)),
-    Rule("mask.empty-row", "empty", tokens.all_padding, (PaddedEvidence,)),
+    Rule("mask.padding-ignored", "padding", modules.padded_queries, (PaddedEvidence,)),
+    Rule("mask.leaks-nan", "nan", modules.padding_nan, (PaddedEvidence,)),
+    Rule("mask.empty-row", "empty", modules.all_padding, (PaddedEvidence,)),
     # Two sides.
     Rule(
         "context.swapped",
         "context",
-        tokens.swapped,
+        modules.swapped,
         CROSS,
         excludes=frozenset(("context.ignored",)),
     ),
-    Rule("context.ignored", "context", tokens.ignored, CROSS),
+    Rule("context.ignored", "context", modules.ignored, CROSS),
     # What is inside.
     Rule("state.global-dim", "outside", promises.outside, WITHIN, explains=frozenset(("scale",))),
     _tokens("batch.mixed", "batch", dependencies.mixed, excludes=frozenset(("leaks",)) | INNER),
@@ -211,18 +212,18 @@ RULES: tuple[Rule, ...] = (
         for code in ("rope.layout", "rope.offset", "rope.values", "rope.before-split")
     ),
     *(
-        Rule(code, "positions", partial(tokens.rotation, code), SELF, CROSS)
+        Rule(code, "positions", partial(modules.rotation, code), SELF, CROSS)
         for code in ("rope.layout", "rope.offset", "rope.values", "rope.before-split", "differs")
     ),
-    _tokens("heads.identical", "heads", tokens.identical),
-    _tokens("heads.gqa-tiled", "heads", tokens.tiled),
-    _tokens("heads.sliced", "heads", tokens.sliced, excludes=frozenset(("parameter.dead",))),
-    _tokens("heads.summed", "heads", tokens.summed, excludes=frozenset(("product",))),
-    _tokens("heads.order", "heads", tokens.order),
+    _tokens("heads.identical", "heads", modules.identical),
+    _tokens("heads.gqa-tiled", "heads", modules.tiled),
+    _tokens("heads.sliced", "heads", modules.sliced, excludes=frozenset(("parameter.dead",))),
+    _tokens("heads.summed", "heads", modules.summed, excludes=frozenset(("product",))),
+    _tokens("heads.order", "heads", modules.order),
     _inside("differs", "mask", excludes=frozenset(("leaks",))),
     _inside("differs", "order"),
     _inside("differs", "product"),
-    _tokens("differs", "product", tokens.changed),
+    _tokens("differs", "product", modules.changed),
     Rule("mask.non-finite", "one-token", dependencies.one_token, SELF, CROSS),
     *(
         Rule(code, "leaks", partial(dependencies.leaks, code), SELF, CROSS)
@@ -232,15 +233,15 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "mask.window-off-by-one",
         "mask",
-        partial(promises.full_mask, "mask.window-off-by-one"),
+        partial(decoders.full_mask, "mask.window-off-by-one"),
         (DecodingEvidence,),
     ),
     *(
-        Rule(code, "decoding", partial(promises.cache, code), (DecodingEvidence,))
+        Rule(code, "decoding", partial(decoders.cache, code), (DecodingEvidence,))
         for code in ("cache.window", "cache.offset", "rope.offset")
     ),
-    Rule("cache.stale", "reset", promises.stale, (DecodingEvidence,)),
-    Rule("mask.missing", "mask", partial(promises.full_mask, "mask.missing"), (DecodingEvidence,)),
+    Rule("cache.stale", "reset", decoders.stale, (DecodingEvidence,)),
+    Rule("mask.missing", "mask", partial(decoders.full_mask, "mask.missing"), (DecodingEvidence,)),
     # Inputs, promises, and what else a call shows.
     Rule(
         "input.modified",
@@ -301,8 +302,8 @@ DECLARED = {
 
 def required(evidence: Evidence) -> tuple[str, ...]:
     """The topics that must be verified for this evidence to be right."""
-    always = next((topics for kind, topics in REQUIRED.items() if isinstance(evidence, kind)), ())
-    found = list(always)
+    always = [topics for kind, topics in REQUIRED.items() if isinstance(evidence, kind)]
+    found = [topic for topics in always for topic in topics]
     for topic, names in DECLARED.items():
         if isinstance(evidence, DecodingEvidence) and topic != "mask":
             continue

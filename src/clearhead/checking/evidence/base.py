@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.contract import Contract
+from clearhead.checking.evidence.call_inputs import Strided, measure_strides, repeated, written
 from clearhead.checking.evidence.feeding import call_error
 from clearhead.checking.evidence.gradients import Gradients, measure_gradients
-from clearhead.checking.evidence.inputs import Strided, measure_strides, repeated, written
 from clearhead.checking.evidence.observed import ObservedAttention, attentions
 from clearhead.checking.evidence.recorder import Recorder, storage_of
 from clearhead.checking.evidence.state import State, measure_state

@@ -1,12 +1,18 @@
 """Padding: whether each row alone gives what it gives in its padded batch, and who moves whom."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from clearhead.checking.hypotheses.matching import distance
+from clearhead.checking.evidence.arranging import trial
+from clearhead.checking.evidence.call_inputs import written
+from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.matching import Explanation, distance, explain
+from clearhead.checking.hypotheses.mutants import bank
 
 
 class Padded(NamedTuple):
@@ -64,3 +70,81 @@ def measure(
 def _same(one: Tensor, other: Tensor, where: Tensor) -> bool:
     first, second = one[where], other[where]
     return torch.equal(first.isnan(), second.isnan()) and distance(first, second) < 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class PaddedEvidence(TokensEvidence):
+    """Evidence of f(x, mask): first without padding, as any module of tokens; then with it."""
+
+    @cached_property
+    def padded(self) -> tuple[Tensor, Tensor]:
+        """x and a mask of three samples, each of another length."""
+        tokens = self.feed.lengths[0]
+        lengths = torch.tensor([max(tokens - less, 2) for less in (3, 1, 4)])
+        return self.feed.draw(tokens, self.seed + 3, batch=3), torch.arange(tokens) < lengths[
+            :, None
+        ]
+
+    @cached_property
+    def padded_output(self) -> Tensor:
+        """What comes out of a padded batch."""
+        return self.subject.spare()(*self.padded).detach()
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        found = written(self.subject.bare, self.padded)
+        return tuple(("x", "mask")[index] for index in found)
+
+    @cached_property
+    def padding(self) -> Padded:
+        """What moves what in a padded batch."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return measure(self.subject.spare(), *self.padded, generator)
+
+    @cached_property
+    def explained_padded(self) -> Explanation | None:
+        """The recipe that is followed where tokens are padded."""
+        if not self.groups or self.groups[0].arranged is None:
+            return None
+        x, mask = self.padded
+        trials = []
+        others = (self.feed.draw(x.shape[1], self.seed + 5, batch=3), mask.roll(1, 0))
+        for given in ((x, mask), others):
+            recorded = self.record(*given)
+            if recorded is None or len(recorded.attentions) != len(self.observed):
+                return None
+            group = [recorded.attentions[i] for i in self.groups[0].indices]
+            promised = replace(self.promised, rope=None, num_kv_heads=None)
+            keys = given[1][:, None, None, :]
+            try:
+                trials.append(
+                    trial(group, self.groups[0].arranged, promised, self.feed.width, keys)
+                )
+            except RuntimeError:
+                return None
+        trials = [replace(each, kept=None) for each in trials]
+        return explain(
+            trials,
+            trials[0].setting.contract,
+            lambda c: bank(c, given=True, masked=True, whole=False),
+        )
+
+    @cached_property
+    def padding_leaks(self) -> bool:
+        """True if a NaN in a padding token reaches real outputs."""
+        x, mask = self.padded
+        spoilt = x.masked_fill(~mask[..., None], torch.nan)
+        return not self.subject.spare()(spoilt, mask)[mask].isfinite().all()
+
+    @cached_property
+    def all_padding(self) -> tuple[int, int] | None:
+        """Of a sample of padding only: how many numbers are not finite, of how many; None where it
+        is refused."""
+        x, mask = self.padded
+        nothing = mask.clone()
+        nothing[-1] = False
+        try:
+            rows = self.subject.spare()(x, nothing)[-1]
+        except Exception:  # to refuse it is as good
+            return None
+        return int((~rows.isfinite()).sum()), rows.numel()

@@ -177,7 +177,8 @@ def provenance(observed: ObservedAttention, measured: Sequence[Dependency]) -> P
         )
         single = (felt.sum(0) <= 1).all(-1)
         found.append(Rows(token, (count > 1) & single | _uneven(token)))
-    return Provenance(*found, linear)
+    query, key, value = found
+    return Provenance(query, key, value, linear)
 
 
 def _by_columns(felt: Tensor) -> bool:

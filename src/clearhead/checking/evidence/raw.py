@@ -91,7 +91,8 @@ def projected(
     for which, mine in ((0, now.query), (1, now.key), (2, now.value)):
         node = root_node(recorder, each, which)
         found.append(None if node is None else _columns(node.output, mine))
-    return Projected(*found, now)
+    query, key, value = found
+    return Projected(query, key, value, now)
 
 
 def _columns(flat: Tensor, mine: Tensor) -> Tensor | None:

@@ -19,46 +19,21 @@ from torch.utils._pytree import tree_leaves, tree_map
 PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1)}
 FUSED = "_scaled_dot_product_"
 SOFTMAXES = ("_softmax", "_safe_softmax", "_log_softmax")
-MOVES = frozenset(
-    [
-        "clone",
-        "contiguous",
-        "cat",
-        "stack",
-        "index_select",
-        "gather",
-        "index",
-        "roll",
-        "flip",
-        "constant_pad_nd",
-        "repeat",
-        "tril",
-        "triu",
-        "masked_select",
-        "lift_fresh",
-        "unfold",
-        "select_scatter",
-        "slice_scatter",
-        "take_along_dim",
-    ]
-)
-# Of the same shape as what goes in, and yet no number is where it was.
-SHUFFLES = frozenset(["sort", "topk", "cumsum", "cumprod", "logcumsumexp", "_fft_c2c", "_fft_r2c"])
-KEEPS = frozenset(["masked_fill", "masked_fill_", "index_put_", "_to_copy", "dropout"])
-DRAWS = frozenset(["bernoulli_", "uniform_", "normal_", "exponential_", "random_"])
-RANDOM = DRAWS | frozenset(
-    [
-        "native_dropout",
-        "bernoulli",
-        "rand",
-        "rand_like",
-        "randn",
-        "randn_like",
-        "multinomial",
-        "randint",
-        "randint_like",
-    ]
-)
+MOVES = {
+    "clone", "contiguous", "cat", "stack", "index_select", "gather", "index", "roll", "flip",
+    "constant_pad_nd", "repeat", "tril", "triu", "masked_select", "lift_fresh", "unfold",
+    "select_scatter", "slice_scatter", "take_along_dim",
+}  # fmt: skip
+# Of the same shape as what goes in, and yet no number is where it was; or fewer numbers.
+UNTRACED = {
+    "sort", "topk", "cumsum", "cumprod", "logcumsumexp", "_fft_c2c", "_fft_r2c", "sum", "mean",
+}  # fmt: skip
+KEEPS = {"masked_fill", "masked_fill_", "index_put_", "_to_copy", "dropout"}
+DRAWS = {"bernoulli_", "uniform_", "normal_", "exponential_", "random_"}
+RANDOM = DRAWS | {
+    "native_dropout", "bernoulli", "rand", "rand_like", "randn", "randn_like", "multinomial",
+    "randint", "randint_like",
+}  # fmt: skip
 # PyTorch adds these where somebody holds on to a tensor, as a recorder does.
 UNCOUNTED = frozenset(("detach", "alias", "lift_fresh"))
 SCALINGS = {"mul": 1, "mul_": 1, "div": -1, "div_": -1}
@@ -288,7 +263,7 @@ class Recorder(TorchDispatchMode):
             return (source or nothing).each(lambda channel: channel.expand(output.shape))
         if name in KEEPS:
             return self.tags(args[0])
-        if name in SHUFFLES or name in ("sum", "mean"):
+        if name in UNTRACED:
             return None
         if name in MOVES:
 
@@ -445,7 +420,7 @@ def operand_places(nodes: Sequence[Node]) -> dict[int, tuple[int, ...]]:
     return {node.place: PRODUCTS.get(node.name, (0, 1, 2)) for node in nodes}
 
 
-def _geometry(tensor: Tensor, part: int = 0) -> tuple[Any, Any, int]:
+def _geometry(tensor: Tensor, part: int = 0) -> tuple[Any, Any, Any]:
     """Size, strides and offset in the storage of a tensor, in real numbers."""
     parts = 1 + tensor.is_complex()
     stride = tuple(parts * each for each in tensor.stride())

@@ -148,7 +148,8 @@ def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
         return None
     if query is not key:
         named = [recorded.parameters.get(x.storages[x.constant or 0], "") for x in (query, key)]
-        return {("q", "k"): True, ("k", "q"): False}.get((role(named[0]), role(named[1])))
+        roles = role(named[0]), role(named[1])
+        return roles == ("q", "k") if set(roles) == {"q", "k"} else None
     tags = [_tags(each, which) for which in (0, 1)]
     one, other = (
         ((x.element - query.base) % query.output.shape[-1]).min() for x in tags if x is not None

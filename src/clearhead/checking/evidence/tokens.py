@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence import padding
 from clearhead.checking.evidence.arranging import Arrangement, arrangement, trial
 from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_beside
 from clearhead.checking.evidence.feeding import Feed, call_error, feed, found, longest, shortened
@@ -153,9 +152,9 @@ class TokensEvidence(Evidence):
     @cached_property
     def others(self) -> list[tuple[Tensor, Recorded | None]]:
         """Calls with other numbers, and another length if it takes one."""
-        tokens = self.feed.lengths[1] if len(self.feed.lengths) > 1 else self.feed.lengths[0]
+        first, *more = self.feed.lengths
         found = []
-        for length, batch in dict.fromkeys(((tokens, 3), (self.feed.lengths[0], 2))):
+        for length, batch in dict.fromkeys(((more[0] if more else first, 3), (first, 2))):
             x = self.feed.draw(length, self.seed + 1, batch)
             recorded = self.record(x)
             if recorded is not None and recorded.output.shape[:-1] == x.shape[:-1]:
@@ -414,83 +413,3 @@ def grouped(
 def _same(one: Provenance, other: Provenance) -> bool:
     pairs = ((one.query, other.query), (one.key, other.key))
     return all(torch.equal(a.token, b.token) for a, b in pairs)
-
-
-@dataclass(frozen=True, eq=False)
-class PaddedEvidence(TokensEvidence):
-    """Evidence of f(x, mask): first without padding, as any module of tokens; then with it."""
-
-    @cached_property
-    def padded(self) -> tuple[Tensor, Tensor]:
-        """x and a mask of three samples, each of another length."""
-        tokens = self.feed.lengths[0]
-        lengths = torch.tensor([max(tokens - less, 2) for less in (3, 1, 4)])
-        return self.feed.draw(tokens, self.seed + 3, batch=3), torch.arange(tokens) < lengths[
-            :, None
-        ]
-
-    @cached_property
-    def padded_output(self) -> Tensor:
-        """What comes out of a padded batch."""
-        return self.subject.spare()(*self.padded).detach()
-
-    @cached_property
-    def written(self) -> tuple[str, ...]:
-        from clearhead.checking.evidence.inputs import written
-
-        found = written(self.subject.bare, self.padded)
-        return tuple(("x", "mask")[index] for index in found)
-
-    @cached_property
-    def padding(self) -> padding.Padded:
-        """What moves what in a padded batch."""
-        generator = torch.Generator().manual_seed(self.seed)
-        return padding.measure(self.subject.spare(), *self.padded, generator)
-
-    @cached_property
-    def explained_padded(self) -> Explanation | None:
-        """The recipe that is followed where tokens are padded."""
-        if not self.groups or self.groups[0].arranged is None:
-            return None
-        x, mask = self.padded
-        trials = []
-        others = (self.feed.draw(x.shape[1], self.seed + 5, batch=3), mask.roll(1, 0))
-        for given in ((x, mask), others):
-            recorded = self.record(*given)
-            if recorded is None or len(recorded.attentions) != len(self.observed):
-                return None
-            group = [recorded.attentions[i] for i in self.groups[0].indices]
-            promised = replace(self.promised, rope=None, num_kv_heads=None)
-            keys = given[1][:, None, None, :]
-            try:
-                trials.append(
-                    trial(group, self.groups[0].arranged, promised, self.feed.width, keys)
-                )
-            except RuntimeError:
-                return None
-        trials = [replace(each, kept=None) for each in trials]
-        return explain(
-            trials,
-            trials[0].setting.contract,
-            lambda c: bank(c, given=True, masked=True, whole=False),
-        )
-
-    @cached_property
-    def padding_leaks(self) -> bool:
-        """True if a NaN in a padding token reaches real outputs."""
-        x, mask = self.padded
-        spoilt = x.masked_fill(~mask[..., None], torch.nan)
-        return not self.subject.spare()(spoilt, mask)[mask].isfinite().all()
-
-    @cached_property
-    def all_padding(self) -> tuple[int, int] | None:
-        """Of a sample of padding only: how many numbers are not finite, of how many; None where it
-        is refused."""
-        x, mask = self.padded
-        nothing = mask.clone()
-        nothing[-1] = False
-        try:
-            rows = self.subject.spare()(x, nothing)[-1]
-        except Exception:  # to refuse it is as good
-            return None
-        return int((~rows.isfinite()).sum()), rows.numel()

@@ -35,12 +35,12 @@ class Trial:
 
     def result(self, recipe: Recipe, rounding: torch.dtype | None = None) -> Tensor | None:
         """What the recipe makes of the same inputs; None where its functions do not fit them."""
-        given = [
+        query, key, value = (
             each if rounding is None else each.to(rounding).double()
             for each in (self.query, self.key, self.value)
-        ]
+        )
         try:
-            found = recipe.heads(*given, self.setting)
+            found = recipe.heads(query, key, value, self.setting)
             merge = recipe.merge if self.target.ndim == 3 else recipe.end
             return merge(found, self.setting)
         except (RuntimeError, IndexError, AssertionError):

@@ -10,8 +10,9 @@ from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
-from clearhead.checking.evidence.tokens import PaddedEvidence, TokensEvidence
-from clearhead.checking.judging.attention import account, scale_in_words
+from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.judging.account import account, scale_in_words
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.pictures import drawn
 from clearhead.checking.judging.verdicts import Clear, Values

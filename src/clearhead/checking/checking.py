@@ -11,7 +11,8 @@ from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
-from clearhead.checking.evidence.tokens import PaddedEvidence, TokensEvidence
+from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.notes import notes, ticks
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown
 from clearhead.checking.report import Finding, Report
