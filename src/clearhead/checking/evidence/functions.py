@@ -304,7 +304,7 @@ class HeadsEvidence(Evidence):
                 return output
 
             for large in (False, True) if dtype in self.contract.dtypes else (True,):
-                query, key, value, *_ = self.inputs
+                query, key, value = (self.inputs[index] for index in range(3))
                 if large:
                     factor = (LARGE[dtype] / _largest_score(query, key, at)) ** 0.5
                     query, key = query * factor, key * factor

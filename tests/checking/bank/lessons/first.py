@@ -1,3 +1,4 @@
+# type: ignore
 """Right attention as the from-scratch tutorials build it, one idea a class.
 
 The mistakes of learners are edits of this text; `entries.py` lists them.

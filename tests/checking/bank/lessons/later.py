@@ -1,3 +1,4 @@
+# type: ignore
 """Right attention of other tutorials, in other hands; the mistakes set aside are edits of this text."""
 
 import copy
