@@ -73,6 +73,11 @@ def ends_the_program(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     sys.exit(0)
 
 
+def without_numbers() -> None:
+    with torch.device("meta"):
+        ch.check(plain, takes="qkv")
+
+
 class Widthless(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         raise ValueError("never")
@@ -186,6 +191,27 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         "  x       [2, 7, 3] float64\n"
         "If it needs other sizes, give them: sizes=dict(d_in=…, context_length=…). If it is called "
         "in another way, check a function that calls it: lambda x: attention(x, …).",
+    ),
+    (
+        refused(subject=nn.Linear(40000, 40000, device="meta"), takes="x"),
+        ch.ModelError,
+        "check.size",
+        "Linear has 1.6 billion parameters, and a copy of it is run in float64; check a small one of "
+        "the same class: args=dict(…).",
+    ),
+    (
+        lambda: ch.check(plain, takes="qkv").explain("scale.none"),
+        ch.ArgumentError,
+        "check.code",
+        "code must be that of a rule that was asked of plain; got 'scale.none'. The nearest are "
+        "scale.missing, scale.inverse, scale.wrong.",
+    ),
+    (
+        without_numbers,
+        ch.ArgumentError,
+        "check.device",
+        "the default device is meta, on which nothing is computed; set another one: "
+        'torch.set_default_device("cpu").',
     ),
     (
         refused(subject=nn.Linear(3, 3), takes="decode"),

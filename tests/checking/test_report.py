@@ -1,6 +1,6 @@
 """A report as text: what follows is marked, lines are as wide as they may be, drawings are kept."""
 
-from clearhead.checking.judging.pictures import drawn
+from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.report import WIDTH, Finding, Report
 
 CAUSE = Finding("a.b", "one " * 40, "head\n● ●\n· ●", "do " * 60, ("c.d",))

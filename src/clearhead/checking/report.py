@@ -61,7 +61,7 @@ class Report:
         >>> report.ok, report.outcome, report.findings
         (True, 'right', ())
         >>> report.explain("scale.wrong")
-        'scale.wrong was not reported: clear, by scale 1/√5.'
+        'scale.wrong was not reported: clear.'
     """
 
     name: str
@@ -109,9 +109,12 @@ class Report:
         """
         mine = [each for each in self.asked if each[0] == code]
         if not mine:
-            known = ", ".join(dict.fromkeys(each[0] for each in self.asked))
+            known = dict.fromkeys(each[0] for each in self.asked)
+            near = [each for each in known if each.partition(".")[0] == code.partition(".")[0]]
             raise ArgumentError(
-                "check.code", f"no rule for {code!r} was asked of {self.name}; there were {known}."
+                "check.code",
+                f"code must be that of a rule that was asked of {self.name}; got {code!r}. The "
+                f"nearest are {', '.join(near or known)}.",
             )
         found = next((each for each in mine if each[1] == "found"), None)
         if found is not None:

@@ -18,8 +18,8 @@ from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.mutants.masks import MASKS
-from clearhead.checking.judging import calls, decoders, dependencies, modules, promises
+from clearhead.checking.hypotheses.mutants.visibility import MASKS
+from clearhead.checking.judging import decoders, dependencies, first_calls, modules, promises
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 from clearhead.checking.subject.refusals import first_line
@@ -101,19 +101,21 @@ def _tokens(code: str, topic: str, applies: Callable[[Any], Verdict | None], **m
 
 RULES: tuple[Rule, ...] = (
     # Whether it runs.
-    Rule("state.global-dim", "call", calls.missing_name, excludes=ALL),
-    Rule("shape.square-only", "call", calls.square_only, SELF, excludes=ALL),
+    Rule("state.global-dim", "call", first_calls.missing_name, excludes=ALL),
+    Rule("shape.square-only", "call", first_calls.square_only, SELF, excludes=ALL),
     # Whether it gives the same twice: nothing else can be measured where it does not.
-    Rule("dropout.in-eval", "repetition", calls.in_eval, but=(DecodingEvidence,), excludes=ALL),
+    Rule(
+        "dropout.in-eval", "repetition", first_calls.in_eval, but=(DecodingEvidence,), excludes=ALL
+    ),
     Rule(
         "output.nondeterministic",
         "repetition",
-        calls.nondeterministic,
+        first_calls.nondeterministic,
         but=(DecodingEvidence,),
         excludes=ALL,
     ),
     Rule("context.swapped", "context", modules.swapped_length, CROSS, excludes=ALL),
-    Rule("shape.square-only", "widths", calls.square_only, HEADS),
+    Rule("shape.square-only", "widths", first_calls.square_only, HEADS),
     # Heads, by which numbers lie where.
     _tokens(
         "heads.layout",
@@ -246,11 +248,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "input.modified",
         "inputs",
-        calls.modified,
+        first_calls.modified,
         but=(DecodingEvidence,),
         excludes=frozenset(("strides",)),
     ),
-    Rule("input.strided", "strides", calls.strided, but=(DecodingEvidence,)),
+    Rule("input.strided", "strides", first_calls.strided, but=(DecodingEvidence,)),
     Rule("mask.leaks-nan", "nan", promises.nan_behind_heads, HEADS),
     Rule("mask.leaks-nan", "nan", dependencies.nan_behind, SELF, CROSS),
     Rule("mask.empty-row", "empty", promises.empty_row, HEADS),

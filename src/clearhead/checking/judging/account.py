@@ -19,12 +19,12 @@ from clearhead.checking.evidence.splitting import asks
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain
 from clearhead.checking.hypotheses.mutants import Mutant
-from clearhead.checking.hypotheses.mutants.masks import MASKS
+from clearhead.checking.hypotheses.mutants.visibility import MASKS
 from clearhead.checking.hypotheses.mutants.weights import SIZES
 from clearhead.checking.hypotheses.recipe import RIGHT, right_scale, right_visible
 from clearhead.checking.judging.dependencies import as_promised
+from clearhead.checking.judging.drawings import drawn_mask, first_bad, first_difference, sums_of
 from clearhead.checking.judging.facts import Facts, extras, facts_of_stages, facts_of_weights
-from clearhead.checking.judging.pictures import drawn_mask, first_bad, first_difference, sums_of
 from clearhead.checking.judging.verdicts import Claim, Found, Values
 from clearhead.checking.thresholds import FOLDED, HALF_INSIDE, SLOPE, SUMS
 

@@ -6,7 +6,7 @@ import torch
 
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.hypotheses.recipe import Setting, visible
-from clearhead.checking.judging.pictures import drawn
+from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Clear, Found, Verdict
 
 

@@ -6,9 +6,9 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import contracts
-from clearhead.checking.hypotheses.mutants.masks import MASKS
+from clearhead.checking.hypotheses.mutants.visibility import MASKS
 from clearhead.checking.hypotheses.recipe import RIGHT, Setting
-from clearhead.checking.judging.pictures import dependency
+from clearhead.checking.judging.drawings import dependency
 from clearhead.checking.judging.verdicts import Clear, Found, Verdict
 
 

@@ -5,7 +5,7 @@ import torch
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.judging.pictures import drawn
+from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 
 SIDES = ("query", "key", "value")

@@ -14,7 +14,7 @@ from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.account import account, scale_in_words
 from clearhead.checking.judging.dependencies import as_promised
-from clearhead.checking.judging.pictures import drawn
+from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Clear, Values
 
 Note = tuple[str, Values]

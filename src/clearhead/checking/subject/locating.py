@@ -48,8 +48,9 @@ def imported(module: str) -> types.ModuleType:
             _from_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
         )
     except (Exception, SystemExit) as error:  # a script that ends itself would end this one
-        words = f"{module} could not be imported: {raised(error)}"
-        raise ModelError("check.import", words) from error
+        raise ModelError(
+            "check.import", f"{module} could not be imported: {raised(error)}"
+        ) from error
 
 
 def defined(module: types.ModuleType) -> list[str]:

@@ -6,9 +6,9 @@ What equals a mutant, to tolerance and on every input tried, makes that mistake.
 from clearhead.checking.contract import Contract
 from clearhead.checking.hypotheses.mutants.adding import ORDER, SINKS
 from clearhead.checking.hypotheses.mutants.head_splits import GROUPS, HEADS, MERGES
-from clearhead.checking.hypotheses.mutants.masks import ALIGNMENT, GIVEN, HIDING, MASKS
 from clearhead.checking.hypotheses.mutants.mutant import Mutant
 from clearhead.checking.hypotheses.mutants.rope import ROPE
+from clearhead.checking.hypotheses.mutants.visibility import ALIGNMENT, GIVEN, HIDING, MASKS
 from clearhead.checking.hypotheses.mutants.weights import SCALES, SOFTMAX
 
 
