@@ -82,7 +82,7 @@ def check(
             with left_alone(found):
                 evidence = KINDS[takes](found, promised, seed)
                 return reported(evidence, judge(evidence))
-    except SystemExit as error:  # nobody may take that for a report without findings
+    except SystemExit as error:  # not to be taken for a report without findings
         raise ModelError(
             "check.exit", f"what is checked ended the program, by sys.exit({error.code!r})."
         ) from error
@@ -167,7 +167,12 @@ def _of_topics(topics: Sequence[str], why: str) -> str:
 
 
 def _excluded(judged: tuple[Judged, ...]) -> set[str]:
-    return {key for each in judged if isinstance(each.verdict, Found) for key in each.rule.excludes}
+    return {
+        key
+        for each in judged
+        if isinstance(each.verdict, Found)
+        for key in each.rule.excludes.split()
+    }
 
 
 def _findings(judged: tuple[Judged, ...]) -> list[Finding]:
@@ -181,7 +186,7 @@ def _findings(judged: tuple[Judged, ...]) -> list[Finding]:
         follows = causes.get(rule.code) or causes.get(rule.topic)
         found[rule.code] = _finding(rule.code, verdict, follows)
         if follows is None:
-            for key in rule.explains:
+            for key in rule.explains.split():
                 causes.setdefault(key, rule.code)
     return sorted(found.values(), key=lambda each: each.follows_from is not None)
 
@@ -200,7 +205,7 @@ def _finding(code: str, found: Found, follows: str | None) -> Finding:
 
 
 def _asked(each: Judged) -> tuple[str, str, str]:
-    """What a rule came to, in words."""
+    """The result of a rule in words."""
     code, verdict = each.rule.code, each.verdict
     if isinstance(verdict, Found):
         return code, "found", words.sentence(code, verdict.way, verdict.values)

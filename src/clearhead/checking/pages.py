@@ -48,7 +48,7 @@ def page(title: str, *sections: str) -> str:
 
 
 def section(report: "Report") -> str:
-    """What a notebook shows."""
+    """The report as a notebook shows it."""
     parts = [f"<h3><code>{html.escape(report.name)}</code>: {report.summary}</h3>"]
     parts += [_finding(each) for each in report.findings]
     for kind, texts in (

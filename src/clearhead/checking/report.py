@@ -1,4 +1,4 @@
-"""What `check` found, as text, as JSON, as SARIF and as a page."""
+"""The report of `check` as text, as JSON, as SARIF and as a page."""
 
 import json
 import textwrap
@@ -41,7 +41,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` found: right, wrong, or not judged.
+    """The report of `check`: right, wrong, or not judged.
 
     Attributes:
         name: of what was checked.
@@ -230,7 +230,7 @@ def _lines(finding: Finding) -> list[str]:
 
 
 def _noted(told: Sequence[str], everything: bool) -> list[str]:
-    """What is told: in three lines, unless everything is asked for."""
+    """The remarks, in three lines unless everything is asked for."""
     lines: list[str] = []
     for index, each in enumerate(told):
         first, *rest = each.splitlines()

@@ -25,10 +25,11 @@ from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 from clearhead.checking.subject.refusals import first_line
 from clearhead.errors import ClearheadError
 
-ALL = frozenset(("*",))
+ALL = "*"
 HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
+DECODING = (DecodingEvidence,)
 WITHIN = (HeadsEvidence, TokensEvidence)
-INNER = frozenset(("mask", "softmax", "scale", "order", "product", "positions"))
+INNER = "mask softmax scale order product positions"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Rule:
         topic: what it is about; a topic is verified when all of its rules are clear.
         applies: what the evidence says; None if it is not asked.
         of: the kinds of evidence that it is for, and that it is not for.
-        excludes: codes, topics, or "*", that are not asked once it is found.
+        excludes: codes, topics, or "*", apart by spaces, that are not asked once it is found.
         explains: codes and topics that follow from it.
     """
 
@@ -49,15 +50,15 @@ class Rule:
     applies: Callable[[Any], Verdict | None]
     of: tuple[type[Evidence], ...] = (Evidence,)
     but: tuple[type[Evidence], ...] = ()
-    excludes: frozenset[str] = frozenset()
-    explains: frozenset[str] = frozenset()
+    excludes: str = ""
+    explains: str = ""
 
     def asked(self, evidence: Evidence) -> bool:
         """True if it is for this kind of evidence."""
         return isinstance(evidence, self.of) and not isinstance(evidence, self.but)
 
     def verdict(self, evidence: Evidence) -> Verdict | None:
-        """What it says; what cannot be read is not known."""
+        """Return its verdict; what cannot be read is not known."""
         try:
             return self.applies(evidence)
         except ClearheadError:
@@ -89,7 +90,7 @@ def _inside(code: str, topic: str, **more: Any) -> Rule:
 
 
 def _padding(code: str) -> Rule:
-    excludes = frozenset(("mask", "padding", "leaks", "softmax", "scale", "product", "one-token"))
+    excludes = "mask padding leaks softmax scale product one-token"
     return Rule(
         code, "padding", partial(modules.padding, code), (PaddedEvidence,), excludes=excludes
     )
@@ -104,38 +105,23 @@ RULES: tuple[Rule, ...] = (
     Rule("state.global-dim", "call", first_calls.missing_name, excludes=ALL),
     Rule("shape.square-only", "call", first_calls.square_only, SELF, excludes=ALL),
     # Whether it gives the same twice: nothing else can be measured where it does not.
-    Rule(
-        "dropout.in-eval", "repetition", first_calls.in_eval, but=(DecodingEvidence,), excludes=ALL
-    ),
+    Rule("dropout.in-eval", "repetition", first_calls.in_eval, but=DECODING, excludes=ALL),
     Rule(
         "output.nondeterministic",
         "repetition",
         first_calls.nondeterministic,
-        but=(DecodingEvidence,),
+        but=DECODING,
         excludes=ALL,
     ),
     Rule("context.swapped", "context", modules.swapped_length, CROSS, excludes=ALL),
     Rule("shape.square-only", "widths", first_calls.square_only, HEADS),
     # Heads, by which numbers lie where.
     _tokens(
-        "heads.layout",
-        "heads",
-        modules.layout,
-        excludes=INNER | {"leaks", "padding", "batch.mixed", "heads"},
+        "heads.layout", "heads", modules.layout, excludes=f"leaks padding batch.mixed heads {INNER}"
     ),
-    _tokens("heads.split", "heads", modules.split, excludes=frozenset(("leaks",)), explains=INNER),
-    _tokens(
-        "heads.merge",
-        "heads",
-        modules.merge,
-        excludes=frozenset(("leaks", "padding", "batch")),
-    ),
-    _inside(
-        "softmax.axis",
-        "softmax",
-        excludes=frozenset(("batch.mixed", "leaks", "padding")),
-        explains=frozenset(("mask",)),
-    ),
+    _tokens("heads.split", "heads", modules.split, excludes="leaks", explains=INNER),
+    _tokens("heads.merge", "heads", modules.merge, excludes="leaks padding batch"),
+    _inside("softmax.axis", "softmax", excludes="batch.mixed leaks padding", explains="mask"),
     # Padding.
     *(
         _padding(code)
@@ -158,33 +144,22 @@ RULES: tuple[Rule, ...] = (
     Rule("mask.leaks-nan", "nan", modules.padding_nan, (PaddedEvidence,)),
     Rule("mask.empty-row", "empty", modules.all_padding, (PaddedEvidence,)),
     # Two sides.
-    Rule(
-        "context.swapped",
-        "context",
-        modules.swapped,
-        CROSS,
-        excludes=frozenset(("context.ignored",)),
-    ),
+    Rule("context.swapped", "context", modules.swapped, CROSS, excludes="context.ignored"),
     Rule("context.ignored", "context", modules.ignored, CROSS),
     # What is inside.
-    Rule("state.global-dim", "outside", promises.outside, WITHIN, explains=frozenset(("scale",))),
-    _tokens("batch.mixed", "batch", dependencies.mixed, excludes=frozenset(("leaks",)) | INNER),
+    Rule("state.global-dim", "outside", promises.outside, WITHIN, explains="scale"),
+    _tokens("batch.mixed", "batch", dependencies.mixed, excludes=f"leaks {INNER}"),
     _inside("batch.mixed", "batch"),
     _inside("softmax.missing", "softmax"),
     _inside("softmax.twice", "softmax"),
     _inside(
         "mask.inverted",
         "mask",
-        excludes=frozenset(("leaks", "one-token")),
-        explains=frozenset(("mask.empty-row", "mask.non-finite")),
+        excludes="leaks one-token",
+        explains="mask.empty-row mask.non-finite",
     ),
     *(
-        _inside(
-            code,
-            "mask",
-            excludes=frozenset(("leaks",)),
-            explains=frozenset(("mask.empty-row", "one-token")),
-        )
+        _inside(code, "mask", excludes="leaks", explains="mask.empty-row one-token")
         for code in (
             "mask.missing",
             "mask.off-by-one",
@@ -197,7 +172,7 @@ RULES: tuple[Rule, ...] = (
             "mask.on-queries",
         )
     ),
-    _inside("mask.non-finite", "mask", excludes=frozenset(("leaks",))),
+    _inside("mask.non-finite", "mask", excludes="leaks"),
     _inside("mask.empty-row", "mask"),
     *(_inside(code, "scale") for code in ("scale.missing", "scale.inverse", "scale.wrong")),
     *(
@@ -219,10 +194,10 @@ RULES: tuple[Rule, ...] = (
     ),
     _tokens("heads.identical", "heads", modules.identical),
     _tokens("heads.gqa-tiled", "heads", modules.tiled),
-    _tokens("heads.sliced", "heads", modules.sliced, excludes=frozenset(("parameter.dead",))),
-    _tokens("heads.summed", "heads", modules.summed, excludes=frozenset(("product",))),
+    _tokens("heads.sliced", "heads", modules.sliced, excludes="parameter.dead"),
+    _tokens("heads.summed", "heads", modules.summed, excludes="product"),
     _tokens("heads.order", "heads", modules.order),
-    _inside("differs", "mask", excludes=frozenset(("leaks",))),
+    _inside("differs", "mask", excludes="leaks"),
     _inside("differs", "order"),
     _inside("differs", "product"),
     _tokens("differs", "product", modules.changed),
@@ -236,51 +211,33 @@ RULES: tuple[Rule, ...] = (
         "mask.window-off-by-one",
         "mask",
         partial(decoders.full_mask, "mask.window-off-by-one"),
-        (DecodingEvidence,),
+        DECODING,
     ),
     *(
-        Rule(code, "decoding", partial(decoders.cache, code), (DecodingEvidence,))
+        Rule(code, "decoding", partial(decoders.cache, code), DECODING)
         for code in ("cache.window", "cache.offset", "rope.offset")
     ),
-    Rule("cache.stale", "reset", decoders.stale, (DecodingEvidence,)),
-    Rule("mask.missing", "mask", partial(decoders.full_mask, "mask.missing"), (DecodingEvidence,)),
+    Rule("cache.stale", "reset", decoders.stale, DECODING),
+    Rule("mask.missing", "mask", partial(decoders.full_mask, "mask.missing"), DECODING),
     # Inputs, promises, and what else a call shows.
-    Rule(
-        "input.modified",
-        "inputs",
-        first_calls.modified,
-        but=(DecodingEvidence,),
-        excludes=frozenset(("strides",)),
-    ),
-    Rule("input.strided", "strides", first_calls.strided, but=(DecodingEvidence,)),
+    Rule("input.modified", "inputs", first_calls.modified, but=DECODING, excludes="strides"),
+    Rule("input.strided", "strides", first_calls.strided, but=DECODING),
     Rule("mask.leaks-nan", "nan", promises.nan_behind_heads, HEADS),
     Rule("mask.leaks-nan", "nan", dependencies.nan_behind, SELF, CROSS),
     Rule("mask.empty-row", "empty", promises.empty_row, HEADS),
     Rule("dtype.overflow", "dtypes", promises.overflow, WITHIN, CROSS),
     Rule("weights.not-used", "returned", promises.returned, WITHIN),
     # Training.
-    Rule(
-        "parameter.missing",
-        "parameters",
-        promises.loose,
-        SELF,
-        excludes=frozenset(("parameter.dead",)),
-    ),
+    Rule("parameter.missing", "parameters", promises.loose, SELF, excludes="parameter.dead"),
     Rule("parameter.shared", "parameters", promises.shared, SELF),
     Rule("parameter.dead", "parameters", promises.dead, SELF),
     Rule("parameter.dead", "parameters", promises.dead_input, HEADS),
-    Rule(
-        "grad.blocked",
-        "gradients",
-        promises.blocked,
-        but=(DecodingEvidence,),
-        explains=frozenset(("grad.wrong",)),
-    ),
-    Rule("grad.wrong", "gradients", promises.wrong_gradient, but=(DecodingEvidence,)),
-    Rule("dropout.on-scores", "dropout", promises.on_scores, but=(DecodingEvidence,)),
-    Rule("dropout.never", "dropout", promises.never, but=(DecodingEvidence,)),
-    Rule("dropout.misplaced", "dropout", promises.misplaced, but=(DecodingEvidence,)),
-    Rule("dropout.unscaled", "dropout", promises.unscaled, but=(DecodingEvidence,)),
+    Rule("grad.blocked", "gradients", promises.blocked, but=DECODING, explains="grad.wrong"),
+    Rule("grad.wrong", "gradients", promises.wrong_gradient, but=DECODING),
+    Rule("dropout.on-scores", "dropout", promises.on_scores, but=DECODING),
+    Rule("dropout.never", "dropout", promises.never, but=DECODING),
+    Rule("dropout.misplaced", "dropout", promises.misplaced, but=DECODING),
+    Rule("dropout.unscaled", "dropout", promises.unscaled, but=DECODING),
     # State.
     Rule("state.mask-saved", "state", promises.mask_trained, SELF, CROSS),
     Rule("state.mask-plain", "state", promises.mask_plain, SELF),
@@ -321,7 +278,7 @@ def required(evidence: Evidence) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Judged:
-    """What one rule came to: its verdict, or the code that excluded it."""
+    """The result of one rule: its verdict, or the code that excluded it."""
 
     rule: Rule
     verdict: Verdict | None
@@ -342,6 +299,6 @@ def judge(evidence: Evidence) -> tuple[Judged, ...]:
         verdict = None if by else rule.verdict(evidence)
         judged.append(Judged(rule, verdict, by))
         if isinstance(verdict, Found):
-            for each in rule.excludes:
+            for each in rule.excludes.split():
                 excluded.setdefault(each, rule.code)
     return tuple(judged)

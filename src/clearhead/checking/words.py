@@ -15,7 +15,7 @@ def catalogue() -> Mapping[str, Any]:
 
 
 def sentence(code: str, way: str, values: Mapping[str, Any]) -> str:
-    """What a mistake does."""
+    """The sentence of a mistake: what it does."""
     return catalogue()["mistake"][code]["says"][way][0].format(**values)
 
 

@@ -15,7 +15,7 @@ from clearhead.checking.hypotheses.recipe import Setting
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Where samples and heads are among blocks and rows.
+    """The places of samples and heads among blocks and rows.
 
     Attributes:
         per_sample: blocks of one sample.

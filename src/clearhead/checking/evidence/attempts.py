@@ -28,7 +28,7 @@ class CallSizes:
     value_head_dim: int
 
     def setting(self, contract: Contract, mask: Tensor | None = None) -> Setting:
-        """What a recipe has to know of such a call."""
+        """The setting of a recipe for such a call."""
         return Setting(
             contract,
             self.batch,

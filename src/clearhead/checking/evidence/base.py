@@ -47,7 +47,7 @@ class Recorded:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What is measured; each part when it is first asked for, and kept.
+    """Measurements of a subject; each when it is first asked for, and kept.
 
     Every part is a function of the subject alone, which none of them changes.
     """
@@ -67,12 +67,12 @@ class Evidence:
 
     @property
     def subject(self) -> Subject:
-        """What is called."""
+        """The subject in the precision in which it is called."""
         return self.settled.subject
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What goes in."""
+        """The inputs of the first call."""
         return tuple(self.settled.inputs.values())
 
     @property
@@ -82,18 +82,18 @@ class Evidence:
 
     @cached_property
     def notes(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-        """What was measured and is not declared."""
+        """Remarks on what was measured and is not declared."""
         return self.settled.notes
 
     @cached_property
     def output(self) -> Tensor:
-        """What came out of the first call."""
+        """The output of the first call."""
         assert self.settled.output is not None
         return self.settled.output.detach()
 
     @cached_property
     def repetition(self) -> float:
-        """How far equal calls differ, of the largest number."""
+        """The difference of equal calls, of the largest number."""
         return repeated(lambda: self.subject(*self.inputs))
 
     @cached_property
@@ -104,7 +104,7 @@ class Evidence:
 
     @cached_property
     def strided(self) -> Strided:
-        """What becomes of views."""
+        """The results of views."""
         return measure_strides(self.subject.bare, self.inputs)
 
     @cached_property
@@ -119,12 +119,12 @@ class Evidence:
 
     @cached_property
     def training(self) -> Training:
-        """What training mode does."""
+        """The effects of training mode."""
         return measure_training(self.subject, self.inputs, self.output)
 
     @cached_property
     def state(self) -> State:
-        """What a module keeps, and where its numbers come from."""
+        """The state of a module, and where its numbers come from."""
         return measure_state(self.given, self.recorded.recorder if self.recorded else None)
 
     def record(self, *tensors: Tensor) -> Recorded | None:
@@ -143,7 +143,7 @@ class Evidence:
 
     @cached_property
     def weighings(self) -> tuple[Weighing, ...]:
-        """What each of them did to its scores."""
+        """The changes of the scores, for each of them."""
         return tuple(weigh(each) for each in self.observed)
 
     @cached_property

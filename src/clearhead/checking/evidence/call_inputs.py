@@ -17,7 +17,7 @@ def repeated(run: Callable[[], Tensor]) -> float:
 
 
 def written(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[int, ...]:
-    """Which of the inputs are not what they were before the call."""
+    """The inputs that are not what they were before the call."""
     given = [each.clone() for each in inputs]
     run(*given)
     return tuple(

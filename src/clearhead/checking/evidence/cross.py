@@ -20,7 +20,7 @@ from clearhead.errors import ModelError
 
 @dataclass(frozen=True, eq=False)
 class CrossEvidence(TokensEvidence):
-    """Which side moves what, and the attentions inside."""
+    """The dependencies on both sides, and the attentions inside."""
 
     @cached_property
     def _feed(self) -> Feed:
@@ -92,7 +92,7 @@ class CrossEvidence(TokensEvidence):
 
     @cached_property
     def dependencies(self) -> tuple[Dependency, Dependency]:
-        """Who moves whom, by the tokens of x and by those of the context."""
+        """The dependencies on the tokens of x and on those of the context."""
         subject, plain = self.subject.spare(), self.feed.plain
         x, context = (each[None] if plain else each for each in self.inputs)
 
@@ -135,7 +135,7 @@ class CrossEvidence(TokensEvidence):
 
     @cached_property
     def from_x(self) -> tuple[str, ...] | None:
-        """Which of query, key and value come from x alone; None where their tokens are not known."""
+        """Those of query, key and value that come from x alone; None where their tokens are not known."""
         first = self.inputs[0].shape[-2]
         found: dict[str, None] = {}
         for source in self.sources:

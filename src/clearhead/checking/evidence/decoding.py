@@ -120,7 +120,7 @@ class DecodingEvidence(Evidence):
 
     @cached_property
     def ways(self) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """What differs from full(x), and what is refused."""
+        """The schedules that differ from full(x), and those that are refused."""
         wrong, refused = {}, {}
         for name, chunks in self.schedules.items():
             try:
@@ -170,7 +170,7 @@ class DecodingEvidence(Evidence):
 
     @cached_property
     def full_moves(self) -> Tensor:
-        """Who moves whom in full(x)."""
+        """The dependencies of full(x)."""
         return dependency(lambda x: self.fresh().full(x), self.inputs[0], self._generator)
 
     def _right_inside(self, x: Tensor) -> bool:
@@ -186,7 +186,7 @@ class DecodingEvidence(Evidence):
 
     @cached_property
     def stale(self) -> str | None:
-        """How a second run after reset() differs from the first; "" if it does not, None if that
+        """The difference of a second run after reset() from the first; "" if it does not, None if that
         cannot be asked."""
         if not self.subject.copied:
             return None
@@ -257,7 +257,7 @@ def dependency(run: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Gene
 
 
 def _band(moves: Tensor) -> int:
-    """How far back outputs reach, if that is less than everything; 0 for no limit."""
+    """The tokens that outputs reach back, if that is less than everything; 0 for no limit."""
     last = moves[-1].nonzero()
     reach = moves.shape[0] - 1 - int(last[0]) if len(last) else 0
     return reach if 0 < reach < moves.shape[0] - 1 else 0

@@ -1,4 +1,4 @@
-"""How a subject of tokens is fed: how wide a token is, how many there are, and whether it runs."""
+"""Feed a subject of tokens: the width of a token, the lengths, and a run."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

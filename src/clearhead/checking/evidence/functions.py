@@ -147,7 +147,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def _window(self) -> tuple[int, int] | None:
-        """A window that nobody declared, if it makes the subject right."""
+        """A window that is not declared, if it makes the subject right."""
         contract = self.contract
         if contract.window is not None or self.subject.takes == "qkv,mask":
             return None
@@ -231,7 +231,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def slope(self) -> float | None:
-        """How much the logarithms of the weights grow with q·k, if that is a line."""
+        """The slope of the log-weights over q·k, if that is a line."""
         plain = all(
             getattr(self.contract, name) is None for name in ("softcap", "bias", "alibi_slopes")
         )
@@ -241,7 +241,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def alone(self) -> float:
-        """How far a sample alone differs from itself in its batch."""
+        """The difference of a sample alone from itself in its batch."""
         alone = self.subject(*(each[:1] for each in self.inputs)).detach()
         whole = self.output[:1]
         same = alone.shape == whole.shape and torch.equal(alone.isnan(), whole.isnan())
@@ -249,12 +249,12 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def returned(self) -> Any:
-        """What came beside the output."""
+        """The second thing that was returned."""
         return self.subject.whole(*self.inputs)[1]
 
     @cached_property
     def leaks(self) -> tuple[str, ...] | None:
-        """Where a NaN behind the mask comes through, key or value; None where nothing is hidden."""
+        """The sides, key or value, where a NaN behind the mask comes through; None where nothing is hidden."""
         at = self.trials[0].under(self.explained.contract).setting
         seen = right_visible(at).expand(at.batch, at.num_heads, at.query_len, at.kv_len)
         hidden = (~seen).any(-2).all(1).all(0).nonzero()
@@ -275,7 +275,7 @@ class HeadsEvidence(Evidence):
 
     @cached_property
     def empty(self) -> "EmptyRows | None":
-        """What queries that see nothing give, by the mask or by fewer keys than queries."""
+        """The outputs of queries that see nothing, by the mask or by fewer keys than queries."""
         filled = self.explained.contract
         plan = self.plan[0]
         if self.subject.takes != "qkv,mask":

@@ -13,7 +13,7 @@ from clearhead.checking.thresholds import LOST, LOST_FACTOR
 
 
 class Halved(NamedTuple):
-    """How a call in a dtype went: its largest error, that of the plain computation, or why not."""
+    """The result of a call in a dtype: its largest error, that of the plain computation, or why not."""
 
     error: float
     plain: float
@@ -53,7 +53,7 @@ def _lost(found: Tensor, target: Tensor) -> float:
 def lost_by_plain(
     query: Tensor, key: Tensor, value: Tensor, at: Setting, dtype: torch.dtype
 ) -> float:
-    """What the plain computation loses in a dtype, of the largest number."""
+    """The loss of the plain computation in a dtype, of the largest number."""
 
     def computed(kind: torch.dtype) -> Tensor:
         q, k, v = (each.to(kind) for each in (query, key, value))

@@ -37,45 +37,8 @@ def measure(
     return Weights(torch.cat(blocks, -1), products)
 
 
-def solved(query: Tensor, key: Tensor, value: Tensor, context: Tensor) -> Weights | None:
-    """The weights that make a context of known values; None if none do, or many would.
-
-    Args:
-        query, key, value: (batch, heads, len, dim), with fewer tokens than the value is wide.
-        context: (batch, query_len, heads · dim), heads side by side.
-    """
-    num_heads, width = query.shape[1], value.shape[-1]
-    if context.shape[-1] != num_heads * width or not context.isfinite().all():
-        return None
-    context = context.unflatten(-1, (num_heads, width)).transpose(1, 2)
-    value = stages.repeat_kv_heads(value, num_heads)
-    found = context @ torch.linalg.pinv(value)
-    if (found @ value - context).abs().max() > 1e-6 * context.abs().max():
-        return None
-    return Weights(found, stages.scores(query, stages.repeat_kv_heads(key, num_heads)))
-
-
-def normalised_otherwise(measured: Weights) -> bool:
-    """Whether weights that do not sum to one were normalised, beside something else.
-
-    A sink takes a share of every row; a skip adds the query's own value. Without any softmax a
-    weight follows its own score alone, or is negative.
-    """
-    found = measured.weights
-    sums = found.sum(-1)
-    if torch.allclose(sums, torch.ones_like(sums), atol=1e-4):
-        return False
-    if found.shape[-1] == found.shape[-2]:
-        own = torch.eye(found.shape[-1], dtype=found.dtype)
-        if torch.allclose((found - own).sum(-1), torch.ones_like(sums), atol=1e-4):
-            return True
-    by_score = found.flatten()[measured.products.flatten().argsort()]
-    alone = bool((by_score.diff() >= -1e-6).all())
-    return not alone and bool((found > -1e-6).all() and (sums < 1 - 1e-6).all())
-
-
 def slope(measured: Weights, seen: Tensor) -> float | None:
-    """How much the log-weights grow with q·k: the scale that was used, if that is a line."""
+    """The slope of the log-weights over q·k: the scale that was used, if that is a line."""
     weights, products = measured.weights, measured.products
     usable = (weights > 0) & seen.expand_as(weights)
     if not weights.isfinite().all() or usable.sum(-1).max() < 2:

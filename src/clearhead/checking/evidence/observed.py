@@ -30,7 +30,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where query, key, value and context stand among the operands of the two products.
+    """The places of query, key, value and context among the operands of the two products.
 
     `query`, `key`: (blocks, len) pairs of block and row of an operand of the scores; `sides` says
     which operand each is; `flip` is true where the weights are the right side of the context.
@@ -86,12 +86,12 @@ class ObservedAttention:
 
     @property
     def gain(self) -> float | None:
-        """What the scores were multiplied by before they were made."""
+        """The factor of the scores before they were made."""
         return None if self.gains is None else self.gains[0] * self.gains[1]
 
     @property
     def weights(self) -> Tensor:
-        """What multiplied the value."""
+        """The weights: what multiplied the value."""
         return self.stages[-1].values if self.stages else self.scores
 
 
@@ -210,7 +210,7 @@ def _of_products(
 
 
 def _orientation(index: Sequence[Tensor], valid: Tensor) -> tuple[tuple[int, int], bool]:
-    """Which side of the scores is the query, and whether every row of the weights is of one query."""
+    """The side of the scores that is the query, and True if every row of the weights is of one query."""
     block, row, column = index
     position = valid.int().argmax(-1, keepdim=True)
 
@@ -246,7 +246,7 @@ def _gains(scores: Node, sides: tuple[int, int]) -> tuple[float, float] | None:
 def _stages(
     recorded: Recorder, root: Node, context: Node, side: int, whole: Tensor, valid: Tensor
 ) -> Iterator[Stage]:
-    """What became of the scores on their way to the context, each number at its pair."""
+    """The scores on their way to the context, each number at its pair."""
     chain: list[Step] = []
     storage, place = context.storages[side], context.place
     for step in reversed(recorded.steps):

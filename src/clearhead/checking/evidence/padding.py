@@ -16,7 +16,7 @@ from clearhead.checking.hypotheses.mutants import bank
 
 
 class Padded(NamedTuple):
-    """What was seen in a padded batch; the gaps are of the largest number.
+    """Measurements of a padded batch; the gaps are of the largest number.
 
     `alone`: the largest difference to each row alone; `ignored`: the mask changes nothing;
     `by_padding`, `by_real`: real outputs move with padding, with other real tokens;
@@ -87,7 +87,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def padded_output(self) -> Tensor:
-        """What comes out of a padded batch."""
+        """The output of a padded batch."""
         return self.subject.spare()(*self.padded).detach()
 
     @cached_property
@@ -97,7 +97,7 @@ class PaddedEvidence(TokensEvidence):
 
     @cached_property
     def padding(self) -> Padded:
-        """What moves what in a padded batch."""
+        """The dependencies in a padded batch."""
         generator = torch.Generator().manual_seed(self.seed)
         return measure(self.subject.spare(), *self.padded, generator)
 

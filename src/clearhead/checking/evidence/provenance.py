@@ -1,4 +1,4 @@
-"""Which token each row of query, key and value comes from: tokens are changed one after the other.
+"""The token that each row of query, key and value comes from: tokens are changed one after the other.
 
 The same calls tell which output moves with which token, whatever the module is made of.
 """
@@ -21,7 +21,7 @@ Operands = Mapping[int, tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class Dependency:
-    """Who moves whom, when a token of the last sample changes.
+    """The outputs that move when a token of the last sample changes.
 
     Attributes:
         moves: moves[i, j], output i moves with token j.
@@ -116,7 +116,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where query, key and value come from. Tokens of a context are numbered after those of x.
+    """The origin of query, key and value. Tokens of a context are numbered after those of x.
 
     `linear` is true where columns are tokens and rows are features, as where keys and values are
     multiplied first.

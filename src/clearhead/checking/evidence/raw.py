@@ -82,7 +82,7 @@ def projected(
     arranged: Arrangement | None,
     contract: Contract,
 ) -> Projected | None:
-    """What was projected, of a group of one attention; None where heads are not known."""
+    """Query, key and value as they were projected, of a group of one attention; None where heads are not known."""
     if arranged is None or len(group) > 1:
         return None
     each = group[0]
@@ -96,7 +96,7 @@ def projected(
 
 
 def _columns(flat: Tensor, mine: Tensor) -> Tensor | None:
-    """What was projected, in the heads of what it became: at position 0 both are the same."""
+    """A projection in the heads of what it became: at position 0 both are the same."""
     batch, heads, tokens, dim = mine.shape
     if flat.numel() % (batch * tokens):
         return None

@@ -34,7 +34,7 @@ RANDOM = DRAWS | {
     "native_dropout", "bernoulli", "rand", "rand_like", "randn", "randn_like", "multinomial",
     "randint", "randint_like",
 }  # fmt: skip
-# PyTorch adds these where somebody holds on to a tensor, as a recorder does.
+# PyTorch adds these where a reference holds on to a tensor, as a recorder does.
 UNCOUNTED = frozenset(("detach", "alias", "lift_fresh"))
 SCALINGS = {"mul": 1, "mul_": 1, "div": -1, "div_": -1}
 CONSTANT, MIXED = 0, -1
@@ -242,7 +242,7 @@ class Recorder(TorchDispatchMode):
     def _other(
         self, args: tuple[Any, ...], others: list[Tensor], sides: list[Tensor], chance: bool
     ) -> str:
-        """What a step took beside the numbers of the product."""
+        """The other operand of a step, beside the numbers of the product."""
         if chance:
             return "random"
         if any(any(each is side for side in sides) for each in others):
@@ -416,7 +416,7 @@ class Capture(TorchDispatchMode):
 
 
 def operand_places(nodes: Sequence[Node]) -> dict[int, tuple[int, ...]]:
-    """Where the operands of products stand, for `Capture`."""
+    """The places of the operands of products, for `Capture`."""
     return {node.place: PRODUCTS.get(node.name, (0, 1, 2)) for node in nodes}
 
 

@@ -1,4 +1,4 @@
-"""How heads are split, shared and merged, by which numbers lie where."""
+"""The split, sharing and merge of heads, by the places of their numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ PLAIN = frozenset(
 
 @dataclass(frozen=True)
 class Splitting:
-    """How heads are split and merged.
+    """The split and the merge of one group of heads.
 
     Attributes:
         split: which of query, key and value are made of other tokens' numbers.
@@ -55,7 +55,7 @@ def splitting(
     found: Sequence[Provenance | None],
     arranged: Arrangement | None,
 ) -> Splitting:
-    """What the numbers of one group of heads show."""
+    """Read the numbers of one group of heads."""
     known = [each for each in found if each is not None]
     names = ("query", "key", "value")
     split = tuple(
@@ -102,7 +102,7 @@ def _across(found: Provenance) -> bool:
 def _alike(
     recorded: Recorder, group: Sequence[ObservedAttention], arranged: Arrangement | None
 ) -> tuple[str, ...]:
-    """Which operands all heads share, of those that are projected for several."""
+    """The operands that all heads share, of those that are projected for several."""
     if arranged is None or arranged.per_sample * len(group) == 1:
         return ()
     found = []

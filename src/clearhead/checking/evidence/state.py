@@ -1,4 +1,4 @@
-"""What a module keeps, and what its code reads from around it."""
+"""The state of a module, and the numbers that its code reads from around it."""
 
 import dis
 import inspect
@@ -22,7 +22,7 @@ MOVING = {"to", "device", "cuda", "type_as", "new_tensor", "to_device", "as_tens
 
 @dataclass(frozen=True)
 class State:
-    """What a module keeps.
+    """The state of a module.
 
     Attributes:
         trained: masks that are parameters, with their shapes.
@@ -44,7 +44,7 @@ class State:
 
 
 def measure_state(subject: Subject, recorder: Recorder | None) -> State:
-    """What the original keeps, before any call."""
+    """Measure the original, before any call."""
     original, module = subject.original, subject.module
     read = outside_numbers(subject)
     if module is None or not isinstance(original, nn.Module):

@@ -49,7 +49,7 @@ class TokensEvidence(Evidence):
 
     @property
     def masked(self) -> Subject:
-        """What is given, with a mask of real tokens beside x if it takes one."""
+        """The subject, with a mask of real tokens beside x if it takes one."""
         return with_beside(self.given, self.given.takes == "x,mask")
 
     @property
@@ -58,7 +58,7 @@ class TokensEvidence(Evidence):
 
     @property
     def num_heads(self) -> int | None:
-        """How many heads there are, as far as it is known."""
+        """The number of heads, as far as it is known."""
         seen = self.splittings[0].num_heads if self.splittings else None
         return self.feed.num_heads or seen
 
@@ -164,7 +164,7 @@ class TokensEvidence(Evidence):
 
     @cached_property
     def lengths(self) -> dict[int, str]:
-        """What becomes of fewer tokens: "", "NaN", or what the call raised."""
+        """The result of fewer tokens: "", "NaN", or what the call raised."""
         found = {}
         for tokens in (1, 2, 3):
             if tokens >= self.inputs[0].shape[-2]:
@@ -179,7 +179,7 @@ class TokensEvidence(Evidence):
 
     @cached_property
     def at_longest(self) -> str | None:
-        """What the promised number of tokens raises; "" for nothing, None if none is promised."""
+        """The error of the promised number of tokens; "" for nothing, None if none is promised."""
         longest_ = found("context_length", self.given, self.contract)
         if longest_ is None or longest_ > LONGEST or self.subject.module is None:
             return None
@@ -198,7 +198,7 @@ class TokensEvidence(Evidence):
 
     @cached_property
     def dependency(self) -> Dependency:
-        """Who moves whom, and the operands on the way."""
+        """The dependencies, and the operands on the way."""
         generator = torch.Generator().manual_seed(self.seed)
         x = self._batched(self.inputs[0])
         return measure(self.subject.spare(), self._given, x, generator, self.observed)
@@ -229,7 +229,7 @@ class TokensEvidence(Evidence):
 
     @cached_property
     def splittings(self) -> tuple[Splitting, ...]:
-        """How heads are split and merged, in each group."""
+        """The split and the merge of heads, in each group."""
         if self.recorded is None:
             return ()
         return tuple(
@@ -297,7 +297,7 @@ class TokensEvidence(Evidence):
 
     @cached_property
     def spread(self) -> tuple[float, float, float] | None:
-        """How large the matrices of query and key are, and how large PyTorch makes them; None where
+        """The spread of the matrices of query and key, and that of PyTorch; None where
         that is not shown, or by too few numbers."""
         if self.recorded is None or not self.groups:
             return None
@@ -333,7 +333,7 @@ class TokensEvidence(Evidence):
 
     @cached_property
     def rotated(self) -> Explanation | None:
-        """What becomes of query and key before their product, where rope is declared."""
+        """The rotation of query and key before their product, where rope is declared."""
         if self.contract.rope is None or not self.projections:
             return None
         trials = [each.trial(self.contract) for each in self.projections]
@@ -379,7 +379,7 @@ class TokensEvidence(Evidence):
 
     @cached_property
     def returned(self) -> Any:
-        """What came beside the output."""
+        """The second thing that was returned."""
         return self.subject.spare().whole(*self.inputs)[1]
 
 

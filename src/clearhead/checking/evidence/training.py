@@ -1,4 +1,4 @@
-"""What training mode does: whether anything is dropped, where, and by what the rest is scaled."""
+"""Effects of training mode: what is dropped, where, and by what the rest is scaled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ DRAWS = 8
 
 @dataclass(frozen=True)
 class Training:
-    """What a few calls in training mode show.
+    """Measurements of a few calls in training mode.
 
     Attributes:
         possible: there is a training mode.
@@ -91,7 +91,7 @@ def _places(
 
 
 def _place(drop: Drop, recorder: Recorder, found: Sequence[ObservedAttention]) -> str:
-    """Where random numbers met the computation."""
+    """The place at which random numbers met the computation."""
     for each in found:
         scores, context = each.layout.scores, each.layout.context
         if context.index in drop.nodes:

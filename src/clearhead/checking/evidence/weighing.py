@@ -1,4 +1,4 @@
-"""What was done to the scores of an attention, read from its stages: scale, mask, softmax, and then."""
+"""Read what was done to the scores of an attention from its stages: scale, mask, softmax, and then."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Weighing:
-    """What was done to the scores.
+    """The changes of the scores of one attention.
 
     Attributes:
         scale: what they were multiplied by in all; None where that is no plain number.

@@ -1,4 +1,4 @@
-"""Which recipe a subject follows: the right one, or a mutant of the bank."""
+"""Find the recipe that a subject follows: the right one, or a mutant of the bank."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class Trial:
         return replace(self, setting=self.setting._replace(contract=contract))
 
     def result(self, recipe: Recipe, rounding: torch.dtype | None = None) -> Tensor | None:
-        """What the recipe makes of the same inputs; None where its functions do not fit them."""
+        """The output of a recipe for the same inputs; None where its functions do not fit them."""
         query, key, value = (
             each if rounding is None else each.to(rounding).double()
             for each in (self.query, self.key, self.value)
@@ -104,7 +104,7 @@ def distance(found: Tensor, target: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a subject computes: the right thing (no mutant), a mutant, or nothing known.
+    """The explanation of a subject: the right thing (no mutant), a mutant, or nothing known.
 
     `also` are mutants that give the same; `error` is that of the definition, where nothing is
     known.

@@ -19,7 +19,7 @@ EMPTY_STYLES = ("nan", "fill", "add", "zero")
 
 
 class Setting(NamedTuple):
-    """What a recipe knows besides query, key and value."""
+    """The setting of a recipe besides query, key and value."""
 
     contract: Contract
     batch: int

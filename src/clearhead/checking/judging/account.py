@@ -1,4 +1,4 @@
-"""What query, key, scores, weights and context say: an account by topics, from every witness.
+"""An account of query, key, scores, weights and context by topics, from every witness.
 
 The first witness is a recipe that gives the same numbers on every call; the second, what was done to
 the scores, step by step; the third, for functions, the weights that the identity as value shows.
@@ -55,7 +55,7 @@ BY_CODE = {
 
 @dataclass(frozen=True)
 class Account:
-    """What is known of each topic: mistakes, what is clear, and why the rest is not known.
+    """The account of each topic: mistakes, what is clear, and why the rest is not known.
 
     `contract` is the declared one with what was found of the mask; `notes` are remarks.
     """
@@ -181,7 +181,7 @@ def _hidden(code: str) -> dict[str, tuple[str, Values]]:
 
 
 def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str]) -> Account:
-    """What it means that this recipe is followed."""
+    """The account of a subject that follows this recipe."""
     trials = [each.under(found.contract) for each in trials]
     touched = {name for mutant in found.mutants[:1] for name in mutant.changes}
     clear = frozenset(topic for topic in topics if not TOUCHES[topic] & touched)

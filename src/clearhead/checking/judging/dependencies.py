@@ -1,4 +1,4 @@
-"""What it shows that outputs move with tokens."""
+"""Verdicts on the tokens that outputs move with."""
 
 import torch
 

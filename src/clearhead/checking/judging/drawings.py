@@ -11,7 +11,7 @@ from clearhead.checking.judging.verdicts import Values
 
 
 def first_bad(output: Tensor) -> Values:
-    """Where the first number that is not finite stands."""
+    """The place of the first number that is not finite."""
     bad = ~output.isfinite()
     return {"count": int(bad.sum()), "of": output.numel(), "place": bad.nonzero()[0].tolist()}
 
@@ -36,7 +36,7 @@ def first_difference(trials: Sequence[Trial]) -> tuple[str, Values]:
 
 
 def sums_of(weights: Tensor) -> Values:
-    """What the weights of a call sum to."""
+    """The sums of the weights of a call."""
     rows, columns = weights[0, 0].sum(-1), weights[0, 0].sum(-2)
     return {
         "low": f"{rows.min():.3g}",
@@ -47,7 +47,7 @@ def sums_of(weights: Tensor) -> Values:
 
 
 def drawn_mask(first: Trial, recipe: Recipe | None, seen: Tensor | None = None) -> Values:
-    """Which keys the queries see, beside which they should see."""
+    """The keys that queries see, beside those that they should see."""
     at = first.setting
     if seen is None:
         assert recipe is not None
@@ -68,7 +68,7 @@ def drawn_mask(first: Trial, recipe: Recipe | None, seen: Tensor | None = None) 
 
 
 def dependency(measured: Dependency, expected: Sequence[Sequence[bool]] | None) -> Values:
-    """Which outputs move with which tokens, beside which should."""
+    """The outputs that move with each token, beside those that should."""
     marks = ["● moves"] * bool(measured.moves.any())
     marks += ["○ its own query"] * bool(measured.moves.diagonal().any())
     marks += ["· does not"] * bool(not measured.moves.all())
@@ -107,7 +107,7 @@ def drawn(rows: Sequence[Sequence[bool | None]], *, own: bool = False) -> str:
 
 
 def moved(measured: Dependency) -> Values:
-    """What the first output moves with, and which outputs are broken."""
+    """The tokens that the first output moves with, and the outputs that are broken."""
     broken = measured.broken.nonzero().flatten().tolist()
     first = next((i for i in range(len(measured.broken)) if i not in broken), 0)
     tokens = [each for each in measured.moves[first].nonzero().flatten().tolist() if each != first]

@@ -1,4 +1,4 @@
-"""What was done to the scores of an attention, as it was seen or measured."""
+"""Facts of what was done to the scores of an attention, seen or measured."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from clearhead.checking.thresholds import SUMS
 
 @dataclass(frozen=True)
 class Facts:
-    """What was done to the scores, of all heads: (batch, heads, queries, keys).
+    """Facts of the scores of all heads: (batch, heads, queries, keys).
 
     `products` are query·key, `twice` that there are two softmaxes, `turned` that the weights are
     summed over the queries, `divided` that the context is divided by their sums.
@@ -84,7 +84,7 @@ def _axis(read: Weighing) -> str | None:
 
 
 def facts_of_weights(e: HeadsEvidence) -> Facts | None:
-    """What the identity as value shows of a function, and what was done to its scores."""
+    """The facts of a function, by what was done to its scores or by the identity as value."""
     if len(e.observed) == 1 and not e.observed[0].tangled:
         one, read = e.observed[0], e.weighings[0]
         batch = e.trials[0].setting.batch
@@ -113,7 +113,7 @@ def facts_of_weights(e: HeadsEvidence) -> Facts | None:
 
 
 def extras(facts: Facts) -> Iterator[tuple[str, Values]]:
-    """What is done besides, and nobody declared: told, and no mistake."""
+    """Remarks on what is done besides, is not declared, and is no mistake."""
     read = facts.weighing
     if read is None:
         return

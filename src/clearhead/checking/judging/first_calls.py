@@ -1,4 +1,4 @@
-"""Whether it can be called, and gives the same twice."""
+"""Verdicts on the first calls: it runs, and gives the same twice."""
 
 import re
 from collections.abc import Iterator
@@ -172,7 +172,7 @@ def strided(e: Evidence) -> Verdict | None:
 
 
 def _rounding(e: Evidence) -> float:
-    """What may be lost by another order of sums in 16 bits."""
+    """The loss that another order of sums in 16 bits allows."""
     if not isinstance(e, HeadsEvidence):
         return 0.0
     return {torch.bfloat16: 4e-2, torch.float16: 1e-2}.get(e.rounded, 0.0)

@@ -1,4 +1,4 @@
-"""What tokens, sides and padding show."""
+"""Verdicts on modules of tokens: heads, sides and padding."""
 
 import torch
 
@@ -181,7 +181,7 @@ def _padded(e: PaddedEvidence) -> dict[str, str]:
 
 
 def padding(code: str, e: PaddedEvidence) -> Verdict:
-    """What the padding does, by a recipe or by what moves what."""
+    """The mistake with padding, by a recipe or by what moves what."""
     seen = e.padding
     broken = not e.padded_output[e.padded[1]].isfinite().all()
     if not broken and seen.alone < 1e-5:

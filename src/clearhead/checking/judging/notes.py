@@ -1,4 +1,4 @@
-"""What is said of what was verified, and of what nobody declared."""
+"""Remarks on what was verified, and on what is not declared."""
 
 from collections.abc import Iterator, Sequence
 
@@ -26,7 +26,7 @@ MINOR = frozenset(
 
 
 def ticks(e: Evidence, clear: Clear) -> Iterator[str]:
-    """What a clear verdict says, in short."""
+    """The words of a clear verdict, in short."""
     key, values = clear.tick, clear.values
     if key == "mask":
         contract = account(e).contract if not isinstance(e, DecodingEvidence) else e.contract
@@ -52,7 +52,7 @@ def ticks(e: Evidence, clear: Clear) -> Iterator[str]:
 
 
 def notes(e: Evidence, codes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What is told, and what is told only where everything is asked for."""
+    """The remarks, and those that are made only where everything is asked for."""
     told: dict[str, None] = {}
     minor: dict[str, None] = {}
     try:

@@ -1,4 +1,4 @@
-"""What a contract may promise besides: rows that see nothing, 16 bits, dropout, gradients, state."""
+"""Promises of a contract besides: rows that see nothing, 16 bits, dropout, gradients, state."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a rule answers: a mistake, none, or that it cannot be known."""
+"""The answers of a rule: a mistake, none, or that it cannot be known."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,8 +29,8 @@ class Clear:
 
 @dataclass(frozen=True)
 class Unknown:
-    """It cannot be known; `why` is a reason of the catalogue, `asked` is false of what nobody
-    declared."""
+    """It cannot be known; `why` is a reason of the catalogue, `asked` is false of what is
+    not declared."""
 
     why: str
     values: Values = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How a subject is called: by `takes`, by the kind of PyTorch's own modules, by its parameters."""
+"""Call a subject: by `takes`, by the kind of PyTorch's own modules, by its parameters."""
 
 import inspect
 from collections.abc import Mapping, Sequence

@@ -35,7 +35,7 @@ VALUES: tuple[tuple[tuple[str, ...], Any], ...] = (
 
 
 def declared_arguments(cls: type, contract: Contract) -> dict[str, Any]:
-    """What the contract says of the parameters of a class, by their names."""
+    """The arguments of a class that the contract gives, by their names."""
     heads, kv_heads = contract.heads()
     known: dict[str, Any] = {"num_heads": heads, "num_kv_heads": kv_heads, **contract.sizes}
     found = {}
@@ -50,7 +50,7 @@ def declared_arguments(cls: type, contract: Contract) -> dict[str, Any]:
 
 
 def guessed_arguments(cls: type, known: Mapping[str, Any], contract: Contract) -> dict[str, Any]:
-    """Arguments for what a constructor wants and nobody gave, each size another."""
+    """Arguments for what a constructor wants and that are not given, each size another."""
     mine = parameters(cls)
     sizes = sizes_for({size for name in mine if (size := size_of(name))}, contract)
     found: dict[str, Any] = {}

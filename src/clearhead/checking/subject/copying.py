@@ -80,13 +80,13 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _around(function: types.FunctionType) -> dict[str, Any]:
-    """What a function reads from its file."""
+    """The globals that a function reads from its file."""
     around = function.__globals__
     return {name: around[name] for name in sorted(_names(function.__code__)) if name in around}
 
 
 def _cells(function: types.FunctionType) -> dict[str, Any]:
-    """What a function keeps from where it was made, and as defaults."""
+    """The closure of a function, and its defaults."""
     code, found = function.__code__, dict(function.__kwdefaults__ or {})
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:

@@ -13,7 +13,7 @@ from clearhead.errors import ArgumentError, ModelError
 
 
 def located(place: str) -> Any:
-    """What stands at a place.
+    """Return the object at a place.
 
     Raises:
         ArgumentError: code `check.place`, for what is no place.

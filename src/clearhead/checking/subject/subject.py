@@ -1,4 +1,4 @@
-"""What is checked: found, made, copied and called, and left as it was.
+"""The subject of a check: found, made, copied and called, and left as it was.
 
 A module is copied, and the copy is run in float64. A subject does not change: another precision,
 another mode, or a fresh copy is another subject.
@@ -40,7 +40,7 @@ class Subject:
         takes: how it is called.
         contract: what is declared.
         args: for the constructor, where it is known how it was made.
-        guessed: the names of those arguments that nobody gave.
+        guessed: the names of those arguments that were not given.
         seed: of a class's own weights.
         copied: whether `run` is a copy.
         dtype: what it runs in.
@@ -139,7 +139,7 @@ class Subject:
 def prepare(
     given: Any, takes: str, args: Mapping[str, Any] | None, contract: Contract, seed: int
 ) -> Subject:
-    """What is checked, found, made and copied.
+    """Find, make and copy the subject of a check.
 
     Args:
         given: a class, an instance, a function, a dotted path, or "file.py:Name".
@@ -291,5 +291,5 @@ def left_alone(subject: Subject) -> Iterator[None]:
 
 
 def name_of(found: Any) -> str:
-    """What a person calls it."""
+    """The name of a class, function or instance."""
     return getattr(found, "__name__", None) or type(found).__name__
