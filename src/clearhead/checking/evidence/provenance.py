@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from clearhead.checking.evidence.capture import Capture, operand_places
 from clearhead.checking.evidence.observed import ObservedAttention
-from clearhead.checking.evidence.recorder import Capture, operand_places
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import MOVES
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence.arranging import Arrangement, arrangement, trial
+from clearhead.checking.evidence.arranging import trial
 from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_beside
 from clearhead.checking.evidence.feeding import Feed, call_error, feed, found, longest, shortened
+from clearhead.checking.evidence.grouping import Group, grouped
 from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
 from clearhead.checking.evidence.half_precision import measure as measure_halves
-from clearhead.checking.evidence.observed import ObservedAttention
 from clearhead.checking.evidence.provenance import Dependency, Provenance, measure, provenance
 from clearhead.checking.evidence.raw import Projected, projected
 from clearhead.checking.evidence.splitting import Splitting, root_node, splitting
@@ -26,16 +26,6 @@ from clearhead.checking.subject.refusals import raised
 from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import FOLDED_NUMBERS, LARGE, LONGEST
 from clearhead.errors import ModelError
-
-
-@dataclass(frozen=True)
-class Group:
-    """Attentions of one layer, a head or more each, and where their rows come from."""
-
-    attentions: tuple[ObservedAttention, ...]
-    sources: tuple[Provenance | None, ...]
-    arranged: Arrangement | None
-    indices: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,35 +371,3 @@ class TokensEvidence(Evidence):
     def returned(self) -> Any:
         """The second thing that was returned."""
         return self.subject.spare().whole(*self.inputs)[1]
-
-
-def grouped(
-    observed: Sequence[ObservedAttention], sources: Sequence[Provenance | None], batch: int
-) -> tuple[Group, ...]:
-    """Attentions of one head each, of the same tokens and sizes, are one layer; others stand alone."""
-    found: list[list[int]] = []
-    for index, (each, source) in enumerate(zip(observed, sources, strict=True)):
-        if source is not None and source.linear and all(s.axis is None for s in each.stages):
-            continue
-        last = found[-1] if found else None
-        if last is not None and source is not None and source.known and len(each.query) == batch:
-            first, other = observed[last[0]], sources[last[0]]
-            alike = first.query.shape == each.query.shape and first.value.shape == each.value.shape
-            if alike and other is not None and other.known and _same(source, other):
-                last.append(index)
-                continue
-        found.append([index])
-    return tuple(
-        Group(
-            tuple(observed[i] for i in some),
-            tuple(sources[i] for i in some),
-            arrangement(sources[some[0]], batch),
-            tuple(some),
-        )
-        for some in found
-    )
-
-
-def _same(one: Provenance, other: Provenance) -> bool:
-    pairs = ((one.query, other.query), (one.key, other.key))
-    return all(torch.equal(a.token, b.token) for a, b in pairs)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from clearhead.checking.evidence.base import Recorded
 from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.grouping import Group
 from clearhead.checking.evidence.observed import ObservedAttention
-from clearhead.checking.evidence.tokens import Group
 from clearhead.checking.evidence.weighing import ACTIVATIONS, Weighing, weigh
 from clearhead.checking.judging.verdicts import Values
 from clearhead.checking.thresholds import SUMS
