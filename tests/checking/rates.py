@@ -8,11 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import clearhead as ch
-from clearhead.checking.refusals import first_line
+from clearhead.checking.subject.refusals import first_line
 from tests.checking.bank.entry import Entry
 from tests.checking.bank.modules import MultiHeadAttention
 
-BANKS = {"open": "tests.checking.bank", "held-out": "tests.checking.bank.held_out"}
+BANKS = {
+    "open": "tests.checking.bank",
+    "held-out": "tests.checking.bank.held_out",
+    "lessons": "tests.checking.bank.lessons.first_entries",
+    "lessons-held-out": "tests.checking.bank.lessons.later_entries",
+}
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,7 @@ class Outcome:
     codes: tuple[str, ...]
     error: str
     seconds: float
+    outcome: str = ""
 
     @property
     def found(self) -> bool:
@@ -91,9 +97,10 @@ class Rates:
             ("misnamed", self.misnamed),
             ("false alarm", self.alarms),
             ("not callable", self.uncallable),
+            ("not judged", [each for each in self.right if "not judged" in each.outcome]),
         ):
             for each in outcomes:
-                got = ", ".join(each.codes) or each.error or "nothing"
+                got = ", ".join(each.codes) or each.error or each.outcome or "nothing"
                 wanted = " or ".join((each.entry.code or "right", *each.entry.also))
                 lines.append(f"{word}: {each.entry.name}, wanted {wanted}, got {got}")
         return "\n".join(lines)
@@ -102,13 +109,14 @@ class Rates:
 def outcome(entry: Entry) -> Outcome:
     """Check one entry; the time is that of this process, whatever else the machine does."""
     start = time.process_time()
-    codes, error = (), ""
+    codes, error, judged = (), "", ""
     try:
         report = ch.check(entry.make(), takes=entry.takes, **entry.declared)
         codes = tuple(each.code for each in report.findings)
+        judged = report.outcome if report.findings or report.ok else report.summary
     except Exception as raised:  # whether it refuses or breaks, nothing is found
         error = first_line(raised)
-    return Outcome(entry, codes, error, time.process_time() - start)
+    return Outcome(entry, codes, error, time.process_time() - start, judged)
 
 
 def rates(entries: Sequence[Entry]) -> Rates:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.checking.calling import call, optional_mask, unfilled_mask
+from clearhead.checking.subject.calling import call, hidden_by_itself, unfilled_mask
 
 
 class Sides(nn.Module):
@@ -203,8 +203,8 @@ def test_the_mask_that_was_handed_over_is_told():
     with pytest.raises(ch.ModelError) as caught:
         ch.check(layer, takes="x,mask")
     message = str(caught.value)
-    assert "x [2, 7, 12], mask [2, 7] bool, True = a real token, and raised" in message
-    assert "check a function that calls it: lambda x,mask: attention(x, …)." in message
+    assert "\n  x       [2, 7, 12] float64\n  mask    [2, 7] bool, True = a real token\n" in message
+    assert "check a function that calls it: lambda x, mask: attention(x, mask, …)." in message
     assert ch.check(lambda x, mask: layer(x, mask[:, None]), takes="x,mask", num_heads=3).ok
 
 
@@ -264,7 +264,7 @@ def test_what_shows_no_parameters_is_called_with_the_tokens():
     assert output.equal(given.relu())
     assert beside is None
     assert unfilled_mask(Hidden(), "x") is None
-    assert not optional_mask(Hidden())
+    assert not hidden_by_itself(Hidden())
 
 
 class OfImages(nn.Module):

@@ -73,6 +73,11 @@ def ends_the_program(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     sys.exit(0)
 
 
+def without_numbers() -> None:
+    with torch.device("meta"):
+        ch.check(plain, takes="qkv")
+
+
 class Widthless(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         raise ValueError("never")
@@ -98,14 +103,14 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         "what is checked must be a class, an instance, a function, or where one is found; got int.",
     ),
     (
-        refused(subject=CausalAttention, takes="x"),
+        refused(subject=CausalAttention, takes="x", args={"d_inn": 3}),
         ch.ModelError,
         "check.made",
-        "CausalAttention(dropout=0.0) could not be made: TypeError: CausalAttention.__init__() "
-        "missing 3 required positional arguments: 'd_in', 'd_out', and 'context_length'\n"
-        "  args=dict(…) are handed to it, and what sizes=dict(…) says of its parameters. What wants a "
-        "config goes in as an instance: attention = Attention(Config()) in a file is "
-        "file.py:attention.",
+        "CausalAttention(d_in=22, d_out=12, context_length=16, dropout=0.0, d_inn=3) could not be "
+        "made: TypeError: CausalAttention.__init__() got an unexpected keyword argument 'd_inn'\n"
+        "  args=dict(…) are handed to it, and what sizes=dict(…) says of its parameters; what its "
+        "config wants is given as {'config.n_head': 4}. Or give an instance: attention = "
+        "Attention(Config()) in a file is file.py:attention.",
     ),
     (
         refused(subject="attend", takes="qkv"),
@@ -157,12 +162,13 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         ch.ModelError,
         "check.call",
         "never was called with takes='qkv' and raised ValueError: not today\n"
-        "  query  [2, 3, 7, 5] float64\n"
-        "  key    [2, 3, 7, 5] float64\n"
-        "  value  [2, 3, 7, 5] float64\n"
-        "If it needs other sizes, give them: sizes=dict(num_heads=…, head_dim=…). If it projects its "
-        "inputs itself, it takes tokens: takes='x'. If it is called in another way, check a function "
-        "that calls it: lambda q, k, v: attention(q, k, v, …).",
+        "  query   [2, 3, 7, 5] float64\n"
+        "  key     [2, 3, 7, 5] float64\n"
+        "  value   [2, 3, 7, 5] float64\n"
+        "If it projects its inputs itself, it takes tokens: takes='x'.\n"
+        "If it needs other sizes, give them: sizes=dict(num_heads=…, head_dim=…). If it is called in "
+        "another way, check a function that calls it: lambda query, key, value: attention(query, "
+        "key, value, …).",
     ),
     (
         refused(subject=two_numbers, takes="qkv"),
@@ -181,9 +187,31 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         refused(subject=Widthless(), takes="x", sizes={"d_in": 3}),
         ch.ModelError,
         "check.call",
-        "Widthless was called with takes='x', x [2, 7, 3], and raised ValueError: never\n"
+        "Widthless was called with takes='x' and raised ValueError: never\n"
+        "  x       [2, 7, 3] float64\n"
         "If it needs other sizes, give them: sizes=dict(d_in=…, context_length=…). If it is called "
         "in another way, check a function that calls it: lambda x: attention(x, …).",
+    ),
+    (
+        refused(subject=nn.Linear(40000, 40000, device="meta"), takes="x"),
+        ch.ModelError,
+        "check.size",
+        "Linear has 1.6 billion parameters, and a copy of it is run in float64; check a small one of "
+        "the same class: args=dict(…).",
+    ),
+    (
+        lambda: ch.check(plain, takes="qkv").explain("scale.none"),
+        ch.ArgumentError,
+        "check.code",
+        "code must be that of a rule that was asked of plain; got 'scale.none'. The nearest are "
+        "scale.missing, scale.inverse, scale.wrong.",
+    ),
+    (
+        without_numbers,
+        ch.ArgumentError,
+        "check.device",
+        "the default device is meta, on which nothing is computed; set another one: "
+        'torch.set_default_device("cpu").',
     ),
     (
         refused(subject=nn.Linear(3, 3), takes="decode"),
@@ -204,6 +232,12 @@ def test_what_cannot_be_checked_is_refused(
         call()
     assert type(caught.value) is error
     assert (caught.value.code, caught.value.message) == (code, message)
+
+
+def test_sizes_that_a_class_wants_are_guessed_and_told() -> None:
+    report = ch.check(CausalAttention, takes="x", causal=True)
+    assert report.ok
+    assert "made with d_in=22, d_out=12, context_length=16" in report.told
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -324,7 +358,7 @@ def test_a_page_escapes_what_others_wrote() -> None:
 
     evil.__name__ = "<b>evil</b>"
     report = ch.check(evil, takes="qkv")
-    assert any("<script>" in each for each in report.told)
+    assert any("<script>" in each for each in report.minor)
     page = report.to_html()
     assert "<script" not in page
     assert "<b>evil" not in page
@@ -334,13 +368,15 @@ def test_a_page_escapes_what_others_wrote() -> None:
 
 
 def test_the_text() -> None:
-    text = str(ch.check(inverted, takes="qkv", causal=True))
+    report = ch.check(inverted, takes="qkv", causal=True)
+    text, whole = str(report), report.text(everything=True)
     assert text.splitlines()[0].startswith("✗ mask.inverted   ")
     assert "\n    measured   7 × 7" in text
     assert "\n    likely     " in text
     assert "\n    see        clearhead explain mask.inverted" in text
     assert "✓ softmax over the keys   ✓ scale 1/√5" in text
-    assert "– dropout not declared" in text
+    assert "dropout" not in text
+    assert "– dropout not declared" in whole
 
 
 class TokensFirst(nn.Module):

@@ -27,6 +27,9 @@ def test_remarks() -> None:
     assert '<ul class="passed"><li>heads</li></ul>' in section
     assert '<ul class="skipped"><li>dropout</li></ul>' in section
     assert '<ul class="told"><li>a band<pre tabindex="0">● ·</pre></li></ul>' in section
+    unverified = Report("mine", (), unverified=("scale: why",))._repr_html_()
+    assert '<ul class="unverified"><li>scale: why</li></ul>' in unverified
+    assert "<h3><code>mine</code>: not judged: scale</h3>" in unverified
     assert "<ul" not in Report("mine", (CAUSE,))._repr_html_()
 
 

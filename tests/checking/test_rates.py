@@ -1,10 +1,18 @@
 """How many mistakes of the open bank are found and named, with no false alarm."""
 
+import json
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
 import pytest
 
 from tests.checking import bank
 from tests.checking.bank.entry import Entry
+from tests.checking.bank.lessons import first_entries, later_entries
 from tests.checking.rates import Outcome, Rates, rates
+from tests.surface import ROOT
 
 
 def test_every_mistake_is_found_and_nearly_every_one_is_named() -> None:
@@ -13,6 +21,15 @@ def test_every_mistake_is_found_and_nearly_every_one_is_named() -> None:
     assert not found.missed, f"\n{found}"
     assert not found.alarms, f"\n{found}"
     assert len(found.misnamed) <= 0.03 * len(found.wrong), f"\n{found}"
+
+
+@pytest.mark.parametrize("lessons", [first_entries, later_entries])
+def test_mistakes_of_learners_are_named_and_none_is_called_right(lessons: ModuleType) -> None:
+    found = rates(lessons.ENTRIES)
+    assert not found.uncallable, f"\n{found}"
+    assert not found.missed, f"\n{found}"
+    assert not found.alarms, f"\n{found}"
+    assert len(found.misnamed) <= 0.1 * len(found.wrong), f"\n{found}"
 
 
 def entry(name: str, code: str | None, *also: str) -> Entry:
@@ -55,3 +72,29 @@ def test_the_counts_as_text() -> None:
         "false alarm: alarm, wanted right, got a",
         "not callable: refused, wanted a, got [check.call] no",
     ]
+
+
+PUBLIC = json.loads((Path(bank.__file__).parent / "public.json").read_text(encoding="utf-8"))
+
+
+def is_named(row: dict[str, Any]) -> bool:
+    """A mistake without a name in the bank is named by any finding that says what it is."""
+    return bool(row["found"]) and (row["found"][0] in row["codes"] or "kind" in row)
+
+
+def test_the_page_shows_the_rates_of_public_code() -> None:
+    tried = [row for row in PUBLIC["found"] if row["outcome"] is not None]
+    wrong = [row for row in tried if row["verdict"] == "wrong"]
+    right = Counter(row["outcome"] for row in tried if row["verdict"] == "right")
+    page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    assert {row["outcome"] for row in tried} <= {"right", "wrong", "not judged"}
+    for title, rows, beside in (
+        ("public code", wrong, f"{right.total()} | {right['wrong']} | {right['not judged']}"),
+        ("put into public code", PUBLIC["injected"], "| |"),
+    ):
+        found = Counter(row["outcome"] for row in rows)
+        named = sum(map(is_named, rows))
+        counts = [len(rows), named, found["wrong"] - named, found["not judged"], found["right"]]
+        assert f"| {title} | {' | '.join(map(str, counts))} | {beside} |\n" in page
+        assert found["right"] == 0
+    assert len({row["repo"] for row in PUBLIC["found"]}) == 116

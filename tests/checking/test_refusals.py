@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from clearhead.checking.refusals import deliberate, first_line
+from clearhead.checking.subject.refusals import deliberate, first_line
 
 
 def raised(call: Callable[[], object]) -> Exception:

@@ -1,6 +1,7 @@
 """A report as text: what follows is marked, lines are as wide as they may be, drawings are kept."""
 
-from clearhead.checking.report import WIDTH, Finding, Report, drawn
+from clearhead.checking.judging.drawings import drawn
+from clearhead.checking.report import WIDTH, Finding, Report
 
 CAUSE = Finding("a.b", "one " * 40, "head\n● ●\n· ●", "do " * 60, ("c.d",))
 CONSEQUENCE = Finding("e.f", "and so on", follows_from="a.b")
@@ -19,16 +20,36 @@ def test_the_text_of_findings() -> None:
     assert lines[-1] == "  ↳ e.f   and so on (follows from a.b)"
 
 
-def test_remarks_stand_side_by_side() -> None:
-    report = Report(
-        "mine", (), ("causal", "heads"), ("first", "second\n● ·"), ("dropout", "x" * 90)
-    )
-    assert str(report).splitlines() == [
-        "✓ causal   ✓ heads   – dropout",
-        "– " + "x" * 90,
-        "told  first",
+MANY = Report(
+    "mine",
+    (),
+    ("causal", "heads"),
+    ("first", "second\n● ·", "third"),
+    ("dropout", "x" * 98),
+    minor=("NaN",),
+)
+
+
+def test_what_is_told_fits_in_three_lines() -> None:
+    assert str(MANY).splitlines() == [
+        "✓ causal   ✓ heads",
+        "note  first",
         "      second",
         "      ● ·",
+        "      … more with --all",
+    ]
+
+
+def test_everything_is_told_where_it_is_asked_for() -> None:
+    assert MANY.text(everything=True).splitlines() == [
+        "✓ causal   ✓ heads",
+        "– dropout",
+        "– " + "x" * 98,
+        "note  first",
+        "      second",
+        "      ● ·",
+        "      third",
+        "      NaN",
     ]
 
 

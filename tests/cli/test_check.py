@@ -42,7 +42,7 @@ def invoke(*arguments: str) -> Result:
 def test_what_is_right(place: str) -> None:
     found = invoke(place, "--causal", "--args", ARGS)
     assert found.exit_code == 0, found.output
-    assert found.stdout.startswith("✓ causal   ✓ softmax over the keys   ✓ scale 1/√2")
+    assert found.stdout.startswith("✓ heads   ✓ softmax over the keys   ✓ causal   ✓ scale 1/√2")
 
 
 def test_what_is_wrong(place: str, tmp_path: Path) -> None:
@@ -57,9 +57,10 @@ def test_a_script_that_ends_itself_is_not_right(tmp_path: Path) -> None:
     file = tmp_path / "script.py"
     file.write_text("import sys\nsys.exit(0)\n", encoding="utf-8")
     found = invoke(f"{file}:attend")
-    assert found.exit_code == 1
+    assert found.exit_code == 3
     assert found.stderr == (
         f"clearhead: [check.import] {file} could not be imported: SystemExit: 0\n"
+        "  script.py, line 2: sys.exit(0)\n"
     )
 
 
@@ -81,6 +82,81 @@ def test_json(place: str) -> None:
     found = invoke(place, "--causal", "--args", f"{ARGS},diagonal=0", "--json")
     assert found.exit_code == 1
     assert json.loads(found.stdout)["findings"][0]["code"] == "mask.off-by-one"
+
+
+LINEAR = """
+import torch
+
+def linear(query, key, value):
+    return query.softmax(-1) @ (key.softmax(-2).mT @ value)
+
+class Around(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(config.width, 5) for _ in range(3))
+
+    def forward(self, x):
+        query, key, value = (layer(x) for layer in self.layers)
+        return query.softmax(-1) @ (key.softmax(-2).mT @ value)
+"""
+
+
+def test_what_is_not_judged_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "linear.py"
+    file.write_text(LINEAR, encoding="utf-8")
+    asked = (f"{file}:Around", "--args", "config.width=3")
+    found = invoke(*asked)
+    assert found.exit_code == 2, found.output
+    assert found.stdout.startswith("✓ inputs untouched")
+    assert "\n? not judged  heads, softmax, scale, weights and value: " in found.stdout
+    assert found.stdout.splitlines()[-1].startswith("Around: not judged: heads")
+    assert "dropout not declared" not in found.stdout
+    assert "– dropout not declared" in invoke(*asked, "--all").stdout
+    assert invoke(*asked, "--strict").exit_code == 1
+
+
+def test_what_cannot_be_called_ends_with_a_code_of_its_own(place: str) -> None:
+    found = invoke(place, "--args", ARGS, "--sizes", "d_in=4")
+    assert found.exit_code == 3
+    assert "[check.call] CausalAttention was called with takes='x'" in found.stderr
+
+
+def test_sarif(place: str, tmp_path: Path) -> None:
+    file = tmp_path / "found.sarif"
+    invoke(place, "--causal", "--args", f"{ARGS},diagonal=2", "--sarif", str(file))
+    (run,) = json.loads(file.read_text(encoding="utf-8"))["runs"]
+    (result,) = run["results"]
+    assert (result["ruleId"], result["level"]) == ("mask.off-by-one", "error")
+    physical = result["locations"][0]["physicalLocation"]
+    assert physical["artifactLocation"]["uri"].endswith("mine.py")
+    assert physical["region"]["startLine"] == 5
+    assert run["tool"]["driver"]["rules"][0]["help"]["text"] == "clearhead explain mask.off-by-one"
+
+
+def test_rotary_positions_and_alibi(tmp_path: Path) -> None:
+    file = tmp_path / "biased.py"
+    file.write_text(BIASED, encoding="utf-8")
+    found = invoke(f"{file}:alibi", "--takes", "qkv", "--alibi", "--heads", "4")
+    assert found.exit_code == 0, found.output
+    assert "✓ ALiBi" in found.stdout
+    assert "expected --heads" in invoke(f"{file}:alibi", "--alibi").output
+    plain = invoke(f"{file}:plain", "--takes", "qkv", "--rope", "half,500")
+    assert plain.exit_code == 1
+    assert "query and key are not rotated, though rope is declared" in plain.stdout
+
+
+BIASED = """
+import torch
+
+def plain(query, key, value, bias=0.0):
+    return (query @ key.mT / query.shape[-1] ** 0.5 + bias).softmax(-1) @ value
+
+def alibi(query, key, value):
+    heads, (query_len, kv_len) = query.shape[1], (query.shape[-2], key.shape[-2])
+    slopes = 2.0 ** (-8 * torch.arange(1, heads + 1) / heads)
+    places = torch.arange(kv_len - query_len, kv_len)[:, None]
+    return plain(query, key, value, -slopes[:, None, None] * (places - torch.arange(kv_len)).abs())
+"""
 
 
 def test_a_window(place: str) -> None:
@@ -110,7 +186,7 @@ def test_a_profile(place: str, tmp_path: Path) -> None:
     found = invoke(place, *options, "--html", str(page))
     assert found.exit_code == 0, found.output
     report, _, profile = found.stdout.partition("\n\n")
-    assert report.startswith("✓ causal")
+    assert report.startswith("✓ heads")
     assert profile.startswith(
         "CausalAttention: batch 1, width 64, 1 head of width 64, float32, cpu"
     )

@@ -1,4 +1,4 @@
-"""Somebody's own attention goes in, the name of the mistake comes out."""
+"""An attention goes in, the name of the mistake comes out."""
 
 from clearhead.checking.checking import check
 from clearhead.checking.contract import Contract

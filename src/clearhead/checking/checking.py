@@ -1,28 +1,41 @@
-"""`check`: what is wrong with somebody's attention, by name."""
+"""`check`: what is wrong with an attention, by name, or that nothing is, or that it is not known."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from clearhead.checking import words
 from clearhead.checking.contract import FIELDS, Contract
-from clearhead.checking.from_context import examine_cross
-from clearhead.checking.from_decode import examine_decoder
-from clearhead.checking.from_padding import examine_padded
-from clearhead.checking.from_qkv import examine_qkv
-from clearhead.checking.from_tokens import examine_tokens
-from clearhead.checking.notes import Notes
-from clearhead.checking.report import Report
-from clearhead.checking.subject import Subject, left_alone, undisturbed
+from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.cross import CrossEvidence
+from clearhead.checking.evidence.decoding import DecodingEvidence
+from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.judging.notes import notes, ticks
+from clearhead.checking.judging.verdicts import Clear, Found, Unknown
+from clearhead.checking.report import Finding, Report
+from clearhead.checking.rules import Judged, judge, required
+from clearhead.checking.subject.subject import Subject, left_alone, prepare, undisturbed
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
-EXAMINATIONS = {
-    "qkv": examine_qkv,
-    "qkv,mask": examine_qkv,
-    "x": examine_tokens,
-    "x2d": examine_tokens,
-    "x,mask": examine_padded,
-    "x,context": examine_cross,
-    "decode": examine_decoder,
+KINDS: Mapping[str, type[Evidence]] = {
+    "qkv": HeadsEvidence,
+    "qkv,mask": HeadsEvidence,
+    "x": TokensEvidence,
+    "x2d": TokensEvidence,
+    "x,mask": PaddedEvidence,
+    "x,context": CrossEvidence,
+    "decode": DecodingEvidence,
+}
+# What no tick is for beside a mistake of another topic.
+BESIDE: Mapping[str, tuple[str, ...]] = {
+    "mask": ("leaks", "padding"),
+    "padding": ("mask", "leaks"),
+    "scale": ("product", "outside"),
+    "softmax": ("product",),
+    "heads": ("product",),
 }
 
 
@@ -36,7 +49,7 @@ def check(
     seed: int = 0,
     **declared: Any,
 ) -> Report:
-    """Say what is wrong with an attention, by name, or that nothing is.
+    """Say what is wrong with an attention, by name, that nothing is, or that it is not known.
 
     Args:
         subject: a class, an instance, a function, a dotted path or "file.py:Name". It is left as it
@@ -62,24 +75,23 @@ def check(
         >>> ch.check(inverted, takes="qkv", causal=True).findings[0].code
         'mask.inverted'
     """
-    promised = _contract(contract, sizes, declared)
-    notes = Notes()
+    promised = contract_of(contract, sizes, declared)
     try:
         with undisturbed():
-            found = Subject(subject, takes, args, promised, seed)
-            with left_alone(found.original, found.copied):
-                examine = EXAMINATIONS[takes]
-                sizes_used = examine(found, promised, notes, seed)
-    except SystemExit as error:  # nobody may take that for a report without findings
+            found = prepare(subject, takes, args, promised, seed)
+            with left_alone(found):
+                evidence = KINDS[takes](found, promised, seed)
+                return reported(evidence, judge(evidence))
+    except SystemExit as error:  # not to be taken for a report without findings
         raise ModelError(
             "check.exit", f"what is checked ended the program, by sys.exit({error.code!r})."
         ) from error
-    return notes.report(found.name, sizes_used)
 
 
-def _contract(
-    contract: Contract | None, sizes: Mapping[str, int] | None, declared: dict[str, Any]
+def contract_of(
+    contract: Contract | None, sizes: Mapping[str, int] | None, declared: Mapping[str, Any]
 ) -> Contract:
+    """The contract, from one or from keywords, with the sizes in it."""
     unknown = sorted(set(declared) - set(FIELDS))
     if unknown:
         raise ArgumentTypeError(
@@ -96,3 +108,120 @@ def _contract(
     if sizes is not None:
         promised = replace(promised, sizes={**promised.sizes, **sizes})
     return promised
+
+
+def reported(evidence: Evidence, judged: tuple[Judged, ...]) -> Report:
+    """The report: mistakes, what is verified, and what could not be."""
+    findings = _findings(judged)
+    passed: dict[str, None] = {}
+    skipped: dict[tuple[str, str], list[str]] = {}
+    unverified: dict[tuple[str, str], list[str]] = {}
+    must = required(evidence)
+    for topic in dict.fromkeys((*(each.rule.topic for each in judged), *must)):
+        mine = [each for each in judged if each.rule.topic == topic]
+        verdicts = [each.verdict for each in mine]
+        clear = [each for each in verdicts if isinstance(each, Clear)]
+        unknown = next((each for each in verdicts if isinstance(each, Unknown)), None)
+        beside = BESIDE.get(topic, ())
+        wrong = any(
+            isinstance(each.verdict, Found) and each.rule.topic in (topic, *beside)
+            for each in judged
+        )
+        excluded = next((each.by for each in mine if each.by), "")
+        if clear and not wrong and unknown is None and not excluded:
+            for each in clear:
+                passed |= dict.fromkeys(ticks(evidence, each))
+            continue
+        if unknown is not None:
+            reason = words.unknown(unknown.why, unknown.values)
+            skipped.setdefault(reason, []).extend([topic] if unknown.asked else [])
+        elif excluded:
+            reason = words.unknown("hidden-by", {"code": excluded})
+        else:
+            reason = words.unknown("no-attention", {})
+        if topic in must and (unknown is not None or not wrong):
+            unverified.setdefault(reason, []).append(topic)
+    told, minor = ((), ())
+    if "*" not in _excluded(judged):
+        told, minor = notes(evidence, [each.code for each in findings])
+    return Report(
+        evidence.given.name,
+        tuple(findings),
+        tuple(passed),
+        told,
+        tuple(_of_topics(topics, why) for (why, _), topics in skipped.items()),
+        tuple(sorted(evidence.sizes.items())) if evidence.settled.error is None else (),
+        tuple(
+            _of_topics(topics, "; ".join(filter(None, reason)))
+            for reason, topics in unverified.items()
+        ),
+        tuple(_asked(each) for each in judged),
+        minor,
+        _place(evidence.given),
+    )
+
+
+def _of_topics(topics: Sequence[str], why: str) -> str:
+    names = ", ".join(words.filled("topic", each, {}) for each in topics)
+    return f"{names}: {why}" if names else why
+
+
+def _excluded(judged: tuple[Judged, ...]) -> set[str]:
+    return {
+        key
+        for each in judged
+        if isinstance(each.verdict, Found)
+        for key in each.rule.excludes.split()
+    }
+
+
+def _findings(judged: tuple[Judged, ...]) -> list[Finding]:
+    """Each mistake once, causes before what follows from them."""
+    causes: dict[str, str] = {}
+    found: dict[str, Finding] = {}
+    for each in judged:
+        rule, verdict = each.rule, each.verdict
+        if not isinstance(verdict, Found) or rule.code in found:
+            continue
+        follows = causes.get(rule.code) or causes.get(rule.topic)
+        found[rule.code] = _finding(rule.code, verdict, follows)
+        if follows is None:
+            for key in rule.explains.split():
+                causes.setdefault(key, rule.code)
+    return sorted(found.values(), key=lambda each: each.follows_from is not None)
+
+
+def _finding(code: str, found: Found, follows: str | None) -> Finding:
+    sentence = words.sentence(code, found.way, found.values)
+    others = [words.sentence(*each) for each in found.also if each[1]]
+    others = [each for each in dict.fromkeys(others) if each != sentence]
+    if others:
+        sentence += f"; or {'; or '.join(others)}: what was measured is the same"
+    also = tuple(dict.fromkeys(each for each, _, _ in found.also if each != code))
+    measured = "" if found.measured is None else words.filled("measured", *found.measured)
+    return Finding(
+        code, sentence, measured, words.likely(code, found.way, found.values), also, follows
+    )
+
+
+def _asked(each: Judged) -> tuple[str, str, str]:
+    """The result of a rule in words."""
+    code, verdict = each.rule.code, each.verdict
+    if isinstance(verdict, Found):
+        return code, "found", words.sentence(code, verdict.way, verdict.values)
+    if each.by:
+        return code, "not asked", f"since {each.by} was found"
+    if isinstance(verdict, Unknown):
+        return code, "not known", words.unknown(verdict.why, verdict.values)[0]
+    return code, "clear" if isinstance(verdict, Clear) else "not asked", ""
+
+
+def _place(subject: Subject) -> tuple[str, int] | None:
+    """File and line of what is checked."""
+    original = subject.original
+    found = original if inspect.isroutine(original) else type(original)
+    try:
+        file, (_, line) = inspect.getsourcefile(found), inspect.getsourcelines(found)
+    except (TypeError, OSError):
+        return None
+    return None if file is None else (file, max(line, 1))

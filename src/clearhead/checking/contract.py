@@ -1,4 +1,4 @@
-"""What is declared of an attention: the contract that `check` holds it to."""
+"""The contract that `check` holds an attention to."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True, kw_only=True)
 class Contract:
-    """What an attention promises. What is None is not declared: measured and told, never judged.
+    """The promises of an attention. None is not declared: measured and told, never judged.
 
     Args:
         causal: whether no query sees a later key; with query_len ≠ kv_len the last query sees the

@@ -31,7 +31,8 @@ STYLE = """
 .clearhead-check .passed li { display: inline-block; margin-right: 1.2rem; }
 .clearhead-check .passed li::before { content: "✓ "; }
 .clearhead-check .skipped li::before { content: "– "; }
-.clearhead-check .told li::before { content: "told "; font-weight: 600; }
+.clearhead-check .told li::before { content: "note "; font-weight: 600; }
+.clearhead-check .unverified li::before { content: "not judged "; font-weight: 600; }
 """
 
 
@@ -56,8 +57,9 @@ def section(report: "Report") -> str:
     parts += [_finding(each) for each in report.findings]
     for kind, texts in (
         ("passed", report.passed),
+        ("unverified", () if report.findings else report.unverified),
         ("skipped", report.skipped),
-        ("told", report.told),
+        ("told", (*report.told, *report.minor)),
     ):
         items = [element("li", *_remark(text)) for text in texts]
         parts += [element("ul", *items, class_=kind)] if items else []

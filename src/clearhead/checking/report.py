@@ -1,14 +1,18 @@
-"""What `check` found, as text, as JSON and as a page."""
+"""The report of `check` as text, as JSON, as SARIF and as a page."""
 
 import json
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from clearhead.checking.pages import page, section
+from clearhead.errors import ArgumentError
 
 WIDTH = 100
+# What is told fits in so many lines; the rest is said with everything=True.
+TOLD = 3
+RIGHT, WRONG, NOT_JUDGED = "right", "wrong", "not judged"
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` found.
+    """The report of `check`: right, wrong, or not judged.
 
     Attributes:
         name: of what was checked.
@@ -46,13 +50,18 @@ class Report:
         told: what was measured but not declared, and so is not judged.
         skipped: what could not be held against anything, and why.
         sizes: the sizes that it was run with.
+        unverified: what was declared, or belongs to any attention, and could not be verified: what,
+            why, and what would make it judgeable.
+        asked: for each rule in order its code, what it came to, and why.
+        minor: what is told only where everything is asked for.
+        place: file and line of what was checked, where they are known.
 
     Example:
         >>> report = ch.check(ch.attend, takes="qkv")
-        >>> report.ok, report.findings
-        (True, ())
-        >>> print(ch.check(lambda q, k, v: (q @ k.mT).softmax(-2) @ v, takes="qkv").findings[0].code)
-        softmax.axis
+        >>> report.ok, report.outcome, report.findings
+        (True, 'right', ())
+        >>> report.explain("scale.wrong")
+        'scale.wrong was not reported: clear.'
     """
 
     name: str
@@ -61,58 +70,91 @@ class Report:
     told: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
+    unverified: tuple[str, ...] = ()
+    asked: tuple[tuple[str, str, str], ...] = ()
+    minor: tuple[str, ...] = ()
+    place: tuple[str, int] | None = None
+
+    @property
+    def outcome(self) -> str:
+        """ "right" if all that was declared was verified, "wrong" if a mistake was found, else "not
+        judged"."""
+        if self.findings:
+            return WRONG
+        return NOT_JUDGED if self.unverified else RIGHT
 
     @property
     def ok(self) -> bool:
-        """Whether no mistake was found."""
-        return not self.findings
+        """True if no mistake was found, and all that was declared was verified."""
+        return self.outcome == RIGHT
 
     @property
     def summary(self) -> str:
-        """How many mistakes were found, in words."""
+        """The outcome in words."""
         follows = sum(each.follows_from is not None for each in self.findings)
         causes = len(self.findings) - follows
         if not self.findings:
-            return "no mistake found"
+            what = ", ".join(each.partition(":")[0] for each in self.unverified)
+            return f"not judged: {what}" if self.unverified else "no mistake found"
         words = f"{causes} mistake{'s' if causes > 1 else ''} found"
         return words + (
             f", and {follows} that follow{'s' if follows == 1 else ''}" if follows else ""
         )
 
-    def __str__(self) -> str:
+    def explain(self, code: str) -> str:
+        """Why a mistake was reported, or was not.
+
+        Raises:
+            ArgumentError: code `check.code`, for a name that no rule has.
+        """
+        mine = [each for each in self.asked if each[0] == code]
+        if not mine:
+            known = dict.fromkeys(each[0] for each in self.asked)
+            near = [each for each in known if each.partition(".")[0] == code.partition(".")[0]]
+            raise ArgumentError(
+                "check.code",
+                f"code must be that of a rule that was asked of {self.name}; got {code!r}. The "
+                f"nearest are {', '.join(near or known)}.",
+            )
+        found = next((each for each in mine if each[1] == "found"), None)
+        if found is not None:
+            return f"{code} was reported: {found[2]}."
+        reasons = dict.fromkeys(f"{state}{f', {why}' if why else ''}" for _, state, why in mine)
+        return f"{code} was not reported: {'; '.join(reasons)}."
+
+    def text(self, *, everything: bool = False) -> str:
+        """The report as text; with `everything` all that is told and skipped."""
         lines = [line for finding in self.findings for line in _lines(finding)]
-        remarks = [f"✓ {each}" for each in self.passed] + [f"– {each}" for each in self.skipped]
+        remarks = [f"✓ {each}" for each in self.passed]
         lines += _filled(remarks)
-        for index, each in enumerate(self.told):
-            first, *rest = each.splitlines()
-            lines += _wrapped(first, "told  " if index == 0 else " " * 6, " " * 6)
-            lines += [f"{'':<6}{line}" for line in rest]
+        if not self.findings:
+            lines += [
+                line
+                for each in self.unverified
+                for line in _wrapped(each, "? not judged  ", " " * 4)
+            ]
+        if everything:
+            lines += _filled([f"– {each}" for each in self.skipped])
+        lines += _noted((*self.told, *self.minor) if everything else self.told, everything)
         return "\n".join(lines or ["nothing was measured"])
 
+    def __str__(self) -> str:
+        return self.text()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as what JSON knows."""
+        whole = asdict(self) | {"outcome": self.outcome, "ok": self.ok, "sizes": dict(self.sizes)}
+        for finding, made in zip(self.findings, whole["findings"], strict=True):
+            made["see"] = finding.see
+        return whole
+
     def to_json(self) -> str:
-        """The report as JSON: name, ok, findings, passed, told, skipped and sizes."""
-        findings = [
-            {
-                "code": each.code,
-                "sentence": each.sentence,
-                "measured": each.measured,
-                "likely": each.likely,
-                "also": list(each.also),
-                "follows_from": each.follows_from,
-                "see": each.see,
-            }
-            for each in self.findings
-        ]
-        whole: dict[str, Any] = {
-            "name": self.name,
-            "ok": self.ok,
-            "findings": findings,
-            "passed": list(self.passed),
-            "told": list(self.told),
-            "skipped": list(self.skipped),
-            "sizes": dict(self.sizes),
-        }
-        return json.dumps(whole, ensure_ascii=False, indent=2)
+        """The report as JSON: its attributes, and outcome and ok."""
+        return json.dumps(self.as_dict(), ensure_ascii=False, indent=2)
+
+    def to_sarif(self) -> str:
+        """The report as SARIF 2.1.0, which code hosts show beside the line."""
+        return sarif([self])
 
     def to_html(self) -> str:
         """The report as a page of its own, light or dark, which loads nothing."""
@@ -120,6 +162,54 @@ class Report:
 
     def _repr_html_(self) -> str:
         return section(self)
+
+
+def sarif(reports: Sequence[Report]) -> str:
+    """Reports as SARIF 2.1.0: mistakes are errors, what was not judged is a note."""
+    rules = dict.fromkeys(finding.code for report in reports for finding in report.findings)
+    results = []
+    for report in reports:
+        where = (
+            []
+            if report.place is None
+            else [
+                {
+                    "physicalLocation": {
+                        "artifactLocation": {"uri": report.place[0]},
+                        "region": {"startLine": report.place[1]},
+                    }
+                }
+            ]
+        )
+        for finding in report.findings:
+            text = f"{report.name}: {finding.sentence}. {finding.likely}".strip()
+            results.append(
+                {
+                    "ruleId": finding.code,
+                    "level": "note" if finding.follows_from else "error",
+                    "message": {"text": text},
+                    "locations": where,
+                }
+            )
+        results += [
+            {
+                "ruleId": "not-judged",
+                "level": "note",
+                "message": {"text": f"{report.name}, not judged: {each}"},
+                "locations": where,
+            }
+            for each in (() if report.findings else report.unverified)
+        ]
+    driver = {
+        "name": "clearhead check",
+        "rules": [{"id": code, "help": {"text": f"clearhead explain {code}"}} for code in rules],
+    }
+    whole = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }
+    return json.dumps(whole, ensure_ascii=False, indent=2)
 
 
 def _lines(finding: Finding) -> list[str]:
@@ -136,6 +226,19 @@ def _lines(finding: Finding) -> list[str]:
             lead = " " * len(lead)
     if not finding.follows_from:
         lines.append(f"    {'see':<10} {finding.see}")
+    return lines
+
+
+def _noted(told: Sequence[str], everything: bool) -> list[str]:
+    """The remarks, in three lines unless everything is asked for."""
+    lines: list[str] = []
+    for index, each in enumerate(told):
+        first, *rest = each.splitlines()
+        made = _wrapped(first, "note  " if index == 0 else " " * 6, " " * 6)
+        made += [f"{'':<6}{line}" for line in rest]
+        if not everything and len(lines) + len(made) > TOLD:
+            return [*lines, f"{'':<6}… more with --all"] if lines else made[:TOLD]
+        lines += made
     return lines
 
 
@@ -164,18 +267,3 @@ def _filled(parts: Sequence[str]) -> list[str]:
         else:
             lines += _wrapped(part, "", "  ")
     return lines
-
-
-def drawn(rows: Sequence[Sequence[bool | None]], *, own: bool = False) -> str:
-    """A dependency matrix as characters: ● moves, · does not, × is NaN.
-
-    With `own` the diagonal is ○: an output moves with its own token, whose query it is.
-    """
-    marks = {True: "●", False: "·", None: "×"}
-    return "\n".join(
-        " ".join(
-            "○" if own and cell and column == row else marks[cell]
-            for column, cell in enumerate(cells)
-        )
-        for row, cells in enumerate(rows)
-    )

@@ -11,7 +11,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from clearhead._common.text import readable
 from clearhead.cli.progress import busy, progress_bars
+from clearhead.errors import ModelError
 
 
 def check(
@@ -41,7 +43,23 @@ def check(
     scale: Annotated[float | None, typer.Option(help="Of the scores; else 1/√head_dim.")] = None,
     softcap: Annotated[float | None, typer.Option(help="The scores are bent below this.")] = None,
     dropout: Annotated[float | None, typer.Option(help="The probability in training.")] = None,
+    rope: Annotated[
+        str | None,
+        typer.Option(help="Rotary positions: half or interleaved.", metavar="LAYOUT[,BASE]"),
+    ] = None,
+    alibi: Annotated[
+        bool, typer.Option("--alibi", help="ALiBi with slopes 2^(-8·head/heads); wants --heads.")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All that was measured, asked and not judged.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="End with 1, not 2, if something is not judged.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    sarif: Annotated[
+        Path | None, typer.Option(help="Write SARIF for a code host as well.", metavar="FILE")
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write a page into this file as well.", metavar="FILE")
     ] = None,
@@ -56,9 +74,10 @@ def check(
 ) -> None:
     """Check your attention: a mistake is reported by its name.
 
-    The file is run, as python would run it. The exit code is 1 if a mistake is found; "clearhead
-    explain NAME" shows what it is, with wrong and with right code. With --profile the report also
-    says what your attention costs over length, beside the fused call.
+    The file is run, as python would run it. The exit code is 0 if all that is declared was verified,
+    1 if a mistake is found, 2 if something could not be judged, 3 if it could not be imported, made
+    or called. "clearhead explain NAME" shows what a mistake is, with wrong and with right code. With
+    --profile the report also says what your attention costs over length, beside the fused call.
     """
     import clearhead as ch
     from clearhead._common.writing import check_writable, replacing
@@ -71,6 +90,8 @@ def check(
         "scale": scale,
         "softcap": softcap,
         "dropout": dropout,
+        "rope": _parse("--rope", "half or interleaved, and a base", _rotary, rope),
+        "alibi_slopes": _slopes(heads) if alibi else None,
     }
     asked: dict[str, Any] = {
         "takes": takes,
@@ -80,12 +101,17 @@ def check(
         **{name: value for name, value in declared.items() if value is not None},
     }
     measured = _parse("--lengths", "numbers of tokens, N,N,…", _numbers, lengths)
-    if html is not None:
-        check_writable(html)
+    for path in (html, sarif):
+        if path is not None:
+            check_writable(path)
     # What the file itself prints is no part of the JSON.
     printed = redirect_stdout(sys.stderr) if as_json else nullcontext()
-    with busy("checking"), printed:
-        report = ch.check(place, **asked)
+    try:
+        with busy("checking"), printed:
+            report = ch.check(place, **asked)
+    except ModelError as error:
+        print(f"clearhead: {readable(str(error))}", file=sys.stderr)
+        raise typer.Exit(3) from error
     found = None
     if profile:
         with progress_bars() as progress, printed:
@@ -98,7 +124,7 @@ def check(
     else:
         from clearhead.drawing.terminal.checked import print_report
 
-        print_report(Console(), report)
+        print_report(Console(), report, everything=everything)
         if found is not None:
             print(f"\n{found}")
     if html is not None:
@@ -107,8 +133,11 @@ def check(
         sections = [each._repr_html_() for each in (report, found) if each is not None]
         with replacing(html) as (name, _):
             Path(name).write_text(page(f"check: {report.name}", *sections), encoding="utf-8")
+    if sarif is not None:
+        with replacing(sarif) as (name, _):
+            Path(name).write_text(report.to_sarif(), encoding="utf-8")
     if not report.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(1 if report.findings or strict else 2)
 
 
 def _parse(option: str, expected: str, read: Callable[[str], Any], text: str | None) -> Any:
@@ -118,6 +147,19 @@ def _parse(option: str, expected: str, read: Callable[[str], Any], text: str | N
     except ValueError as error:
         words = f"expected {expected}; got {text!r}."
         raise typer.BadParameter(words, param_hint=option) from error
+
+
+def _rotary(text: str) -> dict[str, Any]:
+    layout, _, base = text.partition(",")
+    return {"layout": layout, "base": float(base or 10000.0)}
+
+
+def _slopes(heads: int | None) -> Any:
+    import torch
+
+    if heads is None:
+        raise typer.BadParameter("expected --heads beside it.", param_hint="--alibi")
+    return 2.0 ** (-8 * torch.arange(1, heads + 1) / heads)
 
 
 def _numbers(text: str) -> list[int]:
@@ -138,7 +180,7 @@ def _keywords(text: str, option: str) -> dict[str, Any]:
 
 def _keyword(text: str) -> tuple[str, Any]:
     name, equals, value = (each.strip() for each in text.partition("="))
-    if not equals or not name.isidentifier():
+    if not equals or not all(each.isidentifier() for each in name.split(".")):
         raise ValueError(text)
     try:
         return name, literal_eval(value)

@@ -9,16 +9,20 @@ from clearhead.testing.seeds import chosen
 __tracebackhide__ = True
 
 
-def assert_attention(subject: Any, *, seed: int | None = None, **arguments: Any) -> None:
-    """Raise AssertionError with the report of `check` as its text, if a mistake is found.
+def assert_attention(
+    subject: Any, *, seed: int | None = None, allow_unverified: bool = False, **arguments: Any
+) -> None:
+    """Raise AssertionError with the report of `check` as its text, unless it is right.
 
     Args:
         subject: as for `check`.
         seed: of the inputs; None is that of `pytest --clearhead-seed`, or 0.
+        allow_unverified: let pass what is not judged; a mistake fails all the same.
         arguments: as for `check`; takes= must be among them.
 
     Raises:
-        AssertionError: a mistake was found; the text is the report.
+        AssertionError: a mistake was found, or something that is declared could not be verified; the
+            text is the report.
         ArgumentTypeError: code `seed.type`, for a seed that is no whole number.
         ClearheadError: what `check` raises.
 
@@ -32,5 +36,5 @@ def assert_attention(subject: Any, *, seed: int | None = None, **arguments: Any)
     """
     drawn_by = chosen(seed)
     report = check(subject, seed=drawn_by, **arguments)
-    if not report.ok:
+    if report.findings or (report.unverified and not allow_unverified):
         raise AssertionError(f"{report.name}, seed {drawn_by}\n{report}")

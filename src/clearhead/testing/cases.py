@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from clearhead import stages
+from clearhead._common.accuracy import Tolerance, measured
 from clearhead.errors import missing_extra
 from clearhead.testing.naming import name_of_mistake
 from clearhead.testing.posing import DROPOUT, Posed, Sizes, defined, in_chunks, pose
-from clearhead.testing.tolerances import Tolerance, difference, measured
+from clearhead.testing.tolerances import difference
 
 # pytest shows what is raised here without frames of this module.
 __tracebackhide__ = True

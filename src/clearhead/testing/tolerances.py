@@ -1,46 +1,15 @@
-"""How wrong a result may be: measured each time, never set by hand.
-
-The plain computation, done in the working precision, is wrong by some amount. A kernel in the same
-precision may be wrong by a few times as much, and by the rounding of the largest number it returns.
-"""
+"""Hold a result to the accuracy of the plain computation."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from clearhead._common.accuracy import Tolerance, measured
 from clearhead.errors import ArgumentError, DtypeError, ShapeError
 
 # pytest shows what is raised here without frames of this module.
 __tracebackhide__ = True
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How wrong a result may be, and what that is made of.
-
-    Attributes:
-        factor: how many times the error of the plain computation is allowed.
-        plain_error: the largest error of the plain computation.
-        eps: distance of 1 from the next number of the dtype of the result.
-        largest: the largest number of the truth.
-    """
-
-    factor: float
-    plain_error: float
-    eps: float
-    largest: float
-
-    @property
-    def allowed(self) -> float:
-        """The largest error that passes."""
-        return self.factor * self.plain_error + 2 * self.eps * max(1.0, self.largest)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.allowed:.3g} = {self.factor:g} × {self.plain_error:.3g} (error of the plain "
-            "computation) + rounding"
-        )
 
 
 @dataclass(frozen=True)
@@ -49,25 +18,6 @@ class Difference:
 
     sentence: str
     where: str
-
-
-def measured(
-    reference64: Tensor, plain: Tensor, dtype: torch.dtype, factor: float = 3.0
-) -> Tolerance:
-    """The tolerance that the error of `plain` gives a result of this dtype.
-
-    In float64, where no better truth is at hand, `plain` is float32, and its error is counted as
-    many times less as float64 rounds finer.
-    """
-    eps = torch.finfo(dtype).eps
-    truth, approximate = reference64.detach().cpu(), plain.detach().cpu().double()
-    finite = truth.isfinite()
-    if not finite.any():
-        return Tolerance(factor, 0.0, eps, 0.0)
-    plain_error = (approximate - truth)[finite].abs().max().item()
-    if dtype == torch.float64 and plain.dtype == torch.float32:
-        plain_error *= eps / torch.finfo(torch.float32).eps
-    return Tolerance(factor, plain_error, eps, truth[finite].abs().max().item())
 
 
 def difference(actual: Tensor, reference64: Tensor, tolerance: Tolerance) -> Difference | None:

@@ -13,7 +13,7 @@ from clearhead.checking.contract import FIELDS
 from clearhead.checking.profiling.measuring import kernels_in_words, time_in_turn, weigh
 from clearhead.checking.profiling.report import Cost, Profile
 from clearhead.checking.profiling.sides import Sides, sides
-from clearhead.checking.subject import Subject, left_alone, undisturbed
+from clearhead.checking.subject.subject import left_alone, prepare, undisturbed
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
 LENGTHS = (128, 256, 512, 1024, 2048)
@@ -82,8 +82,8 @@ def profile(
     promised = replace(promised, sizes={**promised.sizes, **(sizes or {})})
     place = _device(device)
     with undisturbed():
-        found = Subject(subject, takes, args, promised, seed)
-        with left_alone(found.original, found.copied):
+        found = prepare(subject, takes, args, promised, seed)
+        with left_alone(found):
             torch.manual_seed(seed)
             both = sides(found, promised, place)
             return _measured(found.name, both, lengths, seconds, rounds, place, progress)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from clearhead.attention.biases import Bias, alibi
 from clearhead.attention.functional import attend
 from clearhead.checking.contract import Contract
-from clearhead.checking.sizes import found, longest, width_in
-from clearhead.checking.subject import Subject
+from clearhead.checking.evidence.feeding import found, longest, width_of
+from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ArgumentError, ModelError
 from clearhead.layers import MultiHeadAttention
 from clearhead.masks.base import Mask
@@ -54,7 +54,7 @@ def sides(subject: Subject, contract: Contract, device: torch.device) -> Sides:
             'what is called one step at a time (takes="decode") is not profiled; profile its full '
             'pass with takes="x".',
         )
-    subject.use(torch.float32)
+    subject = subject.within(torch.float32)
     if subject.module is not None and subject.copied:
         subject.module.to(device)
     if subject.takes.startswith("qkv"):
@@ -90,7 +90,7 @@ def _of_qkv(subject: Subject, contract: Contract, device: torch.device) -> Sides
 
 
 def _of_tokens(subject: Subject, contract: Contract, device: torch.device) -> Sides:
-    d_in = width_in(subject, contract)
+    d_in = width_of(subject, contract)
     if d_in is None:
         raise ModelError(
             "profile.sizes",

@@ -10,11 +10,12 @@ STYLES = (
     (r"^  ↳ \S+( or \S+)*", "bold yellow"),
     (r"^    (measured|likely|see) ", "dim"),
     (r"✓", "green"),
-    (r"^told|–", "dim"),
+    (r"^\? not judged", "bold yellow"),
+    (r"^note|–", "dim"),
 )
 
 
-def print_report(console: Console, report: Report) -> None:
+def print_report(console: Console, report: Report, *, everything: bool = False) -> None:
     """The report, and how many mistakes it holds.
 
     Example:
@@ -24,7 +25,7 @@ def print_report(console: Console, report: Report) -> None:
         >>> console.file.getvalue().splitlines()[-1]
         'attend: no mistake found'
     """
-    for line in str(report).splitlines():
+    for line in report.text(everything=everything).splitlines():
         text = Text(line)
         for pattern, style in STYLES:
             for match in re.finditer(pattern, line):

@@ -1,0 +1,112 @@
+"""Blocks of an observed attention as (batch, heads, len, dim), and calls of it as trials."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.checking.contract import Contract
+from clearhead.checking.evidence.observed import ObservedAttention
+from clearhead.checking.evidence.provenance import Provenance
+from clearhead.checking.hypotheses.matching import Trial
+from clearhead.checking.hypotheses.recipe import Setting
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """The places of samples and heads among blocks and rows.
+
+    Attributes:
+        per_sample: blocks of one sample.
+        batch_first: the blocks of a sample lie side by side.
+        in_rows: heads that share a block, as rows.
+        tiled: of these the tokens of a head lie side by side.
+    """
+
+    per_sample: int
+    batch_first: bool
+    in_rows: int = 1
+    tiled: bool = True
+
+    def heads(self, blocks: Tensor, *, keys: bool = False) -> Tensor:
+        """(blocks, len, dim) → (batch, heads, len, dim)."""
+        count = self.per_sample
+        split = (
+            blocks.unflatten(0, (-1, count))
+            if self.batch_first
+            else blocks.unflatten(0, (count, -1)).transpose(0, 1)
+        )
+        if keys:
+            return split.repeat_interleave(self.in_rows, 1)
+        if self.in_rows == 1:
+            return split
+        if self.tiled:
+            return split.unflatten(2, (self.in_rows, -1)).flatten(1, 2)
+        return split.unflatten(2, (-1, self.in_rows)).transpose(2, 3).flatten(1, 2)
+
+
+def arrangement(found: Provenance | None, batch: int) -> Arrangement | None:
+    """The arrangement that the tokens of the rows show; None for any other."""
+    if found is None or not found.known:
+        return None
+    blocks = found.blocks
+    count, whole = int(blocks.sum()), len(blocks)
+    if whole != count * batch:
+        return None
+    batch_first = bool(blocks[whole - count :].all())
+    if not batch_first and not blocks[batch - 1 :: batch].all():
+        return None
+    for each in (found.query, found.key):
+        rows = each.token[blocks]
+        if not (rows == rows[:1]).all():
+            return None
+    query, key = found.query.token[blocks][0], found.key.token[blocks][0]
+    if not (key[key >= 0].diff() == 1).all():
+        return None
+    tokens = len(query.unique())
+    times, rest = divmod(len(query), tokens)
+    first = int(query.min())
+    line = torch.arange(first, first + tokens)
+    if rest or not torch.equal(query.sort().values, line.repeat_interleave(times)):
+        return None
+    if torch.equal(query, line.repeat(times)):
+        return Arrangement(count, batch_first, times, True)
+    if torch.equal(query, line.repeat_interleave(times)):
+        return Arrangement(count, batch_first, times, False)
+    return None
+
+
+def trial(
+    group: Sequence[ObservedAttention],
+    found: Arrangement | None,
+    contract: Contract,
+    d_in: int,
+    mask: Tensor | None = None,
+) -> Trial:
+    """One call of a group of heads as a trial; of unknown arrangement, every block is a sample."""
+    alone = Arrangement(1, True)
+    parts = []
+    for index, name in enumerate(("query", "key", "value", "context")):
+        heads = []
+        for each in group:
+            # As they were before they were scaled.
+            gain = (*(each.gains or (1.0, 1.0)), 1.0, 1.0)[index]
+            blocks = getattr(each, name) / gain
+            heads.append((found or alone).heads(blocks, keys=name in ("key", "value")))
+        parts.append(torch.cat(heads, 1))
+    query, key, value, context = parts
+    batch, heads, query_len, dim = query.shape
+    setting = Setting(
+        contract,
+        batch,
+        heads,
+        heads,
+        query_len,
+        key.shape[2],
+        dim,
+        value.shape[3],
+        mask if found is not None else None,
+        d_in,
+    )
+    return Trial(f"{query_len} tokens", setting, query, key, value, context)

@@ -1,0 +1,130 @@
+"""Calls with query, key and value: their sizes, their inputs, and what came of them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.checking.contract import Contract
+from clearhead.checking.hypotheses.matching import Trial
+from clearhead.checking.hypotheses.recipe import Setting
+from clearhead.checking.subject.subject import Subject
+from clearhead.checking.thresholds import SPREAD_HEADS
+
+NAMES: tuple[str, ...] = ("query", "key", "value", "mask")
+
+
+@dataclass(frozen=True)
+class CallSizes:
+    """The sizes of one call; every axis another prime where nothing is declared."""
+
+    name: str
+    batch: int
+    num_heads: int
+    num_kv_heads: int
+    query_len: int
+    kv_len: int
+    head_dim: int
+    value_head_dim: int
+
+    def setting(self, contract: Contract, mask: Tensor | None = None) -> Setting:
+        """The setting of a recipe for such a call."""
+        return Setting(
+            contract,
+            self.batch,
+            self.num_heads,
+            self.num_kv_heads,
+            self.query_len,
+            self.kv_len,
+            self.head_dim,
+            self.value_head_dim,
+            mask,
+        )
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A call, what came of it, and the error if nothing did."""
+
+    sizes: CallSizes
+    inputs: tuple[Tensor, ...]
+    output: Tensor | None
+    error: Exception | None = None
+
+
+def planned(contract: Contract, head_dim: int | None = None) -> list[CallSizes]:
+    """The calls to make, the most telling first."""
+    num_heads, num_kv_heads = contract.heads()
+    head_dim = head_dim or contract.sizes.get("head_dim")
+    value_dim = contract.sizes.get("value_head_dim")
+    even = contract.rope is not None
+    reach = max((side or 0) for side in contract.window) if contract.window is not None else 0
+    long = contract.sizes.get("context_length", 10**9)
+
+    def sized(
+        name: str, batch: int, heads: int, lens: tuple[int, int], dim: int, value: int | None = None
+    ) -> CallSizes:
+        width = head_dim or dim + (dim % 2 if even else 0)
+        h = num_heads or (heads if num_kv_heads is None else heads * num_kv_heads)
+        lengths = min(lens[0], long), min(lens[1], long)
+        return CallSizes(
+            name, batch, h, num_kv_heads or h, *lengths, width, value_dim or value or width
+        )
+
+    main = max(7, reach + 5)
+    return [
+        sized("main", 2, 3, (main, main), 5),
+        sized("other", 3, 2, (main + 4, main + 4), 13),
+        sized("rectangular", 2, 3, (4, main + 2), 7),
+        sized("value", 2, 3, (main, main), 5, 11),
+        sized("long", 1, 2, (67, 67), 11),
+        sized("one", 2, 3, (1, 1), 5),
+    ]
+
+
+def drawn(sizes: CallSizes, masked: bool, seed: int) -> tuple[Tensor, ...]:
+    """Query, key, value, and a mask that leaves each query something to see."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def numbers(heads: int, length: int, dim: int) -> Tensor:
+        shape = (sizes.batch, heads, length, dim)
+        return torch.randn(shape, generator=generator, dtype=torch.float64) * SPREAD_HEADS
+
+    query = numbers(sizes.num_heads, sizes.query_len, sizes.head_dim)
+    key = numbers(sizes.num_kv_heads, sizes.kv_len, sizes.head_dim)
+    value = numbers(sizes.num_kv_heads, sizes.kv_len, sizes.value_head_dim)
+    if not masked:
+        return query, key, value
+    shape = (sizes.batch, 1, sizes.query_len, sizes.kv_len)
+    mask = torch.rand(shape, generator=generator) < 0.6
+    own = torch.arange(sizes.query_len) + sizes.kv_len - sizes.query_len
+    mask[..., torch.arange(sizes.query_len), own] = True
+    return query, key, value, mask
+
+
+def attempted(subject: Subject, sizes: CallSizes, seed: int) -> Attempt:
+    """One call with inputs of its own; the subject gets copies."""
+    made = drawn(sizes, subject.takes == "qkv,mask", seed)
+    try:
+        with torch.no_grad():
+            return Attempt(sizes, made, subject(*made).detach())
+    except Exception as error:  # whatever the code of another raises
+        return Attempt(sizes, made, None, error)
+
+
+def as_trial(attempt: Attempt, contract: Contract, dtype: torch.dtype) -> Trial | None:
+    """The call as a trial, the output brought to (batch, heads, len, dim) or kept merged."""
+    sizes, output = attempt.sizes, attempt.output
+    if output is None:
+        return None
+    query, key, value, *rest = attempt.inputs
+    merged = (sizes.batch, sizes.query_len, sizes.num_heads * sizes.value_head_dim)
+    apart = (sizes.batch, sizes.num_heads, sizes.query_len, sizes.value_head_dim)
+    beside = (sizes.batch, sizes.query_len, sizes.num_heads, sizes.value_head_dim)
+    output = output.double()
+    if tuple(output.shape) == beside and apart != beside:
+        output = output.transpose(1, 2)
+    if tuple(output.shape) not in (merged, apart):
+        return None
+    setting = sizes.setting(contract, rest[0] if rest else None)
+    return Trial(sizes.name, setting, query, key, value, output, dtype)

@@ -1,0 +1,189 @@
+"""Evidence: everything that is measured of a subject, once, and nothing that is judged."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.checking.contract import Contract
+from clearhead.checking.evidence.call_inputs import Strided, measure_strides, repeated, written
+from clearhead.checking.evidence.feeding import call_error
+from clearhead.checking.evidence.gradients import Gradients, measure_gradients
+from clearhead.checking.evidence.observed import ObservedAttention, attentions
+from clearhead.checking.evidence.recorder import Recorder, storage_of
+from clearhead.checking.evidence.state import State, measure_state
+from clearhead.checking.evidence.training import Training, measure_training
+from clearhead.checking.evidence.weighing import Weighing, weigh
+from clearhead.checking.hypotheses.matching import Explanation
+from clearhead.checking.subject.subject import Subject
+from clearhead.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The first call: the subject in the precision in which it works, what went in, what came out.
+
+    `notes` are remarks of the catalogue, with what they are filled with.
+    """
+
+    subject: Subject
+    inputs: Mapping[str, Tensor]
+    output: Tensor | None = None
+    error: Exception | None = None
+    notes: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A call under the recorder: what it computed, and the attentions in it."""
+
+    recorder: Recorder
+    output: Tensor
+    attentions: tuple[ObservedAttention, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Measurements of a subject; each when it is first asked for, and kept.
+
+    Every part is a function of the subject alone, which none of them changes.
+    """
+
+    given: Subject
+    contract: Contract
+    seed: int
+
+    @cached_property
+    def settled(self) -> Settled:
+        """The first call."""
+        raise NotImplementedError
+
+    def call_error(self, error: Exception) -> ModelError:
+        """The error for a subject that takes none of the inputs."""
+        return call_error(self.given, self.settled.inputs, error)
+
+    @property
+    def subject(self) -> Subject:
+        """The subject in the precision in which it is called."""
+        return self.settled.subject
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The inputs of the first call."""
+        return tuple(self.settled.inputs.values())
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The sizes that it was run with."""
+        return {}
+
+    @cached_property
+    def notes(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """Remarks on what was measured and is not declared."""
+        return self.settled.notes
+
+    @cached_property
+    def output(self) -> Tensor:
+        """The output of the first call."""
+        assert self.settled.output is not None
+        return self.settled.output.detach()
+
+    @cached_property
+    def repetition(self) -> float:
+        """The difference of equal calls, of the largest number."""
+        return repeated(lambda: self.subject(*self.inputs))
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        """The inputs that are written to."""
+        names = list(self.settled.inputs)
+        return tuple(names[index] for index in written(self.subject.bare, self.inputs))
+
+    @cached_property
+    def strided(self) -> Strided:
+        """The results of views."""
+        return measure_strides(self.subject.bare, self.inputs)
+
+    @cached_property
+    def short(self) -> Mapping[str, Tensor]:
+        """Inputs for what needs many calls."""
+        return self.settled.inputs
+
+    @cached_property
+    def gradients(self) -> Gradients:
+        """Of inputs and parameters."""
+        return measure_gradients(self.subject.spare(), self.short, self.seed)
+
+    @cached_property
+    def training(self) -> Training:
+        """The effects of training mode."""
+        return measure_training(self.subject, self.inputs, self.output)
+
+    @cached_property
+    def state(self) -> State:
+        """The state of a module, and where its numbers come from."""
+        return measure_state(self.given, self.recorded.recorder if self.recorded else None)
+
+    def record(self, *tensors: Tensor) -> Recorded | None:
+        """A call under the recorder; None where the code does not bear it."""
+        return record(self.subject, tensors)
+
+    @cached_property
+    def recorded(self) -> Recorded | None:
+        """The first call under the recorder."""
+        return self.record(*self.inputs)
+
+    @cached_property
+    def observed(self) -> tuple[ObservedAttention, ...]:
+        """The attentions inside."""
+        return self.recorded.attentions if self.recorded is not None else ()
+
+    @cached_property
+    def weighings(self) -> tuple[Weighing, ...]:
+        """The changes of the scores, for each of them."""
+        return tuple(weigh(each) for each in self.observed)
+
+    @cached_property
+    def explained(self) -> Explanation | None:
+        """The recipe that it follows; None where none could be held against it."""
+        return None
+
+
+def record(subject: Subject, tensors: Sequence[Tensor]) -> Recorded | None:
+    """Run a subject under the recorder."""
+    spare = subject.spare()
+    names = {storage_of(each): name for name, each in spare.parameters().items()}
+    turned = [
+        each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in tensors
+    ]
+    buffers = spare.module.buffers() if spare.module is not None else ()
+    recorder = Recorder(turned, names, map(storage_of, buffers))
+    try:
+        with torch.no_grad(), recorder:
+            output = spare.bare(*turned)
+        return Recorded(recorder, output, attentions(recorder))
+    except Exception:  # code that looks at what its tensors are may fail under a mode
+        return None
+
+
+def again(subject: Subject, inputs_: Sequence[Tensor], output: Tensor) -> tuple[Subject, Tensor]:
+    """The subject, in float32 where only that is finite: a constant such as finfo.min of another
+    precision is no mistake in that precision."""
+    if subject.dtype != torch.float64 or bool(output.isfinite().all()):
+        return subject, output
+    single = subject.within(torch.float32)
+    try:
+        found = single(*inputs_).detach()
+    except Exception:  # what runs in float64 only stays there
+        return subject, output
+    return (single, found) if found.isfinite().all() else (subject, output)
+
+
+def with_beside(subject: Subject, masks: bool) -> Subject:
+    """The subject with a mask of real tokens only handed in beside x, if it takes one."""
+    if not masks:
+        return subject
+    return replace(subject, beside=lambda x: (torch.ones(x.shape[:2], dtype=torch.bool),))

@@ -1,0 +1,79 @@
+"""The inputs: the same call again, what is written to, and whether strides matter."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead.checking.hypotheses.matching import distance
+from clearhead.checking.subject.refusals import first_line
+
+
+def repeated(run: Callable[[], Tensor]) -> float:
+    """The largest difference between three equal calls, of the largest number."""
+    first = run().detach()
+    return max(_gap(run().detach(), first) for _ in range(2))
+
+
+def written(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> tuple[int, ...]:
+    """The inputs that are not what they were before the call."""
+    given = [each.clone() for each in inputs]
+    run(*given)
+    return tuple(
+        index
+        for index, (before, after) in enumerate(zip(inputs, given, strict=True))
+        if not torch.equal(before, after)
+    )
+
+
+class Strided(NamedTuple):
+    """The largest difference on views of the same numbers; what refused them; which differed."""
+
+    gap: float
+    refused: str | None = None
+    overlapping: float = 0.0
+
+
+def measure_strides(run: Callable[..., Tensor], inputs: Sequence[Tensor]) -> Strided:
+    """Compare with views of the same numbers in another order of memory, and overlapping ones."""
+    plain = run(*(each.clone() for each in inputs)).detach()
+    worst = 0.0
+    for view in (_turned, _outer, _every_second):
+        try:
+            found = run(*(view(each) for each in inputs)).detach()
+        except (RuntimeError, ValueError) as error:
+            return Strided(worst, first_line(error).partition(": ")[2])
+        worst = max(worst, _gap(found, plain))
+    # One token after the other, each of which begins inside the one before.
+    lines = [_overlapping(each) for each in inputs]
+    try:
+        whole = run(*(each.clone() for each in lines)).detach()
+        overlap = _gap(run(*lines).detach(), whole)
+    except (RuntimeError, ValueError):
+        overlap = 0.0
+    return Strided(worst, None, overlap)
+
+
+def _gap(one: Tensor, other: Tensor) -> float:
+    same = one.shape == other.shape and torch.equal(one.isnan(), other.isnan())
+    return distance(one, other) if same else torch.inf
+
+
+def _turned(tensor: Tensor) -> Tensor:
+    return tensor.mT.contiguous().mT if tensor.ndim > 1 else tensor
+
+
+def _outer(tensor: Tensor) -> Tensor:
+    return tensor.transpose(0, -2).contiguous().transpose(0, -2) if tensor.ndim > 2 else tensor
+
+
+def _every_second(tensor: Tensor) -> Tensor:
+    return torch.stack([tensor, tensor.logical_not().to(tensor.dtype)], -1)[..., 0]
+
+
+def _overlapping(tensor: Tensor) -> Tensor:
+    if not tensor.is_floating_point() or tensor.ndim < 3:
+        return tensor
+    length, width = tensor.shape[-2:]
+    return tensor.flatten(-2)[..., : length + width - 1].contiguous().unfold(-1, width, 1)

@@ -1,0 +1,38 @@
+"""Take the operands of products that a recorder found, from another call."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from clearhead.checking.evidence.recorder import PRODUCTS, UNCOUNTED, Node
+
+
+class Capture(TorchDispatchMode):
+    """Take the operands of the operations at given places, and nothing else."""
+
+    def __init__(self, places: Mapping[int, tuple[int, ...]]) -> None:
+        super().__init__()
+        self.places = places
+        self.count = 0
+        self.operands: dict[int, tuple[Tensor, ...]] = {}
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        counted = func._schema.name.rpartition("::")[2] not in UNCOUNTED
+        self.count += counted
+        which = self.places.get(self.count, ()) if counted else ()
+        if which and all(i < len(args) and isinstance(args[i], Tensor) for i in which):
+            self.operands[self.count] = tuple(args[i].detach().clone() for i in which)
+        return func(*args, **(kwargs or {}))
+
+
+def operand_places(nodes: Sequence[Node]) -> dict[int, tuple[int, ...]]:
+    """The places of the operands of products, for `Capture`."""
+    return {node.place: PRODUCTS.get(node.name, (0, 1, 2)) for node in nodes}

@@ -1,0 +1,151 @@
+"""Evidence of cross-attention: f(x, context)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from clearhead._common.foreign_names import size_of
+from clearhead.checking.evidence.arranging import trial
+from clearhead.checking.evidence.base import Recorded, Settled, again
+from clearhead.checking.evidence.feeding import Feed, call_error, feed
+from clearhead.checking.evidence.grouping import Group, grouped
+from clearhead.checking.evidence.provenance import Dependency, Provenance, measure, provenance
+from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.matching import Trial
+from clearhead.checking.subject.subject import Subject
+from clearhead.errors import ModelError
+
+
+@dataclass(frozen=True, eq=False)
+class CrossEvidence(TokensEvidence):
+    """The dependencies on both sides, and the attentions inside."""
+
+    @cached_property
+    def _feed(self) -> Feed:
+        return feed(self.given, self.contract)
+
+    @cached_property
+    def feed(self) -> Feed:
+        return replace(self._feed, plain=self.settled.inputs["x"].ndim == 2)
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        return {"d_in": self._feed.width, "d_context": self._feed.context_width}
+
+    def _inputs(self, fed: Feed, lens: tuple[int, int], seed: int) -> dict[str, Tensor]:
+        return {
+            "x": fed.draw(lens[0], seed),
+            "context": fed.draw(lens[1], seed + 1, width=fed.context_width),
+        }
+
+    @cached_property
+    def settled(self) -> Settled:
+        """The first call: sides of different lengths if it bears them, without a batch if it must."""
+        fed, first = self._feed, None
+        given = self._inputs(fed, (5, 7), self.seed)
+        # Sides that are swapped in part fit each other only where the lengths are equal.
+        for lens in ((5, 7), (7, 7)):
+            for plain in (False, True):
+                for dtype in (torch.float64, torch.float32):
+                    tried = self._inputs(replace(fed, plain=plain), lens, self.seed)
+                    subject = self.given if dtype == torch.float64 else self.given.within(dtype)
+                    try:
+                        output = subject(*tried.values()).detach()
+                    except Exception as error:  # whatever the code of another raises
+                        first = first or error
+                        continue
+                    if plain and output.ndim != 2:
+                        continue
+                    subject, output = again(subject, tuple(tried.values()), output)
+                    notes = (("without-batch", {}),) if plain else ()
+                    return Settled(subject, tried, output, None, notes)
+        return Settled(self.given, given, error=first)
+
+    def call_error(self, error: Exception) -> ModelError:
+        return call_error(self.given, self.settled.inputs, error)
+
+    def fitted_context(self, subject: Subject) -> tuple[Tensor, ...]:
+        """The inputs in the widths that an instance was made for."""
+        x, context = self.settled.inputs.values()
+        args = subject.args or {}
+        width = next((args[n] for n in args if size_of(n) == "d_context"), context.shape[-1])
+        return x, context.repeat(1, 1, width)[..., :width]
+
+    @property
+    def alike(self) -> bool:
+        """True if x and context must have the same number of tokens."""
+        x, context = self.inputs
+        return x.shape[-2] == context.shape[-2]
+
+    @property
+    def short(self) -> Mapping[str, Tensor]:  # type: ignore[override]
+        return self.settled.inputs
+
+    @cached_property
+    def others(self) -> list[tuple[Tensor, Recorded | None]]:
+        lens = (7, 7) if self.alike else (7, 5)
+        given = self._inputs(self.feed, lens, self.seed + 1)
+        recorded = self.record(*given.values())
+        return [] if recorded is None else [(given["x"], recorded)]
+
+    @cached_property
+    def dependencies(self) -> tuple[Dependency, Dependency]:
+        """The dependencies on the tokens of x and on those of the context."""
+        subject, plain = self.subject.spare(), self.feed.plain
+        x, context = (each[None] if plain else each for each in self.inputs)
+
+        def given(*both: Tensor) -> tuple[Tensor, ...]:
+            return tuple(each[0] for each in both) if plain else both
+
+        generator = torch.Generator().manual_seed(self.seed)
+        by_x = measure(subject, lambda each: given(each, context), x, generator, self.observed)
+        by_context = measure(
+            subject, lambda each: given(x, each), context, generator, self.observed
+        )
+        return by_x, by_context
+
+    @property
+    def dependency(self) -> Dependency:  # type: ignore[override]
+        return self.dependencies[0]
+
+    @cached_property
+    def sources(self) -> tuple[Provenance | None, ...]:
+        return tuple(provenance(each, self.dependencies) for each in self.observed)
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        batch = 1 if self.feed.plain else self.inputs[0].shape[0]
+        return grouped(self.observed, self.sources, batch)
+
+    @property
+    def _window(self) -> None:
+        return None
+
+    def group_trials(self, index: int) -> list[Trial]:
+        group, found = self.groups[index], []
+        for recorded in (self.recorded, *(each for _, each in self.others)):
+            if recorded is None or len(recorded.attentions) != len(self.observed):
+                continue
+            same = [recorded.attentions[each] for each in group.indices]
+            contract = replace(self.contract, rope=None, num_kv_heads=None)
+            found.append(trial(same, group.arranged, contract, self.feed.width))
+        return found
+
+    @cached_property
+    def from_x(self) -> tuple[str, ...] | None:
+        """Those of query, key and value that come from x alone; None where their tokens are not known."""
+        first = self.inputs[0].shape[-2]
+        found: dict[str, None] = {}
+        for source in self.sources:
+            if source is None or not source.known:
+                return None
+            for name, rows in zip(("query", "key", "value"), source.rows, strict=True):
+                token = rows.token[source.blocks]
+                if bool(((token >= 0) & (token < first)).any()) and not bool(
+                    (token >= first).any()
+                ):
+                    found[name] = None
+        return tuple(found) if self.sources else None

@@ -1,0 +1,263 @@
+"""Evidence of an object that decodes with a cache: reset(), step(x), full(x)."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead._common.foreign_names import ROTARY
+from clearhead.checking.evidence.base import Evidence, Settled
+from clearhead.checking.evidence.feeding import Feed, feed
+from clearhead.checking.hypotheses.matching import distance
+from clearhead.checking.subject.copying import duplicate
+from clearhead.checking.subject.refusals import first_line, raised
+from clearhead.checking.subject.subject import Subject
+from clearhead.errors import ArgumentTypeError, ModelError
+
+
+class TypedDecoder:
+    """A decoder that is handed tensors of one dtype."""
+
+    def __init__(self, run: Any, dtype: torch.dtype) -> None:
+        self.run, self.dtype = run, dtype
+
+    def reset(self) -> None:
+        self.run.reset()
+
+    def step(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.run.step(x.to(self.dtype)).double()
+
+    def full(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.run.full(x.to(self.dtype)).double()
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A way to hand tokens over that gives something else than full(x).
+
+    `first` is the first token that differs, `inside` whether all is right as long as no token has
+    left the window.
+    """
+
+    name: str
+    shapes: tuple[list[int], list[int]]
+    gap: float
+    first: int
+    moves: Tensor
+    full: Tensor
+    inside: bool
+    banded: bool
+
+
+@dataclass(frozen=True, eq=False)
+class DecodingEvidence(Evidence):
+    """Token by token, in chunks and with a prefill, all against full(x)."""
+
+    @cached_property
+    def feed(self) -> Feed:
+        return feed(self.given, self.contract)
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        return {"d_in": self.feed.width}
+
+    def fresh(self, subject: Subject | None = None) -> TypedDecoder:
+        """A decoder whose cache is that of the object as it was given."""
+        subject = subject or self.subject
+        run = duplicate(subject.run) if subject.copied else subject.run
+        return TypedDecoder(run, subject.dtype)
+
+    @cached_property
+    def settled(self) -> Settled:
+        """full(x), in the precision that its cache bears.
+
+        Raises:
+            ArgumentTypeError: code `check.decode`, for an object without one of the methods.
+            ModelError: code `check.call`, if full(x) fails.
+        """
+        subject = self.given
+        for name in ("reset", "step", "full"):
+            if not callable(getattr(subject.run, name, None)):
+                raise ArgumentTypeError(
+                    "check.decode",
+                    "takes='decode' wants an object with reset(), step(x) and full(x); "
+                    f"{subject.name} has no {name}.",
+                )
+        window = self.contract.window
+        reach = window[0] if window is not None and window[0] else 0
+        tokens = max(11, 2 * reach + 7)
+        x = self.feed.draw(min(tokens, self.feed.longest or tokens), self.seed)
+        for each in (subject, subject.within(torch.float32)):
+            try:
+                output = self.fresh(each).full(x)
+                stepped(self.fresh(each), x, [1] * x.shape[1])
+            except Exception:  # a cache may be of another precision
+                continue
+            return Settled(each, {"x": x}, output)
+        # What steps fail at is told; full(x) is what everything is held against.
+        try:
+            return Settled(subject, {"x": x}, self.fresh(subject).full(x))
+        except Exception as error:
+            raise ModelError(
+                "check.call",
+                f"{subject.name}.full was called with x {list(x.shape)} and raised {raised(error)}",
+            ) from error
+
+    @cached_property
+    def schedules(self) -> dict[str, list[int]]:
+        """Ways to hand over so many tokens."""
+        tokens = self.inputs[0].shape[1]
+        return {
+            "token by token": [1] * tokens,
+            "prefill, then token by token": [tokens - 3, 1, 1, 1],
+            "in chunks": [4, 3, *([2] * ((tokens - 7) // 2)), *([1] * ((tokens - 7) % 2))],
+        }
+
+    @cached_property
+    def ways(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """The schedules that differ from full(x), and those that are refused."""
+        wrong, refused = {}, {}
+        for name, chunks in self.schedules.items():
+            try:
+                found = stepped(self.fresh(), self.inputs[0], chunks)
+            except Exception as error:  # a way may be refused
+                refused[name] = first_line(error)
+                continue
+            if found.shape != self.output.shape or distance(found, self.output) > self._close:
+                wrong[name] = found
+        return wrong, refused
+
+    @property
+    def _close(self) -> float:
+        return 1e-5 if self.subject.dtype == torch.float64 else 1e-4
+
+    @cached_property
+    def wrong(self) -> Wrong | None:
+        """The first way that is wrong, from which token on, and what it sees there."""
+        if not self.ways[0]:
+            return None
+        name, found = next(iter(self.ways[0].items()))
+        whole, x = self.output, self.inputs[0]
+        chunks, gap, first = self.schedules[name], torch.zeros(1), 0
+        if found.shape == whole.shape:
+            gap = (found - whole).abs().nan_to_num(torch.inf).amax((0, -1))
+            beyond = (gap > 0.1 * self._close * whole.abs().max()).nonzero()
+            first = int(beyond[0]) if len(beyond) else 0
+        full = self.full_moves
+        steps = dependency(lambda each: stepped(self.fresh(), each, chunks), x, self._generator)
+        window = self.contract.window
+        reach = window[0] if window is not None and window[0] else 0
+        band = reach or _band(full)
+        return Wrong(
+            name,
+            (list(found.shape), list(whole.shape)),
+            float(gap.max()),
+            first,
+            steps,
+            full,
+            bool(band) and self._right_inside(x[:, : max(band, 2)]),
+            bool(band),
+        )
+
+    @property
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed)
+
+    @cached_property
+    def full_moves(self) -> Tensor:
+        """The dependencies of full(x)."""
+        return dependency(lambda x: self.fresh().full(x), self.inputs[0], self._generator)
+
+    def _right_inside(self, x: Tensor) -> bool:
+        tokens = x.shape[1]
+        whole = self.fresh().full(x)
+        for chunks in ([1] * tokens, [2, *([1] * (tokens - 2))], [tokens]):
+            if sum(chunks) != tokens:
+                continue
+            found = stepped(self.fresh(), x, chunks)
+            if found.shape != whole.shape or distance(found, whole) > self._close:
+                return False
+        return True
+
+    @cached_property
+    def stale(self) -> str | None:
+        """The difference of a second run after reset() from the first; "" if it does not, None if that
+        cannot be asked."""
+        if not self.subject.copied:
+            return None
+        x = self.inputs[0]
+        for name, chunks in self.schedules.items():
+            try:
+                first = stepped(self.fresh(), x, chunks)
+            except Exception:  # a way that is refused is told of elsewhere
+                continue
+            used, gap = self.fresh(), torch.inf
+            try:
+                stepped(used, x.flip(1) * 1.5, chunks)
+                # Fewer tokens went in, so that a position that was kept is another one.
+                used.reset()
+                used.step(x[:, :2])
+                again = stepped(used, x, chunks)
+                if first.shape == again.shape:
+                    gap = distance(again, first)
+                words = f"differ by up to {gap:.3g} of the largest number, {name}"
+            except Exception as error:  # a cache that is full after one run has not been reset
+                words = f"fail, {name}: {first_line(error)}"
+            if gap > 0.1 * self._close:
+                return words
+        return ""
+
+    @cached_property
+    def rotates(self) -> bool:
+        """True if anything in the object, or in the code of its methods, is named as rotations are."""
+        run = self.given.run
+        names = set(vars(run)) if hasattr(run, "__dict__") else set()
+        if isinstance(run, nn.Module):
+            names |= {name for name, _ in run.named_buffers()}
+            names |= {name for name, _ in run.named_modules()}
+        names |= set(_names_in_code(type(run)))
+        return any(word in name.lower() for name in names for word in ROTARY)
+
+
+def _names_in_code(kind: type) -> Iterator[str]:
+    for each in kind.__mro__:
+        if each.__module__.partition(".")[0] in ("torch", "builtins"):
+            continue
+        for method in vars(each).values():
+            code = getattr(method, "__code__", None)
+            if code is not None:
+                yield from (method.__name__, *code.co_names)
+
+
+def stepped(decoder: TypedDecoder, x: Tensor, chunks: Sequence[int]) -> Tensor:
+    """The outputs for x (batch, tokens, dim), handed over in chunks after a reset."""
+    decoder.reset()
+    outputs, start = [], 0
+    for size in chunks:
+        outputs.append(decoder.step(x[:, start : start + size]))
+        start += size
+    return torch.cat(outputs, 1).detach()
+
+
+def dependency(run: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Generator) -> Tensor:
+    """moves[i, j]: output i moves with token j."""
+    still = run(x)
+    moves = torch.zeros(x.shape[1], x.shape[1], dtype=torch.bool)
+    for token in range(x.shape[1]):
+        changed = x.clone()
+        changed[:, token] += torch.randn(x.shape[-1], generator=generator, dtype=x.dtype)
+        gap = (run(changed) - still).nan_to_num(0.0).abs().amax((0, -1))
+        moves[:, token] = gap > 1e-9
+    return moves
+
+
+def _band(moves: Tensor) -> int:
+    """The tokens that outputs reach back, if that is less than everything; 0 for no limit."""
+    last = moves[-1].nonzero()
+    reach = moves.shape[0] - 1 - int(last[0]) if len(last) else 0
+    return reach if 0 < reach < moves.shape[0] - 1 else 0

@@ -1,0 +1,399 @@
+"""Evidence of what takes query, key and value: distinct sizes, seeded inputs, measured weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead._common.foreign_names import size_of
+from clearhead.checking.contract import Contract
+from clearhead.checking.evidence import identity_values
+from clearhead.checking.evidence.attempts import (
+    NAMES,
+    Attempt,
+    CallSizes,
+    as_trial,
+    attempted,
+    drawn,
+    planned,
+)
+from clearhead.checking.evidence.base import Evidence, Settled, again
+from clearhead.checking.evidence.feeding import call_error
+from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
+from clearhead.checking.evidence.half_precision import measure as measure_halves
+from clearhead.checking.hypotheses.matching import (
+    Explanation,
+    Trial,
+    distance,
+    explain,
+    follows,
+    precision,
+    window_of,
+)
+from clearhead.checking.hypotheses.mutants import Mutant, bank
+from clearhead.checking.hypotheses.recipe import RIGHT, Setting, right_visible
+from clearhead.checking.subject.refusals import first_line
+from clearhead.checking.subject.subject import Subject
+from clearhead.checking.thresholds import LARGE
+from clearhead.errors import ModelError
+
+
+@dataclass(frozen=True, eq=False)
+class HeadsEvidence(Evidence):
+    """Evidence of f(query, key, value), and of one that takes a mask too."""
+
+    @cached_property
+    def plan(self) -> list[CallSizes]:
+        """The calls that are made; a head_dim that the subject was made for is theirs."""
+        args = self.given.args or {}
+        known = (args[name] for name in args if size_of(name) == "head_dim")
+        return planned(self.contract, next((each for each in known if isinstance(each, int)), None))
+
+    @cached_property
+    def _first(self) -> tuple[Subject, Attempt]:
+        """The main call, in the precision and with the axes that it works with."""
+        plan, seed = self.plan[0], self.seed
+        tries = [(self.given, plan), (self.given.within(torch.float32), plan)]
+        if plan.value_head_dim != plan.head_dim:
+            # Only the width of the value may be what it cannot do.
+            tries.append((self.given, replace(plan, value_head_dim=plan.head_dim)))
+        attempts = []
+        for subject, sizes in tries:
+            attempts.append(attempted(subject, sizes, seed))
+            if attempts[-1].output is not None:
+                return subject, attempts[-1]
+        wanted = plan.batch, plan.num_heads, plan.query_len, plan.value_head_dim
+        for axes in (3, 2):
+            subject = replace(self.given, axes=axes)
+            found = attempted(subject, plan, seed)
+            if found.output is not None and found.output.shape == wanted:
+                return subject, found
+        return self.given, attempts[0]
+
+    @cached_property
+    def settled(self) -> Settled:
+        """The first call.
+
+        Raises:
+            ModelError: code `check.call` or `check.output`, if it cannot be called so.
+        """
+        subject, main = self._first
+        given = dict(zip(NAMES, main.inputs, strict=False))
+        if main.output is None:
+            assert main.error is not None
+            return Settled(subject, given, error=main.error)
+        notes = ()
+        if subject.axes < 4:
+            notes = (
+                ("axes", {"axes": "(batch, len, dim)" if subject.axes == 3 else "(len, dim)"}),
+            )
+        subject, output = again(subject, main.inputs, main.output)
+        square = main.sizes.head_dim == main.sizes.value_head_dim
+        if square and as_trial(replace(main, output=output), self.contract, subject.dtype) is None:
+            raise ModelError(
+                "check.output",
+                f"{subject.name} must give (batch, num_heads, query_len, value_head_dim), or heads "
+                f"side by side; from query {list(main.inputs[0].shape)} it gave {list(output.shape)}.",
+            )
+        return Settled(subject, given, output, None, notes)
+
+    def call_error(self, error: Exception) -> ModelError:
+        """The error for a subject that takes none of the inputs."""
+        return call_error(self.given, self.settled.inputs, error)
+
+    @cached_property
+    def attempts(self) -> list[Attempt]:
+        """Every planned call."""
+        main = replace(self._first[1], output=self.settled.output)
+        if main.sizes.value_head_dim == self.plan[0].value_head_dim:
+            rest = [attempted(self.subject, each, self.seed + 1) for each in self.plan[1:]]
+        else:
+            rest = [attempted(self.subject, self.plan[0], self.seed)]
+        return [main, *rest]
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        main = self._first[1].sizes
+        names = ("num_heads", "num_kv_heads", "head_dim", "value_head_dim")
+        return {name: getattr(main, name) for name in names}
+
+    @cached_property
+    def failed(self) -> list[tuple[CallSizes, Exception | None, str]]:
+        """The calls that gave nothing of use: sizes, error, and what it was."""
+        found = []
+        for each in self.attempts:
+            if as_trial(each, self.contract, self.subject.dtype) is None:
+                shape = "" if each.output is None else str(list(each.output.shape))
+                words = first_line(each.error) if each.error else f"the output has shape {shape}"
+                found.append((each.sizes, each.error, words))
+        return found
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """The calls that gave something, with the precision that they were rounded to."""
+        found = [as_trial(each, self.contract, self.subject.dtype) for each in self.attempts]
+        trials = [each for each in found if each is not None]
+        rounded = precision([each.target for each in trials], self.subject.dtype)
+        return [replace(each, dtype=rounded) for each in trials]
+
+    @property
+    def rounded(self) -> torch.dtype:
+        """The precision of what comes out."""
+        return self.trials[0].dtype
+
+    @cached_property
+    def _window(self) -> tuple[int, int] | None:
+        """A window that is not declared, if it makes the subject right."""
+        contract = self.contract
+        if contract.window is not None or self.subject.takes == "qkv,mask":
+            return None
+        if follows(self.trials, contract) or self.measured is None:
+            return None
+        window = window_of((self.measured.weights.abs() > 1e-12)[0, 0])
+        if window is None or (contract.causal and window[1]):
+            return None
+        filled = _with_window(contract, window)
+        return window if follows([each for each in self.trials if _square(each)], filled) else None
+
+    @cached_property
+    def promised(self) -> Contract:
+        """The contract, with a window that was found."""
+        return self.contract if self._window is None else _with_window(self.contract, self._window)
+
+    @cached_property
+    def judged(self) -> list[Trial]:
+        """The trials, without those of more keys than queries where a window is right but for these,
+        and no known mistake is made there: blocks of a window are cut for as many of both."""
+        square = [each for each in self.trials if _square(each)]
+        if self.promised.window is None or len(square) == len(self.trials):
+            return self.trials
+        if not follows(square, self.promised):
+            return self.trials
+        return self.trials if explain(self.trials, self.promised, self.mutants).known else square
+
+    def mutants(self, contract: Contract) -> list[Mutant]:
+        """The mistakes that are possible under a contract."""
+        trials = [each.under(contract) for each in self.trials]
+        masked = any(not right_visible(each.setting).all() for each in trials)
+        return bank(contract, given=self.subject.takes == "qkv,mask", masked=masked)
+
+    @cached_property
+    def explained(self) -> Explanation:
+        return explain(self.judged, self.promised, self.mutants)
+
+    @cached_property
+    def fitted_dim(self) -> int | None:
+        """The head_dim that an instance was made for, if it is right there and wrong elsewhere."""
+        if not any(each.code == "scale.wrong" for each in self.explained.mutants) and (
+            self.explained.known or self.slope is None
+        ):
+            return None
+        scale = (
+            self.slope
+            if self.slope is not None
+            else self.explained.recipe.scale(self.trials[0].setting)
+        )
+        wanted = round(scale**-2)
+        parts = [vars(part).values() for part in self.given.parts()]
+        held = [each for some in ((self.given.args or {}).values(), *parts) for each in some]
+        numbers = [each for each in held if isinstance(each, int | float)]
+        near = any(
+            abs(each - n) <= 1e-9 * abs(n) for each in numbers for n in (wanted, scale, 1 / scale)
+        )
+        if wanted < 1 or abs(wanted**-0.5 / scale - 1) > 1e-3 or not near:
+            return None
+        plans = planned(self.contract, wanted)[:3]
+        made = [attempted(self.subject, each, self.seed) for each in plans]
+        trials = [as_trial(each, self.contract, self.subject.dtype) for each in made]
+        fitting = [each for each in trials if each is not None]
+        return wanted if fitting and follows(fitting, self.contract) else None
+
+    @cached_property
+    def measured(self) -> identity_values.Weights | None:
+        """The weights, which the identity as value shows."""
+        try:
+            with torch.no_grad():
+                found = identity_values.measure(self.subject, *self.inputs)
+        except Exception:  # the identity may be refused
+            return None
+        first = self.trials[0]
+        if found is None or first.target.ndim != 4:
+            return None
+        # They are only those of an output that is linear in the value.
+        value = stages.repeat_kv_heads(first.value, first.setting.num_heads)
+        known = found.weights.isfinite().all() and first.target.isfinite().all()
+        gap = distance(found.weights @ value, first.target) if known else torch.inf
+        return found if gap < 1e-4 else None
+
+    @cached_property
+    def slope(self) -> float | None:
+        """The slope of the log-weights over q·k, if that is a line."""
+        plain = all(
+            getattr(self.contract, name) is None for name in ("softcap", "bias", "alibi_slopes")
+        )
+        if self.measured is None or not plain:
+            return None
+        return identity_values.slope(self.measured, self.measured.weights.abs() > 1e-12)
+
+    @cached_property
+    def alone(self) -> float:
+        """The difference of a sample alone from itself in its batch."""
+        alone = self.subject(*(each[:1] for each in self.inputs)).detach()
+        whole = self.output[:1]
+        same = alone.shape == whole.shape and torch.equal(alone.isnan(), whole.isnan())
+        return distance(alone, whole) if same else torch.inf
+
+    @cached_property
+    def returned(self) -> Any:
+        """The second thing that was returned."""
+        return self.subject.whole(*self.inputs)[1]
+
+    @cached_property
+    def leaks(self) -> tuple[str, ...] | None:
+        """The sides, key or value, where a NaN behind the mask comes through; None where nothing is hidden."""
+        at = self.trials[0].under(self.explained.contract).setting
+        seen = right_visible(at).expand(at.batch, at.num_heads, at.query_len, at.kv_len)
+        hidden = (~seen).any(-2).all(1).all(0).nonzero()
+        if not len(hidden):
+            return None
+        token = int(hidden[-1])
+        subject = self.subject.spare()
+        clean, blind, found = subject(*self.inputs).detach(), ~seen[..., token], []
+        for place, name in ((1, "key"), (2, "value")):
+            spoilt = [each.clone() for each in self.inputs]
+            spoilt[place][:, :, token] = torch.nan
+            output = subject(*spoilt).detach()
+            if output.shape[:-1] != blind.shape:
+                return None
+            if not (output[blind].isfinite() | ~clean[blind].isfinite()).all():
+                found.append(name)
+        return tuple(found)
+
+    @cached_property
+    def empty(self) -> "EmptyRows | None":
+        """The outputs of queries that see nothing, by the mask or by fewer keys than queries."""
+        filled = self.explained.contract
+        plan = self.plan[0]
+        if self.subject.takes != "qkv,mask":
+            if not filled.causal or self.contract.empty_row is None:
+                return None
+            plan = replace(plan, query_len=plan.query_len + 3)
+        inputs = drawn(plan, self.subject.takes == "qkv,mask", self.seed + 2)
+        if self.subject.takes == "qkv,mask":
+            inputs[3][:, :, 1] = False
+        return _empty_rows(self.subject, plan, inputs, filled)
+
+    @cached_property
+    def halves(self) -> list[tuple[torch.dtype, str, Halved]]:
+        """The declared dtypes, and float32, with scores as they are and with large ones."""
+        filled, main = self.explained.contract, self._first[1].sizes
+        mask = self.inputs[3] if len(self.inputs) > 3 else None
+        at = main.setting(filled, mask)
+        found = []
+        for dtype in dict.fromkeys((*self.contract.dtypes, torch.float32)):
+            subject = self.subject.within(dtype)
+
+            def run(*tensors: Tensor, subject: Subject = subject) -> Tensor:
+                output = subject(*tensors)
+                if output.ndim == 3:
+                    output = output.unflatten(-1, (at.num_heads, -1)).transpose(1, 2)
+                return output
+
+            for large in (False, True) if dtype in self.contract.dtypes else (True,):
+                query, key, value = (self.inputs[index] for index in range(3))
+                if large:
+                    factor = (LARGE[dtype] / _largest_score(query, key, at)) ** 0.5
+                    query, key = query * factor, key * factor
+                given = (query, key, value, *self.inputs[3:])
+                target = RIGHT.styled("zero").heads(query, key, value, at)
+                plain = partial(lost_by_plain, query, key, value, at)
+                measured = measure_halves(run, plain, given, target, dtype)
+                found.append((dtype, "large" if large else "usual", measured))
+        return found
+
+
+def _largest_score(query: Tensor, key: Tensor, at: Setting) -> float:
+    """The largest score, or how far one is above the mean of its query, whichever is less."""
+    scores = stages.scores(query, stages.repeat_kv_heads(key, at.num_heads)) * RIGHT.scale(at)
+    above = scores - scores.mean(-1, keepdim=True)
+    return max(min(scores.max().item(), above.max().item()), 1e-6)
+
+
+@dataclass(frozen=True)
+class EmptyRows:
+    """Queries that see nothing: what they give, whether all else is finite, and the gradients that
+    are not; `refused` if the call fails."""
+
+    gives: str = ""
+    rows: int = 0
+    first: tuple[float, ...] = ()
+    gradients: tuple[str, ...] = ()
+    refused: bool = False
+
+
+def _empty_rows(
+    subject: Subject, plan: CallSizes, inputs: tuple[Tensor, ...], filled: Contract
+) -> EmptyRows | None:
+    def heads(run: Subject) -> Tensor:
+        output = run(*inputs).detach().double()
+        return (
+            output.unflatten(-1, (plan.num_heads, -1)).transpose(1, 2)
+            if output.ndim == 3
+            else output
+        )
+
+    try:
+        target = heads(subject)
+    except Exception:  # what refuses such a row in its own words
+        return EmptyRows(refused=True)
+    case = as_trial(Attempt(plan, inputs, target), filled, subject.dtype)
+    if case is None:
+        return None
+    empty = ~right_visible(case.setting).any(-1)
+    empty = empty.expand(plan.batch, 1, -1) if empty.ndim == 1 else empty
+    uniform = stages.repeat_kv_heads(case.value, plan.num_heads).mean(-2, keepdim=True)
+    if subject.dtype == torch.float64:
+        # In float64 a score is still felt beside −1e9, in float32 it is not.
+        single = heads(subject.within(torch.float32))
+        if not single[empty.expand(single.shape[:-1])].abs().le(1e-6).all():
+            target = single
+    rows = target[empty.expand(target.shape[:-1])]
+    if not rows.isfinite().all():
+        gives = "NaN"
+    elif rows.abs().max() <= 1e-6:
+        gives = "zero"
+    elif distance(rows, uniform.expand_as(target)[empty.expand(target.shape[:-1])]) < 1e-4:
+        gives = "uniform"
+    else:
+        gives = "something else"
+    blocked = ()
+    if target.isfinite().all():
+        blocked = _broken_gradients(subject, inputs)
+    return EmptyRows(gives, len(rows), tuple(rows[0, :3].tolist()), blocked)
+
+
+def _broken_gradients(subject: Subject, inputs: tuple[Tensor, ...]) -> tuple[str, ...]:
+    """The gradients that are not finite where a query sees nothing."""
+    leaves = [each.clone().requires_grad_() for each in inputs[:3]]
+    try:
+        output = subject(*leaves, *inputs[3:])
+        found = torch.autograd.grad(output.sum(), leaves, allow_unused=True)
+    except RuntimeError:  # a backward pass that fails is told of elsewhere
+        return ()
+    return tuple(
+        name
+        for name, each in zip(NAMES, found, strict=False)
+        if each is not None and not each.isfinite().all()
+    )
+
+
+def _square(case: Trial) -> bool:
+    return case.setting.query_len == case.setting.kv_len
+
+
+def _with_window(contract: Contract, window: tuple[int, int]) -> Contract:
+    return replace(contract, window=window, causal=window[1] == 0 or contract.causal)

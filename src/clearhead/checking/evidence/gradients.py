@@ -1,0 +1,139 @@
+"""Gradients: what autograd says against differences of the output itself."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead.checking.subject.subject import Subject
+from clearhead.checking.thresholds import GRADIENT, GRADIENT_FLOOR, STEPS
+
+
+class Gradient(NamedTuple):
+    """Of one tensor: its name, and "right", "blocked", "wrong", "not finite", "dead", which moves
+    nothing and has no gradient, or "part dead", of a matrix of which a quarter or more is so; with
+    the movement along a direction, by both ways."""
+
+    name: str
+    state: str
+    by_autograd: float = 0.0
+    by_difference: float = 0.0
+
+
+class Gradients(NamedTuple):
+    """All that were measured; `why` not, or `raised`, what the backward pass raised."""
+
+    each: tuple[Gradient, ...] = ()
+    why: str = ""
+    raised: str = ""
+
+    def names(self, *states: str) -> list[str]:
+        """The tensors in one of these states."""
+        return [each.name for each in self.each if each.state in states]
+
+
+def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int) -> Gradients:
+    """Of the floating inputs, and of every parameter."""
+    given = {
+        name: each.to(subject.dtype, copy=True).requires_grad_()
+        if each.is_floating_point()
+        else each
+        for name, each in inputs.items()
+    }
+    leaves = [(name, each) for name, each in given.items() if each.is_floating_point()]
+    if subject.copied:
+        leaves += [
+            (name, each)
+            for name, each in subject.parameters().items()
+            if each.requires_grad and each.dtype == subject.dtype
+        ]
+
+    def run() -> Tensor:
+        return subject(*given.values())
+
+    if not run().isfinite().all():
+        return Gradients(why="finite")
+    try:
+        found = tuple(_measured(run, leaves, seed))
+    except RuntimeError as error:
+        return Gradients(raised=str(error).splitlines()[0])
+    if subject.dtype == torch.float64:
+        return Gradients(found)
+    # Differences are too coarse in another precision; whether anything moves at all is not.
+    return Gradients(tuple(each for each in found if "dead" in each.state), why="float64")
+
+
+def _measured(
+    run: Callable[[], Tensor], leaves: Sequence[tuple[str, Tensor]], seed: int
+) -> list[Gradient]:
+    """Compare along random directions."""
+    generator = torch.Generator().manual_seed(seed)
+    output = run()
+    weight = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+    tensors = [leaf for _, leaf in leaves]
+    gradients: Sequence[Tensor | None] = (None,) * len(tensors)
+    if output.requires_grad:
+        total = (output.double() * weight).sum()
+        gradients = torch.autograd.grad(total, tensors, allow_unused=True)
+
+    def along(leaf: Tensor, direction: Tensor, step: float) -> float:
+        sums = []
+        with torch.no_grad():
+            kept = leaf.clone()
+            for sign in (1, -1):
+                leaf.copy_(kept + sign * step * direction)
+                sums.append((run().double() * weight).sum().item())
+            leaf.copy_(kept)
+        return (sums[0] - sums[1]) / (2 * step)
+
+    largest = max((each.norm().item() for each in gradients if each is not None), default=0.0)
+    floor = max(1e-6, GRADIENT_FLOOR * largest)
+    return [
+        _compared(name, leaf, gradient, along, generator, floor)
+        for (name, leaf), gradient in zip(leaves, gradients, strict=True)
+    ]
+
+
+def _compared(
+    name: str,
+    leaf: Tensor,
+    gradient: Tensor | None,
+    along: Callable[[Tensor, Tensor, float], float],
+    generator: torch.Generator,
+    floor: float,
+) -> Gradient:
+    flat = torch.zeros_like(leaf) if gradient is None else gradient
+    if not flat.isfinite().all():
+        return Gradient(name, "not finite", float("nan"), 0.0)
+    rows = (flat == 0).all(-1, keepdim=True)
+    if gradient is not None and leaf.ndim == 2 and 4 * rows.sum() >= len(rows):
+        part = rows * torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)
+        if along(leaf, part, STEPS[0]) == 0:
+            return Gradient(name, "part dead")
+    worst = Gradient(name, "right")
+    size = max(flat.norm().item(), floor)
+    for _ in range(2):
+        direction = torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)
+        theirs = (flat * direction).sum().item()
+        ours = along(leaf, direction, STEPS[0])
+        if gradient is None and ours == 0:
+            return Gradient(name, "dead")
+        if _near(ours, theirs, size):
+            continue
+        closer = [along(leaf, direction, step) for step in STEPS[1:]]
+        if any(_near(each, theirs, size) for each in closer) or not _near(
+            closer[0], closer[1], size
+        ):
+            continue
+        state, nothing = "wrong", flat == 0
+        if nothing.any():
+            # What has no gradient at all: does it move the output?
+            through = along(leaf, direction * nothing, STEPS[1])
+            state = "blocked" if abs(through) > GRADIENT * size else state
+        worst = Gradient(name, state, theirs, closer[0])
+    return worst
+
+
+def _near(one: float, other: float, size: float) -> bool:
+    return abs(one - other) <= GRADIENT * max(abs(one), abs(other), size)

@@ -1,0 +1,65 @@
+"""Other precisions: the same call in float16, bfloat16 and float32, against float64."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.checking.hypotheses.recipe import Setting, right_scale, right_visible
+from clearhead.checking.subject.refusals import first_line
+from clearhead.checking.thresholds import LOST, LOST_FACTOR
+
+
+class Halved(NamedTuple):
+    """The result of a call in a dtype: its largest error, that of the plain computation, or why not."""
+
+    error: float
+    plain: float
+    refused: str | None = None
+
+    def fails(self, dtype: torch.dtype) -> bool:
+        """True if it is refused, or loses more than the plain computation does."""
+        return self.refused is not None or self.error > max(LOST[dtype], LOST_FACTOR * self.plain)
+
+
+def measure(
+    run: Callable[..., Tensor],
+    plain: Callable[[torch.dtype], float],
+    inputs: Sequence[Tensor],
+    target: Tensor,
+    dtype: torch.dtype,
+) -> Halved:
+    """Compare with the target, of the largest number in it; infinite where NaN comes out.
+
+    `plain` says what the plain computation loses in a dtype.
+    """
+    given = [each.to(dtype) if each.is_floating_point() else each for each in inputs]
+    try:
+        with torch.no_grad():
+            found = run(*given).detach().double()
+    except (RuntimeError, TypeError, ValueError) as error:
+        return Halved(torch.inf, 0.0, first_line(error))
+    return Halved(_lost(found, target), plain(dtype))
+
+
+def _lost(found: Tensor, target: Tensor) -> float:
+    if found.shape != target.shape or not found.isfinite().all():
+        return torch.inf
+    return (found - target).abs().max().item() / max(target.abs().max().item(), 1e-30)
+
+
+def lost_by_plain(
+    query: Tensor, key: Tensor, value: Tensor, at: Setting, dtype: torch.dtype
+) -> float:
+    """The loss of the plain computation in a dtype, of the largest number."""
+
+    def computed(kind: torch.dtype) -> Tensor:
+        q, k, v = (each.to(kind) for each in (query, key, value))
+        scores = q @ stages.repeat_kv_heads(k, at.num_heads).mT * right_scale(at)
+        weights = scores.masked_fill(~right_visible(at), -torch.inf).softmax(-1)
+        return weights @ stages.repeat_kv_heads(v, at.num_heads)
+
+    exact = computed(torch.float64)
+    return _lost(computed(dtype).double(), exact) if exact.isfinite().all() else 0.0

@@ -1,0 +1,55 @@
+"""The weights: with the identity as the value, the output is the weight matrix."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+
+
+class Weights(NamedTuple):
+    """The weights of a call, (batch, heads, query_len, kv_len), and q·k beside them."""
+
+    weights: Tensor
+    products: Tensor
+
+
+def measure(
+    run: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, *rest: Tensor
+) -> Weights | None:
+    """The weights, in blocks of the value's width; None if the output has another shape."""
+    batch, num_heads, query_len, _ = query.shape
+    width, kv_len = value.shape[-1], key.shape[-2]
+    blocks = []
+    for start in range(0, kv_len, width):
+        block = torch.eye(kv_len, dtype=value.dtype)[:, start : start + width]
+        spare = width - block.shape[1]
+        block = torch.nn.functional.pad(block, (0, spare)).expand(*value.shape[:2], -1, -1)
+        output = run(query.clone(), key.clone(), block.clone(), *(each.clone() for each in rest))
+        if output.shape == (batch, query_len, num_heads * width):
+            output = output.unflatten(-1, (num_heads, width)).transpose(1, 2)
+        if output.shape != (batch, num_heads, query_len, width):
+            return None
+        blocks.append(output.detach().double()[..., : width - spare])
+    products = stages.scores(query, stages.repeat_kv_heads(key, num_heads))
+    return Weights(torch.cat(blocks, -1), products)
+
+
+def slope(measured: Weights, seen: Tensor) -> float | None:
+    """The slope of the log-weights over q·k: the scale that was used, if that is a line."""
+    weights, products = measured.weights, measured.products
+    usable = (weights > 0) & seen.expand_as(weights)
+    if not weights.isfinite().all() or usable.sum(-1).max() < 2:
+        return None
+    logs = torch.where(usable, weights.clamp_min(1e-300).log(), 0.0)
+    count = usable.sum(-1, keepdim=True).clamp_min(1)
+    x = torch.where(usable, products - (products * usable).sum(-1, keepdim=True) / count, 0.0)
+    y = torch.where(usable, logs - logs.sum(-1, keepdim=True) / count, 0.0)
+    spread = (x * x).sum()
+    if spread < 1e-20:
+        return None
+    found = ((x * y).sum() / spread).item()
+    left_over = (y - found * x).abs().max().item()
+    return found if left_over < 1e-3 * max(1.0, y.abs().max().item()) else None

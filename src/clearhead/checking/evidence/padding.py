@@ -1,0 +1,150 @@
+"""Padding: whether each row alone gives what it gives in its padded batch, and who moves whom."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead.checking.evidence.arranging import trial
+from clearhead.checking.evidence.call_inputs import written
+from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.matching import Explanation, distance, explain
+from clearhead.checking.hypotheses.mutants import bank
+
+
+class Padded(NamedTuple):
+    """Measurements of a padded batch; the gaps are of the largest number.
+
+    `alone`: the largest difference to each row alone; `ignored`: the mask changes nothing;
+    `by_padding`, `by_real`: real outputs move with padding, with other real tokens;
+    `by_other`: they move with the mask of another sample; `queries_zero`: padded outputs are zero;
+    `own_row`: only the padded queries move with the mask.
+    """
+
+    alone: float
+    ignored: bool
+    by_padding: bool
+    by_real: bool
+    by_other: bool
+    queries_zero: bool
+    own_row: bool
+
+
+def measure(
+    run: Callable[[Tensor, Tensor], Tensor], x: Tensor, mask: Tensor, generator: torch.Generator
+) -> Padded:
+    """All of it, for x (batch, tokens, dim) and mask (batch, tokens), True = a real token."""
+    whole = run(x, mask).detach()
+    gaps = []
+    for row, length in enumerate(mask.sum(-1).tolist()):
+        alone = run(x[row : row + 1, :length], mask[row : row + 1, :length]).detach()
+        same = torch.equal(alone[0].isnan(), whole[row, :length].isnan())
+        gaps.append(distance(alone[0], whole[row, :length]) if same else torch.inf)
+    everything = run(x, torch.ones_like(mask)).detach()
+    noise = 2 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+    by_padding = run(x + noise * ~mask[..., None], mask).detach()
+    others = torch.zeros_like(mask)
+    others[:, 1] = True
+    by_real = run(x + noise * others[..., None], mask).detach()
+    shorter = mask.clone()
+    shorter[0, 1:] = False
+    by_other = run(x, shorter).detach()
+    first = torch.zeros_like(mask)
+    first[:, 0] = True
+    later = mask.clone()
+    later[0] = False
+    return Padded(
+        max(gaps),
+        _same(everything, whole, mask),
+        not _same(by_padding, whole, mask),
+        not _same(by_real, whole, first),
+        not _same(by_other, whole, later),
+        bool((whole[~mask].abs() < 1e-9).all()),
+        _same(everything, whole, mask) and not _same(everything, whole, ~mask),
+    )
+
+
+def _same(one: Tensor, other: Tensor, where: Tensor) -> bool:
+    first, second = one[where], other[where]
+    return torch.equal(first.isnan(), second.isnan()) and distance(first, second) < 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class PaddedEvidence(TokensEvidence):
+    """Evidence of f(x, mask): first without padding, as any module of tokens; then with it."""
+
+    @cached_property
+    def padded(self) -> tuple[Tensor, Tensor]:
+        """x and a mask of three samples, each of another length."""
+        tokens = self.feed.lengths[0]
+        lengths = torch.tensor([max(tokens - less, 2) for less in (3, 1, 4)])
+        return self.feed.draw(tokens, self.seed + 3, batch=3), torch.arange(tokens) < lengths[
+            :, None
+        ]
+
+    @cached_property
+    def padded_output(self) -> Tensor:
+        """The output of a padded batch."""
+        return self.subject.spare()(*self.padded).detach()
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        found = written(self.subject.bare, self.padded)
+        return tuple(("x", "mask")[index] for index in found)
+
+    @cached_property
+    def padding(self) -> Padded:
+        """The dependencies in a padded batch."""
+        generator = torch.Generator().manual_seed(self.seed)
+        return measure(self.subject.spare(), *self.padded, generator)
+
+    @cached_property
+    def explained_padded(self) -> Explanation | None:
+        """The recipe that is followed where tokens are padded."""
+        if not self.groups or self.groups[0].arranged is None:
+            return None
+        x, mask = self.padded
+        trials = []
+        others = (self.feed.draw(x.shape[1], self.seed + 5, batch=3), mask.roll(1, 0))
+        for given in ((x, mask), others):
+            recorded = self.record(*given)
+            if recorded is None or len(recorded.attentions) != len(self.observed):
+                return None
+            group = [recorded.attentions[i] for i in self.groups[0].indices]
+            promised = replace(self.promised, rope=None, num_kv_heads=None)
+            keys = given[1][:, None, None, :]
+            try:
+                trials.append(
+                    trial(group, self.groups[0].arranged, promised, self.feed.width, keys)
+                )
+            except RuntimeError:
+                return None
+        trials = [replace(each, kept=None) for each in trials]
+        return explain(
+            trials,
+            trials[0].setting.contract,
+            lambda c: bank(c, given=True, masked=True, whole=False),
+        )
+
+    @cached_property
+    def padding_leaks(self) -> bool:
+        """True if a NaN in a padding token reaches real outputs."""
+        x, mask = self.padded
+        spoilt = x.masked_fill(~mask[..., None], torch.nan)
+        return not self.subject.spare()(spoilt, mask)[mask].isfinite().all()
+
+    @cached_property
+    def all_padding(self) -> tuple[int, int] | None:
+        """Of a sample of padding only: how many numbers are not finite, of how many; None where it
+        is refused."""
+        x, mask = self.padded
+        nothing = mask.clone()
+        nothing[-1] = False
+        try:
+            rows = self.subject.spare()(x, nothing)[-1]
+        except Exception:  # to refuse it is as good
+            return None
+        return int((~rows.isfinite()).sum()), rows.numel()

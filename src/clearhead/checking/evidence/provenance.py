@@ -1,0 +1,209 @@
+"""The token that each row of query, key and value comes from: tokens are changed one after the other.
+
+The same calls tell which output moves with which token, whatever the module is made of.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.checking.evidence.capture import Capture, operand_places
+from clearhead.checking.evidence.observed import ObservedAttention
+from clearhead.checking.subject.subject import Subject
+from clearhead.checking.thresholds import MOVES
+
+NONE, SEVERAL = -1, -2
+Operands = Mapping[int, tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Dependency:
+    """The outputs that move when a token of the last sample changes.
+
+    Attributes:
+        moves: moves[i, j], output i moves with token j.
+        broken: output i is not finite.
+        mixed: a token of one sample moves another sample.
+        operands: of the products, as they are, and with each token changed; {} where the call took
+            another way.
+    """
+
+    moves: Tensor
+    broken: Tensor
+    mixed: bool
+    operands: tuple[Operands, ...] = ()
+
+    def cells(self) -> list[list[bool | None]]:
+        """For a drawing: None where an output is not finite."""
+        return [
+            [None] * self.moves.shape[1] if gone else row
+            for row, gone in zip(self.moves.tolist(), self.broken.tolist(), strict=True)
+        ]
+
+
+def measure(
+    subject: Subject,
+    given: Callable[[Tensor], tuple[Tensor, ...]],
+    x: Tensor,
+    generator: torch.Generator,
+    observed: Sequence[ObservedAttention] = (),
+) -> Dependency:
+    """Change one token of the last sample after the other, and look at all outputs.
+
+    Args:
+        subject: what is called.
+        given: the inputs of a call, made of x.
+        x: (batch, tokens, dim), two samples or more if mixing is to be seen.
+        generator: of the changes.
+        observed: the attentions whose operands are taken on the way.
+    """
+    nodes = {node for each in observed for node in (each.layout.scores, each.layout.context)}
+    places = operand_places(tuple(nodes))
+    grouped = any(isinstance(part, nn.GroupNorm) for part in subject.parts())
+    moves, broken, mixed = torch.zeros(0), torch.zeros(0), False
+
+    def run(x: Tensor, capture: Capture) -> Tensor:
+        tensors = [
+            each.to(subject.dtype) if each.is_floating_point() else each for each in given(x)
+        ]
+        with torch.no_grad(), capture:
+            output = subject.bare(*tensors)
+        return output.detach() if output.ndim == x.ndim else output.detach()[None]
+
+    operands: list[Operands] = []
+    # Small inputs as well: weights of large ones can be too uneven for anything to be felt.
+    for factor in (1.0, 0.2):
+        scaled = factor * x
+        capture = Capture(places if factor == 1.0 else {})
+        still = run(scaled.clone(), capture)
+        count = capture.count
+        operands += [capture.operands] if factor == 1.0 else []
+        finite = still.isfinite()
+        size = max(still[finite].abs().max().item() if finite.any() else 1.0, 1e-30)
+        if not len(moves):
+            broken = ~finite.all(-1)
+            moves = torch.zeros(still.shape[1], x.shape[1], dtype=torch.bool)
+        for token in range(x.shape[1]):
+            changed = scaled.clone()
+            if grouped and not x.shape[-1] % 2:
+                # A norm over tokens does not feel neighbours that change places.
+                changed[-1, token] = changed[-1, token].unflatten(-1, (-1, 2)).flip(-1).flatten()
+            else:
+                noise = torch.randn(x.shape[-1], generator=generator, dtype=x.dtype)
+                changed[-1, token] += 2 * scaled.std() * noise
+            capture = Capture(places if factor == 1.0 else {})
+            output = run(changed, capture)
+            gap = (output - still).nan_to_num(0.0, 0.0, 0.0).abs().amax(-1)
+            moved = gap > MOVES[still.dtype] * size
+            moves[:, token] |= moved[-1]
+            mixed |= bool(moved[:-1].any())
+            if factor == 1.0:
+                operands.append(capture.operands if capture.count == count else {})
+    return Dependency(moves, broken[-1], mixed, tuple(operands))
+
+
+class Rows(NamedTuple):
+    """Of one operand, (blocks, len): the token of each row, NONE for none and SEVERAL for several;
+    `split` is true where a row is made of numbers of several tokens, each of one, or a block of rows
+    of some tokens more often than of others."""
+
+    token: Tensor
+    split: Tensor
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The origin of query, key and value. Tokens of a context are numbered after those of x.
+
+    `linear` is true where columns are tokens and rows are features, as where keys and values are
+    multiplied first.
+    """
+
+    query: Rows
+    key: Rows
+    value: Rows
+    linear: bool = False
+
+    @property
+    def rows(self) -> tuple[Rows, Rows, Rows]:
+        return self.query, self.key, self.value
+
+    @property
+    def blocks(self) -> Tensor:
+        """The blocks of the sample whose tokens were changed."""
+        return (self.query.token != NONE).any(-1) | (self.key.token != NONE).any(-1)
+
+    @property
+    def single(self) -> bool:
+        """True if no row of the changed sample is of several tokens; some may be padded."""
+        rows = [each.token[self.blocks] for each in (self.query, self.key)]
+        return bool((rows[0] >= 0).any()) and all(bool((each != SEVERAL).all()) for each in rows)
+
+    @property
+    def known(self) -> bool:
+        """True if each row of the changed sample is of one token; keys may be of none, as one that is
+        learned."""
+        blocks = self.blocks
+        query, key = self.query.token[blocks], self.key.token[blocks]
+        return bool(blocks.any()) and bool((query >= 0).all()) and bool((key != SEVERAL).all())
+
+
+def provenance(observed: ObservedAttention, measured: Sequence[Dependency]) -> Provenance | None:
+    """The tokens of the rows of one attention; None where a call took another way."""
+    changed: list[Operands] = [taken for each in measured for taken in each.operands[1:]]
+    places = (observed.layout.scores.place, observed.layout.context.place)
+    if not changed or any(place not in taken for taken in changed for place in places):
+        return None
+    try:
+        still = observed.layout.operands(measured[0].operands[0])
+        moved = [observed.layout.operands(taken) for taken in changed]
+    except (RuntimeError, IndexError):
+        return None
+    found, linear = [], False
+    for which, plain in enumerate(still):
+        size = MOVES[torch.float64] * max(plain.abs().max().item(), 1e-30)
+        if any(each[which].shape != plain.shape for each in moved):
+            return None
+        # (tokens, blocks, rows, dim)
+        felt = torch.stack([(each[which] - plain).abs() > size for each in moved])
+        linear |= _by_columns(felt)
+        by_row = felt.any(-1)
+        count = by_row.sum(0)
+        token = torch.where(
+            count == 1, by_row.int().argmax(0), torch.where(count > 1, SEVERAL, NONE)
+        )
+        single = (felt.sum(0) <= 1).all(-1)
+        found.append(Rows(token, (count > 1) & single | _uneven(token)))
+    query, key, value = found
+    return Provenance(query, key, value, linear)
+
+
+def _by_columns(felt: Tensor) -> bool:
+    """True if each token moves the column of its place, in every row that moves."""
+    mine = felt[:, felt.any(0).any(-1).any(-1)]
+    own = torch.eye(len(felt), dtype=torch.bool)[:, None, None]
+    return (
+        felt.shape[-1] == len(felt) and mine.shape[1] > 0 and torch.equal(mine, own.expand_as(mine))
+    )
+
+
+def _uneven(token: Tensor) -> Tensor:
+    """True of blocks that hold some tokens more often than others, or other tokens than other
+    blocks do several times: they were cut out of a row of all heads."""
+    found = torch.zeros_like(token, dtype=torch.bool)
+    sets = []
+    for block, row in enumerate(token):
+        tokens, counts = row[row >= 0].unique(return_counts=True)
+        if len(tokens) == 0 or (row < 0).any():
+            continue
+        if not bool((counts == counts[0]).all()):
+            found[block] = True
+        if len(row) > 1:
+            sets.append((block, tuple(tokens.tolist()), int(counts[0])))
+    if len({tokens for _, tokens, _ in sets}) > 1 and any(count > 1 for _, _, count in sets):
+        for block, _, _ in sets:
+            found[block] = True
+    return found

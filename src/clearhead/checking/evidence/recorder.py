@@ -1,0 +1,398 @@
+"""Record what a call computes, operation by operation, and which number came from which.
+
+A `TorchDispatchMode` sees every operation below autograd, whatever the code above looks like:
+`nn.MultiheadAttention`, einsum, `F.linear` with a slice of a weight, one projection for all heads.
+Beside each storage lies a shadow of tags: for every number, the element of the last product, or of
+the input, that it stands for. Views share the storage and so the shadow; an operation in place
+writes through. What only moves numbers, or changes them one by one, hands the tags on.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1)}
+FUSED = "_scaled_dot_product_"
+SOFTMAXES = ("_softmax", "_safe_softmax", "_log_softmax")
+MOVES = {
+    "clone", "contiguous", "cat", "stack", "index_select", "gather", "index", "roll", "flip",
+    "constant_pad_nd", "repeat", "tril", "triu", "masked_select", "lift_fresh", "unfold",
+    "select_scatter", "slice_scatter", "take_along_dim",
+}  # fmt: skip
+# Of the same shape as what goes in, and yet no number is where it was; or fewer numbers.
+UNTRACED = {
+    "sort", "topk", "cumsum", "cumprod", "logcumsumexp", "_fft_c2c", "_fft_r2c", "sum", "mean",
+}  # fmt: skip
+KEEPS = {"masked_fill", "masked_fill_", "index_put_", "_to_copy", "dropout"}
+DRAWS = {"bernoulli_", "uniform_", "normal_", "exponential_", "random_"}
+RANDOM = DRAWS | {
+    "native_dropout", "bernoulli", "rand", "rand_like", "randn", "randn_like", "multinomial",
+    "randint", "randint_like",
+}  # fmt: skip
+# PyTorch adds these where a reference holds on to a tensor, as a recorder does.
+UNCOUNTED = frozenset(("detach", "alias", "lift_fresh"))
+SCALINGS = {"mul": 1, "mul_": 1, "div": -1, "div_": -1}
+CONSTANT, MIXED = 0, -1
+CHANNELS = (torch.int64, torch.int64, torch.float64)
+
+
+class Tags(NamedTuple):
+    """For each number: the element that it stands for (0 for none, −1 for several), the node of it,
+    and the product of the plain numbers that it was multiplied by since."""
+
+    element: Tensor
+    node: Tensor
+    gain: Tensor
+
+    def each(self, apply: Callable[[Tensor], Tensor]) -> "Tags":
+        return Tags(*(apply(channel) for channel in self))
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """An operation whose numbers get tags of their own.
+
+    Attributes:
+        kind: "input", "product" (both sides depend on the input), "fused", "linear" (one side does
+            not), "summed" (a sum over numbers of a product) or "other".
+        name: of the operation.
+        index: what tags call it.
+        place: its number among all operations of the call.
+        base: the tag of its first element.
+        storage: where its numbers lie.
+        output: what it gave; of a product, without what was added.
+        operands: what it multiplied; query, key and value of a fused one.
+        tags: of the operands.
+        storages: of the operands.
+        constant: which operand of a "linear" does not depend on the input.
+        options: of a fused one.
+    """
+
+    kind: str
+    name: str
+    index: int
+    place: int
+    base: int
+    storage: int
+    output: Tensor
+    operands: tuple[Tensor, ...] = ()
+    tags: tuple[Tags | None, ...] = ()
+    storages: tuple[int, ...] = ()
+    constant: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """An operation on numbers of a product: what came out, and for which of its elements.
+
+    `other` says what else went in: "number", "constant", "parameter", "random", "input" or "";
+    `source` and `result` are the storages that it read and wrote.
+    """
+
+    name: str
+    place: int
+    value: Tensor
+    tags: Tags
+    source: int
+    result: int
+    dim: int | None = None
+    other: str = ""
+
+
+class Drop(NamedTuple):
+    """Random numbers that met numbers of some nodes; with before and after where they are whole."""
+
+    place: int
+    nodes: frozenset[int]
+    before: Tensor
+    after: Tensor
+
+
+def storage_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+class Recorder(TorchDispatchMode):
+    """Record a call; `inputs` are the tensors that it depends on, `parameters` names by storage, and
+    `buffers` the storages of other tensors that a module owns."""
+
+    def __init__(
+        self, inputs: Sequence[Tensor], parameters: Mapping[int, str], buffers: Iterable[int] = ()
+    ) -> None:
+        super().__init__()
+        self.nodes: list[Node] = []
+        self.steps: list[Step] = []
+        self.drops: list[Drop] = []
+        self.count = 0
+        self.halves = False
+        # What is made of a parameter alone, as its transpose, is named as it is.
+        self.parameters = dict(parameters)
+        self.buffers = set(buffers)
+        self._shadow: dict[int, Tags] = {}
+        self._random: set[int] = set()
+        self._kept: list[Tensor] = []
+        self._next = 1
+        self._ranks = torch.tensor([1, 0])  # of MIXED, of CONSTANT, and of each node
+        for tensor in inputs:
+            if tensor.is_floating_point():
+                self._begin("input", "", tensor)
+
+    def tags(self, tensor: Tensor) -> Tags | None:
+        """The tags of a tensor; None of one that does not depend on the input."""
+        if tensor.layout is not torch.strided or tensor.numel() == 0:
+            return None
+        shadow = self._shadow.get(storage_of(tensor))
+        if shadow is None or not (tensor.is_floating_point() or tensor.is_complex()):
+            return None
+        return shadow.each(lambda channel: channel.as_strided(*_geometry(tensor)))
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.rpartition("::")[2]
+        self.count += name not in UNCOUNTED
+        before = args[0].clone() if name.endswith("_") and name in SCALINGS else None
+        output = func(*args, **kwargs)
+        outputs = [each for each in tree_leaves(output) if isinstance(each, Tensor)]
+        outputs = [each for each in outputs if each.layout is torch.strided]
+        self._kept += outputs
+        try:
+            self._follow(name, func, args, kwargs, outputs, before)
+        except Exception:  # what cannot be followed is the beginning of something new
+            for each in outputs:
+                self._begin("other", name, each)
+        return output
+
+    def _follow(
+        self,
+        name: str,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        outputs: list[Tensor],
+        before: Tensor | None,
+    ) -> None:
+        if not outputs:
+            return
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        tagged = [(each, tags) for each in tensors if (tags := self.tags(each)) is not None]
+        tagged = [(each, tags) for each, tags in tagged if tags.node.any()]
+        chance = name in RANDOM or any(storage_of(each) in self._random for each in tensors)
+        output = outputs[0]
+        self.halves |= output.dtype in (torch.float16, torch.bfloat16)
+        written = bool(name.endswith("_") and args and isinstance(args[0], Tensor))
+        if not tagged or name.endswith("_like") or name.startswith("new_") or name in DRAWS:
+            # What is new holds no number that went in, whatever its shape was taken from.
+            if chance:
+                self._random.add(storage_of(output))
+            if written and (mine := self.tags(args[0])) is not None:
+                mine.each(torch.Tensor.zero_)
+            owner = next((storage_of(t) for t in tensors if storage_of(t) in self.parameters), None)
+            if owner is not None:
+                self.parameters.setdefault(storage_of(output), self.parameters[owner])
+            elif any(storage_of(each) in self.buffers for each in tensors):
+                self.buffers.add(storage_of(output))
+            return
+        if name in PRODUCTS or name.startswith(FUSED):
+            self._multiply(name, args, kwargs, output)
+            return
+        if not written and storage_of(output) in {storage_of(each) for each in tensors}:
+            return  # a view
+        for each in outputs[1:]:
+            if storage_of(each) not in self._shadow:
+                self._begin("other", name, each)
+        found = self._moved(name, func, args, kwargs, output)
+        if chance:
+            nodes = frozenset(int(n) for _, tags in tagged for n in tags.node.unique() if n > 0)
+            source = (tagged[0][0] if before is None else before).detach().clone()
+            self.drops.append(Drop(self.count, nodes, source, output.detach().clone()))
+        if found is None:
+            summed = name in ("sum", "mean") and any(self._of_product(tags) for _, tags in tagged)
+            self._begin("summed" if summed else "other", name, output, [each for each, _ in tagged])
+            return
+        found = self._scaled(name, args, found)
+        source = next((each for each, tags in tagged if self._of_product(tags)), tagged[0][0])
+        # Of the sum of two products no number stands for one alone, and it is a step all the same.
+        added = name in ("add", "add_") and sum(self._of_product(tags) for _, tags in tagged) > 1
+        kept = found.each(torch.clone) if added or self._of_product(found) else None
+        self._write(output, found)
+        if kept is not None:
+            dim = args[1] if name in SOFTMAXES else None
+            others = [each for each in tensors if each is not source]
+            sides = [each for each, _ in tagged]
+            value = output.detach().clone()
+            other = self._other(args, others, sides, chance)
+            ends = storage_of(source), storage_of(output)
+            self.steps.append(Step(name, self.count, value, kept, *ends, dim=dim, other=other))
+
+    def _of_product(self, tags: Tags) -> bool:
+        return bool((self._ranks[tags.node + 1] > 1).any())
+
+    def _other(
+        self, args: tuple[Any, ...], others: list[Tensor], sides: list[Tensor], chance: bool
+    ) -> str:
+        """The other operand of a step, beside the numbers of the product."""
+        if chance:
+            return "random"
+        if any(any(each is side for side in sides) for each in others):
+            return "input"
+        if any(storage_of(each) in self.parameters for each in others):
+            return "parameter"
+        if others:
+            return "constant"
+        return "number" if any(isinstance(each, int | float) for each in args[1:]) else ""
+
+    def _moved(
+        self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+    ) -> Tags | None:
+        """The tags of what an operation gives; None where none of its numbers is one that went in."""
+        nothing = Tags(*(torch.zeros(output.shape, dtype=dtype) for dtype in CHANNELS))
+        if name in ("copy_", "fill_", "zero_"):
+            source = self.tags(args[1]) if isinstance(args[-1], Tensor) else None
+            return (source or nothing).each(lambda channel: channel.expand(output.shape))
+        if name in KEEPS:
+            return self.tags(args[0])
+        if name in UNTRACED:
+            return None
+        if name in MOVES:
+
+            def channel(which: int, each: Any) -> Any:
+                if not isinstance(each, Tensor) or not each.is_floating_point():
+                    return each
+                tags = self.tags(each)
+                return (
+                    each.new_zeros(each.shape, dtype=CHANNELS[which])
+                    if tags is None
+                    else tags[which]
+                )
+
+            plain = {key: value for key, value in kwargs.items() if key == "dim"}
+            moved = [tree_map(lambda each, i=i: channel(i, each), args) for i in range(3)]
+            return Tags(*(func(*each, **plain) for each in moved))
+        leaves = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        known = [tags for each in leaves if (tags := self.tags(each)) is not None]
+        shape = torch.broadcast_shapes(*(each.node.shape for each in known))
+        if torch.broadcast_shapes(shape, output.shape) != output.shape:
+            return None
+        total = known[0]
+        for other in known[1:]:
+            total = self._either(total, other)
+        return total.each(lambda channel: channel.expand(output.shape))
+
+    def _either(self, one: Tags, other: Tags) -> Tags:
+        """The tags of a number made of two: those of the product, if only one of them is of one."""
+        one_rank, other_rank = self._ranks[one.node + 1], self._ranks[other.node + 1]
+        first = one_rank > other_rank
+        second = other_rank > one_rank
+        same, alike = one.element == other.element, one.node == other.node
+        mixed = torch.tensor(MIXED)
+        return Tags(
+            torch.where(
+                first | (same & ~second), one.element, torch.where(second, other.element, mixed)
+            ),
+            torch.where(
+                first | (alike & ~second), one.node, torch.where(second, other.node, mixed)
+            ),
+            torch.where(second, other.gain, one.gain),
+        )
+
+    def _scaled(self, name: str, args: tuple[Any, ...], tags: Tags) -> Tags:
+        """The tags, with what they were multiplied by, if that is a plain number."""
+        if name in ("neg", "neg_"):
+            return tags._replace(gain=-tags.gain)
+        if name not in SCALINGS or len(args) < 2:
+            return tags
+        factor = args[1]
+        if isinstance(factor, Tensor):
+            known = self.tags(factor) is None and storage_of(factor) not in self.parameters
+            if factor.numel() != 1 or not known:
+                return tags
+            factor = factor.item()
+        return tags._replace(gain=tags.gain * float(factor) ** SCALINGS[name])
+
+    def _multiply(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+    ) -> None:
+        if name.startswith(FUSED):
+            names = ("dropout_p", "is_causal")
+            options = dict(zip(names, args[3:], strict=False)) | kwargs
+            self._begin("fused", name, output, args[:3], options=options)
+            return
+        sides = tuple(args[index] for index in PRODUCTS[name])
+        constants = [i for i, each in enumerate(sides) if self.tags(each) is None]
+        if constants:
+            self._begin("linear", name, output, sides, constant=constants[0])
+            return
+        node = self._begin("product", name, output, sides, value=sides[0] @ sides[1])
+        if name in ("addmm", "baddbmm"):
+            tags = self.tags(output)
+            assert tags is not None
+            value, ends = output.detach().clone(), (node.storage, node.storage)
+            kept = tags.each(torch.clone)
+            self.steps.append(Step(name, self.count, value, kept, *ends, other="constant"))
+
+    def _begin(
+        self,
+        kind: str,
+        name: str,
+        output: Tensor,
+        operands: Sequence[Tensor] = (),
+        *,
+        value: Tensor | None = None,
+        constant: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Node:
+        """A node, whose numbers stand for themselves."""
+        node = Node(
+            kind,
+            name,
+            len(self.nodes) + 1,
+            self.count,
+            self._next,
+            storage_of(output),
+            (output if value is None else value).detach().clone(),
+            # Copies: an operation in place may change them before they are looked at.
+            tuple(each.detach().clone() for each in operands),
+            tuple(tags and tags.each(torch.clone) for tags in map(self.tags, operands)),
+            tuple(map(storage_of, operands)),
+            constant,
+            options or {},
+        )
+        self.nodes.append(node)
+        rank = 1 + (kind in ("product", "fused"))
+        self._ranks = torch.cat([self._ranks, torch.tensor([rank])])
+        elements = torch.arange(self._next, self._next + output.numel()).view(output.shape)
+        self._next += output.numel()
+        whole = torch.full(output.shape, node.index)
+        self._write(output, Tags(elements, whole, torch.ones(output.shape, dtype=torch.float64)))
+        return node
+
+    def _write(self, output: Tensor, tags: Tags) -> None:
+        parts = 1 + output.is_complex()
+        place = storage_of(output)
+        if place not in self._shadow:
+            size = output.untyped_storage().nbytes() // output.element_size() * parts
+            self._shadow[place] = Tags(*(torch.zeros(size, dtype=dtype) for dtype in CHANNELS))
+        if parts > 1:
+            tags = tags._replace(element=torch.full_like(tags.element, MIXED))
+        for part in range(parts):
+            for target, source in zip(self._shadow[place], tags, strict=True):
+                target.as_strided(*_geometry(output, part)).copy_(source)
+
+
+def _geometry(tensor: Tensor, part: int = 0) -> tuple[Any, Any, Any]:
+    """Size, strides and offset in the storage of a tensor, in real numbers."""
+    parts = 1 + tensor.is_complex()
+    stride = tuple(parts * each for each in tensor.stride())
+    return tensor.size(), stride, parts * tensor.storage_offset() + part

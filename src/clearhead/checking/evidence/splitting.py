@@ -1,0 +1,291 @@
+"""The split, sharing and merge of heads, by the places of their numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead._common.foreign_names import role
+from clearhead.checking.evidence.arranging import Arrangement
+from clearhead.checking.evidence.observed import ObservedAttention
+from clearhead.checking.evidence.provenance import Provenance
+from clearhead.checking.evidence.recorder import Node, Recorder, Tags
+
+PLAIN = frozenset(
+    ["clone", "contiguous", "_to_copy", "cat", "stack", "copy_", "permute", "constant_pad_nd"]
+)
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """The split and the merge of one group of heads.
+
+    Attributes:
+        split: which of query, key and value are made of other tokens' numbers.
+        across: each block is of one token, whose heads attend to each other.
+        alike: which of query, key and value are the same in all heads, though more is projected.
+        shared: heads of keys that several query heads read, in a tiled order or not: "tiled",
+            "grouped" or "".
+        sliced: a head sees a part of x only.
+        merged: True if each row behind the heads is of one token, False if of several; None if it
+            was not seen.
+        summed: the contexts of the heads are summed.
+        other_order: the value's heads are made of other columns than those of the query.
+        changed: what is done to the context before it is projected, without parameters.
+        num_heads: how many there are, where that is known.
+    """
+
+    split: tuple[str, ...]
+    across: bool
+    alike: tuple[str, ...]
+    shared: str
+    sliced: bool
+    merged: bool | None
+    summed: bool
+    other_order: bool
+    changed: str
+    num_heads: int | None
+
+
+def splitting(
+    recorded: Recorder,
+    output: Tensor,
+    group: Sequence[ObservedAttention],
+    found: Sequence[Provenance | None],
+    arranged: Arrangement | None,
+) -> Splitting:
+    """Read the numbers of one group of heads."""
+    known = [each for each in found if each is not None]
+    names = ("query", "key", "value")
+    split = tuple(
+        name
+        for index, name in enumerate(names)
+        if any(bool(each.rows[index].split.any()) for each in known)
+    )
+    heads = None
+    if arranged is not None:
+        heads = arranged.per_sample * arranged.in_rows * len(group)
+    alike = _alike(recorded, group, arranged)
+    consumer = _consumer(recorded, output, group)
+    changed = [
+        step.name
+        for step in recorded.steps
+        if step.other in ("", "number")
+        and step.name not in PLAIN
+        and any(bool((step.tags.node == each.layout.context.index).any()) for each in group)
+    ]
+    behind = "" if consumer is None or consumer[1] != "linear" else ", ".join(changed)
+    return Splitting(
+        split,
+        any(map(_across, known)),
+        alike,
+        _shared(group, arranged),
+        heads is not None and heads > 1 and _sliced(recorded, group),
+        _merged(consumer[0], group, found)
+        if consumer is not None and consumer[1] != "summed" and len(known) == len(found)
+        else None,
+        _summed(recorded, group),
+        _other_order(recorded, group, arranged),
+        behind,
+        heads,
+    )
+
+
+def _across(found: Provenance) -> bool:
+    blocks = found.blocks
+    query, key = found.query.token[blocks], found.key.token[blocks]
+    one = bool(((query >= 0) & (query == query[:, :1])).all() & (key == query[:, :1]).all())
+    return one and bool(blocks.any()) and query.shape[1] > 1
+
+
+def _alike(
+    recorded: Recorder, group: Sequence[ObservedAttention], arranged: Arrangement | None
+) -> tuple[str, ...]:
+    """The operands that all heads share, of those that are projected for several."""
+    if arranged is None or arranged.per_sample * len(group) == 1:
+        return ()
+    found = []
+    nodes = {node.index: node for node in recorded.nodes}
+    for index, name in enumerate(("query", "key", "value")):
+        heads = torch.cat([arranged.heads(getattr(each, name), keys=True) for each in group], 1)
+        if not torch.allclose(heads, heads[:, :1].expand_as(heads)):
+            continue
+        roots = {_root(each, index) for each in group}
+        wide = [nodes[root] for root in roots if root is not None]
+        # One projection of one head for all is multi-query attention.
+        whole = {node.storage: node.output.shape[-1] for node in wide}
+        if len(roots) > 1 or sum(whole.values()) > heads.shape[-1] or name == "query":
+            found.append(name)
+    return tuple(found)
+
+
+def _tags(each: ObservedAttention, which: int) -> Tags | None:
+    if each.layout.scores is each.layout.context:
+        return each.layout.scores.tags[which]
+    if which == 2:
+        return each.layout.context.tags[int(not each.layout.flip)]
+    return each.layout.scores.tags[each.layout.sides[which]]
+
+
+def _root(each: ObservedAttention, which: int) -> int | None:
+    """The node that query (0), key (1) or value (2) is made of."""
+    tags = _tags(each, which)
+    nodes = tags.node[tags.node > 0].unique() if tags is not None else torch.zeros(0)
+    return int(nodes[0]) if len(nodes) == 1 else None
+
+
+def root_node(recorded: Recorder, each: ObservedAttention, which: int) -> Node | None:
+    """The operation that query (0), key (1) or value (2) is made by."""
+    index = _root(each, which)
+    return None if index is None else recorded.nodes[index - 1]
+
+
+def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
+    """True if the query is what names, or the order of columns, call so; None where neither does."""
+    query, key = (root_node(recorded, each, which) for which in (0, 1))
+    if query is None or key is None or query.kind != "linear" or key.kind != "linear":
+        return None
+    if query is not key:
+        named = [recorded.parameters.get(x.storages[x.constant or 0], "") for x in (query, key)]
+        roles = role(named[0]), role(named[1])
+        return roles == ("q", "k") if set(roles) == {"q", "k"} else None
+    tags = [_tags(each, which) for which in (0, 1)]
+    one, other = (
+        ((x.element - query.base) % query.output.shape[-1]).min() for x in tags if x is not None
+    )
+    return bool(one < other)
+
+
+def _shared(group: Sequence[ObservedAttention], arranged: Arrangement | None) -> str:
+    if arranged is None:
+        return ""
+    keys = torch.cat([arranged.heads(each.key, keys=True) for each in group], 1)
+    heads = keys.shape[1]
+    same = torch.tensor(
+        [[torch.equal(keys[:, i], keys[:, j]) for j in range(heads)] for i in range(heads)]
+    )
+    count = int(same[0].sum())
+    if count in (1, heads) or heads % count:
+        return ""
+    grouped = torch.arange(heads) // count
+    tiled = torch.arange(heads) % (heads // count)
+    for name, order in (("grouped", grouped), ("tiled", tiled)):
+        if torch.equal(same, order[:, None] == order):
+            return name
+    return ""
+
+
+def _sliced(recorded: Recorder, group: Sequence[ObservedAttention]) -> bool:
+    """True if every query is projected from a part of the input's columns."""
+    inputs = [node for node in recorded.nodes if node.kind == "input"]
+    for each in group:
+        node = root_node(recorded, each, 0)
+        if node is None or node.kind != "linear":
+            return False
+        tags = node.tags[1 - (node.constant or 0)]
+        if tags is None:
+            return False
+        source = next((x for x in inputs if bool((tags.node == x.index).all())), None)
+        if source is None or bool((tags.element <= 0).any()):
+            return False
+        width = source.output.shape[-1]
+        columns = (tags.element - source.base) % width
+        if columns.shape[-1] == width or columns.shape[-1] < 2:
+            return False
+    return True
+
+
+def _consumer(
+    recorded: Recorder, output: Tensor, group: Sequence[ObservedAttention]
+) -> tuple[Tags, str] | None:
+    """The tags of what reads the contexts of the heads first, and what kind of operation it is."""
+    contexts = torch.tensor([each.layout.context.index for each in group])
+    last = max(each.layout.context.place for each in group)
+    for node in recorded.nodes:
+        if node.place <= last:
+            continue
+        for tags in node.tags:
+            if tags is not None and bool(torch.isin(tags.node, contexts).all()):
+                return tags, node.kind
+    tags = recorded.tags(output)
+    if tags is not None and bool(torch.isin(tags.node, contexts).any()):
+        return tags, "output"
+    return None
+
+
+def _merged(
+    tags: Tags, group: Sequence[ObservedAttention], found: Sequence[Provenance | None]
+) -> bool | None:
+    """True if every row is of one token, and the tokens are in their order."""
+    token = torch.full(tags.element.shape, -1)
+    for each, known in zip(group, found, strict=True):
+        node = each.layout.context
+        raw = (
+            torch.empty(node.output.shape).flatten(0, -3)
+            if node.output.ndim > 2
+            else node.output[None]
+        )
+        place = (tags.element - node.base).clamp(0, node.output.numel() - 1)
+        block, row, column = torch.unravel_index(place, raw.shape)
+        row = column if each.layout.flip else row
+        assert known is not None
+        mine = (tags.node == node.index) & (tags.element > 0)
+        token = torch.where(mine, known.query.token[block, row], token)
+    rows = token.flatten(0, -2)
+    lowest = rows.masked_fill(rows < 0, 10**6).amin(-1)
+    seen = rows.amax(-1) >= 0
+    if not seen.any():
+        return None
+    if not (lowest[seen] == rows.amax(-1)[seen]).all():
+        return False
+    order = lowest[seen]
+    return bool((order.diff() > 0).all())
+
+
+def _summed(recorded: Recorder, group: Sequence[ObservedAttention]) -> bool:
+    """True if the contexts of several heads, and nothing else, are added to each other."""
+    contexts = {each.layout.context.index for each in group}
+    for step in recorded.steps:
+        mixed = step.name in ("add", "add_") and bool((step.tags.node == -1).all())
+        if mixed and len(group) > 1 and step.other == "input":
+            return True
+    return any(
+        node.kind == "summed"
+        and node.tags
+        and node.tags[0] is not None
+        and bool(torch.isin(node.tags[0].node, torch.tensor(sorted(contexts))).all())
+        for node in recorded.nodes
+    )
+
+
+def _other_order(
+    recorded: Recorder, group: Sequence[ObservedAttention], arranged: Arrangement | None
+) -> bool:
+    """True if the heads of the value are made of other columns than those of the query."""
+    if arranged is None or len(group) > 1 or arranged.in_rows > 1:
+        return False
+    each = group[0]
+    columns = []
+    for which in (0, 2):
+        node, tags = root_node(recorded, each, which), _tags(each, which)
+        if node is None or node.kind != "linear" or tags is None or bool((tags.element <= 0).any()):
+            return False
+        if (
+            each.layout.scores is not each.layout.context
+            and which == 0
+            and each.layout.sides[0] == 1
+        ):
+            return False
+        width = node.output.shape[-1]
+        blocks = (
+            (tags.element - node.base).flatten(0, -3)
+            if tags.element.ndim > 2
+            else tags.element[None]
+        )
+        found = blocks[-arranged.per_sample :, 0] % width
+        columns.append((found, width))
+    (query, one), (value, other) = columns
+    if one != other or query.shape != value.shape or query.shape[0] == 1:
+        return False
+    return bool((query.diff(dim=1) == 1).all()) and not bool((value.diff(dim=1) == 1).all())

@@ -1,0 +1,202 @@
+"""The state of a module, and the numbers that its code reads from around it."""
+
+import dis
+import inspect
+import math
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from clearhead._common.checks import is_number
+from clearhead._common.foreign_names import KEPT_MASK, size_of
+from clearhead.checking.evidence.feeding import is_mask, kept_masks, plain_tensors
+from clearhead.checking.evidence.recorder import Recorder
+from clearhead.checking.subject.copying import Enclosing
+from clearhead.checking.subject.subject import Subject
+
+MOVING = {"to", "device", "cuda", "type_as", "new_tensor", "to_device", "as_tensor"}
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of a module.
+
+    Attributes:
+        trained: masks that are parameters, with their shapes.
+        saved: masks among the saved buffers.
+        plain: masks that are plain attributes, and stay behind when the module moves.
+        shared: lists of modules that hold the same one several times.
+        loose: a projection is made by a tensor that is no parameter.
+        read: numbers that its code reads from the module around it, by name.
+        built: those that its constructor reads.
+    """
+
+    trained: Mapping[str, list[int]]
+    saved: tuple[str, ...]
+    plain: tuple[str, ...]
+    shared: tuple[str, ...]
+    loose: bool
+    read: Mapping[str, float]
+    built: Mapping[str, float]
+
+
+def measure_state(subject: Subject, recorder: Recorder | None) -> State:
+    """Measure the original, before any call."""
+    original, module = subject.original, subject.module
+    read = outside_numbers(subject)
+    if module is None or not isinstance(original, nn.Module):
+        return State({}, (), (), (), False, read, {})
+    masks, saved = kept_masks(original), set(original.state_dict())
+    trained = {
+        name: list(masks[name].shape) for name, _ in original.named_parameters() if name in masks
+    }
+    plain = {
+        name
+        for name, each in plain_tensors(original)
+        if is_mask(each) and KEPT_MASK.search(name.rpartition(".")[2])
+    }
+    plain = {name for name in plain if not _moved(original, name)}
+    return State(
+        trained,
+        tuple(sorted(set(masks) & saved - set(trained))),
+        tuple(sorted(plain)),
+        tuple(_shared(original)),
+        recorder is not None and _loose(recorder),
+        read,
+        _built(original),
+    )
+
+
+def _moved(module: nn.Module, name: str) -> bool:
+    """True if the code that reads a tensor also brings tensors to a device."""
+    owner, _, attribute = name.rpartition(".")
+    part = module.get_submodule(owner)
+    for kind in type(part).__mro__:
+        for own in vars(kind).values():
+            code = getattr(own, "__code__", None)
+            if code is None or own.__name__ == "__init__":
+                continue
+            if attribute in code.co_names and MOVING & set(code.co_names):
+                return True
+    return False
+
+
+def _shared(module: nn.Module) -> Iterator[str]:
+    """The lists of modules with parameters in which one is held several times."""
+    for name, part in module.named_modules():
+        several = isinstance(part, nn.ModuleList) and len({id(each) for each in part}) < len(part)
+        if several and any(True for _ in part.parameters()):
+            yield name
+
+
+def _loose(recorder: Recorder) -> bool:
+    """True if x is projected by what is neither a parameter nor a buffer."""
+    known = {*recorder.parameters, *recorder.buffers}
+    inputs = [node.index for node in recorder.nodes if node.kind == "input"]
+    for node in recorder.nodes:
+        if node.kind != "linear" or node.constant is None:
+            continue
+        tags = node.tags[1 - node.constant]
+        fed = tags is not None and all(int(each) in inputs for each in tags.node.unique())
+        if fed and node.storages[node.constant] not in known:
+            return True
+    return False
+
+
+def outside_numbers(subject: Subject) -> dict[str, float]:
+    """The numbers that its code reads from the module around it."""
+    found: dict[str, float] = {}
+    for _, own in _code(subject):
+        found |= _numbers(own)
+    return found
+
+
+def _numbers(function: types.FunctionType) -> dict[str, float]:
+    found: dict[str, float] = {}
+    read = (each for each in dis.get_instructions(function) if each.opname == "LOAD_GLOBAL")
+    for name in (each.argval for each in read):
+        value = function.__globals__.get(name)
+        if isinstance(value, int | float) and is_number(value) and 0 < value < math.inf:
+            found[name] = value
+    return found
+
+
+def _built(module: nn.Module) -> dict[str, float]:
+    """The numbers that constructors read from the module around them, but for constants."""
+    found: dict[str, float] = {}
+    for part in module.modules():
+        own = type(part).__dict__.get("__init__")
+        if isinstance(own, types.FunctionType) and not _of_library(type(part)):
+            found |= _numbers(own)
+    return {name: value for name, value in found.items() if not name.isupper()}
+
+
+def _of_library(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in ("torch", "transformers", "builtins")
+
+
+def _code(subject: Subject) -> Iterator[tuple[nn.Module | None, types.FunctionType]]:
+    """The functions that were written for it: what is checked, or the methods of its modules."""
+    if subject.module is None:
+        own = inspect.unwrap(subject.run) if callable(subject.run) else None
+        if isinstance(own, types.FunctionType):
+            yield None, own
+        return
+    for part in subject.module.modules():
+        if isinstance(part, Enclosing):
+            own = inspect.unwrap(part.function)
+            if isinstance(own, types.FunctionType):
+                yield None, own
+            continue
+        for kind in type(part).__mro__:
+            if _of_library(kind):
+                break
+            for name, own in vars(kind).items():
+                if isinstance(own, types.FunctionType) and name != "__init__":
+                    yield part, own
+
+
+@contextmanager
+def with_number(subject: Subject, name: str, value: int) -> Iterator[None]:
+    """The copy's own methods with another number under a name; their class is not touched."""
+    changed: list[tuple[nn.Module, str]] = []
+    for part, own in list(_code(subject)):
+        if part is None or name not in own.__code__.co_names or own.__name__ in vars(part):
+            continue
+        if type(part).__dict__.get(own.__name__, own) is not own:
+            continue
+        around = {**own.__globals__, name: value}
+        other = types.FunctionType(
+            own.__code__, around, own.__name__, own.__defaults__, own.__closure__
+        )
+        setattr(part, own.__name__, types.MethodType(other, part))
+        changed.append((part, own.__name__))
+    try:
+        yield
+    finally:
+        for part, method in changed:
+            delattr(part, method)
+
+
+def felt_numbers(subject: Subject, state: State, inputs: tuple[Tensor, ...]) -> dict[str, float]:
+    """The numbers read from outside that change the output of a call when they change."""
+    found: dict[str, float] = {}
+    still = subject(*inputs).detach()
+    own = [value for name, value in (subject.args or {}).items() if size_of(name)]
+    for name, value in state.read.items():
+        # A name in capitals is a constant on purpose, unless it is a size that is handed in.
+        constant = name.isupper() and value not in own
+        if not isinstance(value, int) or value <= 1 or constant or name in state.built:
+            continue
+        spare = subject.spare()
+        with with_number(spare, name, value * 3):
+            try:
+                other = spare(*inputs).detach()
+            except Exception:  # another number there, and it fails: the number is a size
+                continue
+        if other.shape != still.shape or not other.allclose(still, equal_nan=True):
+            found[name] = value
+    return found

@@ -1,0 +1,373 @@
+"""Evidence of what takes tokens: the attentions inside, who moves whom, other lengths."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.checking.contract import Contract
+from clearhead.checking.evidence.arranging import trial
+from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_beside
+from clearhead.checking.evidence.feeding import Feed, call_error, feed, found, longest, shortened
+from clearhead.checking.evidence.grouping import Group, grouped
+from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
+from clearhead.checking.evidence.half_precision import measure as measure_halves
+from clearhead.checking.evidence.provenance import Dependency, Provenance, measure, provenance
+from clearhead.checking.evidence.raw import Projected, projected
+from clearhead.checking.evidence.splitting import Splitting, root_node, splitting
+from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, window_of
+from clearhead.checking.hypotheses.mutants import Mutant, bank
+from clearhead.checking.hypotheses.recipe import RIGHT, right_visible
+from clearhead.checking.subject.calling import hidden_by_itself, unfilled_mask
+from clearhead.checking.subject.refusals import raised
+from clearhead.checking.subject.subject import Subject
+from clearhead.checking.thresholds import FOLDED_NUMBERS, LARGE, LONGEST
+from clearhead.errors import ModelError
+
+
+@dataclass(frozen=True, eq=False)
+class TokensEvidence(Evidence):
+    """Evidence of f(x), and of f(x, mask)."""
+
+    @cached_property
+    def feed(self) -> Feed:
+        """The sizes that it is fed with."""
+        return feed(self.masked, self.contract)
+
+    @property
+    def masked(self) -> Subject:
+        """The subject, with a mask of real tokens beside x if it takes one."""
+        return with_beside(self.given, self.given.takes == "x,mask")
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        return {"d_in": self.feed.width, "num_heads": self.num_heads or 1}
+
+    @property
+    def num_heads(self) -> int | None:
+        """The number of heads, as far as it is known."""
+        seen = self.splittings[0].num_heads if self.splittings else None
+        return self.feed.num_heads or seen
+
+    @cached_property
+    def settled(self) -> Settled:
+        """The first call.
+
+        Raises:
+            ModelError: code `check.output`, for another shape of output.
+        """
+        subject, main = self.masked, self.feed.draw(self.feed.lengths[0], self.seed)
+        given = {"x": main}
+        try:
+            output = subject(main)
+        except Exception as error:
+            single = subject.within(torch.float32)
+            try:
+                subject, output = single, single(main)
+            except Exception:  # the first error says more
+                return Settled(subject, given, error=error)
+        subject, output = again(subject, (main,), output.detach())
+        vectors = output.ndim == main.ndim and output.shape[:-1] == main.shape[:-1]
+        if not vectors or self._as_wide_as_long(subject, main, output):
+            raise ModelError(
+                "check.output",
+                f"{subject.name} must give a vector for each token; from x {list(main.shape)} it gave "
+                f"{list(output.shape)}. If the output is another part of what it returns, check a "
+                "function that picks it: lambda x: attention(x)[1].",
+            )
+        return self._with_its_mask(subject, given, output)
+
+    def _as_wide_as_long(self, subject: Subject, main: Tensor, output: Tensor) -> bool:
+        """True if what comes has a number for each other token, as weights have: they came first."""
+        if output.shape[-1] != main.shape[-2]:
+            return False
+        short = shortened(subject, main, main.shape[-2] - 1)
+        return short is not main and subject(short).shape[-1] == short.shape[-2]
+
+    def _with_its_mask(
+        self, subject: Subject, given: Mapping[str, Tensor], output: Tensor
+    ) -> Settled:
+        """A causal mask is handed over only where the module has none of its own.
+
+        Raises:
+            ModelError: code `check.mask`, if it would have hidden the future had it been told to.
+        """
+        notes: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+        if not self.contract.causal:
+            return Settled(subject, given, output, None, notes)
+        if hidden_by_itself(subject.run):
+            bare = replace(subject, hands_mask=False)
+            if not self._sees_all(bare, given["x"]):
+                return Settled(bare, given, bare(given["x"]).detach(), None, notes)
+            return Settled(subject, given, output, None, (("hands-mask", {}),))
+        name = unfilled_mask(subject.run, subject.takes)
+        if name is not None and self._sees_all(subject, given["x"]):
+            raise ModelError(
+                "check.mask",
+                f"{subject.name} takes {name}, for which takes={subject.takes!r} hands over nothing, "
+                "and without it the future is seen. If the causal mask is to come by it, check a "
+                f"function that hands it over: lambda x: attention(x, {name}=…). If not, this is "
+                "mask.missing.",
+            )
+        return Settled(subject, given, output, None, notes)
+
+    def _sees_all(self, subject: Subject, x: Tensor) -> bool:
+        generator = torch.Generator().manual_seed(self.seed)
+        return bool(measure(subject.spare(), self._given, self._batched(x), generator).moves.all())
+
+    def call_error(self, error: Exception) -> ModelError:
+        """The error for a subject that does not take x."""
+        beside = {
+            f"mask{i or ''}": each for i, each in enumerate(self.masked.beside(self.inputs[0]))
+        }
+        return call_error(self.given, {"x": self.inputs[0], **beside}, error)
+
+    def batching(self, subject: Subject) -> Any:
+        """The call of (batch, tokens, width), whatever the subject takes."""
+        return (lambda x: subject(x[0])[None]) if self.feed.plain else subject
+
+    def _given(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (x[0] if self.feed.plain else x,)
+
+    def _batched(self, x: Tensor) -> Tensor:
+        return x[None] if self.feed.plain else x
+
+    @cached_property
+    def short(self) -> Mapping[str, Tensor]:
+        return {"x": shortened(self.subject, self.inputs[0], 4)}
+
+    @cached_property
+    def others(self) -> list[tuple[Tensor, Recorded | None]]:
+        """Calls with other numbers, and another length if it takes one."""
+        first, *more = self.feed.lengths
+        found = []
+        for length, batch in dict.fromkeys(((more[0] if more else first, 3), (first, 2))):
+            x = self.feed.draw(length, self.seed + 1, batch)
+            recorded = self.record(x)
+            if recorded is not None and recorded.output.shape[:-1] == x.shape[:-1]:
+                found.append((x, recorded))
+                break
+        return found
+
+    @cached_property
+    def lengths(self) -> dict[int, str]:
+        """The result of fewer tokens: "", "NaN", or what the call raised."""
+        found = {}
+        for tokens in (1, 2, 3):
+            if tokens >= self.inputs[0].shape[-2]:
+                continue
+            try:
+                with torch.no_grad():
+                    output = self.subject.spare()(self.feed.draw(tokens, self.seed))
+                found[tokens] = "" if output.isfinite().all() else "NaN"
+            except Exception as error:  # a length may be refused
+                found[tokens] = raised(error)
+        return found
+
+    @cached_property
+    def at_longest(self) -> str | None:
+        """The error of the promised number of tokens; "" for nothing, None if none is promised."""
+        longest_ = found("context_length", self.given, self.contract)
+        if longest_ is None or longest_ > LONGEST or self.subject.module is None:
+            return None
+        x = self.feed.draw(longest_, self.seed, batch=1)
+        try:
+            with torch.no_grad():
+                self.subject.spare()(x)
+        except Exception as error:  # whatever it raises
+            return raised(error).splitlines()[0]
+        return ""
+
+    @property
+    def promised_length(self) -> int | None:
+        """The number of tokens that it says it takes."""
+        return longest(self.given, self.contract)
+
+    @cached_property
+    def dependency(self) -> Dependency:
+        """The dependencies, and the operands on the way."""
+        generator = torch.Generator().manual_seed(self.seed)
+        x = self._batched(self.inputs[0])
+        return measure(self.subject.spare(), self._given, x, generator, self.observed)
+
+    @cached_property
+    def leaks(self) -> list[int] | None:
+        """The outputs that a NaN in a token reaches though they do not move with it."""
+        measured, x = self.dependency, self._batched(self.inputs[0])
+        token = x.shape[1] - 1
+        blind = ~measured.moves[:, token] & ~measured.broken
+        if not blind.any():
+            return None
+        spoilt = x.clone()
+        spoilt[:, token] = torch.nan
+        output = self.batching(self.subject.spare())(spoilt).detach()
+        return (~output[-1].isfinite().all(-1) & blind).nonzero().flatten().tolist()
+
+    @cached_property
+    def sources(self) -> tuple[Provenance | None, ...]:
+        """Of each attention: which token each row comes from."""
+        return tuple(provenance(each, [self.dependency]) for each in self.observed)
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """The attentions by layers: heads that are computed one by one belong together."""
+        batch = self._batched(self.inputs[0]).shape[0]
+        return grouped(self.observed, self.sources, batch)
+
+    @cached_property
+    def splittings(self) -> tuple[Splitting, ...]:
+        """The split and the merge of heads, in each group."""
+        if self.recorded is None:
+            return ()
+        return tuple(
+            splitting(
+                self.recorded.recorder,
+                self.recorded.output,
+                each.attentions,
+                each.sources,
+                each.arranged,
+            )
+            for each in self.groups
+        )
+
+    @cached_property
+    def promised(self) -> Contract:
+        """The contract, with a window that was found in the dependencies."""
+        window = self._window
+        if window is None:
+            return self.contract
+        return replace(self.contract, window=window, causal=window[1] == 0 or self.contract.causal)
+
+    @property
+    def _window(self) -> tuple[int, int] | None:
+        measured = self.dependency
+        if self.contract.window is not None or measured.broken.any():
+            return None
+        window = window_of(measured.moves)
+        return None if window is not None and self.contract.causal and window[1] else window
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """The first group of heads, on each of the calls."""
+        return self.group_trials(0) if self.groups else []
+
+    def group_trials(self, index: int) -> list[Trial]:
+        """A group of heads, on each of the calls."""
+        group = self.groups[index]
+        promised = replace(self.promised, rope=None, num_kv_heads=None)
+        found = [trial(group.attentions, group.arranged, promised, self.feed.width)]
+        for _, recorded in self.others:
+            if recorded is None or len(recorded.attentions) != len(self.observed):
+                continue
+            same = [recorded.attentions[each] for each in group.indices]
+            try:
+                found.append(trial(same, group.arranged, promised, self.feed.width))
+            except RuntimeError:  # another number of blocks a sample
+                continue
+        return found
+
+    @cached_property
+    def explanations(self) -> list[Explanation | None]:
+        """The recipe that each group of heads follows."""
+        return [self._explained(self.group_trials(index)) for index in range(len(self.groups))]
+
+    def _explained(self, trials: Sequence[Trial]) -> Explanation | None:
+        def mutants(contract: Contract) -> list[Mutant]:
+            seen = [right_visible(each.under(contract).setting) for each in trials]
+            return bank(contract, given=False, masked=not all(map(Tensor.all, seen)), whole=False)
+
+        return explain(trials, trials[0].setting.contract, mutants) if trials else None
+
+    @property
+    def explained(self) -> Explanation | None:  # type: ignore[override]
+        return self.explanations[0] if self.explanations else None
+
+    @cached_property
+    def spread(self) -> tuple[float, float, float] | None:
+        """The spread of the matrices of query and key, and that of PyTorch; None where
+        that is not shown, or by too few numbers."""
+        if self.recorded is None or not self.groups:
+            return None
+        found = []
+        for which in (0, 1):
+            node = root_node(self.recorded.recorder, self.groups[0].attentions[0], which)
+            if node is None or node.kind != "linear" or node.constant is None:
+                return None
+            matrix = node.operands[node.constant]
+            if matrix.ndim != 2 or matrix.numel() < FOLDED_NUMBERS:
+                return None
+            found.append((matrix.std().item(), matrix.shape[0 if node.constant == 1 else 1]))
+        return found[0][0], found[1][0], (3 * found[0][1]) ** -0.5
+
+    @cached_property
+    def projections(self) -> list[Projected]:
+        """Query, key and value as they were projected, on each of the calls."""
+        found = []
+        for recorded in (self.recorded, *(each for _, each in self.others)):
+            if (
+                recorded is None
+                or not self.groups
+                or len(recorded.attentions) != len(self.observed)
+            ):
+                return []
+            group = self.groups[0]
+            same = [recorded.attentions[i] for i in group.indices]
+            made = projected(recorded.recorder, same, group.arranged, self.promised)
+            if made is None or not made.known:
+                return []
+            found.append(made)
+        return found
+
+    @cached_property
+    def rotated(self) -> Explanation | None:
+        """The rotation of query and key before their product, where rope is declared."""
+        if self.contract.rope is None or not self.projections:
+            return None
+        trials = [each.trial(self.contract) for each in self.projections]
+
+        def rotations(contract: Contract) -> list[Mutant]:
+            ways = ("not-rotated", "one-rotated", "base")
+            found = bank(contract, given=False, masked=False, whole=False)
+            return [each for each in found if each.code.startswith("rope") or each.way in ways]
+
+        return explain(trials, trials[0].setting.contract, rotations)
+
+    @cached_property
+    def halves(self) -> list[tuple[torch.dtype, str, Halved]]:
+        """The declared 16-bit dtypes, with scores as they are and with large ones."""
+        if not self.contract.dtypes or not self.trials or self.explained is None:
+            return []
+        usual, case = self.inputs[0], self.trials[0]
+        measured = []
+        for dtype in self.contract.dtypes:
+            run = self.subject.within(dtype)
+            large = usual
+            # Projections with a bias do not scale with the input, hence a second step.
+            for _ in range(2):
+                recorded = self.record(large)
+                if recorded is None or not recorded.attentions:
+                    break
+                scores = recorded.attentions[0].scores * RIGHT.scale(case.setting)
+                above = (scores - scores.mean(-1, keepdim=True)).max().item()
+                size = max(min(scores.max().item(), above), 1e-6)
+                large = large * (LARGE[torch.float16] / size) ** 0.5
+            for x, what in ((usual, "usual"), (large, "large")):
+                recorded = self.record(x)
+                if recorded is None or not recorded.attentions:
+                    continue
+                group = [recorded.attentions[i] for i in self.groups[0].indices]
+                made = trial(
+                    group, self.groups[0].arranged, self.explained.contract, self.feed.width
+                )
+                plain = partial(lost_by_plain, made.query, made.key, made.value, made.setting)
+                target = self.subject(x).detach().double()
+                measured.append((dtype, what, measure_halves(run, plain, (x,), target, dtype)))
+        return measured
+
+    @cached_property
+    def returned(self) -> Any:
+        """The second thing that was returned."""
+        return self.subject.spare().whole(*self.inputs)[1]

@@ -1,0 +1,116 @@
+"""Effects of training mode: what is dropped, where, and by what the rest is scaled."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.checking.evidence.observed import ObservedAttention, attentions
+from clearhead.checking.evidence.recorder import Drop, Recorder, storage_of
+from clearhead.checking.evidence.splitting import root_node
+from clearhead.checking.evidence.weighing import weigh
+from clearhead.checking.subject.subject import Subject
+
+DRAWS = 8
+
+
+@dataclass(frozen=True)
+class Training:
+    """Measurements of a few calls in training mode.
+
+    Attributes:
+        possible: there is a training mode.
+        finite: no draw holds NaN.
+        varies: draws differ.
+        places: where random numbers met the computation: "scores", "weights", "context", "value",
+            "query", "output" or "input".
+        kept: what survivors of the weights are multiplied by; None where that was not seen.
+        share: how many of them were dropped.
+    """
+
+    possible: bool
+    finite: bool = True
+    varies: bool = False
+    places: tuple[str, ...] = ()
+    kept: float | None = None
+    share: float = 0.0
+
+
+def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) -> Training:
+    """Draw a few times, once of them under the recorder."""
+    if subject.module is None or not still.isfinite().all():
+        return Training(False)
+    trained = subject.spare(training=True)
+    with torch.no_grad():
+        drawn = torch.stack([trained(*inputs).detach().double() for _ in range(DRAWS)])
+    finite = bool(drawn.isfinite().all())
+    varies = not torch.allclose(
+        drawn, drawn[:1].expand_as(drawn), rtol=1e-9, atol=1e-9, equal_nan=True
+    )
+    varies |= not torch.allclose(
+        drawn[0].nan_to_num(), still.double().nan_to_num(), rtol=1e-6, atol=1e-6
+    )
+    found = _places(trained, inputs) if varies else ((), None, 0.0)
+    return Training(True, finite, varies, *found)
+
+
+def _places(
+    trained: Subject, inputs: Sequence[Tensor]
+) -> tuple[tuple[str, ...], float | None, float]:
+    names = {storage_of(each): name for name, each in trained.parameters().items()}
+    places: dict[str, None] = {}
+    ratios, zeros, count = [], 0, 0
+    for _ in range(2):
+        turned = [
+            each.to(trained.dtype) if each.is_floating_point() else each.clone() for each in inputs
+        ]
+        recorder = Recorder(turned, names)
+        try:
+            with torch.no_grad(), recorder:
+                trained.bare(*turned)
+        except Exception:  # code that looks at what its tensors are may fail under a mode
+            return (), None, 0.0
+        found = attentions(recorder)
+        places |= {_place(drop, recorder, found): None for drop in recorder.drops}
+        for each in found:
+            at = next((i for i, stage in enumerate(each.stages) if stage.other == "random"), 0)
+            if not at:
+                continue
+            before, after = each.stages[at - 1].values, each.weights
+            felt = before.isfinite() & (before.abs() > 1e-12)
+            left = felt & (after != 0)
+            ratios.append((after[left] / before[left]).flatten())
+            zeros += int((felt & ~left).sum())
+            count += int(felt.sum())
+    whole = torch.cat(ratios) if ratios else torch.zeros(0)
+    if not len(whole):
+        return tuple(places), None, zeros / max(count, 1)
+    same = float(whole.max() - whole.min()) <= 1e-6 * float(whole.abs().max())
+    return tuple(places), float(whole.median()) if same else None, zeros / count
+
+
+def _place(drop: Drop, recorder: Recorder, found: Sequence[ObservedAttention]) -> str:
+    """The place at which random numbers met the computation."""
+    for each in found:
+        scores, context = each.layout.scores, each.layout.context
+        if context.index in drop.nodes:
+            return "context"
+        if scores is not context and scores.index in drop.nodes and drop.place < context.place:
+            read = weigh(each)
+            kinds = [change.kind for change in read.before]
+            return "scores" if "dropout" in kinds else "weights"
+    for each in found:
+        first = (
+            each.layout.scores.place
+            if each.layout.scores is each.layout.context
+            else (each.layout.context.place)
+        )
+        if drop.place > first:
+            continue
+        for which, name in ((2, "value"), (0, "query"), (1, "query")):
+            root = root_node(recorder, each, which)
+            if root is not None and root.index in drop.nodes:
+                return name
+        return "input"
+    return "output"

@@ -1,0 +1,222 @@
+"""A recipe: attention as the stages of the definition, any of which can be another function.
+
+The right recipe is `stages.py`. A wrong one (`references.py`) has one of its functions replaced by
+the mistake, on the same query, key and value. What a recipe is given besides is its `Setting`.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.checking.contract import Contract
+
+EMPTY_STYLES = ("nan", "fill", "add", "zero")
+
+
+class Setting(NamedTuple):
+    """The setting of a recipe besides query, key and value."""
+
+    contract: Contract
+    batch: int
+    num_heads: int
+    num_kv_heads: int
+    query_len: int
+    kv_len: int
+    head_dim: int
+    value_head_dim: int
+    mask: Tensor | None = None
+    d_in: int | None = None
+    first: int | None = None
+
+    @property
+    def offset(self) -> int:
+        """The position of the first query, that of the last key being kv_len − 1."""
+        return self.kv_len - self.query_len if self.first is None else self.first
+
+
+def right_merge(context: Tensor, at: Setting) -> Tensor:
+    """(batch, heads, len, dim) → (batch, len, heads · dim)."""
+    return context.transpose(1, 2).flatten(2)
+
+
+def right_arrange(query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Any:
+    """Query, key and value as they are."""
+    return query, key, value
+
+
+def right_end(context: Tensor, at: Setting) -> Tensor:
+    """Heads that are given apart are left as they are."""
+    return context
+
+
+def right_around(
+    inner: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, at: Setting
+) -> Tensor:
+    """The whole of it, on (batch, heads, len, dim)."""
+    return inner(query, key, value, at)
+
+
+def right_group(tensor: Tensor, at: Setting) -> Tensor:
+    """The key or value head that each query head reads."""
+    return stages.repeat_kv_heads(tensor, at.num_heads)
+
+
+def rotated(tensor: Tensor, start: int, base: float, layout: str) -> Tensor:
+    """Rotary positions (Su et al., 2021, https://arxiv.org/abs/2104.09864)."""
+    width = tensor.shape[-1] // 2 * 2
+    rates = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    places = torch.arange(start, start + tensor.shape[-2], dtype=torch.float64)
+    angles = places[:, None] * rates
+    cos, sin = angles.cos(), angles.sin()
+    if layout == "half":
+        first, second = tensor[..., : width // 2], tensor[..., width // 2 : width]
+    else:
+        first, second = tensor[..., 0:width:2], tensor[..., 1:width:2]
+    one, two = first * cos - second * sin, first * sin + second * cos
+    turned = (
+        torch.cat([one, two], -1) if layout == "half" else torch.stack([one, two], -1).flatten(-2)
+    )
+    return torch.cat([turned, tensor[..., width:]], -1)
+
+
+def right_rotate(query: Tensor, key: Tensor, at: Setting) -> tuple[Tensor, Tensor]:
+    """Query and key rotated by their positions, if that is declared."""
+    return rotate(query, key, at, at.offset)
+
+
+def rotate(
+    query: Tensor, key: Tensor, at: Setting, start: int, layout: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Query and key rotated, the first query at `start`."""
+    rope = at.contract.rope
+    if rope is None:
+        return query, key
+    base, kind = float(rope.get("base", 10000.0)), layout or str(rope.get("layout", "half"))
+    return rotated(query, start, base, kind), rotated(key, 0, base, kind)
+
+
+def right_scale(at: Setting) -> float:
+    """The declared scale, or 1/√head_dim."""
+    return at.contract.scale if at.contract.scale is not None else 1 / math.sqrt(at.head_dim)
+
+
+def right_visible(at: Setting) -> Tensor:
+    """True where the contract lets a query see a key."""
+    return visible(at, at.offset)
+
+
+def visible(at: Setting, offset: int, left: int = 0, right: int = 0) -> Tensor:
+    """True where a query may see a key, the first query at position `offset`; `left` and `right`
+    move the edges of causal and window outwards."""
+    distance = torch.arange(at.kv_len) - torch.arange(offset, offset + at.query_len)[:, None]
+    seen = torch.ones(at.query_len, at.kv_len, dtype=torch.bool)
+    if at.contract.causal:
+        seen &= distance <= right
+    if at.contract.window is not None:
+        before, after = at.contract.window
+        if before is not None:
+            seen &= distance >= -before - left
+        if after is not None and not (at.contract.causal and after == 0):
+            seen &= distance <= after + right
+    return seen if at.mask is None else seen & at.mask
+
+
+def declared_bias(at: Setting) -> Tensor | None:
+    """The bias of the contract, (heads, query_len, kv_len)."""
+    total = None
+    if at.contract.bias is not None:
+        total = at.contract.bias(at.query_len, at.kv_len).double()
+    if at.contract.alibi_slopes is not None:
+        places = torch.arange(at.offset, at.offset + at.query_len)[:, None]
+        distance = (places - torch.arange(at.kv_len)).abs()
+        slopes = -at.contract.alibi_slopes.double()[:, None, None] * distance
+        total = slopes if total is None else total + slopes
+    return total
+
+
+def right_start(at: Setting) -> int:
+    """The position of the first query, as the mask counts it."""
+    return at.offset
+
+
+def right_prepare(raw: Tensor, seen: Tensor, scale: float, at: Setting, recipe: "Recipe") -> Tensor:
+    """Scores → scaled, capped, with the bias, and masked."""
+    scores = stages.capped_scores(stages.scaled_scores(raw, scale), at.contract.softcap)
+    bias = declared_bias(at)
+    if bias is not None:
+        scores = scores + bias
+    return recipe.hide(scores, seen, scale, recipe.empty)
+
+
+def right_hide(scores: Tensor, seen: Tensor, scale: float, empty: str) -> Tensor:
+    """Hidden scores at −∞; for the rows that see nothing there are several customs."""
+    if empty == "fill":
+        scores = scores.masked_fill(~seen.any(-1, keepdim=True), 0.0)
+        return scores.masked_fill(~seen & seen.any(-1, keepdim=True), -torch.inf)
+    if empty == "add":
+        return scores.masked_fill(~seen & seen.any(-1, keepdim=True), -torch.inf)
+    return stages.masked_scores(scores, None, seen)
+
+
+def right_share(masked: Tensor, empty: str, at: Setting) -> Tensor:
+    """Softmax over the keys."""
+    sinks = None if at.contract.sinks is None else at.contract.sinks.double()
+    if empty == "nan" and sinks is None:
+        return torch.softmax(masked, -1)
+    return stages.weights(masked, sinks)
+
+
+def right_after(weights: Tensor, seen: Tensor, at: Setting) -> Tensor:
+    """Nothing is done between softmax and the values."""
+    return weights
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Attention as a row of functions; `empty` says what becomes of a row that sees nothing."""
+
+    around: Callable[..., Tensor] = right_around
+    arrange: Callable[..., Any] = right_arrange
+    group: Callable[..., Tensor] = right_group
+    rotate: Callable[..., tuple[Tensor, Tensor]] = right_rotate
+    scale: Callable[[Setting], float] = right_scale
+    start: Callable[[Setting], int] = right_start
+    visible: Callable[[Setting], Tensor] = right_visible
+    prepare: Callable[..., Tensor] = right_prepare
+    hide: Callable[..., Tensor] = right_hide
+    share: Callable[..., Tensor] = right_share
+    after: Callable[..., Tensor] = right_after
+    merge: Callable[..., Tensor] = right_merge
+    end: Callable[..., Tensor] = right_end
+    empty: str = "nan"
+
+    def weights(self, query: Tensor, key: Tensor, at: Setting) -> Tensor:
+        """The weights, (batch, heads, query_len, kv_len), of heads that are already split."""
+        query, key = self.rotate(query, self.group(key, at), at)
+        seen = self.seen(at)
+        masked = self.prepare(stages.scores(query, key), seen, self.scale(at), at, self)
+        return self.after(self.share(masked, self.empty, at), seen, at)
+
+    def seen(self, at: Setting) -> Tensor:
+        """True where a query may see a key, broadcasting over samples and heads."""
+        return self.visible(at._replace(first=self.start(at)))
+
+    def heads(self, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
+        """The context of heads that are already split: (batch, heads, query_len, dim)."""
+        return self.around(self._inner, query, key, value, at)
+
+    def _inner(self, query: Tensor, key: Tensor, value: Tensor, at: Setting) -> Tensor:
+        query, key, value = self.arrange(query, key, value, at)
+        return self.weights(query, key, at) @ self.group(value, at)
+
+    def styled(self, empty: str) -> "Recipe":
+        """The same with another custom for rows that see nothing."""
+        return replace(self, empty=empty)
+
+
+RIGHT = Recipe()

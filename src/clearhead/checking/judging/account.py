@@ -1,0 +1,369 @@
+"""An account of query, key, scores, weights and context by topics, from every witness.
+
+The first witness is a recipe that gives the same numbers on every call; the second, what was done to
+the scores, step by step; the third, for functions, the weights that the identity as value shows.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from clearhead.checking.contract import Contract
+from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.cross import CrossEvidence
+from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.splitting import asks
+from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.matching import Explanation, Trial, explain
+from clearhead.checking.hypotheses.mutants import Mutant
+from clearhead.checking.hypotheses.mutants.visibility import MASKS
+from clearhead.checking.hypotheses.mutants.weights import SIZES
+from clearhead.checking.hypotheses.recipe import RIGHT, right_scale, right_visible
+from clearhead.checking.judging.dependencies import as_promised
+from clearhead.checking.judging.drawings import drawn_mask, first_bad, first_difference, sums_of
+from clearhead.checking.judging.facts import Facts, extras, facts_of_stages, facts_of_weights
+from clearhead.checking.judging.verdicts import Claim, Found, Values
+from clearhead.checking.thresholds import FOLDED, HALF_INSIDE, SLOPE, SUMS
+
+TOPICS = ("mask", "softmax", "scale", "order", "product")
+# Which functions of a recipe a topic is about.
+TOUCHES = {
+    "mask": {"visible", "hide", "after", "start"},
+    "softmax": {"share", "after", "hide"},
+    "scale": {"scale", "prepare"},
+    "order": {"prepare", "share"},
+    "product": {"after", "arrange", "around"},
+    "heads": {"arrange", "group", "merge", "end", "around"},
+    "positions": {"rotate", "arrange"},
+}
+BY_CODE = {
+    "mask": "mask",
+    "softmax": "softmax",
+    "scale": "scale",
+    "bias": "order",
+    "softcap": "order",
+    "weights": "product",
+    "heads": "heads",
+    "rope": "positions",
+    "key": "product",
+    "differs": "order",
+}
+
+
+@dataclass(frozen=True)
+class Account:
+    """The account of each topic: mistakes, what is clear, and why the rest is not known.
+
+    `contract` is the declared one with what was found of the mask; `notes` are remarks.
+    """
+
+    claims: tuple[Claim, ...] = ()
+    clear: frozenset[str] = frozenset()
+    unknown: Mapping[str, tuple[str, Values]] = field(default_factory=dict)
+    contract: Contract = field(default_factory=Contract)
+    notes: tuple[tuple[str, Values], ...] = ()
+
+
+_accounts: WeakKeyDictionary[Evidence, Account] = WeakKeyDictionary()
+
+
+def account(e: Evidence) -> Account:
+    """The account of what is measured, made once."""
+    if e not in _accounts:
+        found = _made(e)
+        narrow = isinstance(e, HeadsEvidence | TokensEvidence) and all(
+            each.setting.head_dim == 1 and each.setting.contract.scale is None for each in e.trials
+        )
+        if narrow and "scale" in found.clear:
+            unknown = {**found.unknown, "scale": ("one-wide", {})}
+            found = replace(found, clear=found.clear - {"scale"}, unknown=unknown)
+        _accounts[e] = found
+    return _accounts[e]
+
+
+def _made(e: Evidence) -> Account:
+    if isinstance(e, HeadsEvidence):
+        return _of_heads(e)
+    return _of_tokens(e) if isinstance(e, TokensEvidence) else Account(contract=e.contract)
+
+
+def _of_heads(e: HeadsEvidence) -> Account:
+    found = e.explained
+    first = e.trials[0].under(found.contract)
+    if e.fitted_dim is not None:
+        clear = frozenset((*TOPICS, "heads", "positions"))
+        return Account((), clear, {}, found.contract, (("made-for", {"head_dim": e.fitted_dim}),))
+    if found.known:
+        return _of_recipe(found, e.judged, (*TOPICS, "heads", "positions"))
+    if found.error < HALF_INSIDE and e.recorded is not None and e.recorded.recorder.halves:
+        note = ("halves", {"error": f"{found.error:.1g}"})
+        return Account((), frozenset((*TOPICS, "heads")), {}, found.contract, (note,))
+    finite = [each for each in e.judged if each.target.isfinite().all()]
+    if 0 < len(finite) < len(e.judged):
+        among = explain(finite, e.promised, e.mutants)
+        if among.known and among.mutants:
+            return _of_recipe(among, e.judged, (*TOPICS, "heads", "positions"))
+    facts = facts_of_weights(e)
+    claims = list(_read(facts, first, e)) if facts is not None else []
+    bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
+    if bad is not None:
+        claims = [each for each in claims if each.code != "differs"]
+        if facts is not None and (facts.weights.isnan().any(-1) & facts.visible.any(-1)).any():
+            # What sees something and is NaN is so by another mistake than what it sees.
+            claims = [each for each in claims if each.topic != "mask"]
+        hidden = any(each.topic == "mask" for each in claims)
+        way, code = ("follows", "mask.empty-row") if hidden else ("output", "mask.non-finite")
+        claims.append(Claim("mask", code, Found(way, {}, ("first-bad", first_bad(bad.target)))))
+    if e.alone > 1e-5 and not any(each.code == "softmax.axis" for each in claims):
+        claims = [
+            Claim("batch", "batch.mixed", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
+        ]
+    if not claims:
+        claims = [Claim("product", "differs", Found("output", {}, first_difference(e.trials)))]
+    return Account(tuple(claims), frozenset(), _hidden(claims[0].code), found.contract)
+
+
+def _of_tokens(e: TokensEvidence) -> Account:
+    accounts = [_of_group(e, index) for index in range(len(e.groups))]
+    if not accounts:
+        why = "linear" if e.observed else "no-attention"
+        return Account(unknown=dict.fromkeys(TOPICS, (why, {})), contract=e.contract)
+    first = next((each for each in accounts if each.claims), accounts[0])
+    if first.claims:
+        return first
+    clear = frozenset.intersection(*(each.clear for each in accounts))
+    unknown = {topic: why for each in accounts for topic, why in each.unknown.items()}
+    notes = tuple(note for each in accounts for note in each.notes)
+    return replace(first, clear=clear, unknown=unknown, notes=notes)
+
+
+def _of_group(e: TokensEvidence, index: int) -> Account:
+    found, trials, group = e.explanations[index], e.group_trials(index), e.groups[index]
+    if found is None:
+        return Account(unknown=dict.fromkeys(TOPICS, ("no-attention", {})), contract=e.contract)
+    if found.known:
+        mutant = found.mutants[:1]
+        if mutant and mutant[0].code == "scale.missing" and _folded(e):
+            return Account((), frozenset(TOPICS), {}, found.contract, (("folded", {}),))
+        one = group.attentions[0]
+        swapped = bool(mutant) and mutant[0].code == "softmax.axis" and one.layout.sides == (1, 0)
+        if swapped and e.recorded is not None and not asks(e.recorded.recorder, one):
+            # The same numbers: query and key have changed places, or the weights are transposed.
+            turned = replace(mutant[0], code="weights.transposed", way="transposed", values={})
+            found = replace(found, mutants=(turned, *found.mutants))
+        return _of_recipe(found, trials, TOPICS)
+    facts = facts_of_stages(group, e.recorded)
+    claims = list(_read(facts, trials[0].under(found.contract), e))
+    notes = tuple(extras(facts))
+    unknown: dict[str, tuple[str, Values]] = {}
+    if group.arranged is None:
+        # Which pairs these are is not known, hence the mask by what moves what alone.
+        claims = [each for each in claims if each.topic != "mask"]
+        if as_promised(e) is None:
+            unknown["mask"] = ("mixed-before", {})
+    elif not claims and not notes:
+        claims = [Claim("product", "differs", Found("inside", {}, first_difference(trials)))]
+    if claims:
+        return Account(tuple(claims), frozenset(), _hidden(claims[0].code), found.contract, notes)
+    if any(key == "scale-unknown" for key, _ in notes):
+        unknown["scale"] = ("scale", {})
+    declared = ("bias", "softcap", "sinks", "alibi_slopes")
+    if any(getattr(e.contract, name) is not None for name in declared):
+        unknown["order"] = ("more-than-attends", {})
+    return Account((), frozenset(TOPICS) - set(unknown), unknown, found.contract, notes)
+
+
+def _hidden(code: str) -> dict[str, tuple[str, Values]]:
+    return dict.fromkeys((*TOPICS, "heads", "positions"), ("hidden-by", {"code": code}))
+
+
+def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str]) -> Account:
+    """The account of a subject that follows this recipe."""
+    trials = [each.under(found.contract) for each in trials]
+    touched = {name for mutant in found.mutants[:1] for name in mutant.changes}
+    clear = frozenset(topic for topic in topics if not TOUCHES[topic] & touched)
+    claims = []
+    for mutant in found.mutants[:1]:
+        also = tuple(
+            (each.code, each.way, each.values)
+            for each in found.mutants[1:]
+            if (each.code, each.way, each.values) != (mutant.code, mutant.way, mutant.values)
+        )
+        measured = _measured(mutant, trials, found)
+        topic = BY_CODE[mutant.code.partition(".")[0]]
+        claims.append(Claim(topic, mutant.code, Found(mutant.way, mutant.values, measured, also)))
+        bad = next((each for each in trials if not each.target.isfinite().all()), None)
+        if bad is not None:
+            code = "mask.non-finite" if mutant.code.startswith("softmax") else "mask.empty-row"
+            claims.append(
+                Claim("mask", code, Found("follows", {}, ("first-bad", first_bad(bad.target))))
+            )
+    unknown = _hidden(claims[0].code) if claims else {}
+    unknown = {topic: why for topic, why in unknown.items() if topic not in clear}
+    return Account(tuple(claims), clear, unknown, found.contract)
+
+
+def _measured(mutant: Mutant, trials: Sequence[Trial], found: Explanation) -> tuple[str, Values]:
+    first = trials[0]
+    if mutant.code == "mask.top-left":
+        first = next((t for t in trials if t.setting.query_len != t.setting.kv_len), first)
+    if mutant.code.startswith("scale."):
+        used, right = found.recipe.scale(first.setting), right_scale(first.setting)
+        return "slope", {
+            "used": f"{used:.4g}",
+            "right": f"{right:.4g}",
+            "words": scale_in_words(first),
+        }
+    moved = found.recipe.visible is not RIGHT.visible or found.recipe.start is not RIGHT.start
+    if mutant.code.startswith("mask.") and moved:
+        return "mask", drawn_mask(first, found.recipe)
+    if mutant.code.startswith("softmax."):
+        weights = found.recipe.weights(first.query, first.key, first.setting)
+        return "sums", sums_of(weights)
+    return first_difference(trials)
+
+
+def scale_in_words(case: Trial) -> str:
+    """The declared scale as a person writes it."""
+    given = case.setting.contract.scale
+    return f"1/√{case.setting.head_dim}" if given is None else f"{given:g}"
+
+
+def _read(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
+    """Name each thing that was done wrong, one by one."""
+    yield from _read_softmax(facts)
+    contract = first.setting.contract
+    plain = contract.softcap is None and contract.bias is None and contract.alibi_slopes is None
+    wanted = right_scale(first.setting)
+    if facts.scale is not None and plain and abs(facts.scale - wanted) > SLOPE * abs(wanted):
+        yield _scale_claim(facts.scale, first, e)
+    if facts.axis == "keys" or facts.axis is None:
+        yield from _read_mask(facts, first, e)
+    for change in facts.weighing.after if facts.weighing is not None else ():
+        if change.kind == "scale" and abs(change.number - 1) > SLOPE:
+            values = {"factor": f"{change.number:.4g}"}
+            yield Claim(
+                "product",
+                "weights.scaled",
+                Found("scaled", values, ("sums", sums_of(facts.weights))),
+            )
+        if change.kind == "unknown" and change.stage.name:
+            values = {"operation": change.stage.name}
+            yield Claim("product", "differs", Found("after-softmax", values))
+
+
+def _read_softmax(facts: Facts) -> Iterator[Claim]:
+    measured = ("sums", sums_of(facts.weights))
+    if facts.twice:
+        yield Claim("softmax", "softmax.twice", Found("twice", {}, measured))
+        return
+    if facts.turned:
+        yield Claim("product", "weights.transposed", Found("transposed", {}, measured))
+        return
+    if facts.axis == "keys" or facts.beside:
+        return
+    for axis, name in ((-2, "queries"), (1, "heads"), (0, "batch")):
+        total = facts.weights.sum(axis)
+        if facts.weights.shape[axis] > 1 and torch.allclose(
+            total, torch.ones_like(total), atol=SUMS
+        ):
+            yield Claim("softmax", "softmax.axis", Found("over", {"axis": name}, measured))
+            return
+    if facts.axis is not None:
+        names = {"queries": "queries", "blocks": "heads", "all": "queries and keys together"}
+        yield Claim("softmax", "softmax.axis", Found("over", {"axis": names[facts.axis]}, measured))
+        return
+    hidden = ~facts.visible
+    if torch.equal(facts.weights == 0, (facts.products <= 0) | hidden):
+        yield Claim("softmax", "softmax.missing", Found("relu", {}, ("zeros", {})))
+        return
+    sums = facts.weights.sum(-1)
+    if torch.allclose(sums, torch.ones_like(sums), atol=SUMS) and not facts.normaliser:
+        return
+    changes = facts.weighing.after if facts.weighing is not None else ()
+    if any(change.kind == "scale" for change in changes) and facts.axis == "keys":
+        return
+    if facts.divided:
+        return
+    way, values = (
+        ("operation", {"operation": facts.normaliser}) if facts.normaliser else ("none", {})
+    )
+    yield Claim("softmax", "softmax.missing", Found(way, values, measured))
+
+
+def _scale_claim(used: float, first: Trial, e: Evidence) -> Claim:
+    """The name for a factor: that of a size, or none."""
+    at = first.setting
+    measured = (
+        "slope",
+        {"used": f"{used:.4g}", "right": f"{right_scale(at):.4g}", "words": scale_in_words(first)},
+    )
+    if isinstance(e, TokensEvidence) and e.num_heads:
+        at = at._replace(num_heads=e.num_heads)
+    if abs(used - 1) < SLOPE:
+        return Claim("scale", "scale.missing", Found("missing", {}, measured))
+    if abs(used / at.head_dim**0.5 - 1) < SLOPE:
+        return Claim("scale", "scale.inverse", Found("root", {}, measured))
+    names = [words for words, scale in SIZES if abs(used / scale(at) - 1) < SLOPE]
+    if names:
+        also = tuple(("scale.wrong", "size", {"size": words}) for words in names[1:])
+        return Claim("scale", "scale.wrong", Found("size", {"size": names[0]}, measured, also))
+    values = {"used": f"{used:.4g}", "square": f"{used**-2:.4g}"}
+    return Claim("scale", "scale.wrong", Found("constant", values, measured))
+
+
+def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
+    contract = first.setting.contract
+    at = first.setting
+    right = right_visible(at).expand(facts.visible.shape)
+    changes: tuple[Any, ...] = facts.weighing.changes if facts.weighing is not None else ()
+    declared = e.contract.causal is not None or e.contract.window is not None or at.mask is not None
+    if not declared or (bool(right.all()) and bool(facts.visible.all())):
+        return
+    picture = ("mask", drawn_mask(first, None, facts.visible[0, 0]))
+    before = facts.weighing.before if facts.weighing is not None else ()
+    numbers = [change for change in before if change.kind in ("fill", "number")]
+    zeroed = any(change.kind == "fill" for change in changes if change not in before)
+    if (
+        zeroed
+        and facts.weighing is not None
+        and not facts.weighing.sums
+        and bool(right.eq(facts.visible).all())
+    ):
+        yield Claim(
+            "mask", "mask.after-softmax", Found("zeroed", {}, ("sums", sums_of(facts.weights)))
+        )
+        return
+    if bool(right.eq(facts.visible).all()):
+        return
+    for change in numbers:
+        code = "mask.multiplied" if change.kind == "fill" else "mask.added-as-number"
+        way = "zero" if change.kind == "fill" else "hidden"
+        yield Claim("mask", code, Found(way, {}, picture))
+        return
+    for mutant in MASKS:
+        if not mutant.needs(contract):
+            continue
+        seen = mutant.applied(RIGHT).seen(at)
+        if torch.equal(seen.expand(facts.visible.shape), facts.visible):
+            yield Claim("mask", mutant.code, Found(mutant.way, mutant.values, picture))
+            return
+    yield Claim("mask", "differs", Found("mask", {}, picture))
+
+
+def _folded(e: TokensEvidence) -> bool:
+    """True if 1/√head_dim is in the weights of the query, or half of it in query and key."""
+    spread = e.spread
+    if spread is None or (isinstance(e, CrossEvidence) and spread is None):
+        return False
+    query, key, usual = spread
+    factor = e.trials[0].setting.head_dim ** -0.5
+    if factor == 1:
+        return True
+    if query / key <= factor**FOLDED or key / query <= factor**FOLDED:
+        return True
+    half = usual * factor**0.5
+    return abs(query / half - 1) < 0.1 and abs(key / half - 1) < 0.1

@@ -1,0 +1,59 @@
+"""Decoding with a cache, against all tokens at once."""
+
+from dataclasses import replace
+
+import torch
+
+from clearhead.checking.evidence.decoding import DecodingEvidence
+from clearhead.checking.hypotheses.recipe import Setting, visible
+from clearhead.checking.judging.drawings import drawn
+from clearhead.checking.judging.verdicts import Clear, Found, Verdict
+
+
+def cache(code: str, e: DecodingEvidence) -> Verdict:
+    """Decoding with the cache, against all at once."""
+    found = e.wrong
+    if found is None:
+        return Clear("decoding")
+    if found.banded and found.inside:
+        name, way, also = "cache.window", "window", ()
+    elif not torch.equal(found.full, found.moves):
+        name, way, also = "cache.offset", "keys", ()
+    elif e.contract.rope is not None or e.rotates:
+        name, way, also = "rope.offset", "restart", ()
+    else:
+        name, way, also = "cache.offset", "positions", (("rope.offset", "restart", {}),)
+    if name != code:
+        return Clear()
+    one, other = found.shapes
+    values = {"name": found.name, "picture": drawn(found.moves.tolist())}
+    if one != other:
+        return Found(way, {}, ("step-shapes", {**values, "shapes": f"{one} and {other}"}), also)
+    values |= {"gap": f"{found.gap:.3g}", "first": found.first}
+    return Found(way, {}, ("steps", values), also)
+
+
+def stale(e: DecodingEvidence) -> Verdict | None:
+    """A second run that sees something of the first."""
+    if e.stale is None:
+        return None
+    return Found("reset", {}, ("again", {"words": e.stale})) if e.stale else Clear("reset")
+
+
+def full_mask(code: str, e: DecodingEvidence) -> Verdict | None:
+    """full(x) that sees the future, or another window than is declared."""
+    seen, contract = e.full_moves, e.contract
+    tokens = len(seen)
+    picture = ("plain-picture", {"picture": drawn(seen.tolist())})
+    future = bool(seen.triu(1).any())
+    if code == "mask.missing":
+        if contract.causal and future:
+            return Found("full", {}, picture)
+        return None if future else Clear("mask")
+    if contract.window is None or contract.window[0] is None:
+        return None
+    at = Setting(replace(contract, causal=True), 1, 1, 1, tokens, tokens, 1, 1)
+    for less, way in ((1, "more"), (-1, "less")):
+        if torch.equal(seen, visible(at, 0, left=less)):
+            return Found(way, {"sides": "to the left"}, picture)
+    return Clear()

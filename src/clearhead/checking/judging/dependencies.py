@@ -1,0 +1,96 @@
+"""Verdicts on the tokens that outputs move with."""
+
+import torch
+
+from clearhead.checking.contract import Contract
+from clearhead.checking.evidence.cross import CrossEvidence
+from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.matching import contracts
+from clearhead.checking.hypotheses.mutants.visibility import MASKS
+from clearhead.checking.hypotheses.recipe import RIGHT, Setting
+from clearhead.checking.judging.drawings import dependency
+from clearhead.checking.judging.verdicts import Clear, Found, Verdict
+
+
+def mixed(e: TokensEvidence) -> Verdict:
+    """One sample that moves another."""
+    if isinstance(e, CrossEvidence):
+        return Found("samples") if any(each.mixed for each in e.dependencies) else Clear()
+    measured = e.dependency
+    if not measured.mixed:
+        return Clear()
+    own = torch.eye(*measured.moves.shape, dtype=torch.bool)
+    way = "samples" if (measured.moves & ~own).any() else "first-axis"
+    return Found(way, {}, ("other-sample", {}))
+
+
+def _setting(e: TokensEvidence, contract: Contract) -> Setting:
+    tokens = e.inputs[0].shape[-2]
+    heads = e.num_heads or 1
+    return Setting(contract, 1, heads, heads, tokens, tokens, 1, 1)
+
+
+def as_promised(e: TokensEvidence) -> Contract | None:
+    """The contract whose mask the dependencies show, or None."""
+    measured = e.dependency
+    own = torch.eye(*measured.moves.shape, dtype=torch.bool)
+    if measured.broken.any() or measured.moves.shape[0] != measured.moves.shape[1]:
+        return None
+    for contract in contracts(e.promised):
+        seen = RIGHT.seen(_setting(e, contract)) | own
+        if torch.equal(measured.moves | own, seen):
+            return contract
+    return None
+
+
+def leaks(code: str, e: TokensEvidence) -> Verdict:
+    """The mistake that the dependencies show, which differ from what the contract shows and hides."""
+    found = _leaks(e)
+    if not isinstance(found, Found):
+        return found
+    name, way, values = found.also[0] if found.also else ("differs", found.way, found.values)
+    return Found(way, values, found.measured) if code == name else Clear()
+
+
+def _leaks(e: TokensEvidence) -> Verdict:
+    if as_promised(e) is not None:
+        return Clear()
+    measured, broken = e.dependency, bool(e.dependency.broken.any())
+    if e.contract.causal is None and e.contract.window is None and not broken:
+        return Clear()
+    own = torch.eye(*measured.moves.shape, dtype=torch.bool)
+    contract = contracts(e.promised)[0]
+    at = _setting(e, contract)
+    seen = RIGHT.seen(at) | own
+    if e.observed and not broken and not (measured.moves & ~seen).any():
+        return Clear()  # a weight can be too small to be felt
+    picture = ("dependency", dependency(measured, seen.tolist()))
+    if broken:
+        return Found("tokens" if e.observed else "dependency", {}, picture)
+    for mutant in MASKS:
+        if mutant.needs(contract):
+            expected = mutant.applied(RIGHT).seen(at).reshape(-1, *own.shape)[0]
+            if torch.equal(measured.moves | own, expected | own):
+                also = ((mutant.code, mutant.way, mutant.values),)
+                return Found("dependency", {}, picture, also)
+    return Found("dependency", {}, picture)
+
+
+def nan_behind(e: TokensEvidence) -> Verdict | None:
+    """A NaN in a hidden token that reaches outputs that do not see it."""
+    found = e.leaks
+    if found is None:
+        return None
+    if not found:
+        return Clear("nan")
+    if e.contract.nan_safe:
+        tokens = e.inputs[0].shape[-2] - 1
+        return Found("token", {}, ("nan-token", {"token": tokens, "outputs": found}))
+    return None
+
+
+def one_token(e: TokensEvidence) -> Verdict | None:
+    """A single token, which is legal, that gives NaN."""
+    if isinstance(e, CrossEvidence) or 1 not in e.lengths:
+        return None
+    return Found("one-token", {}) if e.lengths[1] == "NaN" else Clear()

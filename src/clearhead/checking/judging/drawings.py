@@ -1,0 +1,114 @@
+"""Measurements in words and drawings, as values of the templates."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from clearhead.checking.evidence.provenance import Dependency
+from clearhead.checking.hypotheses.matching import Trial
+from clearhead.checking.hypotheses.recipe import RIGHT, Recipe, right_visible
+from clearhead.checking.judging.verdicts import Values
+
+
+def first_bad(output: Tensor) -> Values:
+    """The place of the first number that is not finite."""
+    bad = ~output.isfinite()
+    return {"count": int(bad.sum()), "of": output.numel(), "place": bad.nonzero()[0].tolist()}
+
+
+def first_difference(trials: Sequence[Trial]) -> tuple[str, Values]:
+    """By how much the worst call differs from the definition, and where first."""
+    worst = max(trials, key=lambda each: min(each.error(RIGHT), 1e9))
+    expected = worst.result(RIGHT)
+    if expected is None or expected.shape != worst.target.shape:
+        shape = [] if expected is None else list(expected.shape)
+        return "shapes", {"got": list(worst.target.shape), "expected": shape}
+    gap = (worst.target - expected).abs().nan_to_num(0.0)
+    place = (gap > 0.5 * gap.max()).nonzero()
+    first = place[0].tolist() if len(place) else [0]
+    return "difference", {
+        "gap": f"{gap.max():.3g}",
+        "place": first,
+        "got": f"{worst.target[tuple(first)]:.4g}",
+        "expected": f"{expected[tuple(first)]:.4g}",
+        "name": worst.name,
+    }
+
+
+def sums_of(weights: Tensor) -> Values:
+    """The sums of the weights of a call."""
+    rows, columns = weights[0, 0].sum(-1), weights[0, 0].sum(-2)
+    return {
+        "low": f"{rows.min():.3g}",
+        "high": f"{rows.max():.3g}",
+        "column_low": f"{columns.min():.3g}",
+        "column_high": f"{columns.max():.3g}",
+    }
+
+
+def drawn_mask(first: Trial, recipe: Recipe | None, seen: Tensor | None = None) -> Values:
+    """The keys that queries see, beside those that they should see."""
+    at = first.setting
+    if seen is None:
+        assert recipe is not None
+        found = recipe.seen(at)
+        seen = found.expand(1, 1, *found.shape[-2:])[0, 0] if found.ndim == 2 else found[0, 0]
+    right = right_visible(at)
+    right = right if right.ndim == 2 else right[0, 0]
+    broken = ~seen.any(-1)
+    gone = recipe is not None and recipe.empty == "nan"
+    rows = [
+        [None if gone and empty else bool(cell) for cell in row]
+        for row, empty in zip(seen.tolist(), broken.tolist(), strict=True)
+    ]
+    return {
+        "size": f"{seen.shape[0]} × {seen.shape[1]}",
+        "picture": beside(drawn(rows), drawn(right.expand(seen.shape).tolist())),
+    }
+
+
+def dependency(measured: Dependency, expected: Sequence[Sequence[bool]] | None) -> Values:
+    """The outputs that move with each token, beside those that should."""
+    marks = ["● moves"] * bool(measured.moves.any())
+    marks += ["○ its own query"] * bool(measured.moves.diagonal().any())
+    marks += ["· does not"] * bool(not measured.moves.all())
+    marks += ["× NaN"] * bool(measured.broken.any())
+    picture = drawn(measured.cells(), own=True)
+    return {
+        "size": f"{measured.moves.shape[0]} × {measured.moves.shape[1]}",
+        "marks": "  ".join(marks),
+        "picture": picture if expected is None else beside(picture, drawn(expected, own=True)),
+    }
+
+
+def beside(measured: str, expected: str) -> str:
+    """Two drawings of the same height side by side, the second as it should be."""
+    left, right = measured.splitlines(), expected.splitlines()
+    if left == right or len(left) != len(right):
+        return measured
+    width = max(map(len, left))
+    rows = [f"{one:<{width}}     {other}" for one, other in zip(left, right, strict=True)]
+    return "\n".join([f"{'measured':<{width}}     expected", *rows])
+
+
+def drawn(rows: Sequence[Sequence[bool | None]], *, own: bool = False) -> str:
+    """A dependency matrix as characters: ● moves, · does not, × is NaN.
+
+    With `own` the diagonal is ○: an output moves with its own token, whose query it is.
+    """
+    marks = {True: "●", False: "·", None: "×"}
+    return "\n".join(
+        " ".join(
+            "○" if own and cell and column == row else marks[cell]
+            for column, cell in enumerate(cells)
+        )
+        for row, cells in enumerate(rows)
+    )
+
+
+def moved(measured: Dependency) -> Values:
+    """The tokens that the first output moves with, and the outputs that are broken."""
+    broken = measured.broken.nonzero().flatten().tolist()
+    first = next((i for i in range(len(measured.broken)) if i not in broken), 0)
+    tokens = [each for each in measured.moves[first].nonzero().flatten().tolist() if each != first]
+    return {"first": first, "tokens": tokens, "broken": broken}

@@ -1,0 +1,244 @@
+"""Verdicts on modules of tokens: heads, sides and padding."""
+
+import torch
+
+from clearhead.checking.evidence.cross import CrossEvidence
+from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.judging.drawings import drawn
+from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
+
+SIDES = ("query", "key", "value")
+
+
+def split(e: TokensEvidence) -> Verdict:
+    """Heads that are made of other tokens' numbers."""
+    found = [each for each in e.splittings if each.split]
+    if found:
+        return Found("view", {}, ("rows-of", {"names": ", ".join(found[0].split)}))
+    return _heads_known(e)
+
+
+def layout(e: TokensEvidence) -> Verdict:
+    """Heads that attend to heads, within each token."""
+    if any(each.across for each in e.splittings):
+        return Found("tokens", {}, ("across", {}))
+    return _heads_known(e)
+
+
+def identical(e: TokensEvidence) -> Verdict:
+    """Heads that read the same."""
+    for each in e.splittings:
+        if each.alike:
+            names = " and ".join(each.alike) if len(each.alike) < 3 else "query, key and value"
+            return Found("same", {"what": names}, ("equal-heads", {}))
+    return _heads_known(e)
+
+
+def merge(e: TokensEvidence) -> Verdict:
+    """Heads whose contexts are put together with those of other tokens."""
+    for each in e.splittings:
+        if each.merged is False:
+            return Found("viewed", {}, ("merged-rows", {}))
+    known = _heads_known(e)
+    summed = any(each.summed for each in e.splittings)
+    if (
+        isinstance(known, Clear)
+        and not summed
+        and all(each.merged is None for each in e.splittings)
+    ):
+        return Unknown("merge")
+    return known
+
+
+def summed(e: TokensEvidence) -> Verdict:
+    """Contexts of heads that are added to each other."""
+    found = any(each.summed for each in e.splittings)
+    return Found("summed") if found else _heads_known(e)
+
+
+def sliced(e: TokensEvidence) -> Verdict:
+    """Heads that see a part of x only."""
+    return Found("sliced") if any(each.sliced for each in e.splittings) else _heads_known(e)
+
+
+def tiled(e: TokensEvidence) -> Verdict:
+    """Key heads that are tiled, where their number is declared."""
+    shared = [each.shared for each in e.splittings if each.shared]
+    if "tiled" in shared and e.contract.heads()[1] is not None:
+        return Found("tiled", {}, ("tiled-heads", {}))
+    return _heads_known(e)
+
+
+def order(e: TokensEvidence) -> Verdict:
+    """Heads of the value that are made of other columns than those of the query."""
+    return Found("columns") if any(each.other_order for each in e.splittings) else _heads_known(e)
+
+
+def changed(e: TokensEvidence) -> Verdict:
+    """A context that is changed before it is projected."""
+    for each in e.splittings:
+        if each.changed:
+            return Found("context", {"operation": each.changed})
+    return Clear() if e.observed else Unknown("no-attention")
+
+
+def _heads_known(e: TokensEvidence) -> Verdict:
+    if not e.observed:
+        return Unknown("no-attention")
+    if not e.groups:
+        return Unknown("linear")
+    if not any(source is not None and source.single for source in e.sources):
+        return Unknown("mixed-before")
+    return Clear("heads")
+
+
+# Rotary positions, and what is projected.
+
+
+def rotation(code: str, e: TokensEvidence) -> Verdict | None:
+    """Rotary positions, as they are declared."""
+    if e.contract.rope is None:
+        return None
+    if e.rotated is None:
+        return Unknown("rotation")
+    base, kind = float(e.contract.rope.get("base", 10000.0)), e.contract.rope.get("layout", "half")
+    turned = any(each.value_turned(base, str(kind)) for each in e.projections)
+    if turned:
+        return Found("value") if code == "rope.values" else Clear()
+    if not e.rotated.known:
+        return Found("rotation") if code == "differs" else Clear()
+    for mutant in e.rotated.mutants[:1]:
+        if mutant.code == code:
+            return Found(mutant.way, mutant.values)
+    return Clear("rope")
+
+
+# Two sides.
+
+
+def swapped_length(e: CrossEvidence) -> Verdict | None:
+    """An output for each token of the context."""
+    x, context = (each.shape[-2] for each in e.inputs)
+    if e.output.shape[-2] == x:
+        return None
+    values = {"x": x, "context": context, "output": e.output.shape[-2]}
+    return Found("length", {}, ("lengths", values))
+
+
+def ignored(e: CrossEvidence) -> Verdict:
+    """Keys or values that come from x, or a context that moves nothing."""
+    by_x, by_context = e.dependencies
+    if not by_context.moves.any():
+        return Found("nothing", {}, ("sides", _sides(e)))
+    if e.from_x is not None:
+        wrong = [name for name in ("key", "value") if name in e.from_x]
+        other = by_context.moves.all()
+        if wrong and len(e.observed) == 1:
+            return Found("side", {"names": " and ".join(wrong)}, ("sides", _sides(e)))
+        if other:
+            return Clear("context")
+    own = torch.eye(*by_x.moves.shape, dtype=torch.bool)
+    if not (by_x.moves & ~own).any() or (not e.alike and by_context.moves.all()):
+        return Clear("context")
+    return Found("tokens", {}, ("sides", _sides(e)))
+
+
+def swapped(e: CrossEvidence) -> Verdict | None:
+    """Queries from the context, keys and values from x."""
+    by_x, by_context = e.dependencies
+    if not e.alike:
+        return Clear()
+    own = torch.eye(*by_x.moves.shape, dtype=torch.bool)
+    over = (by_context.moves & ~own).any() or not by_context.moves.any()
+    if (by_x.moves & ~own).any() and not over:
+        return Found("sides", {}, ("sides", _sides(e)))
+    return Clear()
+
+
+def _sides(e: CrossEvidence) -> dict[str, str]:
+    by_x, by_context = e.dependencies
+    return {"x": drawn(by_x.cells()), "context": drawn(by_context.cells())}
+
+
+# Padding.
+
+
+def padding_explained(code: str, e: PaddedEvidence) -> Found | None:
+    """The mistake with a padded mask that a recipe shows; a mask without effect has a name of its own."""
+    found = e.explained_padded
+    if found is None or not found.mutants:
+        return None
+    mutant = found.mutants[0]
+    named, way = mutant.code, mutant.way
+    if named == "mask.missing" and way in ("given", "beside-given"):
+        named, way = "mask.padding-ignored", "ignored"
+    return Found(way, mutant.values, ("padded", _padded(e))) if named == code else None
+
+
+def _padded(e: PaddedEvidence) -> dict[str, str]:
+    return {"gap": f"{e.padding.alone:.3g}"}
+
+
+def padding(code: str, e: PaddedEvidence) -> Verdict:
+    """The mistake with padding, by a recipe or by what moves what."""
+    seen = e.padding
+    broken = not e.padded_output[e.padded[1]].isfinite().all()
+    if not broken and seen.alone < 1e-5:
+        return Clear("padding")
+    explained = padding_explained(code, e)
+    if explained is not None:
+        return explained
+    if e.explained_padded is not None and e.explained_padded.mutants:
+        return Clear()
+    if broken:
+        return Found("padding", {}, ("all-real", {})) if code == "mask.non-finite" else Clear()
+    measured = ("padded", _padded(e))
+    if seen.own_row:
+        name, way = "mask.on-queries", "padding"
+    elif seen.ignored:
+        name, way = "mask.padding-ignored", "ignored"
+    elif seen.by_padding and not seen.by_real:
+        name, way = "mask.inverted", "padding"
+    elif seen.by_other:
+        name, way = "mask.batch-mixed", "other"
+    elif seen.by_padding:
+        name, way = "mask.padding-ignored", "less"
+    else:
+        name, way = "differs", "alone"
+    if name != code:
+        return Clear()
+    also = ()
+    if way == "less":
+        also = tuple(
+            (each, "", {})
+            for each in ("mask.multiplied", "mask.added-as-number", "mask.after-softmax")
+        )
+    return Found(way, {}, measured, also)
+
+
+def padded_queries(e: PaddedEvidence) -> Verdict | None:
+    """Outputs of padding tokens that are declared to be zero."""
+    if e.contract.padded_queries != "zero":
+        return None
+    return Clear() if e.padding.queries_zero else Found("not-zero")
+
+
+def padding_nan(e: PaddedEvidence) -> Verdict | None:
+    """A NaN in a padding token that reaches real outputs."""
+    if e.padding.alone >= 1e-5:
+        return None
+    if not e.padding_leaks:
+        return Clear("nan-padding")
+    return Found("padding", {}, ("all-nan", {})) if e.contract.nan_safe else None
+
+
+def all_padding(e: PaddedEvidence) -> Verdict | None:
+    """A sample of padding only."""
+    if e.all_padding is None or e.contract.empty_row is None:
+        return None
+    bad, whole = e.all_padding
+    if not bad:
+        return Clear()
+    values = {"declared": e.contract.empty_row}
+    return Found("padding", values, ("not-finite", {"count": bad, "of": whole}))

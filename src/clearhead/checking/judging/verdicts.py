@@ -1,0 +1,49 @@
+"""The answers of a rule: a mistake, none, or that it cannot be known."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A mistake. `way` and `values` are of its sentence, `measured` is a key and its values; `also`
+    are other names for what was measured, with the way of each."""
+
+    way: str
+    values: Values = field(default_factory=dict)
+    measured: tuple[str, Values] | None = None
+    also: tuple[tuple[str, str, Values], ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Clear:
+    """None, by a measurement; `tick` says what was measured, if that is worth a line."""
+
+    tick: str = ""
+    values: Values = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """It cannot be known; `why` is a reason of the catalogue, `asked` is false of what is
+    not declared."""
+
+    why: str
+    values: Values = field(default_factory=dict)
+    asked: bool = True
+
+
+Verdict = Found | Clear | Unknown
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A mistake of one topic, before a rule takes it."""
+
+    topic: str
+    code: str
+    found: Found

@@ -1,0 +1,304 @@
+"""Every rule, in order: what is a mistake, what it excludes, what it explains.
+
+A rule looks at the evidence, which nothing here changes, and says that it found its mistake, that it
+is clear, or that it cannot know. What a rule that found something excludes is not asked any more;
+what it explains is reported as following from it. The order is that of the tuple below.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from clearhead.checking.evidence.base import Evidence
+from clearhead.checking.evidence.cross import CrossEvidence
+from clearhead.checking.evidence.decoding import DecodingEvidence
+from clearhead.checking.evidence.functions import HeadsEvidence
+from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.mutants.visibility import MASKS
+from clearhead.checking.judging import decoders, dependencies, first_calls, modules, promises
+from clearhead.checking.judging.account import account
+from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
+from clearhead.checking.subject.refusals import first_line
+from clearhead.errors import ClearheadError
+
+ALL = "*"
+HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
+DECODING = (DecodingEvidence,)
+WITHIN = (HeadsEvidence, TokensEvidence)
+INNER = "mask softmax scale order product positions"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        code: the name of the mistake.
+        topic: what it is about; a topic is verified when all of its rules are clear.
+        applies: what the evidence says; None if it is not asked.
+        of: the kinds of evidence that it is for, and that it is not for.
+        excludes: codes, topics, or "*", apart by spaces, that are not asked once it is found.
+        explains: codes and topics that follow from it.
+    """
+
+    code: str
+    topic: str
+    applies: Callable[[Any], Verdict | None]
+    of: tuple[type[Evidence], ...] = (Evidence,)
+    but: tuple[type[Evidence], ...] = ()
+    excludes: str = ""
+    explains: str = ""
+
+    def asked(self, evidence: Evidence) -> bool:
+        """True if it is for this kind of evidence."""
+        return isinstance(evidence, self.of) and not isinstance(evidence, self.but)
+
+    def verdict(self, evidence: Evidence) -> Verdict | None:
+        """Return its verdict; what cannot be read is not known."""
+        try:
+            return self.applies(evidence)
+        except ClearheadError:
+            raise
+        except Exception as error:  # nothing that happens while reading is a fault of the code
+            return Unknown("unreadable", {"error": first_line(error)})
+
+
+def _claimed(code: str, topic: str) -> Callable[[Evidence], Verdict | None]:
+    """The mistake of one code in the account of what is inside."""
+
+    def applies(evidence: Evidence) -> Verdict | None:
+        found = account(evidence)
+        mine = next(
+            (each.found for each in found.claims if each.code == code and each.topic == topic), None
+        )
+        if mine is not None:
+            return mine
+        if topic in found.clear:
+            return Clear(topic)
+        why = found.unknown.get(topic)
+        return Unknown(*why) if why is not None else None
+
+    return applies
+
+
+def _inside(code: str, topic: str, **more: Any) -> Rule:
+    return Rule(code, topic, _claimed(code, topic), WITHIN, **more)
+
+
+def _padding(code: str) -> Rule:
+    excludes = "mask padding leaks softmax scale product one-token"
+    return Rule(
+        code, "padding", partial(modules.padding, code), (PaddedEvidence,), excludes=excludes
+    )
+
+
+def _tokens(code: str, topic: str, applies: Callable[[Any], Verdict | None], **more: Any) -> Rule:
+    return Rule(code, topic, applies, SELF, **more)
+
+
+RULES: tuple[Rule, ...] = (
+    # Whether it runs.
+    Rule("state.global-dim", "call", first_calls.missing_name, excludes=ALL),
+    Rule("shape.square-only", "call", first_calls.square_only, SELF, excludes=ALL),
+    # Whether it gives the same twice: nothing else can be measured where it does not.
+    Rule("dropout.in-eval", "repetition", first_calls.in_eval, but=DECODING, excludes=ALL),
+    Rule(
+        "output.nondeterministic",
+        "repetition",
+        first_calls.nondeterministic,
+        but=DECODING,
+        excludes=ALL,
+    ),
+    Rule("context.swapped", "context", modules.swapped_length, CROSS, excludes=ALL),
+    Rule("shape.square-only", "widths", first_calls.square_only, HEADS),
+    # Heads, by which numbers lie where.
+    _tokens(
+        "heads.layout", "heads", modules.layout, excludes=f"leaks padding batch.mixed heads {INNER}"
+    ),
+    _tokens("heads.split", "heads", modules.split, excludes="leaks", explains=INNER),
+    _tokens("heads.merge", "heads", modules.merge, excludes="leaks padding batch"),
+    _inside("softmax.axis", "softmax", excludes="batch.mixed leaks padding", explains="mask"),
+    # Padding.
+    *(
+        _padding(code)
+        for code in (
+            "mask.on-queries",
+            "mask.inverted",
+            "mask.missing",
+            "mask.off-by-one",
+            "mask.batch-mixed",
+            "mask.after-softmax",
+            "mask.multiplied",
+            "mask.added-as-number",
+            "mask.padding-ignored",
+            "mask.non-finite",
+            "mask.top-left",
+            "differs",
+        )
+    ),
+    Rule("mask.padding-ignored", "padding", modules.padded_queries, (PaddedEvidence,)),
+    Rule("mask.leaks-nan", "nan", modules.padding_nan, (PaddedEvidence,)),
+    Rule("mask.empty-row", "empty", modules.all_padding, (PaddedEvidence,)),
+    # Two sides.
+    Rule("context.swapped", "context", modules.swapped, CROSS, excludes="context.ignored"),
+    Rule("context.ignored", "context", modules.ignored, CROSS),
+    # What is inside.
+    Rule("state.global-dim", "outside", promises.outside, WITHIN, explains="scale"),
+    _tokens("batch.mixed", "batch", dependencies.mixed, excludes=f"leaks {INNER}"),
+    _inside("batch.mixed", "batch"),
+    _inside("softmax.missing", "softmax"),
+    _inside("softmax.twice", "softmax"),
+    _inside(
+        "mask.inverted",
+        "mask",
+        excludes="leaks one-token",
+        explains="mask.empty-row mask.non-finite",
+    ),
+    *(
+        _inside(code, "mask", excludes="leaks", explains="mask.empty-row one-token")
+        for code in (
+            "mask.missing",
+            "mask.off-by-one",
+            "mask.top-left",
+            "mask.window-off-by-one",
+            "mask.after-softmax",
+            "mask.multiplied",
+            "mask.added-as-number",
+            "mask.batch-mixed",
+            "mask.on-queries",
+        )
+    ),
+    _inside("mask.non-finite", "mask", excludes="leaks"),
+    _inside("mask.empty-row", "mask"),
+    *(_inside(code, "scale") for code in ("scale.missing", "scale.inverse", "scale.wrong")),
+    *(
+        _inside(code, "order")
+        for code in ("bias.scaled", "bias.after-softmax", "bias.sign", "softcap.order")
+    ),
+    *(_inside(code, "product") for code in ("weights.transposed", "weights.scaled", "key.viewed")),
+    *(
+        Rule(code, "heads", _claimed(code, "heads"), HEADS)
+        for code in ("heads.merge", "heads.identical", "heads.gqa-tiled", "heads.layout")
+    ),
+    *(
+        Rule(code, "positions", _claimed(code, "positions"), HEADS)
+        for code in ("rope.layout", "rope.offset", "rope.values", "rope.before-split")
+    ),
+    *(
+        Rule(code, "positions", partial(modules.rotation, code), SELF, CROSS)
+        for code in ("rope.layout", "rope.offset", "rope.values", "rope.before-split", "differs")
+    ),
+    _tokens("heads.identical", "heads", modules.identical),
+    _tokens("heads.gqa-tiled", "heads", modules.tiled),
+    _tokens("heads.sliced", "heads", modules.sliced, excludes="parameter.dead"),
+    _tokens("heads.summed", "heads", modules.summed, excludes="product"),
+    _tokens("heads.order", "heads", modules.order),
+    _inside("differs", "mask", excludes="leaks"),
+    _inside("differs", "order"),
+    _inside("differs", "product"),
+    _tokens("differs", "product", modules.changed),
+    Rule("mask.non-finite", "one-token", dependencies.one_token, SELF, CROSS),
+    *(
+        Rule(code, "leaks", partial(dependencies.leaks, code), SELF, CROSS)
+        for code in (*dict.fromkeys(each.code for each in MASKS), "differs")
+    ),
+    # Decoding.
+    Rule(
+        "mask.window-off-by-one",
+        "mask",
+        partial(decoders.full_mask, "mask.window-off-by-one"),
+        DECODING,
+    ),
+    *(
+        Rule(code, "decoding", partial(decoders.cache, code), DECODING)
+        for code in ("cache.window", "cache.offset", "rope.offset")
+    ),
+    Rule("cache.stale", "reset", decoders.stale, DECODING),
+    Rule("mask.missing", "mask", partial(decoders.full_mask, "mask.missing"), DECODING),
+    # Inputs, promises, and what else a call shows.
+    Rule("input.modified", "inputs", first_calls.modified, but=DECODING, excludes="strides"),
+    Rule("input.strided", "strides", first_calls.strided, but=DECODING),
+    Rule("mask.leaks-nan", "nan", promises.nan_behind_heads, HEADS),
+    Rule("mask.leaks-nan", "nan", dependencies.nan_behind, SELF, CROSS),
+    Rule("mask.empty-row", "empty", promises.empty_row, HEADS),
+    Rule("dtype.overflow", "dtypes", promises.overflow, WITHIN, CROSS),
+    Rule("weights.not-used", "returned", promises.returned, WITHIN),
+    # Training.
+    Rule("parameter.missing", "parameters", promises.loose, SELF, excludes="parameter.dead"),
+    Rule("parameter.shared", "parameters", promises.shared, SELF),
+    Rule("parameter.dead", "parameters", promises.dead, SELF),
+    Rule("parameter.dead", "parameters", promises.dead_input, HEADS),
+    Rule("grad.blocked", "gradients", promises.blocked, but=DECODING, explains="grad.wrong"),
+    Rule("grad.wrong", "gradients", promises.wrong_gradient, but=DECODING),
+    Rule("dropout.on-scores", "dropout", promises.on_scores, but=DECODING),
+    Rule("dropout.never", "dropout", promises.never, but=DECODING),
+    Rule("dropout.misplaced", "dropout", promises.misplaced, but=DECODING),
+    Rule("dropout.unscaled", "dropout", promises.unscaled, but=DECODING),
+    # State.
+    Rule("state.mask-saved", "state", promises.mask_trained, SELF, CROSS),
+    Rule("state.mask-plain", "state", promises.mask_plain, SELF),
+    Rule("length.fixed", "state", promises.fixed_length, SELF, CROSS),
+)
+
+# What must be known before anything is called right; the rest is, where it is declared.
+REQUIRED = {
+    HeadsEvidence: ("softmax", "scale", "product", "heads"),
+    TokensEvidence: ("softmax", "scale", "product", "heads"),
+    DecodingEvidence: ("decoding",),
+}
+DECLARED = {
+    "mask": ("causal", "window"),
+    "order": ("bias", "alibi_slopes", "softcap", "sinks"),
+    "positions": ("rope",),
+    "dropout": ("dropout",),
+    "dtypes": ("dtypes",),
+}
+
+
+def required(evidence: Evidence) -> tuple[str, ...]:
+    """The topics that must be verified for this evidence to be right."""
+    always = [topics for kind, topics in REQUIRED.items() if isinstance(evidence, kind)]
+    found = [topic for topics in always for topic in topics]
+    for topic, names in DECLARED.items():
+        if isinstance(evidence, DecodingEvidence) and topic != "mask":
+            continue
+        given = [getattr(evidence.contract, name) for name in names]
+        if any(isinstance(each, Tensor) or each not in (None, (), False, 0) for each in given):
+            found.append(topic)
+    if isinstance(evidence, PaddedEvidence):
+        found.append("padding")
+    if isinstance(evidence, CrossEvidence):
+        found.append("context")
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The result of one rule: its verdict, or the code that excluded it."""
+
+    rule: Rule
+    verdict: Verdict | None
+    by: str = ""
+
+
+def judge(evidence: Evidence) -> tuple[Judged, ...]:
+    """Ask every rule, in order."""
+    judged: list[Judged] = []
+    excluded: dict[str, str] = {}
+    for rule in RULES:
+        if not rule.asked(evidence):
+            continue
+        failed = evidence.settled.error
+        if failed is not None and rule.topic != "call" and "*" not in excluded:
+            raise evidence.call_error(failed) from failed
+        by = next((excluded[key] for key in ("*", rule.code, rule.topic) if key in excluded), "")
+        verdict = None if by else rule.verdict(evidence)
+        judged.append(Judged(rule, verdict, by))
+        if isinstance(verdict, Found):
+            for each in rule.excludes.split():
+                excluded.setdefault(each, rule.code)
+    return tuple(judged)

@@ -1,0 +1,251 @@
+"""Call a subject: by `takes`, by the kind of PyTorch's own modules, by its parameters."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead._common.foreign_names import CONTEXTS, MASKS, OTHER_MASKS, OUTPUTS, PADDING, side_of
+
+ENCODERS = (nn.TransformerEncoderLayer, nn.TransformerEncoder)
+
+
+def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple[Tensor, Any]:
+    """The output of a call, and what came with it.
+
+    PyTorch's own modules, and those that take an `attention_mask`, are no attention with a mask of
+    their own; where causal is declared, the mask is handed to them.
+    """
+    if takes == "decode":
+        return _output(run(*tensors))
+    if isinstance(run, nn.MultiheadAttention) and not takes.startswith("qkv"):
+        return _multi_head(run, takes, tensors, causal)
+    if isinstance(run, ENCODERS):
+        layer = run if isinstance(run, nn.TransformerEncoderLayer) else run.layers[0]
+        batch_first = layer.self_attn.batch_first  # type: ignore[union-attr]
+        x = tensors[0] if batch_first else tensors[0].transpose(0, 1)
+        padding = None if takes != "x,mask" else ~tensors[1]
+        output = run(x, _future(tensors[0], causal), src_key_padding_mask=padding)
+        return (output if batch_first else output.transpose(0, 1)), None
+    named = _arguments(run, takes, tensors, causal)
+    return _output(run(*tensors) if named is None else _called(run, tensors[0], named))
+
+
+def by_heads(run: Any, axes: int, tensors: Sequence[Tensor]) -> Tensor:
+    """The output of a function of (batch, len, dim), or (len, dim), called head by head."""
+    query, key, value, *mask = tensors
+    groups = query.shape[1] // key.shape[1]
+    heads = []
+    for head in range(query.shape[1]):
+        other = head // groups
+        parts = [query[:, head], key[:, other], value[:, other], *(each[:, 0] for each in mask)]
+        samples = zip(*parts, strict=True)
+        heads.append(
+            _output(run(*parts))[0]
+            if axes == 3
+            else torch.stack([_output(run(*each))[0] for each in samples])
+        )
+    return torch.stack(heads, 1)
+
+
+def _output(found: Any) -> tuple[Tensor, Any]:
+    if is_dataclass(found) and not isinstance(found, type | Mapping):
+        found = {each.name: getattr(found, each.name) for each in fields(found)}
+    if isinstance(found, Mapping):
+        names = [name for name in OUTPUTS if isinstance(found.get(name), Tensor)]
+        found = [found[names[0]]] if names else list(found.values())
+    rest = None
+    if isinstance(found, Sequence) and found:
+        found, rest = found[0], found[1] if len(found) > 1 else None
+    if not isinstance(found, Tensor):
+        kind = type(found).__name__
+        raise TypeError(f"a tensor was expected, or a tuple that begins with one; got {kind}")
+    if found.is_nested or found.layout != torch.strided or not found.is_floating_point():
+        kind = "a nested tensor" if found.is_nested else f"{found.dtype}, {found.layout}"
+        raise TypeError(f"a dense tensor of floating-point numbers was expected; got {kind}")
+    return found, rest
+
+
+def _future(x: Tensor, causal: bool) -> Tensor | None:
+    """PyTorch's modules are told what to hide."""
+    return torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool).triu(1) if causal else None
+
+
+def _multi_head(
+    run: nn.MultiheadAttention, takes: str, tensors: Sequence[Tensor], causal: bool
+) -> tuple[Tensor, Any]:
+    padding = ~tensors[1] if takes == "x,mask" else None
+    x, context = tensors[0], tensors[1] if takes == "x,context" else tensors[0]
+    turned = x.ndim == 3 and not run.batch_first
+    if turned:
+        x, context = x.transpose(0, 1), context.transpose(0, 1)
+    output, weights = run(
+        x,
+        context,
+        context,
+        key_padding_mask=padding,
+        attn_mask=_future(tensors[0], causal),
+        average_attn_weights=False,
+    )
+    return (output.transpose(0, 1) if turned else output), weights
+
+
+def _arguments(
+    run: Any, takes: str, tensors: Sequence[Tensor], causal: bool
+) -> dict[str, Any] | None:
+    """The arguments by name, where the names say what is wanted; None for positions."""
+    names = parameters(run)
+    if isinstance(run, nn.Module) and "hidden_states" in names:
+        return _of_transformers(run, names, takes, tensors, causal)
+    if takes == "ids":
+        return {"input_ids": tensors[0]} if "input_ids" in names else None
+    sides = {side: name for name in names if (side := side_of(name)) is not None}
+    if len(sides) == 3 and (isinstance(run, nn.Module) or list(sides) != ["query", "key", "value"]):
+        return _by_sides(names, sides, takes, tensors, causal)
+    second = {"x,mask": _mask_of, "x,context": _context_of}.get(takes)
+    if second is not None and len(names) > 1 and second(list(names)[1:2]) is None:
+        name = second(list(names)[1:])
+        if name is not None:
+            return {next(iter(names)): tensors[0], name: tensors[1]}
+    return None
+
+
+def _mask_of(names: Sequence[str]) -> str | None:
+    fitting = [each for each in names if MASKS.search(each) and not OTHER_MASKS.search(each)]
+    return next(iter(sorted(fitting, key=lambda each: not PADDING.search(each))), None)
+
+
+def _context_of(names: Sequence[str]) -> str | None:
+    return next((each for each in names if each in CONTEXTS), None)
+
+
+def _by_sides(
+    names: Mapping[str, inspect.Parameter],
+    sides: Mapping[str, str],
+    takes: str,
+    tensors: Sequence[Tensor],
+    causal: bool,
+) -> dict[str, Any] | None:
+    """Query, key and value by their names: of a module that projects them, all are x.
+
+    A mask that is wanted beside them is none, unless one is declared: what it should look like is
+    not known then.
+    """
+    x = tensors[0]
+    if takes.startswith("qkv"):
+        given = dict(zip(("query", "key", "value"), tensors, strict=False))
+    else:
+        other = tensors[1] if takes == "x,context" else x
+        given = {"query": x, "key": other, "value": other}
+    named: dict[str, Any] = {sides[side]: tensor for side, tensor in given.items()}
+    if takes.endswith("mask"):
+        mask = "key_padding_mask" if "key_padding_mask" in names else _mask_of(list(names))
+        if mask is None:
+            return None
+        named[mask] = ~tensors[-1] if mask == "key_padding_mask" else tensors[-1]
+    for name, parameter in names.items():
+        wanted = name not in named and parameter.default is inspect.Parameter.empty
+        if wanted and "mask" in name and not causal:
+            named[name] = None
+    return named
+
+
+def _of_transformers(
+    run: nn.Module,
+    names: Mapping[str, inspect.Parameter],
+    takes: str,
+    tensors: Sequence[Tensor],
+    causal: bool,
+) -> dict[str, Any]:
+    """The call of a module whose parameters are those of transformers."""
+    x = tensors[0]
+    named: dict[str, Any] = {"hidden_states": x}
+    theirs = _is_transformers(run)
+    mask = names.get("attention_mask")
+    if mask is not None and takes == "x,mask" and not theirs:
+        # Code of another with their names: it takes what is said that it takes.
+        named["attention_mask"] = tensors[1]
+    elif mask is not None and (theirs or causal or mask.default is inspect.Parameter.empty):
+        seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
+        visible = (seen.tril() if causal else seen).expand(x.shape[0], 1, -1, -1)
+        if takes == "x,mask":
+            visible = visible & tensors[1][:, None, None, :]
+        bias = torch.zeros(visible.shape, dtype=x.dtype)
+        named["attention_mask"] = bias.masked_fill(~visible, torch.finfo(x.dtype).min)
+    if "position_ids" in names:
+        named["position_ids"] = torch.arange(x.shape[1])[None].expand(x.shape[0], -1)
+    if takes == "x,context":
+        other = _context_of(list(names))
+        if other is not None:
+            named[other] = tensors[1]
+            named.pop("attention_mask", None)
+    return named
+
+
+def hidden_by_itself(run: Any) -> bool:
+    """True of code with the parameters of transformers that takes a mask, or none."""
+    if not isinstance(run, nn.Module) or _is_transformers(run):
+        return False
+    names = parameters(run)
+    mask = names.get("attention_mask")
+    return "hidden_states" in names and mask is not None and mask.default is None
+
+
+def _is_transformers(run: nn.Module) -> bool:
+    return any(each.__module__.startswith("transformers.") for each in type(run).__mro__)
+
+
+def parameters(run: Any) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a call; none where it does not show them, as what torch.jit makes."""
+    try:
+        found = inspect.signature(run.forward if isinstance(run, nn.Module) else run).parameters
+    except (TypeError, ValueError):
+        return {}
+    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: each for name, each in found.items() if each.kind in plain}
+
+
+def unfilled_mask(run: Any, takes: str) -> str | None:
+    """The parameter by which a causal mask could come, of a module that is called without one; not
+    of one that says of itself that it is causal."""
+    if takes not in ("x", "x2d") or not isinstance(run, nn.Module):
+        return None
+    if isinstance(run, (nn.MultiheadAttention, *ENCODERS)):
+        return None
+    if any(getattr(run, flag, None) is True for flag in ("causal", "is_causal")):
+        return None
+    names = parameters(run)
+    handed = {"attention_mask"} if "hidden_states" in names else set()
+    masks = [name for name in names if "mask" in name and name not in handed]
+    other = ("pad", "head_mask", "valid")
+    return next((name for name in masks if not any(word in name for word in other)), None)
+
+
+def _called(run: Any, x: Tensor, named: dict[str, Any]) -> Any:
+    """The call, with cos and sin if it wants them: of the whole width, or of each pair once."""
+    if "position_embeddings" not in parameters(run):
+        return run(**named)
+    try:
+        return run(**named, position_embeddings=_rotary(run, x, twice=True))
+    except RuntimeError:
+        return run(**named, position_embeddings=_rotary(run, x, twice=False))
+
+
+def _rotary(run: nn.Module, x: Tensor, *, twice: bool) -> tuple[Tensor, Tensor]:
+    """cos and sin as a model would hand them in, with base 10000."""
+    widths = [
+        getattr(part, name)
+        for name in ("rotary_ndims", "head_dim", "head_size")
+        for part in run.modules()
+        if isinstance(getattr(part, name, None), int)
+    ]
+    if not widths:
+        raise TypeError("position_embeddings are wanted, and it has no head_dim to make them of")
+    rates = 10000.0 ** (-torch.arange(0, widths[0], 2, dtype=torch.float64) / widths[0])
+    angles = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * rates
+    angles = torch.cat([angles, angles], -1) if twice else angles
+    angles = angles[None].expand(x.shape[0], -1, -1)
+    return angles.cos().to(x.dtype), angles.sin().to(x.dtype)

@@ -1,0 +1,211 @@
+"""The arguments of a constructor, where they are not given: from sizes, names, or an instance."""
+
+import dataclasses
+import inspect
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from clearhead._common.foreign_names import DROPOUTS, size_of
+from clearhead.checking.contract import Contract
+
+MISSING = object()
+PLAIN = (int, float, bool, str, type(None))
+# Every size another, so that a mixed-up axis and the wrong size of a scale show.
+HEADS, HEAD_DIM, VALUE_DIM, WIDTH, LENGTH, CONTEXT = 3, 10, 14, 22, 16, 26
+# What names say that are no sizes.
+VALUES: tuple[tuple[tuple[str, ...], Any], ...] = (
+    (("eps",), 1e-5),
+    (("layer_idx", "layer_id", "layer_index", "layer_number", "layer_num", "block_idx"), 0),
+    (("num_layers", "n_layers", "n_layer", "depth", "num_hidden_layers", "layers"), 2),
+    (("vocab",), 53),
+    (("base", "theta"), 10000.0),
+    (("scale", "scaling", "temperature"), None),
+    (("batch", "bs"), 2),
+    (("device",), "cpu"),
+    (("bias",), True),
+    (("causal",), True),
+    (("mlp_ratio", "expansion", "ratio", "mult"), 2),
+    (("intermediate", "ffn", "ff", "mlp", "feedforward", "d_inner"), 34),
+    (("kernel",), 3),
+    (("stride", "groups", "dilation"), 1),
+)
+
+
+def declared_arguments(cls: type, contract: Contract) -> dict[str, Any]:
+    """The arguments of a class that the contract gives, by their names."""
+    heads, kv_heads = contract.heads()
+    known: dict[str, Any] = {"num_heads": heads, "num_kv_heads": kv_heads, **contract.sizes}
+    found = {}
+    for name, parameter in parameters(cls).items():
+        value = known.get(size_of(name) or "")
+        if DROPOUTS.search(name):
+            needed = 0.0 if parameter.default is parameter.empty else None
+            value = needed if contract.dropout is None else contract.dropout
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def guessed_arguments(cls: type, known: Mapping[str, Any], contract: Contract) -> dict[str, Any]:
+    """Arguments for what a constructor wants and that are not given, each size another."""
+    mine = parameters(cls)
+    sizes = sizes_for({size for name in mine if (size := size_of(name))}, contract)
+    found: dict[str, Any] = {}
+    for name, parameter in mine.items():
+        if name in known or parameter.default is not parameter.empty:
+            continue
+        found[name] = guess(name, parameter.annotation, sizes)
+    return found
+
+
+def sizes_for(wanted: set[str], contract: Contract) -> dict[str, int]:
+    """One number for each size, such that they fit each other and differ."""
+    heads, kv_heads = contract.heads()
+    heads = heads or (kv_heads * 3 if kv_heads else HEADS)
+    dim = contract.sizes.get("head_dim", HEAD_DIM)
+    whole = heads * dim
+    several = bool(wanted & {"num_heads", "num_kv_heads"})
+    d_out = whole if several or "d_out" not in wanted else HEAD_DIM + 2
+    d_in = WIDTH if "d_out" in wanted or ("head_dim" in wanted and several) else whole
+    found = {
+        "num_heads": heads,
+        "num_kv_heads": kv_heads or heads,
+        "head_dim": dim,
+        "value_head_dim": VALUE_DIM,
+        "d_in": d_in,
+        "d_out": d_out,
+        "context_length": LENGTH,
+        "d_context": CONTEXT,
+    }
+    return {**found, **contract.sizes}
+
+
+def guess(name: str, annotation: Any, sizes: Mapping[str, int]) -> Any:
+    """A value for a parameter, by its name and its type."""
+    plain, size = name.lower(), size_of(name)
+    if annotation in (int, float, bool, str) and size is None:
+        by_name = _by_name(plain)
+        known = isinstance(by_name, annotation) and not (annotation is int and by_name is True)
+        return by_name if known else {int: 2, float: 0.1, bool: False, str: ""}[annotation]
+    if size is not None:
+        return sizes[size]
+    if DROPOUTS.search(plain):
+        return 0.0
+    if is_config(plain) or dataclasses.is_dataclass(annotation):
+        return config(annotation, {}, sizes)
+    return _by_name(plain)
+
+
+def _by_name(name: str) -> Any:
+    if DROPOUTS.search(name):
+        return 0.0
+    for words, value in VALUES:
+        if any(word in name for word in words):
+            return value
+    return False
+
+
+def is_config(name: str) -> bool:
+    """True of what people call an object of settings."""
+    words = ("config", "cfg", "conf", "args", "hparams", "opt", "options", "params", "settings")
+    return name.strip("_") in words or name.endswith(("_config", "_cfg", "_args"))
+
+
+class GuessedConfig:
+    """Settings that answer whatever is asked of them: what is given, else a guess by the name."""
+
+    def __init__(self, given: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+        self.__dict__.update(given)
+        self.__dict__["_sizes"] = sizes
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = guess(name, None, self._sizes)
+        self.__dict__[name] = value
+        return value
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def __contains__(self, name: str) -> bool:
+        return True
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a name, as a dict gives it."""
+        return getattr(self, name) if default is None or size_of(name) else default
+
+
+def config(annotation: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
+    """An object of settings: of the annotated dataclass, or one that guesses."""
+    if not dataclasses.is_dataclass(annotation) or not isinstance(annotation, type):
+        return GuessedConfig(given, sizes)
+    made: dict[str, Any] = {}
+    for each in dataclasses.fields(annotation):
+        size = size_of(each.name)
+        if each.name in given:
+            made[each.name] = given[each.name]
+        elif size is not None and isinstance(each.default, int | dataclasses._MISSING_TYPE):
+            made[each.name] = sizes[size]
+        elif each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
+            made[each.name] = guess(each.name, each.type, sizes)
+    return annotation(**made)
+
+
+def nested(args: Mapping[str, Any], cls: type, contract: Contract) -> dict[str, Any]:
+    """Arguments of which some are of an object: {"config.n_head": 3} → {"config": an object}."""
+    flat = {name: value for name, value in args.items() if "." not in name}
+    objects: dict[str, dict[str, Any]] = {}
+    for name, value in args.items():
+        owner, dot, inner = name.partition(".")
+        if dot:
+            objects.setdefault(owner, {})[inner] = value
+    for owner, values in objects.items():
+        annotation = getattr(parameters(cls).get(owner), "annotation", None)
+        given = {size for name in values if (size := size_of(name))}
+        sizes = sizes_for(given, contract)
+        flat[owner] = config(annotation, values, sizes)
+    return flat
+
+
+def arguments_again(
+    instance: nn.Module, contract: Contract, widths: Mapping[str, int]
+) -> dict[str, Any] | None:
+    """The arguments that an instance was made with; None where it does not show them.
+
+    Args:
+        instance: a module.
+        contract: what is declared of it.
+        widths: d_in and d_out, as its layers show them.
+    """
+    found = declared_arguments(type(instance), contract)
+    for name, parameter in parameters(type(instance)).items():
+        shown = getattr(instance, name, getattr(instance, f"_{name}", MISSING))
+        if isinstance(shown, nn.Dropout):
+            shown = shown.p
+        if isinstance(shown, PLAIN):
+            found[name] = shown
+        elif name not in found and size_of(name) in widths:
+            found[name] = widths[size_of(name) or ""]
+        elif name not in found and parameter.default is parameter.empty:
+            return None
+    return found
+
+
+def parameters(cls: type) -> dict[str, inspect.Parameter]:
+    """The parameters of a constructor that have names, those of the parent's for **others too."""
+    found: dict[str, inspect.Parameter] = {}
+    for kind in cls.__mro__:
+        own = kind.__dict__.get("__init__")
+        if not isinstance(own, types.FunctionType):
+            continue
+        _, *mine = inspect.signature(own).parameters.values()
+        for each in mine:
+            if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
+                found.setdefault(each.name, each)
+        if not any(each.kind is each.VAR_KEYWORD for each in mine):
+            break
+    return found

@@ -1,0 +1,128 @@
+"""Modules that a function holds on to, and copies that hold on to copies.
+
+`copy.deepcopy` leaves a function as it is, so that a lambda in an attribute, as in minGPT's Block,
+still calls the layers that were copied, in their own mode.
+"""
+
+import copy
+import functools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+
+class Enclosing(nn.Module):
+    """A function and the modules that it calls, as one module: it has a mode, and can be read."""
+
+    function: Any
+
+    def __init__(self, function: Any, held: dict[str, nn.Module]) -> None:
+        super().__init__()
+        for name, module in held.items():
+            self.add_module(f"{name}_" if hasattr(self, name) else name, module)
+        self.__dict__["function"] = function
+
+    def forward(self, *tensors: Any) -> Any:
+        return self.function(*tensors)
+
+
+def held_by(function: Any) -> dict[str, nn.Module]:
+    """The modules that a function, a bound method or a partial holds on to, by their names."""
+    if isinstance(function, types.MethodType):
+        owner = function.__self__
+        return {type(owner).__name__: owner} if isinstance(owner, nn.Module) else {}
+    if isinstance(function, functools.partial):
+        given = {"func": function.func, **function.keywords}
+        given |= {f"arg{index}": each for index, each in enumerate(function.args)}
+        found = {name: each for name, each in given.items() if isinstance(each, nn.Module)}
+        return found or held_by(function.func)
+    found: dict[str, nn.Module] = {}
+    for each in _functions(function, set()):
+        held = _around(each) | _cells(each)
+        found |= {name: value for name, value in held.items() if isinstance(value, nn.Module)}
+    return found
+
+
+def duplicate(thing: Any) -> Any:
+    """A deep copy, in which functions hold on to what was copied with them."""
+    copies: dict[int, Any] = {}
+    made = copy.deepcopy(thing, copies)
+    for each in list(copies.values()):
+        for place in (each, getattr(each, "__dict__", None)):
+            if not isinstance(place, dict):
+                continue
+            for name, value in place.items():
+                if isinstance(value, types.FunctionType):
+                    place[name] = _rebound(value, copies)
+    return made
+
+
+def _functions(function: Any, seen: set[int]) -> Iterator[types.FunctionType]:
+    """A function, and those of the same file that it calls."""
+    if not isinstance(function, types.FunctionType) or id(function) in seen:
+        return
+    seen.add(id(function))
+    yield function
+    for value in (*_around(function).values(), *_cells(function).values()):
+        if _near(value, function):
+            yield from _functions(value, seen)
+
+
+def _near(value: Any, function: types.FunctionType) -> bool:
+    return isinstance(value, types.FunctionType) and value.__globals__ is function.__globals__
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _around(function: types.FunctionType) -> dict[str, Any]:
+    """The globals that a function reads from its file."""
+    around = function.__globals__
+    return {name: around[name] for name in sorted(_names(function.__code__)) if name in around}
+
+
+def _cells(function: types.FunctionType) -> dict[str, Any]:
+    """The closure of a function, and its defaults."""
+    code, found = function.__code__, dict(function.__kwdefaults__ or {})
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # it has not been given a value yet
+            continue
+    defaults = function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount][code.co_argcount - len(defaults) :]
+    return found | dict(zip(names, defaults, strict=True))
+
+
+def _rebound(function: types.FunctionType, copies: dict[int, Any]) -> types.FunctionType:
+    """The function with copies in place of what it holds on to."""
+    if id(function) in copies:
+        return copies[id(function)]
+    copies[id(function)] = function
+
+    def other(value: Any) -> Any:
+        return _rebound(value, copies) if _near(value, function) else copies.get(id(value), value)
+
+    around, kept = _around(function), _cells(function)
+    changed = {name: other(value) for name, value in (around | kept).items()}
+    if all(changed[name] is value for name, value in (around | kept).items()):
+        return function
+    code = function.__code__
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    made = types.FunctionType(
+        code,
+        {**function.__globals__, **{name: other(value) for name, value in around.items()}},
+        function.__name__,
+        tuple(map(other, function.__defaults__ or ())) or None,
+        tuple(types.CellType(changed[name]) if name in kept else cell for name, cell in cells),
+    )
+    made.__kwdefaults__ = {
+        name: other(value) for name, value in (function.__kwdefaults__ or {}).items()
+    }
+    made.__dict__.update(function.__dict__)
+    copies[id(function)] = made
+    return made

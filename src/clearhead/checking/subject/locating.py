@@ -1,0 +1,109 @@
+"""Find what stands at "file.py:Name", "package.module:Name" or "package.module.Name"."""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from clearhead.checking.subject.refusals import raised
+from clearhead.errors import ArgumentError, ModelError
+
+
+def located(place: str) -> Any:
+    """Return the object at a place.
+
+    Raises:
+        ArgumentError: code `check.place`, for what is no place.
+        ModelError: code `check.import` or `check.name`.
+    """
+    module, colon, name = place.rpartition(":")
+    if not colon and not place.endswith(".py"):
+        module, _, name = place.rpartition(".")
+    if not module or not name:
+        raise ArgumentError(
+            "check.place",
+            f'a place is "file.py:Name" or a dotted import path; got {place!r}.',
+        )
+    found = imported(module)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            own = defined(found) if isinstance(found, types.ModuleType) else []
+            names = ", ".join(own or [each for each in dir(found) if each[0] != "_"])
+            raise ModelError("check.name", f"{module} has no {part}; it has {names or 'nothing'}.")
+        found = getattr(found, part)
+    return found
+
+
+def imported(module: str) -> types.ModuleType:
+    """A module by its file or its dotted name.
+
+    Raises:
+        ModelError: code `check.import`, with the line that failed.
+    """
+    try:
+        return (
+            _from_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
+        )
+    except (Exception, SystemExit) as error:  # a script that ends itself would end this one
+        raise ModelError(
+            "check.import", f"{module} could not be imported: {raised(error)}"
+        ) from error
+
+
+def defined(module: types.ModuleType) -> list[str]:
+    """The classes and functions that a module defines itself, classes first."""
+    own = [
+        (not inspect.isclass(each), name)
+        for name, each in vars(module).items()
+        if getattr(each, "__module__", None) == module.__name__ and name[0] != "_"
+    ]
+    return [name for _, name in sorted(own)]
+
+
+def _from_file(path: Path) -> types.ModuleType:
+    """The module of a file; of one inside a package as a part of it, for its relative imports."""
+    path = path.resolve()
+    root = path.parent
+    while (root / "__init__.py").exists():
+        root = root.parent
+    # Beside it may lie what it imports.
+    for place in (str(path.parent), str(root)):
+        if place not in sys.path:
+            sys.path.insert(0, place)
+    parts = path.relative_to(root).with_suffix("").parts
+    name = ".".join(part for part in parts if part != "__init__")
+    if len(parts) > 1:
+        try:
+            return importlib.import_module(name)
+        except Exception:  # what its package imports may be missing, and not be needed here
+            _hollow(root, parts[:-1])
+            return _executed(name, path)
+    try:
+        return _executed(f"_checked_{path.stem}", path)
+    except ImportError as error:
+        if "relative import" not in str(error):
+            raise
+        _hollow(root.parent, (root.name,))
+        return _executed(f"{root.name}.{path.stem}", path)
+
+
+def _hollow(root: Path, names: tuple[str, ...]) -> None:
+    """Packages of these names that are found, and whose own code is not run."""
+    for count in range(1, len(names) + 1):
+        name = ".".join(names[:count])
+        package = types.ModuleType(name)
+        package.__path__ = [str(root.joinpath(*names[:count]))]
+        sys.modules.setdefault(name, package)
+
+
+def _executed(name: str, path: Path) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

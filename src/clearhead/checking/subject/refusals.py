@@ -1,0 +1,51 @@
+"""Errors of the code that is checked: raised on purpose, or happened; and where."""
+
+import dis
+from pathlib import Path
+
+
+def deliberate(error: BaseException) -> bool:
+    """True if Python code raised the error in words of its own, and no operation failed.
+
+    einops raises where a shape does not fit its pattern, which is an operation that fails.
+    """
+    trace = error.__traceback__
+    if trace is None:
+        return True
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace.tb_frame.f_globals.get("__name__", "").startswith("einops"):
+        return False
+    code = trace.tb_frame.f_code.co_code
+    return dis.opname[code[trace.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
+
+
+def first_line(error: BaseException) -> str:
+    """An error as one line."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def place(error: BaseException) -> tuple[str, int, str] | None:
+    """File, line and text of the line that raised, outside of PyTorch and of clearhead."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        own = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+        if own not in ("torch", "clearhead", "importlib"):
+            found = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        trace = trace.tb_next
+    if found is None or not Path(found[0]).is_file():
+        return None if found is None else (*found, "")
+    lines = Path(found[0]).read_text(encoding="utf-8", errors="replace").splitlines()
+    return *found, lines[found[1] - 1].strip() if found[1] <= len(lines) else ""
+
+
+def raised(error: BaseException) -> str:
+    """An error with the line of the code that raised it."""
+    at = place(error)
+    words = f"{type(error).__name__}: {error}"
+    return (
+        words
+        if at is None
+        else f"{words}\n  {Path(at[0]).name}, line {at[1]}: {at[2]}".rstrip(": ")
+    )

@@ -1,0 +1,295 @@
+"""The subject of a check: found, made, copied and called, and left as it was.
+
+A module is copied, and the copy is run in float64. A subject does not change: another precision,
+another mode, or a fresh copy is another subject.
+"""
+
+import inspect
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.checking.contract import Contract
+from clearhead.checking.subject.calling import by_heads, call
+from clearhead.checking.subject.constructing import declared_arguments, guessed_arguments, nested
+from clearhead.checking.subject.copying import Enclosing, duplicate, held_by
+from clearhead.checking.subject.locating import located
+from clearhead.checking.subject.refusals import raised
+from clearhead.checking.thresholds import PARAMETERS
+from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
+
+TAKES = ("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode")
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """An attention of another, ready to be called.
+
+    Attributes:
+        run: the copy that is called, or the thing itself where it cannot be copied.
+        original: what was given, or made of it.
+        name: what a person calls it.
+        takes: how it is called.
+        contract: what is declared.
+        args: for the constructor, where it is known how it was made.
+        guessed: the names of those arguments that were not given.
+        seed: of a class's own weights.
+        copied: whether `run` is a copy.
+        dtype: what it runs in.
+        axes: of query, key and value; fewer than 4 where heads are handed over one by one.
+        hands_mask: whether the causal mask is handed to a module that could do without.
+        beside: what is handed in beside the first input, where only that one is asked about.
+    """
+
+    run: Any
+    original: Any
+    name: str
+    takes: str
+    contract: Contract
+    args: Mapping[str, Any] | None
+    guessed: tuple[str, ...]
+    seed: int
+    copied: bool
+    dtype: torch.dtype = torch.float64
+    axes: int = 4
+    hands_mask: bool = True
+    beside: Callable[[Tensor], tuple[Tensor, ...]] = lambda x: ()
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The module that is run, if it is one."""
+        return self.run if isinstance(self.run, nn.Module) else None
+
+    def parts(self) -> Iterator[nn.Module]:
+        """Every module in it; of an object that is none, of those that it holds."""
+        held = vars(self.run).values() if hasattr(self.run, "__dict__") else ()
+        for top in [self.run] if self.module is not None else held:
+            if isinstance(top, nn.Module):
+                yield from top.modules()
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Its parameters by name."""
+        return dict(self.module.named_parameters()) if self.module is not None else {}
+
+    def within(self, dtype: torch.dtype) -> "Subject":
+        """Another one, in another precision."""
+        return replace(self.spare(), dtype=dtype)._converted()
+
+    def _converted(self) -> "Subject":
+        for part in self.parts() if self.copied else ():
+            part.to(dtype=self.dtype)
+        return self
+
+    def spare(self, *, training: bool = False) -> "Subject":
+        """Another one with a copy of its own, so that what it keeps of its calls is not kept."""
+        if not self.copied:
+            return self
+        found = replace(self, run=duplicate(self.run))
+        if training and found.module is not None:
+            found.module.train()
+        return found
+
+    def made_again(self, args: Mapping[str, Any]) -> "Subject":
+        """Another instance of the same class, made with other arguments."""
+        made = _made(type(self.original), args, self.seed)
+        return _prepared(made, self.name, self.takes, self.contract, args, (), self.seed)
+
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        """The output for copies of these inputs, turned into the precision it runs in."""
+        return self.whole(*tensors)[0]
+
+    def bare(self, *tensors: Tensor) -> Tensor:
+        """The output for these very inputs, so that it shows what is done to them."""
+        return self._called(tensors)[0]
+
+    def whole(self, *tensors: Tensor) -> tuple[Tensor, Any]:
+        """The output, and what was returned besides."""
+        # Copies: whoever writes to an input must not spoil it for the next probe.
+        return self._called([each.clone() for each in tensors])
+
+    def _called(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Any]:
+        if len(tensors) == 1:
+            tensors = (*tensors, *self.beside(tensors[0]))
+        turned = [each.to(self.dtype) if each.is_floating_point() else each for each in tensors]
+        run = self.run.full if self.takes == "decode" else self.run
+        try:
+            if self.axes < 4:
+                return by_heads(run, self.axes, turned), None
+            return call(run, self.takes, turned, bool(self.contract.causal and self.hands_mask))
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Cut what a module keeps of a call, a cache or its weights, off the graph of that call."""
+        for part in self.parts():
+            for place in (vars(part), vars(part)["_buffers"]):
+                for name, value in place.items():
+                    if isinstance(value, Tensor) and value.grad_fn is not None:
+                        place[name] = value.detach()
+
+
+def prepare(
+    given: Any, takes: str, args: Mapping[str, Any] | None, contract: Contract, seed: int
+) -> Subject:
+    """Find, make and copy the subject of a check.
+
+    Args:
+        given: a class, an instance, a function, a dotted path, or "file.py:Name".
+        takes: how it is called.
+        args: for the constructor, where a class is given; what the contract says of its
+            parameters, by their names, need not be said again, and what is wanted besides is
+            guessed.
+        contract: what is declared.
+        seed: of a class's own weights.
+    """
+    if takes not in TAKES:
+        raise ArgumentError(
+            "check.takes", f"takes must be one of {', '.join(TAKES)}; got {takes!r}."
+        )
+    if torch.get_default_device().type == "meta":
+        raise ArgumentError(
+            "check.device",
+            "the default device is meta, on which nothing is computed; set another one: "
+            'torch.set_default_device("cpu").',
+        )
+    found = located(given) if isinstance(given, str) else given
+    cls = found if inspect.isclass(found) else None
+    if args is not None and cls is None:
+        raise ArgumentError("check.args", "args are for a class; what is checked is none.")
+    guessed: dict[str, Any] = {}
+    if cls is not None:
+        args = {**declared_arguments(cls, contract), **nested(args or {}, cls, contract)}
+        guessed = guessed_arguments(cls, args, contract)
+        args = {**guessed, **args}
+        found = _made(cls, args, seed)
+    if not callable(found) and takes != "decode":
+        raise ArgumentTypeError(
+            "check.subject",
+            "what is checked must be a class, an instance, a function, or where one is found; "
+            f"got {type(found).__name__}.",
+        )
+    name = name_of(cls or found)
+    return _prepared(found, name, takes, contract, args, tuple(guessed), seed)
+
+
+def _prepared(
+    found: Any,
+    name: str,
+    takes: str,
+    contract: Contract,
+    args: Mapping[str, Any] | None,
+    guessed: tuple[str, ...],
+    seed: int,
+) -> Subject:
+    held = {} if takes == "decode" else held_by(found)
+    original = Enclosing(found, held) if held else found
+    module = original if isinstance(original, nn.Module) else None
+    count = sum(each.numel() for each in module.parameters()) if module is not None else 0
+    if count > PARAMETERS:
+        raise ModelError(
+            "check.size",
+            f"{name} has {count / 1e9:.1f} billion parameters, and a copy of it is run in float64; "
+            "check a small one of the same class: args=dict(…).",
+        )
+    copied, run = _copy(original)
+    subject = Subject(run, original, name, takes, contract, args, guessed, seed, copied)
+    if copied:
+        for part in subject.parts():
+            part.eval().to(device="cpu")
+    return subject._converted()
+
+
+def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:
+    torch.manual_seed(seed)
+    try:
+        return cls(**args)
+    except Exception as error:
+        shown = ", ".join(f"{name}={value!r}" for name, value in args.items())
+        raise ModelError(
+            "check.made",
+            f"{cls.__name__}({shown}) could not be made: {raised(error)}\n"
+            "  args=dict(…) are handed to it, and what sizes=dict(…) says of its parameters; "
+            "what its config wants is given as {'config.n_head': 4}. Or give an instance: "
+            "attention = Attention(Config()) in a file is file.py:attention.",
+        ) from error
+
+
+def _copy(original: Any) -> tuple[bool, Any]:
+    """A copy, so that the original is never touched; what cannot be copied is used as it is."""
+    try:
+        return True, duplicate(original)
+    except Exception:  # some objects refuse in their own ways
+        return False, original
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Whatever is done inside: what is global outside is as before, and inside as by default."""
+    python = random.getstate()
+    numpy = sys.modules.get("numpy")
+    numbers = numpy.random.get_state() if numpy is not None else None
+    kept = torch.get_default_dtype(), torch.get_num_threads(), list(sys.path), dict(os.environ)
+    strict = torch.are_deterministic_algorithms_enabled()
+    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    folder, fast = os.getcwd(), torch.backends.mha.get_fastpath_enabled()
+    with (
+        torch.random.fork_rng(),
+        warnings.catch_warnings(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+    ):
+        warnings.simplefilter("ignore")
+        # One operation for a whole layer shows nothing of what it does.
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            torch.backends.mha.set_fastpath_enabled(fast)
+            if numpy is not None:
+                numpy.random.set_state(numbers)
+            torch.set_default_dtype(kept[0])
+            if torch.get_num_threads() != kept[1]:
+                torch.set_num_threads(kept[1])
+            sys.path[:] = kept[2]
+            if dict(os.environ) != kept[3]:
+                os.environ.clear()
+                os.environ.update(kept[3])
+            torch.use_deterministic_algorithms(strict, warn_only=only_warned)
+            if os.getcwd() != folder:
+                os.chdir(folder)
+
+
+@contextmanager
+def left_alone(subject: Subject) -> Iterator[None]:
+    """Put back the state, mode and gradients of a module that could not be copied."""
+    original = subject.original
+    if subject.copied or not isinstance(original, nn.Module):
+        yield
+        return
+    state = {name: value.clone() for name, value in original.state_dict().items()}
+    modes = {module: module.training for module in original.modules()}
+    gradients = {each: each.grad for each in original.parameters()}
+    original.eval()
+    try:
+        yield
+    finally:
+        original.load_state_dict(state)
+        for module, mode in modes.items():
+            module.training = mode
+        for each, gradient in gradients.items():
+            each.grad = gradient
+
+
+def name_of(found: Any) -> str:
+    """The name of a class, function or instance."""
+    return getattr(found, "__name__", None) or type(found).__name__

@@ -1,0 +1,61 @@
+"""Every threshold of `check`, with its reason.
+
+Whether two results are the same is no threshold: the definition is computed from inputs that are
+rounded to the precision at hand, and what that loses is allowed (`clearhead._common.accuracy`).
+"""
+
+import torch
+
+# How many times what rounding the inputs loses may be lost. Code in float64 may compute its softmax
+# in float32, and its sums in another order; no mistake of the bank is as near.
+FACTOR = 10.0
+# A first, cheap look at whether a result can be meant: the largest difference, of the largest
+# number, beyond which no rounding in 16 bits leads.
+FAR = 0.1
+# The least that a result may be off, of its largest number, where it was computed in float32.
+ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 1e-2}
+# What is right but for this share of its largest number computes in 16 bits somewhere.
+HALF_INSIDE = 2e-2
+# NaN is equal to NaN: where less than this share is finite, everything that gives NaN would do.
+MOSTLY = 0.5
+
+# A movement, of the largest number, that counts as one: float64 code keeps 1e-16 of its numbers,
+# and moves by 1e-8 where a weight is as small as the tokens' spread allows; float32 rounds at 1e-7.
+MOVES = {torch.float64: 1e-8, torch.float32: 1e-5}
+# Equal calls differ by no more than the order of sums on several threads.
+SAME = {torch.float64: 1e-9, torch.float32: 1e-5}
+# A gradient is compared with differences of the output; a share of it, since a step of 1e-5 has an
+# error of about that of a square root of the rounding.
+GRADIENT = 2e-2
+# Steps of such differences: a large one where float32 rounds inside, small ones beside a kink.
+STEPS = (1e-3, 1e-5, 1e-6)
+# A direction whose gradient is below this share of the largest says nothing.
+GRADIENT_FLOOR = 1e-3
+
+# A score so far below that of its row that its weight cannot be felt: exp(−60) is 1e-26.
+HIDDEN = 60.0
+# A scale is as told by an exact ratio of numbers; a slope through the logarithms of measured
+# weights, some of them small, is exact to this share.
+SLOPE = 1e-3
+# Sums of weights, which are about one, in any precision that a softmax is computed in.
+SUMS = 1e-4
+
+# exp of this score does not fit float16, exp(90) not float32, and the definition has no trouble.
+LARGE = {torch.float16: 15.0, torch.bfloat16: 90.0, torch.float32: 90.0}
+# A computation in 16 bits may lose this share of the largest number, or four times what the plain
+# one loses.
+LOST = {torch.float16: 0.05, torch.bfloat16: 0.25, torch.float32: 1e-4, torch.float64: 1e-8}
+LOST_FACTOR = 4.0
+
+# Query weights that are nearer to 1/√head_dim of the key's than to equal: 0.4 of the way, in
+# logarithms, hold the scale folded in. Fewer numbers than this tell no spread.
+FOLDED = 0.4
+FOLDED_NUMBERS = 64
+
+# The spread of drawn inputs: weights are far from uniform, and none vanishes.
+SPREAD_HEADS = 1.3
+SPREAD_TOKENS = 2.0
+# Buffers of more tokens than this are not run through whole.
+LONGEST = 600
+# A module with more parameters than this is not copied and run in float64.
+PARAMETERS = 1_000_000_000
