@@ -107,5 +107,5 @@ def check_dropout(dropout: Any) -> None:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is an int or a float; True and False are not numbers here."""
+    """Return True for an int or a float; True and False are not numbers here."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -56,7 +56,7 @@ def defers(problem: Problem) -> list[str]:
 
 
 def how(problem: Problem) -> str:
-    """What a run of the problem does, in a line."""
+    """Describe a run of the problem, in a line."""
     work = work_of(problem)
     width = stages.upcast(problem.query[:0]).dtype.itemsize
     count = len(work.tiles)

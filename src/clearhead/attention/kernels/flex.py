@@ -89,7 +89,7 @@ def defers(problem: Problem) -> list[str]:
 
 
 def how(problem: Problem) -> str:
-    """What a run of the problem does, in a line."""
+    """Describe a run of the problem, in a line."""
     if problem.mask is None:
         return "one compiled call, without a mask"
     kinds = problem.mask.blocks(problem.query_len, problem.kv_len, BLOCK).kinds
