@@ -15,7 +15,8 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.text import format_bytes
 from clearhead._common.torch_internals import is_autocast
-from clearhead.attention.biases import Alibi, DenseBias, Relative
+from clearhead.attention.biases import DenseBias
+from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.kernels._blockwise_passes import Saved, backward, forward
 from clearhead.attention.kernels._blockwise_work import Work, by_head, keys_of, parts, work_of
 from clearhead.attention.kernels._nonfinite import contain
