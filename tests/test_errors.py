@@ -912,7 +912,12 @@ CHECKED = {
     for name, path in MODULES.items()
     if name.startswith("clearhead.masks.")
     or name
-    in ("clearhead.attention.biases", "clearhead.attention.problem", "clearhead._common.checks")
+    in (
+        "clearhead.attention.biases",
+        "clearhead.attention.distance_biases",
+        "clearhead.attention.problem",
+        "clearhead._common.checks",
+    )
 }
 
 

@@ -1,5 +1,6 @@
 from . import layers, testing
-from .attention.biases import Bias, alibi, relative
+from .attention.biases import Bias
+from .attention.distance_biases import alibi, relative
 from .attention.functional import attend, plan
 from .attention.planning import Plan
 from .checking import Contract, Finding, Report, check

@@ -15,13 +15,12 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
 from clearhead.errors import (
-    ArgumentError,
     ArgumentTypeError,
     SelectionError,
     ShapeError,
     TooLargeError,
 )
-from clearhead.matrix import matrix
+from clearhead.matrix import parts
 from tests.memory import LargestTensor
 
 BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 6, 9, 3
@@ -149,7 +148,7 @@ def test_parts_from_the_logsumexp(name: str) -> None:
 def test_parts_are_put_together_of_portions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = PROBLEMS[name]()
     expected = plain(weights)
-    monkeypatch.setattr(matrix, "PORTION", 2 * BATCH * HEADS * KEYS)
+    monkeypatch.setattr(parts, "PORTION", 2 * BATCH * HEADS * KEYS)
     close(weights[:, :, [5, 1, 2, 4, 0]], expected[:, :, [5, 1, 2, 4, 0]])
     assert weights._logsumexp is None
     # More queries than fit in a portion, of a few keys: by the sums of all queries.
@@ -437,7 +436,7 @@ def test_input_that_attend_refuses() -> None:
 
 
 def test_what_does_not_fit_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matrix, "free_bytes", lambda device: 8_000_000_000)
+    monkeypatch.setattr(parts, "free_bytes", lambda device: 8_000_000_000)
     long = torch.zeros(1, 1, 1, 4).expand(1, 8, 200_000, 4)
     weights = AttentionMatrix(long, long)
     text = (
@@ -544,7 +543,7 @@ def test_chosen_pairs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = weights.at(of_sample, [0, 1, -1])
     close(pairs, torch.stack([expected[i, :, row, [0, 1, -1]] for i, row in enumerate(of_sample)]))
     # More pairs than are worked on at a time.
-    monkeypatch.setattr(matrix, "PORTION", 3 * BATCH * HEADS * DIM)
+    monkeypatch.setattr(parts, "PORTION", 3 * BATCH * HEADS * DIM)
     every = (
         torch.arange(query_len).repeat_interleave(kv_len),
         torch.arange(kv_len).repeat(query_len),
@@ -637,115 +636,9 @@ def test_a_diagonal_of_a_long_text_is_never_squared() -> None:
     close(diagonal[0, 0, 5], weights[0, 0, 6, 5])
 
 
-@pytest.mark.parametrize("dims", [2, 3, 4])
-def test_zooms(dims: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    query, key = (t[(0,) * (4 - dims)] for t in inputs())
-    weights = AttentionMatrix(query, key, mask=ch.causal())
-    expected = weights.dense()
-    for portion in (1 << 21, 2 * BATCH * HEADS * KEYS):
-        monkeypatch.setattr(matrix, "PORTION", portion)
-        zoom = weights.pool(2, 3, queries=slice(1, 5), keys=slice(None, None, 2))
-        assert zoom.shape == (*weights.shape[:-2], 2, 3)
-        # Four queries in two bins, and five keys in bins of two, two and one.
-        part = expected[..., 1:5, ::2]
-        rows = torch.stack([part[..., :2, :].sum(dim=-2), part[..., 2:, :].sum(dim=-2)], dim=-2)
-        columns = [rows[..., :2], rows[..., 2:4], rows[..., 4:]]
-        close(zoom, torch.stack([each.sum(dim=-1) for each in columns], dim=-1))
-        close(weights.pool(6, 1, queries=slice(None)), expected.sum(dim=-1, keepdim=True))
-        close(weights.pool(1, 9, keys=slice(None)), expected.sum(dim=-2, keepdim=True))
-        reverse = slice(None, None, -1)
-        close(weights.pool(6, 9, queries=reverse, keys=reverse), expected.flip(-1, -2))
-
-
-def test_numbers_of_numpy() -> None:
-    weights = AttentionMatrix(*inputs())
-    two: Any = np.int64(2)
-    assert torch.equal(weights.top_k(two).keys, weights.top_k(2).keys)
-    assert torch.equal(weights.pool(two, two), weights.pool(2, 2))
-
-
-SEGMENTS = torch.zeros(KEYS, dtype=torch.int64)
-
-
 @pytest.mark.parametrize(
     ("ask", "error", "text"),
     [
-        *(
-            (
-                lambda a, k=k: a.top_k(k),
-                ArgumentError,
-                f"[top-k.value] k must be a whole number from 1 to kv_len=9; got {k!r}.",
-            )
-            for k in (0, 10, -1, 1.0, True, "a", None)
-        ),
-        *(
-            (
-                lambda a, rows=rows: a.pool(rows, 2),
-                ArgumentError,
-                "[pool.size] rows must be a whole number from 1 to the number of queries, 6; got "
-                f"{rows!r}.",
-            )
-            for rows in (0, 7, -1, 2.0, True, None)
-        ),
-        (
-            lambda a: a.pool(2, 10),
-            ArgumentError,
-            "[pool.size] columns must be a whole number from 1 to the number of keys, 9; got 10.",
-        ),
-        (
-            lambda a: a.pool(3, 2, queries=slice(1, 3)),
-            ArgumentError,
-            "[pool.size] rows must be a whole number from 1 to the number of queries, 2; got 3.",
-        ),
-        (
-            lambda a: a.pool(1, 1, keys=slice(3, 3)),
-            ArgumentError,
-            "[pool.size] columns must be a whole number from 1 to the number of keys, 0; got 1.",
-        ),
-        (
-            lambda a: a.pool(1, 1, keys=3),
-            SelectionError,
-            "[matrix.index] queries and keys take a slice; got 3.",
-        ),
-        (
-            lambda a: a.pool(1, 1, queries=slice("a", None)),
-            SelectionError,
-            "[matrix.index] slice('a', None, None) is not a slice of ints.",
-        ),
-        (
-            lambda a: a.mass([0] * KEYS),
-            ArgumentTypeError,
-            "[segments.type] segments must be a tensor of bool or of ints; got list.",
-        ),
-        (
-            lambda a: a.mass(SEGMENTS.double()),
-            ArgumentTypeError,
-            "[segments.type] segments must be bool or whole numbers; got torch.float64.",
-        ),
-        (
-            lambda a: a.mass(SEGMENTS[1:]),
-            ShapeError,
-            "[segments.shape] segments must have shape (kv_len,) = (9,) or (batch, kv_len) = "
-            "(2, 9); got (8,).",
-        ),
-        (
-            lambda a: a.mass(SEGMENTS[None]),
-            ShapeError,
-            "[segments.shape] segments must have shape (kv_len,) = (9,) or (batch, kv_len) = "
-            "(2, 9); got (1, 9).",
-        ),
-        (
-            lambda a: a.mass(SEGMENTS + 9),
-            ArgumentError,
-            "[segments.value] segments must be numbers from 0 to below kv_len=9, or -1 for none; "
-            "got 9 to 9.",
-        ),
-        (
-            lambda a: a.mass(SEGMENTS - 2),
-            ArgumentError,
-            "[segments.value] segments must be numbers from 0 to below kv_len=9, or -1 for none; "
-            "got -2 to -2.",
-        ),
         (
             lambda a: a.diagonal(1.0),
             ArgumentTypeError,
@@ -775,7 +668,7 @@ SEGMENTS = torch.zeros(KEYS, dtype=torch.int64)
         ),
     ],
 )
-def test_refused_statistics(
+def test_refused_pairs_and_diagonals(
     ask: Callable[[AttentionMatrix], Any], error: type[Exception], text: str
 ) -> None:
     weights = AttentionMatrix(*inputs())

@@ -9,7 +9,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
-from clearhead.matrix import matrix
+from clearhead.matrix import parts
 from clearhead.matrix.parts import masked_scores, pairs, weights_from
 from tests.matrix.test_reductions import close
 from tests.matrix.test_sweep import EVERY
@@ -75,7 +75,7 @@ def test_what_is_not_finite_is_as_in_the_stages(
     whole = eager.compute(weights.problem).weights
     if narrow:
         # More queries than fit in a portion: by their logsumexp.
-        monkeypatch.setattr(matrix, "PORTION", 1)
+        monkeypatch.setattr(parts, "PORTION", 1)
         found = torch.cat([weights[..., :4], weights[..., 4:]], dim=-1)
     else:
         found = weights.at(*grid(7, 7)).unflatten(-1, (7, 7))

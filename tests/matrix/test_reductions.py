@@ -29,10 +29,10 @@ from clearhead.matrix.reductions import (
     Pooled,
     Received,
     Reduction,
-    TransposedSum,
     bins,
 )
 from clearhead.matrix.sweep import sweep
+from clearhead.matrix.transposed import TransposedSum
 from tests.matrix.test_sweep import EVERY, SIZES, chunks_of
 from tests.memory import LargestTensor
 from tests.tolerances import assert_no_worse

@@ -1,7 +1,8 @@
 """Checks of arguments that several parts of the package take; each refuses by the argument's name."""
 
-from collections.abc import Iterable
-from numbers import Integral
+import math
+from collections.abc import Callable, Iterable
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -95,17 +96,36 @@ def check_bool(name: str, value: Any) -> None:
         raise ArgumentTypeError(f"{name}.type", f"{name} must be True or False; got {value!r}.")
 
 
-def check_dropout(dropout: Any) -> None:
-    """Refuse what is neither None nor a probability below 1."""
+def check_number(
+    name: str, given: object, expected: str, allowed: Callable[[float], bool]
+) -> float:
+    """The number as a float, or a refusal of another type and of a value that is not allowed.
+
+    Raises:
+        ArgumentTypeError: code `<name>.type`.
+        ArgumentError: code `<name>.value`.
+    """
+    if not isinstance(given, Real) or isinstance(given, bool):
+        raise ArgumentTypeError(
+            f"{name}.type", f"{name} must be {expected}; got {type(given).__name__}."
+        )
+    try:
+        number = float(given)
+    except OverflowError:
+        number = math.inf
+    if not allowed(number):
+        raise ArgumentError(f"{name}.value", f"{name} must be {expected}; got {number}.")
+    return number
+
+
+def check_dropout(dropout: Any) -> float | None:
+    """The probability as a float, or a refusal of what is neither None nor one below 1."""
     if dropout is None:
-        return
-    expected = "dropout must be a probability in [0, 1), or None for no dropout; got"
-    if not is_number(dropout):
-        raise ArgumentTypeError("dropout.type", f"{expected} {type(dropout).__name__}.")
-    if not 0 <= dropout < 1:
-        raise ArgumentError("dropout.value", f"{expected} {dropout}.")
+        return None
+    expected = "a probability in [0, 1), or None for no dropout"
+    return check_number("dropout", dropout, expected, lambda share: 0 <= share < 1)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is an int or a float; True and False are not numbers here."""
+    """Return True for an int or a float; True and False are not numbers here."""
     return isinstance(value, int | float) and not isinstance(value, bool)

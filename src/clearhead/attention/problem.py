@@ -4,17 +4,15 @@ Every check that does not depend on the kernel is made here, before anything is 
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from clearhead._common.axes import KEY_AXES, QUERY_AXES, VALUE_AXES, describe_tensor
-from clearhead._common.checks import check_tensor
+from clearhead._common.checks import check_dropout, check_number, check_tensor
 from clearhead._common.torch_internals import (
     has_tangent,
     is_autocast,
@@ -23,8 +21,6 @@ from clearhead._common.torch_internals import (
 )
 from clearhead.attention.biases import Bias, as_bias
 from clearhead.errors import (
-    ArgumentError,
-    ArgumentTypeError,
     DeviceError,
     DtypeError,
     ShapeError,
@@ -183,18 +179,13 @@ class Problem:
 
     def describe(self) -> str:
         """The tensors by the names of their axes, and what else was asked for."""
-        lines = [
-            f"query  {describe_tensor(self.query, QUERY_AXES)}",
-            f"key    {describe_tensor(self.key, KEY_AXES)}",
-            f"value  {describe_tensor(self.value, VALUE_AXES)}",
-        ]
         options = [f"mask={self.mask.describe()}"] if self.mask is not None else []
         options += [f"bias={self.bias.describe()}"] if self.bias is not None else []
         options += [f"scale={self.scale:.6g}"]
         options += [f"softcap={self.softcap:g}"] if self.softcap is not None else []
         options += ["sinks"] if self.sinks is not None else []
         options += [f"dropout={self.dropout:g}"] if self.dropout is not None else []
-        return "\n".join([*lines, ", ".join(options)])
+        return "\n".join([*_shapes(self.query, self.key, self.value), ", ".join(options)])
 
 
 FIELDS = tuple(Problem.__dataclass_fields__)
@@ -249,16 +240,16 @@ def make_problem(
     if scale is None:
         scale = 1.0 / math.sqrt(head_dim)
     else:
-        scale = _number("scale", scale, "a finite number, or None for 1/√head_dim", math.isfinite)
+        scale = check_number(
+            "scale", scale, "a finite number, or None for 1/√head_dim", math.isfinite
+        )
     if softcap is not None:
         expected = "a finite number above 0, or None for no cap"
-        softcap = _number("softcap", softcap, expected, lambda bound: 0 < bound < math.inf)
-    if dropout is not None:
-        expected = "a probability in [0, 1), or None for no dropout"
-        dropout = _number("dropout", dropout, expected, lambda share: 0 <= share < 1)
+        softcap = check_number("softcap", softcap, expected, lambda bound: 0 < bound < math.inf)
+    share = check_dropout(dropout) or None
     if sinks is not None:
         _check_sinks(sinks, num_heads, dtype, device)
-    return Problem(query, key, value, mask, bias, scale, softcap, sinks, dropout or None, dims)
+    return Problem(query, key, value, mask, bias, scale, softcap, sinks, share, dims)
 
 
 def check_fit(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -284,20 +275,6 @@ def check_fit(query: Tensor, key: Tensor, value: Tensor) -> None:
         and device == key.device == value.device
     ):
         raise _mismatch(query, key, value)
-
-
-def _number(name: str, given: object, expected: str, allowed: Callable[[float], bool]) -> float:
-    if not isinstance(given, Real) or isinstance(given, bool):
-        raise ArgumentTypeError(
-            f"{name}.type", f"{name} must be {expected}; got {type(given).__name__}."
-        )
-    try:
-        number = float(given)
-    except OverflowError:
-        number = math.inf
-    if not allowed(number):
-        raise ArgumentError(f"{name}.value", f"{name} must be {expected}; got {number}.")
-    return number
 
 
 def _check_sinks(sinks: Tensor, num_heads: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -343,23 +320,27 @@ def _four_dimensions(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor,
             "shape.dimensions",
             "query, key and value must have the same number of dimensions, 2 to 4: "
             "(batch, num_heads, len, dim), (num_heads, len, dim) or (len, dim); got "
-            f"{dims}, {key.ndim} and {value.ndim}.\n" + _shapes(query, key, value),
+            f"{dims}, {key.ndim} and {value.ndim}." + _listed(query, key, value),
         )
     missing = (None,) * (4 - dims)
     return query[missing], key[missing], value[missing]
 
 
-def _shapes(query: Tensor, key: Tensor, value: Tensor) -> str:
-    return (
-        f"  query  {describe_tensor(query, QUERY_AXES)}\n"
-        f"  key    {describe_tensor(key, KEY_AXES)}\n"
-        f"  value  {describe_tensor(value, VALUE_AXES)}"
-    )
+def _shapes(query: Tensor, key: Tensor, value: Tensor) -> list[str]:
+    return [
+        f"query  {describe_tensor(query, QUERY_AXES)}",
+        f"key    {describe_tensor(key, KEY_AXES)}",
+        f"value  {describe_tensor(value, VALUE_AXES)}",
+    ]
+
+
+def _listed(query: Tensor, key: Tensor, value: Tensor) -> str:
+    return "".join(f"\n  {line}" for line in _shapes(query, key, value))
 
 
 def _mismatch(query: Tensor, key: Tensor, value: Tensor) -> ShapeError | DtypeError | DeviceError:
     """Return the error for the first mismatch of query, key and value, in the order a user looks."""
-    shapes = "\n" + _shapes(query, key, value)
+    shapes = _listed(query, key, value)
     batch, num_heads, _, head_dim = query.shape
     _, num_kv_heads, kv_len, _ = key.shape
     dtypes = [str(t.dtype).removeprefix("torch.") for t in (query, key, value)]

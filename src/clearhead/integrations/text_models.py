@@ -18,7 +18,8 @@ from clearhead.errors import (
     TooLargeError,
     WatchError,
 )
-from clearhead.matrix.matrix import AttentionMatrix, free_bytes
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.parts import free_bytes
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.watching.seen import Seen

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead.attention.biases import Alibi, Bias, ByPair, Relative, as_bias
+from clearhead.attention.biases import Bias, ByPair, as_bias
+from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.errors import UnsupportedError
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.layout import positions_from_valid

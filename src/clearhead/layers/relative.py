@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_sizes
-from clearhead.attention.biases import relative
+from clearhead.attention.distance_biases import relative
 from clearhead.errors import ArgumentError
 from clearhead.layers.parts import Part
 

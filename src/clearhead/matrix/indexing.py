@@ -1,4 +1,4 @@
-"""Indices of queries and keys as a user gives them, read and refused."""
+"""Arguments that pick parts of the weights, read and refused: indices, pairs, slices, sets, bins."""
 
 import reprlib
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from types import EllipsisType
 import torch
 from torch import Tensor
 
-from clearhead._common.checks import as_int
-from clearhead.errors import SelectionError
+from clearhead._common.checks import as_int, check_tensor
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 
 Index = int | slice | EllipsisType | Sequence[int] | Tensor
 
@@ -127,6 +127,72 @@ def as_indices(index: Tensor | slice, size: int, device: torch.device) -> Tensor
         count = len(range(start, stop, step))
         return torch.arange(count, device=device) * step + start
     return index.to(device)
+
+
+def read_slice(given: slice | None, size: int, device: torch.device) -> Tensor:
+    """The indices of a slice; all of them for None."""
+    if given is not None and not isinstance(given, slice):
+        raise SelectionError(
+            "matrix.index", f"queries and keys take a slice; got {reprlib.repr(given)}."
+        )
+    return as_indices(slice(None) if given is None else given, size, device)
+
+
+def read_segments(
+    segments: Tensor, sizes: tuple[int, int], device: torch.device
+) -> tuple[Tensor, bool]:
+    """The sets that each key is in, (batch or 1, kv_len, sets), bool, and True if it is one set only.
+
+    `sizes` are batch and kv_len.
+    """
+    check_tensor("segments", segments, "a tensor of bool or of ints")
+    kv_len = sizes[1]
+    if tuple(segments.shape) not in ((kv_len,), sizes):
+        raise ShapeError(
+            "segments.shape",
+            f"segments must have shape (kv_len,) = ({kv_len},) or (batch, kv_len) = {sizes}; got "
+            f"{tuple(segments.shape)}.",
+        )
+    segments = torch.atleast_2d(segments).to(device)
+    if segments.dtype == torch.bool:
+        return segments[..., None], True
+    if segments.is_floating_point() or segments.is_complex():
+        raise ArgumentTypeError(
+            "segments.type", f"segments must be bool or whole numbers; got {segments.dtype}."
+        )
+    low, high = (int(each) for each in torch.aminmax(segments)) if segments.numel() else (-1, -1)
+    if low < -1 or high >= max(1, kv_len):
+        raise ArgumentError(
+            "segments.value",
+            f"segments must be numbers from 0 to below kv_len={kv_len}, or -1 for none; got {low} "
+            f"to {high}.",
+        )
+    return segments[..., None] == torch.arange(high + 1, device=device), False
+
+
+def read_k(k: int, kv_len: int) -> int:
+    """The number of largest weights that are asked for."""
+    count = as_int(k)
+    if count is None or not 1 <= count <= kv_len:
+        raise ArgumentError(
+            "top-k.value", f"k must be a whole number from 1 to kv_len={kv_len}; got {k!r}."
+        )
+    return count
+
+
+def check_bins(rows: int, columns: int, queries: int, keys: int) -> None:
+    """Refuse more bins than there are queries or keys, and fewer than one."""
+    for name, given, most, of in (
+        ("rows", rows, queries, "queries"),
+        ("columns", columns, keys, "keys"),
+    ):
+        count = as_int(given)
+        if count is None or not 1 <= count <= most:
+            raise ArgumentError(
+                "pool.size",
+                f"{name} must be a whole number from 1 to the number of {of}, {most}; got "
+                f"{given!r}.",
+            )
 
 
 def take(tensor: Tensor, axis: int, indices: Tensor) -> Tensor:

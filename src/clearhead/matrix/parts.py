@@ -1,11 +1,114 @@
 """Parts of the weights, worked out from query and key: a rectangle, or chosen pairs."""
 
+import math
+import os
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._common.text import format_bytes
 from clearhead.attention.problem import Problem
+from clearhead.errors import TooLargeError
 from clearhead.matrix.indexing import runs, take
+
+PORTION = 1 << 21
+"""The number of weights that are worked on at a time."""
+
+
+class Rectangle(NamedTuple):
+    """A part of the weights: the indices of each axis, int64."""
+
+    samples: Tensor
+    heads: Tensor
+    rows: Tensor
+    columns: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(samples, heads, rows, columns)."""
+        return tuple(map(len, self))
+
+
+def check_fits(part: Rectangle, dtype: torch.dtype) -> None:
+    """Refuse a part that would not fit in memory.
+
+    Raises:
+        TooLargeError: code `matrix.too-large`.
+    """
+    device = part.rows.device
+    wanted = math.prod(part.shape) * dtype.itemsize
+    free = free_bytes(device)
+    # Beside the result, the portions of it are held once more while they are put together.
+    if 2 * wanted > free:
+        raise TooLargeError(
+            "matrix.too-large",
+            f"{' × '.join(map(str, part.shape))} weights take {format_bytes(wanted)}, and twice "
+            f"that while they are put together; {format_bytes(free)} are free on {device}. "
+            "Index the rows, keys or heads that you need.",
+        )
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on the device, in bytes, as far as the system tells."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def is_narrow(problem: Problem, part: Rectangle, *, known: bool) -> bool:
+    """Return True if a part is cheaper from the logsumexp of all queries than from every key.
+
+    Args:
+        problem: the problem.
+        part: the part.
+        known: True if the logsumexp has been computed.
+    """
+    if len(part.columns) == problem.kv_len:
+        return False
+    most = max(_portion(problem, part, problem.kv_len), problem.query_len // 8)
+    return known or len(part.rows) > most
+
+
+def from_logsumexp(problem: Problem, part: Rectangle, total: Tensor) -> Tensor:
+    """The weights of a part, from its own scores and the logsumexp, (samples, heads, query_len)."""
+    # A bias may be worked out for all keys between the first and the last.
+    wide = len(part.columns) if problem.bias is None else problem.kv_len
+    found = []
+    for some in part.rows.split(_portion(problem, part, wide)):
+        scores = masked_scores(problem, part.samples, part.heads, some, part.columns)
+        found.append(weights_from(problem, scores, total[:, :, some], part.heads))
+    return torch.cat(found, dim=2) if len(found) > 1 else found[0]
+
+
+def from_every_key(problem: Problem, part: Rectangle) -> Tensor:
+    """The weights of a part, from the scores of its queries with every key."""
+    every = torch.arange(problem.kv_len, device=problem.device)
+    sinks = None if problem.sinks is None else problem.sinks[part.heads]
+    found = []
+    for some in part.rows.split(_portion(problem, part, problem.kv_len)):
+        scores = masked_scores(problem, part.samples, part.heads, some, every)
+        found.append(take(stages.weights(scores, sinks), 3, part.columns))
+    return torch.cat(found, dim=2) if len(found) > 1 else found[0]
+
+
+def _portion(problem: Problem, part: Rectangle, keys: int) -> int:
+    """The number of queries that are worked on at a time, over so many keys."""
+    # Masks and biases are worked out for all of their samples and heads.
+    wide = max(len(part.samples) * len(part.heads), 1)
+    if problem.mask is not None:
+        wide = max(wide, math.prod(problem.mask.leading))
+    if problem.bias is not None:
+        wide = max(wide, problem.num_heads)
+    return max(1, PORTION // (wide * max(1, keys)))
 
 
 def masked_scores(
@@ -66,6 +169,17 @@ def weights_from(problem: Problem, scores: Tensor, total: Tensor, heads: Tensor)
 
 def pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
     """Weights of pairs, (batch, num_heads, pairs), from indices (batch or 1, pairs)."""
+    portion = max(1, PORTION // max(1, problem.query[:, :, :1].numel()))
+    found = [
+        _pairs(problem, some, others, total)
+        for some, others in zip(
+            queries.split(portion, dim=1), keys.split(portion, dim=1), strict=True
+        )
+    ]
+    return torch.cat(found, dim=2) if len(found) > 1 else found[0]
+
+
+def _pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Tensor:
     query = stages.upcast(_rows(problem.query, queries))
     key = stages.upcast(_rows(problem.key, keys))
     # Grouped heads share a key; a head of the group is an axis of its own here.

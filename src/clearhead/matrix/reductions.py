@@ -384,30 +384,6 @@ class Context(Reduction):
         self.result[chunk.place] = context.view(heads, queries, -1)
 
 
-class TransposedSum(Reduction):
-    """The transposed weights times vectors of the queries: `result` is
-    (batch, num_heads, kv_len, width).
-
-    Args:
-        problem: the problem.
-        vectors: (batch, num_heads, query_len, width).
-    """
-
-    def __init__(self, problem: Problem, vectors: Tensor) -> None:
-        self.vectors = vectors
-        self.finite = stages.all_finite(vectors)
-        shape = (*problem.query.shape[:2], problem.kv_len, vectors.shape[3])
-        self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
-
-    def update(self, chunk: Chunk) -> None:
-        vectors = stages.upcast(self.vectors[chunk.place])
-        if chunk.visible is None:
-            product = torch.bmm(chunk.weights.mT, vectors)
-        else:
-            product = stages.context(chunk.weights.mT, vectors, chunk.visible.mT)
-        self.result[chunk.sample, chunk.heads, chunk.keys] += product
-
-
 def bins(length: int, count: int, device: torch.device) -> Tensor:
     """The bin of each of `length` places: `count` bins, in order and as equal as can be.
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.torch_internals import is_autocast
-from clearhead.attention.biases import Alibi, DenseBias, Relative
+from clearhead.attention.biases import DenseBias
+from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.masks.spans import Spans
 from clearhead.masks.tiles import Edges, hull, portions, ragged_edges

@@ -10,7 +10,8 @@ from clearhead._common.checks import check_tensor
 from clearhead.attention.planning import choose
 from clearhead.attention.problem import Problem
 from clearhead.errors import DeviceError, DtypeError, ShapeError, UnsupportedError
-from clearhead.matrix.reductions import TransposedSum
+from clearhead.matrix.chunk import Chunk
+from clearhead.matrix.reductions import Reduction
 from clearhead.matrix.sweep import sweep
 
 
@@ -95,6 +96,30 @@ class Transposed:
 
     def __repr__(self) -> str:
         return f"Transposed {list(self.shape)}"
+
+
+class TransposedSum(Reduction):
+    """The transposed weights times vectors of the queries: `result` is
+    (batch, num_heads, kv_len, width).
+
+    Args:
+        problem: the problem.
+        vectors: (batch, num_heads, query_len, width).
+    """
+
+    def __init__(self, problem: Problem, vectors: Tensor) -> None:
+        self.vectors = vectors
+        self.finite = stages.all_finite(vectors)
+        shape = (*problem.query.shape[:2], problem.kv_len, vectors.shape[3])
+        self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
+
+    def update(self, chunk: Chunk) -> None:
+        vectors = stages.upcast(self.vectors[chunk.place])
+        if chunk.visible is None:
+            product = torch.bmm(chunk.weights.mT, vectors)
+        else:
+            product = stages.context(chunk.weights.mT, vectors, chunk.visible.mT)
+        self.result[chunk.sample, chunk.heads, chunk.keys] += product
 
 
 class _TransposedProduct(torch.autograd.Function):

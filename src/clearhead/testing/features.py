@@ -1,4 +1,4 @@
-"""What an attention may be able to do beside the plain thing, and how it is asked to."""
+"""Features that an attention may have beyond the plain computation, and how a case asks for them."""
 
 from dataclasses import dataclass, field
 

@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args, get_origin
 import torch
 from torch import Tensor
 
-from clearhead.attention.biases import Alibi, DenseBias, Relative
+from clearhead.attention.biases import DenseBias
+from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import FileError, UnsupportedError
 from clearhead.masks.algebra import And, Not, Or

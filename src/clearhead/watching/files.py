@@ -12,13 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from clearhead._common.writing import replacing
-from clearhead.errors import FileError, missing_extra
+from clearhead.errors import ArgumentTypeError, FileError, missing_extra
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.summary import Summary
 from clearhead.watching.encoding import Encoder, decode
+from clearhead.watching.token_ids import listed
 
 VERSIONS = (1, 2)
 """In version 2 there may be the tokens beside what was seen."""
 
 KEY = "clearhead"
+
+TEXTS = frozenset({"tokens", "source_tokens"})
+"""The texts that a file may hold beside the calls."""
 
 
 def write(path: str | os.PathLike[str], content: object, *, version: int = 1) -> Path:
@@ -89,6 +95,48 @@ def read(path: str | os.PathLike[str]) -> Any:
         raise FileError(error.code, f"{place}: {error.message}") from error
     except RecursionError as error:
         raise FileError("file.content", f"{place}: the header is nested too deeply.") from error
+
+
+def write_seen(path: str | os.PathLike[str], record: dict[str, Any]) -> Path:
+    """Write the record of a watch, with the fields that `read_seen` has; texts may be None.
+
+    Raises:
+        MissingExtraError, FileError, UnsupportedError: as `write`.
+    """
+    named = any(record[name] is not None for name in TEXTS)
+    kept = {name: field for name, field in record.items() if named or name not in TEXTS}
+    return write(path, {"seen": kept}, version=1 + named)
+
+
+def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the record of a watch that `Seen.save` wrote: "model", "keep", "calls", which are the
+    calls of each module, and those of TEXTS that the file has.
+
+    Raises:
+        MissingExtraError, FileError: as `read`; code `file.content` also for another content.
+    """
+    content = read(path)
+    seen = content.get("seen") if isinstance(content, dict) and len(content) == 1 else None
+    if not isinstance(seen, dict) or seen.keys() - TEXTS != {"model", "keep", "calls"}:
+        raise FileError("file.content", f"{path} does not hold what a watch has seen.")
+    keep, modules = seen["keep"], seen["calls"]
+    if keep not in ("matrix", "summary") or not isinstance(modules, dict):
+        raise FileError("file.content", f"{path} keeps {keep!r}, which is not known.")
+    kind = AttentionMatrix if keep == "matrix" else Summary
+    for name, calls in modules.items():
+        if not isinstance(calls, list) or not calls or not all(isinstance(c, kind) for c in calls):
+            raise FileError(
+                "file.content", f"{path} must hold a {kind.__name__} for every call of {name!r}."
+            )
+        if any(isinstance(call, Summary) and call.roles is None for call in calls):
+            raise FileError("file.content", f"{path} has a summary of {name!r} without roles.")
+    texts = {}
+    for name in TEXTS & seen.keys():
+        try:
+            texts[name] = None if seen[name] is None else listed(name, seen[name])
+        except ArgumentTypeError as error:
+            raise FileError("file.content", f"{path}: {error.message}") from error
+    return seen | texts | {"model": str(seen["model"])}
 
 
 def _safetensors() -> Any:

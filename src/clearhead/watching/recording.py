@@ -10,7 +10,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from clearhead.attention.biases import Alibi, Bias, DenseBias, Relative
+from clearhead.attention.biases import Bias, DenseBias
+from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
 from clearhead.masks.algebra import And, Not, Or

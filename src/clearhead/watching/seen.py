@@ -9,19 +9,16 @@ from torch import Tensor
 
 from clearhead._common.lazy import drawing
 from clearhead.attention.problem import Problem
-from clearhead.errors import ArgumentError, ArgumentTypeError, FileError, SelectionError
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
-from clearhead.watching import files
 from clearhead.watching.calls import Calls, Kept, Matrices, Summaries
+from clearhead.watching.files import TEXTS, read_seen, write_seen
 from clearhead.watching.table import Table, rows_of
 from clearhead.watching.token_ids import Tokens, listed
 
 Keep = Literal["matrix", "summary"]
-
-TEXTS = frozenset({"tokens", "source_tokens"})
-"""The texts that a file may hold beside the calls."""
 
 Default = TypeVar("Default")
 
@@ -330,9 +327,8 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             for name, text in given.items()
         }
         calls = {name: module.all() for name, module in self._modules.items()}
-        content = {"model": self._model_name, "keep": self._keep, "calls": calls}
-        named = any(text is not None for text in texts.values())
-        return files.write(path, {"seen": content | (texts if named else {})}, version=1 + named)
+        record = {"model": self._model_name, "keep": self._keep, "calls": calls}
+        return write_seen(path, record | texts)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
@@ -387,29 +383,12 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
         >>> again[0].entropy.equal(seen[0].entropy)
         True
     """
-    content = files.read(path)
-    seen = content.get("seen") if isinstance(content, dict) and len(content) == 1 else None
-    if not isinstance(seen, dict) or seen.keys() - TEXTS != {"model", "keep", "calls"}:
-        raise FileError("file.content", f"{path} does not hold what a watch has seen.")
-    keep, modules = seen["keep"], seen["calls"]
-    if keep not in ("matrix", "summary") or not isinstance(modules, dict):
-        raise FileError("file.content", f"{path} keeps {keep!r}, which is not known.")
-    kind = AttentionMatrix if keep == "matrix" else Summary
-    loaded: Seen[Any] = Seen(str(seen["model"]), keep)
-    for name, calls in modules.items():
-        if not isinstance(calls, list) or not calls or not all(isinstance(c, kind) for c in calls):
-            raise FileError(
-                "file.content", f"{path} must hold a {kind.__name__} for every call of {name!r}."
-            )
-        if any(isinstance(call, Summary) and call.roles is None for call in calls):
-            raise FileError("file.content", f"{path} has a summary of {name!r} without roles.")
+    content = read_seen(path)
+    loaded: Seen[Any] = Seen(content["model"], content["keep"])
+    for name, calls in content["calls"].items():
         for call in calls:
             loaded._add(name, call if isinstance(call, Summary) else call.problem)
-    for name in TEXTS & seen.keys():
-        try:
-            loaded._texts[name] = None if seen[name] is None else listed(name, seen[name])
-        except ArgumentTypeError as error:
-            raise FileError("file.content", f"{path}: {error.message}") from error
+    loaded._texts |= {name: content[name] for name in TEXTS & content.keys()}
     loaded._close()
     return loaded
 

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.torch_internals import softmax_backward_
-from clearhead.attention.biases import Alibi, Bias, DenseBias, Relative
+from clearhead.attention.biases import Bias, DenseBias
+from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.kernels._blockwise_work import (
     Buffer,
     Folded,

@@ -15,7 +15,8 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.text import format_bytes
 from clearhead._common.torch_internals import is_autocast
-from clearhead.attention.biases import Alibi, DenseBias, Relative
+from clearhead.attention.biases import DenseBias
+from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.kernels._blockwise_passes import Saved, backward, forward
 from clearhead.attention.kernels._blockwise_work import Work, by_head, keys_of, parts, work_of
 from clearhead.attention.kernels._nonfinite import contain
@@ -56,7 +57,7 @@ def defers(problem: Problem) -> list[str]:
 
 
 def how(problem: Problem) -> str:
-    """What a run of the problem does, in a line."""
+    """Describe a run of the problem, in a line."""
     work = work_of(problem)
     width = stages.upcast(problem.query[:0]).dtype.itemsize
     count = len(work.tiles)

@@ -29,7 +29,7 @@ def defers(problem: Problem) -> list[str]:
 
 
 def how(problem: Problem) -> str:
-    """What a run of the problem does, in a line."""
+    """Describe a run of the problem, in a line."""
     numbers = problem.batch * problem.num_heads * problem.query_len * problem.kv_len
     width = 8 if problem.query.dtype == torch.float64 else 4
     count = len(_portions(problem))

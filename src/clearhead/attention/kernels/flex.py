@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
 
-from clearhead.attention.biases import Alibi, Bias, DenseBias, Relative
+from clearhead.attention.biases import Bias, DenseBias
+from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.kernels._nonfinite import contain
 from clearhead.attention.problem import Problem
 from clearhead.masks.blocks import FULL, PARTIAL
@@ -89,7 +90,7 @@ def defers(problem: Problem) -> list[str]:
 
 
 def how(problem: Problem) -> str:
-    """What a run of the problem does, in a line."""
+    """Describe a run of the problem, in a line."""
     if problem.mask is None:
         return "one compiled call, without a mask"
     kinds = problem.mask.blocks(problem.query_len, problem.kv_len, BLOCK).kinds

@@ -85,7 +85,7 @@ def defers(problem: Problem) -> list[str]:
 
 
 def how(problem: Problem) -> str:
-    """What a run of the problem does, in a line."""
+    """Describe a run of the problem, in a line."""
     pieces = lower(problem)
     kinds = []
     for kind, name in (

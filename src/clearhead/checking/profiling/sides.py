@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clearhead.attention.biases import Bias, alibi
+from clearhead.attention.biases import Bias
+from clearhead.attention.distance_biases import alibi
 from clearhead.attention.functional import attend
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.feeding import found, longest, width_of

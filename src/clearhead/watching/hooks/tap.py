@@ -1,4 +1,4 @@
-"""Where the hooks report a call of attention, and its observers.
+"""The tap: the hooks report calls of attention to it, and observers are handed them.
 
 A call inside another, such as PyTorch's function inside nn.MultiheadAttention, is the same
 attention: a re-entrancy guard has it reported once, by the outermost.

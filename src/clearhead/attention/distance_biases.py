@@ -1,0 +1,189 @@
+"""Biases that depend on the distance from query to key, which cost O(heads): alibi and relative."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead._common.checks import as_int, check_tensor
+from clearhead.attention.biases import Bias, ByPair, check_beside
+from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, DtypeError, ShapeError
+
+
+@dataclass(frozen=True, eq=False)
+class Alibi(ByPair):
+    """`-slope · |query position - key position|`, one slope per head."""
+
+    slopes: Tensor
+    follows: bool
+    """True if the slopes are those of the paper, which go to whatever device asks for them."""
+
+    @property
+    def numbers(self) -> Tensor | None:
+        return self.slopes
+
+    def check(
+        self,
+        batch: int,
+        num_heads: int,
+        query_len: int,
+        kv_len: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        if self.slopes.shape[0] != num_heads:
+            raise ShapeError(
+                "bias.heads",
+                f"the bias {self.describe()} is for {self.slopes.shape[0]} heads; the query has "
+                f"num_heads={num_heads}.",
+            )
+        if not self.follows and self.slopes.device != device:
+            raise DeviceError(
+                "bias.device",
+                f"bias must be on the query's device; the slopes of alibi are on "
+                f"{self.slopes.device}, the query on {device}.",
+            )
+
+    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+        slopes = self.slopes.to(key_index.device).view(1, -1, 1, 1)
+        # Distances are whole numbers, exact in float32 up to 16 million tokens.
+        position = (query_index + (kv_len - query_len)).to(slopes.dtype)
+        return -slopes * (position - key_index.to(slopes.dtype)).abs()
+
+    @property
+    def may_hide(self) -> bool:
+        return False
+
+    def describe(self) -> str:
+        return f"alibi({self.slopes.shape[0]})"
+
+
+@dataclass(frozen=True, eq=False)
+class Relative(ByPair):
+    """A number for each distance from query to key, one row per head."""
+
+    values: Tensor
+
+    @property
+    def numbers(self) -> Tensor | None:
+        return self.values
+
+    def check(
+        self,
+        batch: int,
+        num_heads: int,
+        query_len: int,
+        kv_len: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        if self.values.shape[0] not in (1, num_heads):
+            raise ShapeError(
+                "bias.heads",
+                f"the bias {self.describe()} is for {self.values.shape[0]} heads; the query has "
+                f"num_heads={num_heads}.",
+            )
+        check_beside(self.values, dtype, device)
+
+    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+        reach = self.values.shape[1] // 2
+        ahead = key_index - (query_index + (kv_len - query_len))
+        place = ahead.clamp(-reach, reach) + reach
+        heads = torch.arange(len(self.values), device=place.device)
+        return self.values[heads.view(1, -1, 1, 1), place]
+
+    def describe(self) -> str:
+        return f"relative({self.values.shape[0]} × {self.values.shape[1]})"
+
+
+def relative(values: Tensor) -> Bias:
+    """A bias that depends on how far a key lies from its query, for each head (Raffel et al., 2020,
+    section 2.1, https://arxiv.org/abs/1910.10683).
+
+    As everywhere, the last query sits on the last key. It costs O(heads · reach) memory.
+
+    Args:
+        values: floating, (num_heads or 1, 2 · reach + 1): what is added for a key that is reach
+            tokens or more before its query, …, for the query's own token, …, for one that is reach
+            tokens or more ahead.
+
+    Raises:
+        ArgumentTypeError: code `relative.type`, for values that are no tensor.
+        ShapeError: code `relative.shape`.
+        DtypeError: code `relative.dtype`, for values that are not floating.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> ch.relative(torch.tensor([[-1.0, 0.0, 5.0]])).to_dense(3, 3)
+        tensor([[[[ 0.,  5.,  5.],
+                  [-1.,  0.,  5.],
+                  [-1., -1.,  0.]]]])
+    """
+    if not isinstance(values, Tensor):
+        raise ArgumentTypeError(
+            "relative.type", f"values must be a torch.Tensor; got {type(values).__name__}."
+        )
+    if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] % 2 == 0:
+        raise ShapeError(
+            "relative.shape",
+            "values must have shape (num_heads or 1, 2 · reach + 1), a number for each distance "
+            f"from −reach to reach; got {tuple(values.shape)}.",
+        )
+    if not values.is_floating_point():
+        raise DtypeError("relative.dtype", f"values must be floating; got {values.dtype}.")
+    return Relative(values)
+
+
+def alibi(num_heads: int | None = None, *, slopes: Tensor | None = None) -> Bias:
+    """Attention with linear biases (Press et al., 2022, https://arxiv.org/abs/2108.12409).
+
+    Each score is lowered by `slope · distance`, with the distance in tokens. As everywhere, the
+    last query sits on the last key. For n heads, n a power of two, the slopes are `2^(-8/n)`,
+    `2^(-16/n)`, …; for another n those of the power of two below it, and then every second one of
+    the power of two above it, as the paper's code has it.
+
+    Args:
+        num_heads: how many heads to make slopes for.
+        slopes: float32 of shape (num_heads,), instead of the paper's.
+
+    Raises:
+        ArgumentError: code `alibi.heads`, unless exactly one of the two is given and has heads.
+        ArgumentTypeError: code `alibi.type`, for num_heads that is not a whole number; code
+            `slopes.type`, for slopes that are no tensor.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> query = key = value = torch.randn(1, 8, 5, 4)
+        >>> ch.attend(query, key, value, bias=ch.alibi(8), mask=ch.causal()).shape
+        torch.Size([1, 8, 5, 4])
+    """
+    heads = None if num_heads is None else as_int(num_heads)
+    if num_heads is not None and heads is None:
+        raise ArgumentTypeError(
+            "alibi.type", f"num_heads must be a whole number; got {type(num_heads).__name__}."
+        )
+    if (heads is None) == (slopes is None) or (heads is not None and heads < 1):
+        raise ArgumentError(
+            "alibi.heads",
+            "alibi takes num_heads, 1 or more, or slopes of shape (num_heads,); got "
+            f"num_heads={num_heads}, slopes={'None' if slopes is None else 'a tensor'}.",
+        )
+    if heads is not None:
+        return Alibi(torch.tensor(_slopes(heads), dtype=torch.float32), follows=True)
+    check_tensor("slopes", slopes, "a tensor of shape (num_heads,)")
+    assert slopes is not None
+    if slopes.ndim != 1 or slopes.shape[0] == 0 or not slopes.is_floating_point():
+        raise ArgumentError(
+            "alibi.heads",
+            "slopes must be floating, of shape (num_heads,), 1 or more; got "
+            f"{slopes.dtype} of shape {tuple(slopes.shape)}.",
+        )
+    return Alibi(slopes.to(torch.float32), follows=False)
+
+
+def _slopes(num_heads: int) -> list[float]:
+    below = 1 << (num_heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * (head + 1) / below) for head in range(below)]
+    if below < num_heads:
+        slopes += _slopes(2 * below)[0 : 2 * (num_heads - below) : 2]
+    return slopes

@@ -1,0 +1,155 @@
+"""The matrix of a problem: its sizes, its logsumexp, and the parts that everything else is made of."""
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead._common.checks import check_tensor
+from clearhead.attention.kernels import blockwise, eager, fused
+from clearhead.attention.problem import Problem, check_fit, under_autocast
+from clearhead.errors import ShapeError
+from clearhead.matrix.head_numbers import real_queries
+from clearhead.matrix.indexing import as_indices
+from clearhead.matrix.parts import Rectangle, check_fits, from_every_key, from_logsumexp, is_narrow
+
+
+class BaseMatrix:
+    """The weights of a validated problem, of which nothing is computed until it is asked for.
+
+    Args:
+        problem: the query and the key; its value is not read.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        # Computed once. What is handed out of it is a copy, which the caller may write to.
+        self._logsumexp: Tensor | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """(batch, num_heads, query_len, kv_len), with as many dimensions as the query."""
+        problem = self.problem
+        sizes = (problem.batch, problem.num_heads, problem.query_len, problem.kv_len)
+        return torch.Size(sizes[4 - problem.dims :])
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions: those of the query."""
+        return self.problem.dims
+
+    @property
+    def batch(self) -> int:
+        """The number of samples; 1 without that axis."""
+        return self.problem.batch
+
+    @property
+    def num_heads(self) -> int:
+        """The number of query heads; 1 without that axis."""
+        return self.problem.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """The number of key heads; 1 without that axis."""
+        return self.problem.num_kv_heads
+
+    @property
+    def query_len(self) -> int:
+        """The number of queries."""
+        return self.problem.query_len
+
+    @property
+    def kv_len(self) -> int:
+        """The number of keys."""
+        return self.problem.kv_len
+
+    @property
+    def real(self) -> Tensor | None:
+        """(batch, query_len), bool: the queries that are no padding; None for all."""
+        return real_queries(self.problem)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights: float32 for 16-bit inputs, else that of the query."""
+        return stages.upcast(self.problem.query[:0]).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the query, and of every result."""
+        return self.problem.device
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the whole matrix, in bytes."""
+        return self.shape.numel() * self.dtype.itemsize
+
+    @property
+    def logsumexp(self) -> Tensor:
+        """log Σ exp of each query's masked scores, (batch, num_heads, query_len), in nats.
+
+        −∞ for a query that may attend to nothing; sinks are not counted. Computed once, in O(tokens)
+        memory; each call returns a copy.
+        """
+        return self._restore(self._total()[..., None])[..., 0].clone()
+
+    def _restore(self, tensor: Tensor) -> Tensor:
+        return self.problem.restore(tensor)
+
+    def _total(self) -> Tensor:
+        if self._logsumexp is not None and not (torch.is_grad_enabled() and self._trained()):
+            return self._logsumexp
+        total = fused.logsumexp(self.problem)
+        if total is None:
+            exact = eager if blockwise.refusals(self.problem) else blockwise
+            total = exact.logsumexp(self.problem)
+        # What hangs on a graph is not kept: a graph can be walked once, and takes memory.
+        if not total.requires_grad:
+            self._logsumexp = total
+        return total
+
+    def _trained(self) -> bool:
+        problem = self.problem
+        bias = problem.bias is not None and problem.bias.requires_grad
+        return problem.query.requires_grad or problem.key.requires_grad or bias
+
+    def _part(
+        self,
+        batch: Tensor | slice,
+        heads: Tensor | slice,
+        queries: Tensor | slice,
+        keys: Tensor | slice,
+    ) -> Tensor:
+        problem = self.problem
+        part = Rectangle(
+            as_indices(batch, problem.batch, self.device),
+            as_indices(heads, problem.num_heads, self.device),
+            as_indices(queries, problem.query_len, self.device),
+            as_indices(keys, problem.kv_len, self.device),
+        )
+        check_fits(part, self.dtype)
+        if is_narrow(problem, part, known=self._logsumexp is not None):
+            return from_logsumexp(problem, part, self._total()[part.samples][:, part.heads])
+        return from_every_key(problem, part)
+
+    def _with_value(self, value: Tensor, fewer: str) -> Problem:
+        """The problem with a value, for all samples and heads alike if it has two dimensions.
+
+        `fewer` says in errors how many dimensions it may have instead of the query's.
+        """
+        check_tensor("value", value)
+        problem = self.problem
+        if value.ndim == 2 and problem.dims > 2:
+            value = value.expand(problem.batch, problem.num_kv_heads, *value.shape)
+        elif value.ndim == problem.dims:
+            value = value[(None,) * (4 - problem.dims)]
+        else:
+            raise ShapeError(
+                "shape.dimensions",
+                f"value must have {problem.dims} dimensions like the query, or {fewer}; got shape "
+                f"{tuple(value.shape)}.",
+            )
+        key = problem.key
+        if value.shape[1] == problem.num_heads:
+            key = stages.repeat_kv_heads(key, problem.num_heads)
+        query, key, value = under_autocast(problem.query, key, value)
+        check_fit(query, key, value)
+        return problem.replace(query=query, key=key).with_value(value)

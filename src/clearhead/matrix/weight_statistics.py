@@ -1,0 +1,347 @@
+"""The numbers that come from a sweep over the weights, one by one or all of them in a summary."""
+
+import math
+import reprlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clearhead._common.checks import check_length
+from clearhead.attention.problem import Problem
+from clearhead.errors import ArgumentTypeError
+from clearhead.matrix import parts
+from clearhead.matrix.base import BaseMatrix
+from clearhead.matrix.head_numbers import NEAR
+from clearhead.matrix.indexing import check_bins, read_k, read_segments, read_slice
+from clearhead.matrix.reductions import (
+    Context,
+    Distance,
+    Entropy,
+    Largest,
+    LogSumExp,
+    Mass,
+    Maximum,
+    Near,
+    OfKey,
+    PerQuery,
+    Pooled,
+    Received,
+    bins,
+)
+from clearhead.matrix.summary import Summary, TopK
+from clearhead.matrix.sweep import Progress, sweep
+
+
+class WeightStatistics(BaseMatrix):
+    """The numbers of a matrix of attention weights, each found in O(tokens) memory.
+
+    Args:
+        problem: as of `BaseMatrix`.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        # Computed once. What is handed out of these is a copy, which the caller may write to.
+        self._entropy: Tensor | None = None
+        self._near: dict[int, Tensor] = {}
+
+    def entropy(self) -> Tensor:
+        """The entropy of the weights of each query: −Σ weight · ln weight, in nats.
+
+        0 is one key only, ln(n) is n keys alike. What a sink takes is not counted.
+
+        Returns:
+            (batch, num_heads, query_len).
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query = key = torch.zeros(3, 2)
+            >>> ch.AttentionMatrix(query, key, mask=ch.causal()).entropy()
+            tensor([0.0000, 0.6931, 1.0986])
+        """
+        if self._entropy is None:
+            self._entropy = self._gather(Entropy(self.problem))
+        return self._entropy.clone()
+
+    def max(self) -> Tensor:
+        """The largest weight of each query; 0 for one that may attend to nothing.
+
+        Returns:
+            (batch, num_heads, query_len).
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> ch.AttentionMatrix(torch.zeros(2, 4), torch.zeros(5, 4)).max()
+            tensor([0.2000, 0.2000])
+        """
+        return self._gather(Maximum(self.problem))
+
+    def top_k(self, k: int) -> TopK:
+        """The k largest weights of each query, from the largest on, and their keys.
+
+        Of equal weights any may come. A key is −1 where the weight is 0.
+
+        Args:
+            k: how many, 1 to kv_len.
+
+        Returns:
+            A pair `weights, keys`, both (batch, num_heads, query_len, k).
+
+        Raises:
+            ArgumentError: code `top-k.value`, for a k out of range.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> weights, keys = ch.AttentionMatrix(torch.eye(3), torch.eye(3)).top_k(1)
+            >>> weights.flatten(), keys.flatten()
+            (tensor([0.4711, 0.4711, 0.4711]), tensor([0, 1, 2]))
+        """
+        largest = Largest(self.problem, read_k(k, self.kv_len))
+        sweep(self.problem, [largest])
+        return self._restored(largest)
+
+    def received(self) -> Tensor:
+        """The weight that each key gets from all queries: the sum of its column.
+
+        Query heads that share a key head are summed, so that over all keys of a head it is
+        query_len times the size of its group, less what sinks take.
+
+        Returns:
+            (batch, num_kv_heads, kv_len).
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query = key = torch.zeros(3, 2)
+            >>> ch.AttentionMatrix(query, key, mask=ch.causal()).received()
+            tensor([1.8333, 0.8333, 0.3333])
+        """
+        return self._gather(Received(self.problem))
+
+    def distance(self) -> Tensor:
+        """The mean distance at which each query looks: Σ weight · |query position − key position|, in tokens.
+
+        The last query sits on the last key, as everywhere.
+
+        Returns:
+            (batch, num_heads, query_len).
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query = key = torch.zeros(3, 2)
+            >>> ch.AttentionMatrix(query, key, mask=ch.causal()).distance()
+            tensor([0.0000, 0.5000, 1.0000])
+        """
+        return self._gather(Distance(self.problem))
+
+    def near(self, tokens: int = NEAR) -> Tensor:
+        """The weight of each query on the keys at most so many tokens away, itself included.
+
+        The last query sits on the last key, as everywhere.
+
+        Args:
+            tokens: how far a key may be on either side, 0 or more.
+
+        Returns:
+            (batch, num_heads, query_len).
+
+        Raises:
+            ArgumentError, ArgumentTypeError: codes `length.negative` and `length.type`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> ch.AttentionMatrix(torch.zeros(4, 2), torch.zeros(4, 2)).near(1)
+            tensor([0.5000, 0.7500, 0.7500, 0.5000])
+        """
+        tokens = check_length("tokens", tokens)
+        if tokens not in self._near:
+            self._near[tokens] = self._gather(Near(self.problem, tokens))
+        return self._near[tokens].clone()
+
+    def mass(self, segments: Tensor) -> Tensor:
+        """The weight that each query puts on sets of keys.
+
+        Args:
+            segments: (kv_len,) or (batch, kv_len). Bool: the keys of one set. Ints: the number of
+                the set that each key belongs to, from 0; −1 for none.
+
+        Returns:
+            (batch, num_heads, query_len) for bool, and with one more axis, of as many sets as
+            there are, for ints.
+
+        Raises:
+            ArgumentTypeError: code `segments.type`, for what is no tensor.
+            ShapeError: code `segments.shape`.
+            ArgumentError: code `segments.value`, for other numbers, or a set for every number up
+                to a largest that is beyond kv_len.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> weights = ch.AttentionMatrix(torch.zeros(1, 2), torch.zeros(4, 2))
+            >>> weights.mass(torch.tensor([0, 0, 0, 1]))
+            tensor([[0.7500, 0.2500]])
+        """
+        member, single = self._members(segments)
+        mass = Mass(self.problem, member)
+        sweep(self.problem, [mass])
+        return self._of_sets(mass, single)
+
+    def pool(
+        self,
+        rows: int,
+        columns: int,
+        *,
+        queries: slice | None = None,
+        keys: slice | None = None,
+    ) -> Tensor:
+        """The matrix as a small map: weights summed over rectangles of queries × keys.
+
+        The queries fall into as many bins as there are rows, in order and as equal as can be, and
+        the keys likewise. The sum of the map is that of the weights: query_len for the whole
+        matrix, if every query sees something and there are no sinks.
+
+        Args:
+            rows: bins of queries, 1 to as many as there are queries.
+            columns: bins of keys, likewise.
+            queries: only these; a zoom works out these queries alone.
+            keys: only these.
+
+        Returns:
+            (batch, num_heads, rows, columns).
+
+        Raises:
+            ArgumentError: code `pool.size`, for a number of bins out of range.
+            SelectionError: code `matrix.index`, for what is no slice.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query = key = torch.zeros(4, 2)
+            >>> ch.AttentionMatrix(query, key, mask=ch.causal()).pool(2, 2)
+            tensor([[2.0000, 0.0000],
+                    [1.1667, 0.8333]])
+        """
+        problem = self.problem
+        picked_rows = read_slice(queries, problem.query_len, self.device)
+        picked_keys = read_slice(keys, problem.kv_len, self.device)
+        check_bins(rows, columns, len(picked_rows), len(picked_keys))
+        if queries is None and keys is None:
+            return self._gather(Pooled(problem, rows, columns))
+        row_bins = bins(len(picked_rows), rows, self.device)
+        column_bins = bins(len(picked_keys), columns, self.device)
+        leading = (problem.batch, problem.num_heads)
+        pooled = torch.zeros(*leading, rows, columns, dtype=torch.float64, device=self.device)
+        portion = max(1, parts.PORTION // max(1, math.prod(leading) * problem.kv_len))
+        everything = slice(None)
+        with torch.no_grad():
+            for some, places in zip(
+                picked_rows.split(portion), row_bins.split(portion), strict=True
+            ):
+                part = self._part(everything, everything, some, picked_keys).double()
+                sums = part.new_zeros(*leading, rows, len(picked_keys)).index_add_(2, places, part)
+                pooled.index_add_(3, column_bins, sums)
+        return self._restore(pooled.to(self.dtype))
+
+    def summary(
+        self,
+        *,
+        value: Tensor | None = None,
+        top_k: int | None = None,
+        pool: tuple[int, int] | None = None,
+        segments: Tensor | None = None,
+        progress: Progress | None = None,
+    ) -> Summary:
+        """All of the statistics, and the context, in one pass over the weights.
+
+        It takes a little more than twice the time of one call of attention, and O(tokens) memory.
+
+        Args:
+            value: (batch, num_kv_heads, kv_len, value_head_dim), for the context.
+            top_k: how many of the largest weights of each query, as in `top_k`.
+            pool: rows and columns of the map, as in `pool`.
+            segments: sets of keys, as in `mass`.
+            progress: called as the work goes on with the share that is done, 0 to 1.
+
+        Raises:
+            ArgumentTypeError: codes `pool.type` and `progress.type`.
+            ClearheadError: for a value that `attend` refuses, and as the single methods do.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query, key, value = torch.randn(3, 1, 2, 5, 4).unbind()
+            >>> weights = ch.AttentionMatrix(query, key, mask=ch.causal())
+            >>> summary = weights.summary(value=value, top_k=2, pool=(5, 5))
+            >>> summary
+            Summary [batch=1, num_heads=2, query_len=5, kv_len=5] with context, top_k, pooled
+            >>> summary.received.sum(dim=-1)
+            tensor([[5.0000, 5.0000]])
+        """
+        problem = self.problem
+        posed = None if value is None else self._with_value(value, "2")
+        members = None if segments is None else self._members(segments)
+        largest = None if top_k is None else Largest(problem, read_k(top_k, problem.kv_len))
+        pooled = None
+        if pool is not None:
+            if not isinstance(pool, Sequence) or len(pool) != 2:
+                raise ArgumentTypeError(
+                    "pool.type", f"pool must be a pair (rows, columns); got {reprlib.repr(pool)}."
+                )
+            check_bins(*pool, problem.query_len, problem.kv_len)
+            pooled = Pooled(problem, *pool)
+        mass = None if members is None else Mass(problem, members[0])
+        if progress is not None and not callable(progress):
+            raise ArgumentTypeError(
+                "progress.type",
+                f"progress must be a function of the share that is done; got "
+                f"{type(progress).__name__}.",
+            )
+        context = None if posed is None else Context(problem, posed.value)
+        total, entropy, maximum = LogSumExp(problem), Entropy(problem), Maximum(problem)
+        distance, near, received = Distance(problem), Near(problem, NEAR), Received(problem)
+        # The token before by position: the last query sits on the last key.
+        place = torch.arange(problem.query_len, device=self.device)
+        before = OfKey(problem, place + (problem.kv_len - problem.query_len - 1))
+        first = OfKey(problem, torch.zeros_like(place))
+        single = [total, maximum, distance, near, first, before, received, entropy]
+        every = [largest, pooled, mass, context, *single]
+        sweep(problem, [each for each in every if each is not None], progress)
+        if self._logsumexp is None:
+            self._logsumexp = total.result.clone()
+        self._entropy = self._restore(entropy.result)
+        self._near[NEAR] = self._restore(near.result)
+        return Summary(
+            logsumexp=self._restore(total.result),
+            entropy=self._entropy.clone(),
+            max=self._restore(maximum.result),
+            distance=self._restore(distance.result),
+            first=self._restore(first.result),
+            previous=self._restore(before.result),
+            received=self._restore(received.result),
+            context=None if context is None else self._restore(context.result),
+            top_k=None if largest is None else self._restored(largest),
+            mass=None if mass is None or members is None else self._of_sets(mass, members[1]),
+            pooled=None if pooled is None else self._restore(pooled.result),
+        )
+
+    def statistic(self, name: str) -> Tensor:
+        """A field of `summary` by its name, with axes of batch and heads: (batch, num_heads,
+        query_len), and for "received" (batch, num_kv_heads, kv_len)."""
+        if name in ("entropy", "distance", "max", "received"):
+            found = getattr(self, name)()
+            return found.reshape((1,) * (4 - self.ndim) + found.shape)
+        return self.summary().statistic(name)
+
+    def _gather(self, reduction: PerQuery | Pooled | Received) -> Tensor:
+        sweep(self.problem, [reduction])
+        return self._restore(reduction.result)
+
+    def _restored(self, largest: Largest) -> TopK:
+        return TopK(self._restore(largest.weights), self._restore(largest.keys))
+
+    def _members(self, segments: Tensor) -> tuple[Tensor, bool]:
+        """The sets that each key is in, and True if it is one set only, as `Mass` takes them."""
+        member, single = read_segments(segments, (self.batch, self.kv_len), self.device)
+        return member.to(self.dtype), single
+
+    def _of_sets(self, mass: Mass, single: bool) -> Tensor:
+        result = self._restore(mass.result)
+        return result[..., 0] if single else result
