@@ -126,12 +126,6 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         "'no_such_module_here'",
     ),
     (
-        refused(subject="my_attention.py", takes="qkv"),
-        ch.ArgumentError,
-        "check.place",
-        "a place is \"file.py:Name\" or a dotted import path; got 'my_attention.py'.",
-    ),
-    (
         refused(subject=ends_the_program, takes="qkv"),
         ch.ModelError,
         "check.exit",

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from clearhead._common.text import readable
 from clearhead.cli.progress import busy, progress_bars
-from clearhead.errors import ModelError
+from clearhead.errors import ClearheadError
 
 
 def check(
@@ -109,7 +109,7 @@ def check(
     try:
         with busy("checking"), printed:
             report = ch.check(place, **asked)
-    except ModelError as error:
+    except ClearheadError as error:  # 1 is for a mistake in what is checked
         print(f"clearhead: {readable(str(error))}", file=sys.stderr)
         raise typer.Exit(3) from error
     found = None

@@ -20,7 +20,12 @@ def located(place: str) -> Any:
         ModelError: code `check.import` or `check.name`.
     """
     module, colon, name = place.rpartition(":")
-    if not colon and not place.endswith(".py"):
+    if place.endswith(".py"):
+        names = ", ".join(defined(imported(place)))
+        raise ModelError(
+            "check.name", f"say what to check, as {place}:Name; it has {names or 'nothing'}."
+        )
+    if not colon:
         module, _, name = place.rpartition(".")
     if not module or not name:
         raise ArgumentError(
