@@ -1,4 +1,4 @@
-"""How wrong a result may be: measured each time, never set by hand.
+"""The error that a result may have, measured each time and never set by hand.
 
 The plain computation, done in the working precision, is wrong by some amount. A kernel in the same
 precision may be wrong by a few times as much, and by the rounding of the largest number it returns.
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How wrong a result may be, and what that is made of.
+    """The error that a result may have, and what it is made of.
 
     Attributes:
         factor: how many times the error of the plain computation is allowed.

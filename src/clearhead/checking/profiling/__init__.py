@@ -1,4 +1,4 @@
-"""What somebody's own attention costs over length, beside the fused call."""
+"""The cost of your attention over length, beside the fused call."""
 
 from clearhead.checking.profiling.profile import profile
 from clearhead.checking.profiling.report import Profile

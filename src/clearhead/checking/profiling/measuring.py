@@ -1,4 +1,4 @@
-"""What a call takes: seconds, bytes at its peak, and which operations ran."""
+"""The cost of a call: seconds, bytes at its peak, and which operations ran."""
 
 import gc
 import math
@@ -76,7 +76,7 @@ def time_in_turn(calls: Sequence[Call], device: torch.device, rounds: int) -> li
 
 
 def kernels_in_words(operations: frozenset[str]) -> str:
-    """Which of PyTorch's kernels ran: a fused one, or what was there instead.
+    """The kernels of PyTorch that ran: a fused one, or what was there instead.
 
     Example:
         >>> kernels_in_words(frozenset({"bmm", "_softmax", "add"}))

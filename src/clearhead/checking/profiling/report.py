@@ -1,4 +1,4 @@
-"""What `profile` measured, as text, as JSON and as a page."""
+"""The result of `profile`, as text, as JSON and as a page."""
 
 import json
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Profile:
-    """What an attention takes over length, beside the fused call of the same sizes.
+    """The cost of an attention over length, beside the fused call of the same sizes.
 
     Attributes:
         name: of what was profiled.
@@ -72,7 +72,7 @@ class Profile:
         return exponent([each.length for each in rows], [getattr(each, name) for each in rows])
 
     def growth(self, of: str, *, backward: bool = False, fused: bool = False) -> str:
-        """What "memory" or "time" grows with, in words: "tokens²", "tokens", "constant"."""
+        """The growth of "memory" or "time" with length, in words: "tokens²", "tokens", "constant"."""
         return in_words(self.exponent(of, backward=backward, fused=fused))
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Profile:
         return "\n".join(lines)
 
     def _remarks(self, backward: bool) -> list[str]:
-        """What memory and time grow with, and how many times the fused call they are."""
+        """The growth of memory and time, and how many times the fused call they are."""
         rows = [each for each in self.costs if each.backward == backward]
         if len(rows) < 2:
             return []

@@ -144,7 +144,7 @@ def _mask(contract: Contract) -> Mask | None:
 
 
 def _options(contract: Contract, query: Tensor) -> dict[str, Any]:
-    """What is declared beside the mask, for `attend`."""
+    """The options of `attend` that are declared beside the mask."""
     bias: Bias | Tensor | None = None
     if contract.bias is not None:
         tokens = query.shape[2]
