@@ -35,7 +35,7 @@ def test_check_knows_what_convert_knows(names: ProjectionNames) -> None:
 
 def test_names_in_a_path_and_in_other_spellings() -> None:
     found = [role(name) for name in ("heads.2.Wq", "attn.linear_key", "V_proj.weight", "qkv", "x")]
-    assert found == ["q", "k", None, "qkv", None]
+    assert found == ["q", "k", "v", "qkv", None]
     assert [is_output(name) for name in ("Wo", "out_proj", "W_out", "W_v")] == [True] * 3 + [False]
     assert [normed_role(name) for pair in NORM_NAMES for name in pair] == ["q", "k"] * len(
         NORM_NAMES
