@@ -32,7 +32,7 @@ def contain(
     if (
         can_sync
         and stages.all_finite(query)
-        and (problem.keys_finite or (stages.all_finite(key) and stages.all_finite(value)))
+        and (problem.keys_finite or stages.both_finite(key, value))
     ):
         return run(problem)
     query, key, value = (stages.zero_nonfinite(each) for each in (query, key, value))

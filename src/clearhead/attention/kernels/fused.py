@@ -261,14 +261,11 @@ def _as_the_kernels_want(
         query, key = (F.pad(t, (0, value_width - width)) for t in (query, key))
     elif width > value_width:
         value = F.pad(value, (0, width - value_width))
-    if not (_has_rows(query) and _has_rows(key) and _has_rows(value)):
-        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+    for tensor in (query, key, value):
+        *_, row, step = tensor.stride()
+        if step != 1 or (row < tensor.shape[3] and tensor.shape[2] > 1):
+            return query.contiguous(), key.contiguous(), value.contiguous()
     return query, key, value
-
-
-def _has_rows(tensor: Tensor) -> bool:
-    *_, row, step = tensor.stride()
-    return step == 1 and (row >= tensor.shape[3] or tensor.shape[2] == 1)
 
 
 def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
