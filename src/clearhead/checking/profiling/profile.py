@@ -65,7 +65,7 @@ def profile(
     Example:
         >>> def mine(query, key, value):
         ...     return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
-        >>> found = ch.profile(mine, takes="qkv", lengths=(128, 256, 512), rounds=1)
+        >>> found = ch.profile(mine, takes="qkv", lengths=(128, 256, 512), rounds=1, seconds=60)
         >>> found.growth("memory"), found.growth("memory", fused=True)
         ('tokens²', 'tokens')
         >>> found.kernel

@@ -38,7 +38,7 @@ class Profile:
         notes: which lengths were left out, and why.
 
     Example:
-        >>> found = ch.profile(ch.attend, takes="qkv", lengths=(128, 256, 512), rounds=1)
+        >>> found = ch.profile(ch.attend, takes="qkv", lengths=(128, 256, 512), rounds=1, seconds=60)
         >>> found.growth("memory")
         'tokens'
         >>> found.costs[0].length, found.costs[0].memory == found.costs[0].fused_memory
