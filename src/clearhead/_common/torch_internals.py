@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch.autograd import forward_ad
 
 from clearhead.errors import UnsupportedError
@@ -34,6 +33,10 @@ def private(path: str) -> Any:
             f"torch.{path} must be there; PyTorch {torch.__version__} no longer has it.",
         )
     return found
+
+
+get_unwrapped = private("_C._functorch.get_unwrapped")
+is_functorch_wrapped_tensor = private("_C._functorch.is_functorch_wrapped_tensor")
 
 
 def is_autocast(tensor: Tensor) -> bool:
