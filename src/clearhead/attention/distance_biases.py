@@ -31,12 +31,7 @@ class Alibi(ByPair):
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        if self.slopes.shape[0] != num_heads:
-            raise ShapeError(
-                "bias.heads",
-                f"the bias {self.describe()} is for {self.slopes.shape[0]} heads; the query has "
-                f"num_heads={num_heads}.",
-            )
+        _check_heads(self, len(self.slopes), (num_heads,))
         if not self.follows and self.slopes.device != device:
             raise DeviceError(
                 "bias.device",
@@ -77,12 +72,7 @@ class Relative(ByPair):
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        if self.values.shape[0] not in (1, num_heads):
-            raise ShapeError(
-                "bias.heads",
-                f"the bias {self.describe()} is for {self.values.shape[0]} heads; the query has "
-                f"num_heads={num_heads}.",
-            )
+        _check_heads(self, len(self.values), (1, num_heads))
         check_beside(self.values, dtype, device)
 
     def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
@@ -94,6 +84,15 @@ class Relative(ByPair):
 
     def describe(self) -> str:
         return f"relative({self.values.shape[0]} × {self.values.shape[1]})"
+
+
+def _check_heads(bias: Bias, heads: int, allowed: tuple[int, ...]) -> None:
+    if heads not in allowed:
+        raise ShapeError(
+            "bias.heads",
+            f"the bias {bias.describe()} is for {heads} heads; the query has "
+            f"num_heads={allowed[-1]}.",
+        )
 
 
 def relative(values: Tensor) -> Bias:
