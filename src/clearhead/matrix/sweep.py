@@ -40,7 +40,7 @@ MOST_QUERIES = 256
 Progress = Callable[[float], None]
 
 
-class Part(NamedTuple):
+class SweepTile(NamedTuple):
     """Some queries of a sample and the keys that one of them sees.
 
     Attributes:
@@ -83,7 +83,7 @@ def _sweep(problem: Problem, reductions: Sequence[Reduction], progress: Progress
     spans = problem.spans
     steps = problem.batch * -(-problem.num_kv_heads // kv_heads) * problem.query_len
     done = 0
-    shared: list[Part] | None = None
+    shared: list[SweepTile] | None = None
     for sample in range(problem.batch):
         parts = shared
         if parts is None and (mask is None or spans is not None):
@@ -136,13 +136,13 @@ def _magnitude(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, torch.inf))
 
 
-def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> Iterator[Part]:
+def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> Iterator[SweepTile]:
     """All queries of a sample, in order."""
     row = 0 if spans is None else min(sample, spans.start.shape[0] - 1)
     for some in portions(problem.query_len, queries):
         every = slice(0, problem.kv_len)
         if problem.mask is None:
-            yield Part(some, every, [], None)
+            yield SweepTile(some, every, [], None)
         elif spans is not None and spans.pieces == 1:
             yield part_of_runs(spans.start[row, some, 0], spans.stop[row, some, 0], some)
         else:
@@ -151,25 +151,27 @@ def _parts(problem: Problem, spans: Spans | None, sample: int, queries: int) -> 
             yield _of_mask(problem, sample, some, every)
 
 
-def part_of_runs(start: Tensor, stop: Tensor, queries: slice) -> Part:
+def part_of_runs(start: Tensor, stop: Tensor, queries: slice) -> SweepTile:
     """The part in which each query sees one run of keys: hidden are the ragged edges only."""
     used = stop > start
     keys = hull(start, stop)
     empty = None if bool(used.all()) else ~used
     if keys.start == keys.stop:
-        return Part(queries, keys, [], empty)
+        return SweepTile(queries, keys, [], empty)
     # Empty rows are zeroed as a whole, so that they leave the others their full keys.
     full = slice(int(start[used].max()), int(stop[used].min()))
-    return Part(queries, keys, ragged_edges(start[:, None], stop[:, None], (keys,), full), empty)
+    return SweepTile(
+        queries, keys, ragged_edges(start[:, None], stop[:, None], (keys,), full), empty
+    )
 
 
-def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> Part:
+def _of_mask(problem: Problem, sample: int, queries: slice, keys: slice) -> SweepTile:
     """The part of any mask, read as a tensor."""
     visible = problem.visible(queries, keys)
     assert visible is not None
     visible = visible[sample if visible.shape[0] > 1 else 0]
     empty = ~visible.any(dim=-1)
-    return Part(
+    return SweepTile(
         queries,
         keys,
         [(slice(0, keys.stop - keys.start), ~visible)],
@@ -187,7 +189,7 @@ class _Buffers:
         self.sinks = None if problem.sinks is None else stages.upcast(problem.sinks)
 
     def chunk(
-        self, problem: Problem, sample: int, kv_heads: slice, key: Tensor, part: Part
+        self, problem: Problem, sample: int, kv_heads: slice, key: Tensor, part: SweepTile
     ) -> Chunk:
         group = problem.num_heads // problem.num_kv_heads
         heads = slice(kv_heads.start * group, kv_heads.stop * group)
@@ -227,7 +229,7 @@ class _Buffers:
 
 
 def _add_bias(
-    problem: Problem, sample: int, heads: slice, part: Part, scores: Tensor
+    problem: Problem, sample: int, heads: slice, part: SweepTile, scores: Tensor
 ) -> Tensor | None:
     added = problem.bias_block(part.queries, part.keys)
     assert added is not None
@@ -237,7 +239,7 @@ def _add_bias(
 
 
 def _by_the_stages(
-    problem: Problem, sample: int, kv_heads: slice, key: Tensor, part: Part
+    problem: Problem, sample: int, kv_heads: slice, key: Tensor, part: SweepTile
 ) -> Chunk:
     """A chunk of numbers that may be NaN, infinite or very large, by the definition itself."""
     group = problem.num_heads // problem.num_kv_heads

@@ -12,7 +12,7 @@ from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.kernels._blockwise_work import (
     Buffer,
     Folded,
-    Part,
+    HeadSlice,
     Pattern,
     Work,
     by_head,
@@ -228,7 +228,7 @@ class _GradBias:
         dtype = tensor.dtype if tensor.shape == whole else stages.upcast(tensor[:0]).dtype
         self.grad = torch.zeros_like(tensor, dtype=dtype)
 
-    def add(self, tile: Tile, part: Part, grads: Tensor) -> None:
+    def add(self, tile: Tile, part: HeadSlice, grads: Tensor) -> None:
         """Take the gradients of the scores of a part, (samples, heads, queries, keys)."""
         before = 0
         for run in tile.keys:
@@ -247,7 +247,7 @@ class _GradBias:
             else:
                 self._add_described(tile, part, run, some)
 
-    def _add_described(self, tile: Tile, part: Part, run: slice, grads: Tensor) -> None:
+    def _add_described(self, tile: Tile, part: HeadSlice, run: slice, grads: Tensor) -> None:
         """The same for a bias that makes its tiles of a few numbers, (1, num_heads or 1, …)."""
         work = self.work
         with torch.enable_grad():

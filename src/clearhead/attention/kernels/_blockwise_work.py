@@ -39,7 +39,7 @@ WORTH_CUTTING = 1 << 15
 """One more tile is worth so many scores fewer."""
 
 
-class Part(NamedTuple):
+class HeadSlice(NamedTuple):
     """The part of a tile that is computed at a time: some samples with all heads, or some heads of one."""
 
     rows: slice
@@ -135,7 +135,7 @@ def _tiles(problem: Problem, spans: Spans | None) -> Iterator[Tile]:
         yield from tiles_of_spans(start[rows], stop[rows], rows, kv_len, queries, worth)
 
 
-def parts(work: Work, bias: Bias | None) -> Iterator[tuple[Tile, Part, Edges, Tensor | None]]:
+def parts(work: Work, bias: Bias | None) -> Iterator[tuple[Tile, HeadSlice, Edges, Tensor | None]]:
     """All parts of all tiles, in the order of both passes: with the rectangles of them that are
     hidden, and the bias."""
     for tile in work.tiles:
@@ -151,25 +151,25 @@ def parts(work: Work, bias: Bias | None) -> Iterator[tuple[Tile, Part, Edges, Te
             yield tile, part, some, None if added is None else _of_part(added, tile, part)
 
 
-def _split(work: Work, rows: slice, many: int) -> Iterator[Part]:
+def _split(work: Work, rows: slice, many: int) -> Iterator[HeadSlice]:
     """Samples with all heads, or heads of one sample, `many` key heads at a time."""
     kv_heads, group = work.num_kv_heads, work.group
     if many >= kv_heads:
         for first in range(rows.start, rows.stop, many // kv_heads):
             some = slice(first, min(first + many // kv_heads, rows.stop))
             folded = slice(some.start * kv_heads, some.stop * kv_heads)
-            yield Part(some, slice(0, work.num_heads), folded)
+            yield HeadSlice(some, slice(0, work.num_heads), folded)
         return
     for row in range(rows.start, rows.stop):
         for first in range(0, kv_heads, many):
             last = min(first + many, kv_heads)
             heads = slice(first * group, last * group)
-            yield Part(
+            yield HeadSlice(
                 slice(row, row + 1), heads, slice(row * kv_heads + first, row * kv_heads + last)
             )
 
 
-def _of_part(tensor: Tensor, tile: Tile, part: Part) -> Tensor:
+def _of_part(tensor: Tensor, tile: Tile, part: HeadSlice) -> Tensor:
     """A part of a tensor of the samples of a tile; axes of size 1 broadcast."""
     if tensor.shape[0] > 1:
         first = tile.rows.start
@@ -202,12 +202,12 @@ class Folded:
         # The cap divides by itself first and multiplies last: the scores come divided.
         self.scale = work.scale if work.softcap is None else work.scale / work.softcap
 
-    def queries(self, tile: Tile, part: Part) -> Tensor:
+    def queries(self, tile: Tile, part: HeadSlice) -> Tensor:
         """(folded heads, group · queries, head_dim), scaled."""
         some = stages.upcast(self.query[part.folded, :, tile.queries])
         return (some * self.scale).flatten(1, 2)
 
-    def keys(self, tile: Tile, part: Part) -> tuple[Tensor, Tensor]:
+    def keys(self, tile: Tile, part: HeadSlice) -> tuple[Tensor, Tensor]:
         """(folded heads, keys, head_dim), and the values."""
         return keys_of(self.key[part.folded], tile), keys_of(self.value[part.folded], tile)
 
@@ -250,12 +250,12 @@ class Pattern:
         return torch.div(kept, self.kept, out=self.factors.view(*shape))
 
 
-def by_head(part: Part, scores: Tensor) -> Tensor:
+def by_head(part: HeadSlice, scores: Tensor) -> Tensor:
     """Scores of a part as (samples, heads, queries, keys)."""
     return scores.view(length(part.rows), length(part.heads), -1, scores.shape[2])
 
 
-def finish_scores(part: Part, hidden: Edges, added: Tensor | None, scores: Tensor) -> None:
+def finish_scores(part: HeadSlice, hidden: Edges, added: Tensor | None, scores: Tensor) -> None:
     scores = by_head(part, scores)
     if added is not None:
         scores.add_(added)

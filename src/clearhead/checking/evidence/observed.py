@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.checking.evidence.recorder import SOFTMAXES, Node, Recorder, Step, Tags
+from clearhead.checking.evidence.recorder import SOFTMAXES, Node, Recorder, ScoreStep, Tags
 
 
 class Stage(NamedTuple):
     """The scores, or the weights, as one operation left them: (blocks, queries, keys).
 
-    `axis` of a softmax is "keys", "queries", "blocks" or "all"; `other` is as of a `Step`.
+    `axis` of a softmax is "keys", "queries", "blocks" or "all"; `other` is as of a `ScoreStep`.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Stage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class ScoreLayout:
     """The places of query, key, value and context among the operands of the two products.
 
     `query`, `key`: (blocks, len) pairs of block and row of an operand of the scores; `sides` says
@@ -80,7 +80,7 @@ class ObservedAttention:
     scores: Tensor
     stages: tuple[Stage, ...]
     gains: tuple[float, float] | None
-    layout: Layout
+    layout: ScoreLayout
     tangled: bool = False
     beside: bool = False
 
@@ -157,7 +157,7 @@ def _of_fused(node: Node) -> ObservedAttention:
     rows = torch.arange(query.shape[0])[:, None]
     places = [(rows, torch.arange(each.shape[1])[None]) for each in (query, key)]
     kept = torch.arange(key.shape[1])
-    layout = Layout(node, node, (0, 1), False, places[0], places[1], kept)
+    layout = ScoreLayout(node, node, (0, 1), False, places[0], places[1], kept)
     context = _blocks(node.output).double()
     gains = _gains(node, (0, 1))
     return ObservedAttention(query, key, value, context, scores, tuple(found), gains, layout)
@@ -180,7 +180,7 @@ def _of_products(
     whole = (element - root.base).clamp(0, shape.numel() - 1)
     index = torch.unravel_index(whole, shape)
     sides, clean = _orientation(index, valid)
-    layout = Layout(
+    layout = ScoreLayout(
         scores,
         context,
         sides,
@@ -247,7 +247,7 @@ def _stages(
     recorded: Recorder, root: Node, context: Node, side: int, whole: Tensor, valid: Tensor
 ) -> Iterator[Stage]:
     """The scores on their way to the context, each number at its pair."""
-    chain: list[Step] = []
+    chain: list[ScoreStep] = []
     storage, place = context.storages[side], context.place
     for step in reversed(recorded.steps):
         if step.result == storage and step.place < place:
@@ -262,7 +262,7 @@ def _stages(
         yield Stage(step.name, values, step.other, axis)
 
 
-def _axis(step: Step, root: Node, whole: Tensor, valid: Tensor) -> str:
+def _axis(step: ScoreStep, root: Node, whole: Tensor, valid: Tensor) -> str:
     """Over what a softmax goes, in the order of the weights."""
     assert step.dim is not None
     if step.value.ndim < 2:

@@ -88,7 +88,7 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class ScoreStep:
     """An operation on numbers of a product: what came out, and for which of its elements.
 
     `other` says what else went in: "number", "constant", "parameter", "random", "input" or "";
@@ -127,7 +127,7 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self.nodes: list[Node] = []
-        self.steps: list[Step] = []
+        self.steps: list[ScoreStep] = []
         self.drops: list[Drop] = []
         self.count = 0
         self.halves = False
@@ -234,7 +234,7 @@ class Recorder(TorchDispatchMode):
             value = output.detach().clone()
             other = self._other(args, others, sides, chance)
             ends = storage_of(source), storage_of(output)
-            self.steps.append(Step(name, self.count, value, kept, *ends, dim=dim, other=other))
+            self.steps.append(ScoreStep(name, self.count, value, kept, *ends, dim=dim, other=other))
 
     def _of_product(self, tags: Tags) -> bool:
         return bool((self._ranks[tags.node + 1] > 1).any())
@@ -340,7 +340,7 @@ class Recorder(TorchDispatchMode):
             assert tags is not None
             value, ends = output.detach().clone(), (node.storage, node.storage)
             kept = tags.each(torch.clone)
-            self.steps.append(Step(name, self.count, value, kept, *ends, other="constant"))
+            self.steps.append(ScoreStep(name, self.count, value, kept, *ends, other="constant"))
 
     def _begin(
         self,
