@@ -64,7 +64,7 @@ def place() -> Iterator[Path]:
 
 
 def python(*arguments: str, cwd: Path | None = None) -> str:
-    """What a process of this interpreter prints."""
+    """Return what a process of this interpreter prints."""
     run = subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
@@ -355,7 +355,7 @@ def _() -> None:
 TOKENS = 212
 INDEX = torch.arange(TOKENS)
 AWAY = (INDEX[:, None] - INDEX).abs()
-"""How far each key is from each query, in tokens."""
+"""The distance of each key from each query, in tokens."""
 VALUES = torch.linspace(-1, 1, TOKENS * 3).reshape(TOKENS, 3)
 THIRDS = F.one_hot(INDEX % 3, 3)
 HALVES = F.one_hot(INDEX * 2 // TOKENS, 2)
@@ -749,7 +749,7 @@ def _() -> None:
 
 
 def command(*arguments: str, code: int = 0) -> str:
-    """What `clearhead …` prints."""
+    """Run `clearhead …` in this process, and return what it prints."""
     printed, before = io.StringIO(), sys.argv
     sys.argv = ["clearhead", *arguments]
     try:

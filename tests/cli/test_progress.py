@@ -1,4 +1,4 @@
-"""What is said while a command works: on a terminal only."""
+"""Progress of a command: on a terminal only."""
 
 import io
 

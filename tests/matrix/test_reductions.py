@@ -591,7 +591,7 @@ DECLARED = {"scores", "weights", "maximum", "best_score", "logsumexp", "total", 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("sinks", [False, True])
 def test_reductions_do_what_they_declare(name: str, sinks: bool) -> None:
-    """What is read of a chunk is declared, and what is written over, and nothing else."""
+    """All that is read of a chunk, or written over, is declared, and nothing else."""
     problem = make_problem(*torch.randn(3, 1, 2, 5, 3).unbind())
     scores = problem.query[0] @ problem.key[0].mT * problem.scale
     weights, every = scores.softmax(-1), slice(0, 5)

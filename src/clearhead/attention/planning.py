@@ -30,7 +30,7 @@ class Kernel(Protocol):
 
 
 KERNELS: tuple[Kernel, ...] = (fused, flex, blockwise, eager)
-"""In the order in which "auto" tries them: it takes the first that can, and does not yield."""
+"""In the order in which "auto" tries them: it takes the first that can, and does not defer."""
 
 
 @dataclass(frozen=True)

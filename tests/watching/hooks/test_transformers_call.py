@@ -1,4 +1,4 @@
-"""How the calls of transformers are read, in the conventions of each implementation."""
+"""Calls of transformers, read in the conventions of each implementation."""
 
 from collections.abc import Callable
 from functools import partial
@@ -33,7 +33,7 @@ def tensors(query_len: int, kv_len: int, batch: int = 1) -> tuple[Tensor, Tensor
 
 
 class Layer(nn.Module):
-    """What a function of transformers asks of the module that attends."""
+    """The attributes that a function of transformers asks of the module that attends."""
 
     is_causal = True
     num_key_value_groups = 2
@@ -63,8 +63,8 @@ def assert_read_as_computed(
     counts: Tensor | None = None,
     **options: Any,
 ) -> Problem:
-    """What is read of a call has the weights that the function works out, which are its output
-    where the values are the unit vectors.
+    """Read a call, whose weights must be those that the function works out: its output where the
+    values are the unit vectors.
 
     Args:
         counts: which queries are no padding, (batch, query_len); None for all.
@@ -99,7 +99,7 @@ def shown(problem: Problem) -> Tensor:
 
 
 def steps(query_len: int, kv_len: int, offset: int | None = None) -> Tensor:
-    """How many tokens a key lies behind its query; the last query sits on the last key."""
+    """The number of tokens by which a key lies behind its query; the last query sits on the last key."""
     offset = kv_len - query_len if offset is None else offset
     return torch.arange(query_len)[:, None] + offset - torch.arange(kv_len)
 
@@ -114,7 +114,7 @@ def flash_of_one(
     softcap: float = 0.0,
     s_aux: Tensor | None = None,
 ) -> Tensor:
-    """What flash attention is documented to compute of one sample, (len, num_heads, head_dim).
+    """Compute what flash attention is documented to give for one sample, (len, num_heads, head_dim).
 
     The last query sits on the last key, a window counts tokens on each side, and a query that sees
     nothing gets 0 (Dao, 2023, https://arxiv.org/abs/2307.08691, and the notes on its releases).
@@ -235,7 +235,7 @@ def test_flash_attention_without_a_mask(query_len: int) -> None:
 
 @pytest.mark.parametrize("side", ["none", "left", "right"])
 def test_a_window_stays_a_description(side: str) -> None:
-    """Where padding moves no real token away from another, no matrix is made of the mask."""
+    """No matrix is made of the mask where padding moves no real token away from another."""
     query, key = tensors(7, 7, batch=2)
     mask = read("flash_attention_2", query, key, torch.tensor(VALID[side]), sliding_window=3).mask
     assert mask is not None

@@ -28,7 +28,7 @@ READ = (
 """The options that `read_call` reads."""
 
 PACKED = ("cu_seq_lens_q", "cu_seq_lens_k")
-"""Where packed sequences begin. Eager, PyTorch's function and FlexAttention take no notice."""
+"""The options that say where packed sequences begin. Eager, PyTorch's function and FlexAttention take no notice."""
 
 HARMLESS = {
     "cache_position": "where in the cache the queries are, which the mask knows",
