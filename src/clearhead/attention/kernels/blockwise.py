@@ -15,7 +15,7 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.text import format_bytes
 from clearhead._common.torch_internals import is_autocast
-from clearhead.attention.biases import DenseBias
+from clearhead.attention.biases import Bias, DenseBias, SelectedBias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.kernels._blockwise_passes import Saved, backward, forward
 from clearhead.attention.kernels._blockwise_work import Work, by_head, keys_of, parts, work_of
@@ -38,7 +38,7 @@ def refusals(problem: Problem) -> list[str]:
         )
     elif problem.has_tangents:
         reasons.append("forward-mode derivatives: this kernel has the backward pass only")
-    bias = problem.bias
+    bias = _of_all(problem.bias)
     if (
         bias is not None
         and bias.requires_grad
@@ -83,6 +83,26 @@ def logsumexp(problem: Problem) -> Tensor:
     return _without_autocast(problem, _logsumexp)
 
 
+def context_and_logsumexp(problem: Problem) -> tuple[Tensor, Tensor]:
+    """The context and the logsumexp of each query, both in the precision of sums and with gradients;
+    for a problem without sinks."""
+    # One more column of values, in whose place the logsumexp is contained as well.
+    width = problem.value.shape[3]
+    value = torch.nn.functional.pad(problem.value, (0, 1))
+    seed = 0 if problem.part is None else problem.part.seed or 0
+
+    def run(problem: Problem) -> Tensor:
+        value = problem.value[..., :width]
+        tensors = problem.query, problem.key, value, None, _tensor_of(problem)
+        context, total = _Blockwise.apply(*tensors, work_of(problem, seed))
+        return torch.cat([context, total[..., None]], dim=3)
+
+    both = _without_autocast(
+        problem.replace(value=value), lambda padded: contain(padded, run, _count)
+    )
+    return both[..., :width], both[..., width]
+
+
 def _without_autocast(problem: Problem, compute: Any) -> Tensor:
     # The tensors have been brought to their precision; sums are not to be lowered.
     if not is_autocast(problem.query):
@@ -92,8 +112,8 @@ def _without_autocast(problem: Problem, compute: Any) -> Tensor:
 
 
 def _attend(problem: Problem) -> Tensor:
-    seed = 0
-    if problem.dropout is not None:
+    seed = 0 if problem.part is None else problem.part.seed or 0
+    if problem.dropout is not None and problem.part is None:
         seed = int(torch.randint(1 << 62, (), device=problem.device))
 
     def run(problem: Problem) -> Tensor:
@@ -116,10 +136,15 @@ def _logsumexp(problem: Problem) -> Tensor:
 
 def _tensor_of(problem: Problem) -> Tensor | None:
     """The tensor that a bias is made of, where gradients can be had for it."""
-    bias = problem.bias
+    bias = _of_all(problem.bias)
     if isinstance(bias, Alibi) and bias.follows:
         return None  # the slopes of the paper, which go to any device, and are never trained
     return bias.numbers if isinstance(bias, DenseBias | Alibi | Relative) else None
+
+
+def _of_all(bias: Bias | None) -> Bias | None:
+    """The bias of all queries and keys that one of some of them is taken from."""
+    return bias.bias if isinstance(bias, SelectedBias) else bias
 
 
 def _count(problem: Problem, marks: Tensor) -> Tensor:
