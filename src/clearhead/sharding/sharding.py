@@ -96,7 +96,7 @@ class Sharding:
         Raises:
             ShapeError: code `across.rows`, for another number of tokens.
         """
-        self._check(tensor, dim, self.tokens, "all ranks together have")
+        self.check_rows(tensor, dim, self.tokens, "all ranks together have")
         return tensor.index_select(dim, self.positions.to(tensor.device))
 
     def gather(self, tensor: Tensor, dim: int = -2) -> Tensor:
@@ -114,7 +114,7 @@ class Sharding:
         """
 
         def check() -> tuple[None, str]:
-            self._check(tensor, dim, self.count, f"rank {self.rank} has")
+            self.check_rows(tensor, dim, self.count, f"rank {self.rank} has")
             sizes = list(tensor.shape)
             sizes[dim] = -1
             grad = torch.is_grad_enabled() and tensor.requires_grad
@@ -195,7 +195,8 @@ class Sharding:
         every = all_gather(message, self.group, "the description of the call").cpu()
         return [bytes(each.tolist()).decode(errors="replace").rstrip() for each in every]
 
-    def _check(self, tensor: object, dim: int, tokens: int, who: str) -> None:
+    def check_rows(self, tensor: object, dim: int, tokens: int, who: str) -> None:
+        """Refuse a tensor of another number of tokens; `who` begins the sentence of what there are."""
         check_tensor("tensor", tensor)
         assert isinstance(tensor, Tensor)
         if not -tensor.ndim <= dim < tensor.ndim or tensor.shape[dim] != tokens:

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from clearhead.attention.problem import Problem
 from clearhead.attention.sharded import by_gather, by_heads, by_ring
 from clearhead.attention.sharded.sharded_call import (
     ShardedCall,
@@ -13,6 +14,7 @@ from clearhead.attention.sharded.sharded_call import (
     read_across,
 )
 from clearhead.errors import UnsupportedError
+from clearhead.sharding.matrix_part import MatrixPart
 
 WAYS: dict[str, ModuleType] = {"gather": by_gather, "ring": by_ring, "heads": by_heads}
 
@@ -38,6 +40,25 @@ def attend_across(query: Tensor, key: Tensor, value: Tensor, across: Any, **opti
 
     call = of_queries.agree(check, query)
     return call.problem.restore(WAYS[of_queries.how].attend(call))
+
+
+def rows_across(query: Tensor, key: Tensor, across: Any, **options: Any) -> Problem:
+    """The problem of this rank's queries over all keys, which are gathered; its value is the key.
+
+    Raises:
+        RankError: codes `across.rank`, `across.differ`, `across.lost`.
+    """
+    of_queries, of_keys = read_across(across)
+
+    def check() -> tuple[ShardedCall, str]:
+        call = make_call(query, key, key, across, **options)
+        return call, f"matrix, {describe(call)}"
+
+    call = of_queries.agree(check, query)
+    every = of_keys.gather_unchecked(call.key, 2, "keys")
+    rows = of_queries.positions
+    problem = call.part(call.problem.query, every, every, rows=rows)
+    return problem.replace(part=MatrixPart(rows, sharding=of_queries))
 
 
 def refuse(call: ShardedCall) -> None:
