@@ -111,12 +111,18 @@ def other_calls(group: Any) -> list[Any]:
         lambda: one(x, across=where, valid=torch.ones(x.shape[:1], dtype=torch.bool)),
         lambda: one(x[:-1] if last else x, across=where),
         lambda: one.train(not last)(x, across=where),
+        lambda: watched(one.eval(), x, where) if last else one.eval()(x, across=where),
     ):
         try:
             refused()
         except ch.ClearheadError as error:
             found.append(f"{type(error).__name__} {error}")
     return found
+
+
+def watched(one: ch.MultiHeadAttention, x: Tensor, where: ch.Sharding) -> None:
+    with ch.watch(one):
+        one(x, across=where)
 
 
 def test_what_layers_take_and_refuse() -> None:
@@ -132,3 +138,5 @@ def test_what_layers_take_and_refuse() -> None:
     )
     assert first[5].startswith("RankError [across.differ] the calls of the ranks differ.")
     assert last[5].startswith("RankError [across.differ]")
+    assert first[6].startswith("RankError [across.rank] rank 1 refused this call: [watch.across]")
+    assert last[6].startswith("WatchError [watch.across] calls with across= are not watched")

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from clearhead.attention.planning import observers
 from clearhead.attention.problem import Problem
 from clearhead.attention.sharded import by_gather, by_heads, by_ring
 from clearhead.attention.sharded.sharded_call import (
@@ -13,7 +14,7 @@ from clearhead.attention.sharded.sharded_call import (
     make_call,
     read_across,
 )
-from clearhead.errors import UnsupportedError
+from clearhead.errors import UnsupportedError, WatchError
 from clearhead.sharding.matrix_part import MatrixPart
 
 WAYS: dict[str, ModuleType] = {"gather": by_gather, "ring": by_ring, "heads": by_heads}
@@ -25,6 +26,7 @@ def attend_across(query: Tensor, key: Tensor, value: Tensor, across: Any, **opti
     Raises:
         RankError: codes `across.rank`, `across.differ`, `across.lost`.
         UnsupportedError: code `across.refused`, for a way that cannot run the call.
+        WatchError: code `watch.across`, while a model is watched.
     """
     of_queries, of_keys = read_across(across)
     if of_queries.is_whole and of_keys.is_whole and options["dropout"] is None:
@@ -34,6 +36,12 @@ def attend_across(query: Tensor, key: Tensor, value: Tensor, across: Any, **opti
         return problem.restore(call.run(problem))
 
     def check() -> tuple[ShardedCall, str]:
+        if observers:
+            raise WatchError(
+                "watch.across",
+                "calls with across= are not watched: each rank has a part of the matrix. "
+                "AttentionMatrix(…, across=…) and layer.weights(x, across=…) give it.",
+            )
         call = make_call(query, key, value, across, **options)
         refuse(call)
         return call, describe(call)
