@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import clearhead as ch
-from clearhead.attention.sharded import by_gather
+from clearhead.attention.sharded import by_gather, by_ring
 from clearhead.testing.tolerances import assert_no_worse
 from tests.sharding import ranks
 from tests.sharding.calls import (
@@ -59,13 +59,18 @@ def test_ranks_compute_what_one_process_does(world: int, how: str) -> None:
 
 
 def portion_by_portion(group: Any) -> dict[str, float]:
-    call = CALLS["sinks"]
-    with mock.patch.object(by_gather, "GATHERED", 1):
-        return differences(together(call, group, "gather", "zigzag"), alone(call))
+    found = {}
+    with mock.patch.object(by_gather, "GATHERED", 1), mock.patch.object(by_ring, "PORTION", 4):
+        for how in ("gather", "ring"):
+            for name in ("sinks", "relative", "window"):
+                apart = differences(together(CALLS[name], group, how, "zigzag"), alone(CALLS[name]))
+                found |= {f"{how} {name} {each}": size for each, size in apart.items()}
+    return found
 
 
-def test_keys_are_gathered_in_portions_of_heads() -> None:
+def test_heads_and_queries_go_in_portions() -> None:
     worst = ranks.run(2, portion_by_portion)[1]
+    assert len(worst) == 28
     assert max(worst.values()) <= 1e-13
 
 

@@ -7,7 +7,8 @@ backward pass recomputes the weights from the logsumexp, so that a call holds O(
 between the passes and the scores of one tile at a time within them.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ from clearhead.attention.kernels._nonfinite import contain
 from clearhead.attention.problem import Problem
 from clearhead.errors import UnsupportedError
 from clearhead.masks.tiles import length
+
+T = TypeVar("T")
 
 NAME = "blockwise"
 SUMMARY = "block by block in plain PyTorch, with every option; memory grows with tokens"
@@ -86,24 +89,28 @@ def logsumexp(problem: Problem) -> Tensor:
 def context_and_logsumexp(problem: Problem) -> tuple[Tensor, Tensor]:
     """The context and the logsumexp of each query, both in the precision of sums and with gradients;
     for a problem without sinks."""
-    # One more column of values, in whose place the logsumexp is contained as well.
-    width = problem.value.shape[3]
-    value = torch.nn.functional.pad(problem.value, (0, 1))
     seed = 0 if problem.part is None else problem.part.seed or 0
+    width = problem.value.shape[3]
 
-    def run(problem: Problem) -> Tensor:
-        value = problem.value[..., :width]
-        tensors = problem.query, problem.key, value, None, _tensor_of(problem)
-        context, total = _Blockwise.apply(*tensors, work_of(problem, seed))
+    def run(problem: Problem) -> tuple[Tensor, Tensor]:
+        tensors = problem.query, problem.key, problem.value[..., :width]
+        return _Blockwise.apply(*tensors, None, _tensor_of(problem), work_of(problem, seed))
+
+    finite = stages.all_finite(problem.query) and stages.both_finite(problem.key, problem.value)
+    if finite:
+        return _without_autocast(problem, run)
+    # One more column of values, in whose place the logsumexp is contained as well.
+    padded = problem.replace(value=torch.nn.functional.pad(problem.value, (0, 1)))
+
+    def run_as_one(problem: Problem) -> Tensor:
+        context, total = run(problem)
         return torch.cat([context, total[..., None]], dim=3)
 
-    both = _without_autocast(
-        problem.replace(value=value), lambda padded: contain(padded, run, _count)
-    )
+    both = _without_autocast(padded, lambda problem: contain(problem, run_as_one, _count))
     return both[..., :width], both[..., width]
 
 
-def _without_autocast(problem: Problem, compute: Any) -> Tensor:
+def _without_autocast(problem: Problem, compute: Callable[[Problem], T]) -> T:
     # The tensors have been brought to their precision; sums are not to be lowered.
     if not is_autocast(problem.query):
         return compute(problem)

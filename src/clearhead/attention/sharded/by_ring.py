@@ -17,7 +17,11 @@ from clearhead import stages
 from clearhead.attention.kernels import blockwise
 from clearhead.attention.problem import Problem
 from clearhead.attention.sharded.sharded_call import ShardedCall
+from clearhead.masks.tiles import portions
 from clearhead.sharding.collectives import waiting_for
+
+PORTION = 2048
+"""Queries at a time, so that the contexts of a block are small beside all of them."""
 
 
 def refusals(call: ShardedCall) -> list[str]:
@@ -62,14 +66,18 @@ class _Ring(torch.autograd.Function):
         total = wide.new_full(query.shape[:3], -torch.inf)
 
         def merge(owner: int, block: Tensor) -> None:
-            nonlocal total
-            problem = _block(call, stages.upcast(query), stages.upcast(block), owner, seed)
-            if problem is None:
-                return
-            added, sums = blockwise.context_and_logsumexp(problem)
-            new = torch.logaddexp(total, sums)
-            context.mul_(_share(total, new)).add_(added * _share(sums, new))
-            total = new
+            block = stages.upcast(block)
+            for some in portions(query.shape[2], PORTION):
+                part = stages.upcast(query[:, :, some])
+                problem = _block(call, part, block, owner, some, seed)
+                if problem is None:
+                    continue
+                added, sums = blockwise.context_and_logsumexp(problem)
+                before = total[:, :, some]
+                new = torch.logaddexp(before, sums)
+                place = context[:, :, some]
+                place.mul_(_share(before, new)).add_(added.mul_(_share(sums, new)))
+                total[:, :, some] = new
 
         _Round(call, both, "keys and values").run(merge)
         ctx.save_for_backward(query, both, context, total)
@@ -85,38 +93,36 @@ class _Ring(torch.autograd.Function):
         call: ShardedCall = ctx.call
         bias: Tensor | None = ctx.bias if ctx.needs_input_grad[2] else None
         of_context, of_total = grads
-        wide = stages.upcast(query.detach()).requires_grad_()
-        of_query = torch.zeros_like(wide)
+        of_query = torch.zeros_like(stages.upcast(query))
         of_bias = None if bias is None else torch.zeros_like(stages.upcast(bias.detach()))
 
         def spread(owner: int, block: Tensor) -> Tensor | None:
             block = stages.upcast(block.detach()).requires_grad_()
-            with torch.enable_grad():
-                problem = _block(call, wide, block, owner, ctx.seed)
-                if problem is None:
-                    return None
-                added, sums = blockwise.context_and_logsumexp(problem)
-            share = _share(sums.detach(), total)
-            # The context is a mean of those of the blocks, weighted by their shares.
-            moved = (of_context * (added.detach() - context)).sum(dim=-1, keepdim=True)
-            toward = (moved + of_total[..., None]) * share
-            wanted = [wide, block, *([] if bias is None else [bias])]
-            found = iter(
-                torch.autograd.grad(
+            of_block = torch.zeros_like(block)
+            for some in portions(query.shape[2], PORTION):
+                part = stages.upcast(query.detach()[:, :, some]).requires_grad_()
+                with torch.enable_grad():
+                    problem = _block(call, part, block, owner, some, ctx.seed)
+                    if problem is None:
+                        continue
+                    added, sums = blockwise.context_and_logsumexp(problem)
+                share = _share(sums.detach(), total[:, :, some])
+                # The context is a mean of those of the blocks, weighted by their shares.
+                away = added.detach() - context[:, :, some]
+                moved = torch.linalg.vecdot(of_context[:, :, some], away) + of_total[:, :, some]
+                found = torch.autograd.grad(
                     [added, sums],
-                    wanted,
-                    [of_context * share, toward[..., 0]],
+                    [part, block, *([] if bias is None else [bias])],
+                    [of_context[:, :, some] * share, moved * share[..., 0]],
                     allow_unused=True,
                 )
-            )
-            of_block: Tensor | None
-            more, of_block, of_numbers = next(found), next(found), next(found, None)
-            for place, grad in ((of_query, more), (of_bias, of_numbers)):
-                if place is not None and grad is not None:
-                    place.add_(grad)
+                places = of_query[:, :, some], of_block, of_bias
+                for place, grad in zip(places, found, strict=False):
+                    if place is not None and grad is not None:
+                        place.add_(grad)
             return of_block
 
-        of_both = _Round(call, both, "keys and values").run_back(spread, wide.dtype)
+        of_both = _Round(call, both, "keys and values").run_back(spread, of_query.dtype)
         return (
             of_query.to(query.dtype),
             of_both.to(both.dtype),
@@ -132,10 +138,10 @@ def _share(part: Tensor, whole: Tensor) -> Tensor:
 
 
 def _block(
-    call: ShardedCall, query: Tensor, both: Tensor, owner: int, seed: int | None
+    call: ShardedCall, query: Tensor, both: Tensor, owner: int, some: slice, seed: int | None
 ) -> Problem | None:
-    """The problem of this rank's queries over the keys of a rank; None if they see none of them."""
-    rows, columns = call.of_queries.positions, call.of_keys.positions_of(owner)
+    """The problem of some of this rank's queries over the keys of a rank; None if they see none."""
+    rows, columns = call.of_queries.positions[some], call.of_keys.positions_of(owner)
     width = call.problem.key.shape[3]
     key, value = both[..., :width], both[..., width:]
     problem = call.part(query, key, value, rows=rows, columns=columns, seed=seed)
