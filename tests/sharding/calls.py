@@ -130,7 +130,7 @@ def alone(call: Call, drawn: torch.dtype | None = None) -> Outcome:
     return Outcome(context.detach(), _named(found, wanted))
 
 
-def together(call: Call, group: Any, how: str, layout: str) -> Outcome:
+def together(call: Call, group: Any, how: str, layout: str | list[Tensor]) -> Outcome:
     """The ranks of a group."""
     tensors, options = call.tensors(), call.options()
     grad, query_len, kv_len = (

@@ -58,6 +58,23 @@ def test_ranks_compute_what_one_process_does(world: int, how: str) -> None:
     assert not {name: each for name, each in worst.items() if not max(each.values()) <= 1e-13}
 
 
+def in_any_order(group: Any) -> dict[str, float]:
+    order = torch.arange(TOKENS) * 11 % TOKENS
+    layout = [order[:9], order[9:9], order[9:]]
+    found = {}
+    for how in ("gather", "ring", "heads"):
+        for name in ("window", "alibi", "holes"):
+            apart = differences(together(CALLS[name], group, how, layout), alone(CALLS[name]))
+            found |= {f"{how} {name} {each}": size for each, size in apart.items()}
+    return found
+
+
+def test_positions_come_in_any_order() -> None:
+    worst = ranks.run(3, in_any_order)[2]
+    assert len(worst) == 36
+    assert max(worst.values()) <= 1e-13
+
+
 def portion_by_portion(group: Any) -> dict[str, float]:
     found = {}
     with mock.patch.object(by_gather, "GATHERED", 1), mock.patch.object(by_ring, "PORTION", 4):
