@@ -122,7 +122,9 @@ def test_padding_that_only_causality_hides_is_named():
 
 def test_nan_of_padding_queries_that_reaches_real_tokens_is_named():
     model = made()
-    model.blocks[0].hidden = -torch.inf  # the NaN goes into the keys and values of the next one
+    vars(model.blocks[0])[
+        "hidden"
+    ] = -torch.inf  # the NaN goes into the keys and values of the next one
     report = ch.check(model, takes="ids,mask", causal=True)
     assert "mask.non-finite" in found(report)
     assert "padded on the left" in report.findings[0].measured
@@ -137,7 +139,7 @@ class Restarting(LlamaForCausalLM):
             attention_mask=attention_mask,
             past_key_values=past_key_values,
             use_cache=use_cache,
-            position_ids=torch.arange(input_ids.shape[1])[None],
+            position_ids=torch.arange(input_ids.shape[1])[None],  # type: ignore[arg-type]
         )
 
 

@@ -115,7 +115,18 @@ def _arguments(
         name = second(list(names)[1:])
         if name is not None:
             return {next(iter(names)): tensors[0], name: tensors[1]}
-    return None
+    return _without_masks(names, tensors) if isinstance(run, nn.Module) and not causal else None
+
+
+def _without_masks(
+    names: Mapping[str, inspect.Parameter], tensors: Sequence[Tensor]
+) -> dict[str, Any] | None:
+    """The arguments where masks alone are wanted beside the tensors: those are none."""
+    mine, more = list(names)[: len(tensors)], list(names)[len(tensors) :]
+    wanted = [name for name in more if names[name].default is inspect.Parameter.empty]
+    if not wanted or not all(MASKS.search(name) for name in wanted):
+        return None
+    return {**dict(zip(mine, tensors, strict=True)), **dict.fromkeys(wanted)}
 
 
 def mask_parameter(names: Sequence[str]) -> str | None:

@@ -19,7 +19,12 @@ from torch import Tensor, nn
 
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.calling import by_heads, call
-from clearhead.checking.subject.constructing import declared_arguments, guessed_arguments, nested
+from clearhead.checking.subject.constructing import (
+    SHAPES,
+    declared_arguments,
+    guessed_arguments,
+    nested,
+)
 from clearhead.checking.subject.copying import Enclosing, duplicate, held_by
 from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.locating import located
@@ -169,10 +174,8 @@ def prepare(
         raise ArgumentError("check.args", "args are for a class; what is checked is none.")
     guessed: dict[str, Any] = {}
     if cls is not None:
-        args = {**declared_arguments(cls, contract), **nested(args or {}, cls, contract)}
-        guessed = guessed_arguments(cls, args, contract)
-        args = {**guessed, **args}
-        found = _made(cls, args, seed)
+        known = {**declared_arguments(cls, contract), **nested(args or {}, cls, contract)}
+        guessed, args, found = _guessed(cls, known, contract, seed)
     if not callable(found) and takes != "decode":
         raise ArgumentTypeError(
             "check.subject",
@@ -233,6 +236,28 @@ def _check_size(found: Any, name: str) -> None:
             f"{name} has {count / 1e9:.1f} billion parameters, and a copy of it is run in float64; "
             "check a small one of the same class: args=dict(…).",
         )
+
+
+def _guessed(
+    cls: type, given: Mapping[str, Any], contract: Contract, seed: int
+) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """What is guessed of a class's arguments, all of them, and what is made with them.
+
+    Raises:
+        ModelError: code `check.made`, of the first guess, if none is taken.
+    """
+    failed: ModelError | None = None
+    for shape in SHAPES:
+        guessed = guessed_arguments(cls, given, contract, shape)
+        args = {**guessed, **given}
+        try:
+            return guessed, args, _made(cls, args, seed)
+        except ModelError as error:
+            failed = failed or error
+        if not guessed:
+            break
+    assert failed is not None
+    raise failed
 
 
 def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:
