@@ -137,9 +137,8 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
             yield "rope", {"layout": fitted[0], "base": f"{fitted[1]:,.0f}"}
     for each in e.splittings:
         if each.shared == "tiled" and e.contract.heads()[1] is None:
-            heads = each.num_heads or 1
-            groups = int((torch.tensor(1) * heads) / 2)
-            yield "tiled", {"kv_heads": heads // max(groups, 1), "groups": groups}
+            query_heads = each.num_heads or each.kv_heads
+            yield "tiled", {"kv_heads": each.kv_heads, "groups": query_heads // each.kv_heads}
     if len(e.groups) > 1:
         yield "outer", {"count": len(e.groups)}
     if e.leaks and not e.contract.nan_safe:
