@@ -9,6 +9,8 @@ import type { Tile } from "../../source";
 export interface Figure {
   title: string;
   tile: Tile;
+  /** The value at which the colours end. */
+  end: number;
   view: Viewport;
   queries: number;
   keys: number;
@@ -41,7 +43,7 @@ export function toSvg(figures: Figure[]): string {
 }
 
 function one(
-  { title, tile, view, queries, keys, queryToken, keyToken }: Figure,
+  { title, tile, end, view, queries, keys, queryToken, keyToken }: Figure,
   text: string,
   quiet: string,
 ): string {
@@ -53,7 +55,7 @@ function one(
   [image.height, image.width] = [tile.cells[0], tile.cells[1]];
   const context = image.getContext("2d")!;
   const pixels = context.createImageData(image.width, image.height);
-  paintValues(new Uint32Array(pixels.data.buffer), tile.values, tile.top);
+  paintValues(new Uint32Array(pixels.data.buffer), tile.values, end);
   context.putImageData(pixels, 0, 0);
   const top = GUTTER + 28;
   const labels: string[] = [];
@@ -77,7 +79,7 @@ function one(
     (_, at) =>
       `<rect x="${GUTTER + at * 4}" y="${top + height + 16}" width="4.5" height="8" fill="${css(at / 59, theme.peek())}"/>`,
   );
-  const numbers = ticks(tile.top, scale.peek())
+  const numbers = ticks(end, scale.peek())
     .filter((_, at) => at % 2 === 0)
     .map(
       ({ value, at }) =>
