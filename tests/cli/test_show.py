@@ -106,7 +106,7 @@ def test_a_page_opens_where_it_was_shown(tmp_path: Path, monkeypatch: pytest.Mon
     lines("show", SENTENCE, "--find", "it,animal", "--html", file)
     starts = [each.data["start"] for each in written]
     assert starts == [
-        {"layer": 5, "head": 11},
+        {"layer": 5, "head": 11, "query": 10, "key": 2},
         {"layer": 0, "head": 1},
         {"layer": 5, "head": 11, "query": 10, "key": 2},
     ]

@@ -41,9 +41,12 @@ export function percent(share: number): string {
   return hundredths < 0.0001 ? "< 0.0001 %" : `${Number(hundredths.toPrecision(1))} %`;
 }
 
+/** Errors below this are not worth a word. */
+export const ROUNDED = 5e-7;
+
 /** A share that may be off by so much, with the places that this leaves. */
 export function within(share: number, error: number): string {
-  if (!(error >= 5e-7)) return percent(share);
+  if (!(error >= ROUNDED)) return percent(share);
   const by = 100 * error;
   const places = Math.max(0, Math.min(6, -Math.floor(Math.log10(by))));
   return `${(100 * share).toFixed(places)} ± ${by.toFixed(places)} %`;

@@ -119,12 +119,14 @@ def _show_short(asked: ShowRequest) -> Shown:
     screens = Screens(asked.console, reading)
     screens.check(asked.layer, asked.head)
     screens.title(asked.reader.name, encoder_only=asked.reader.encoder_only)
-    layer, head, pin = asked.layer, asked.head, None
+    layer, head = asked.layer, asked.head
+    pin: tuple[int | None, int | None] | None = None
     if asked.find is not None:
         pin = _places(asked.find, reading.tokens)
         layer, head = screens.find(*pin)
     elif layer is None:
-        layer, head = screens.model()
+        layer, head, link = screens.model()
+        pin = None if link is None else (link.query, link.key)
     elif head is None:
         head = screens.layer(layer)
     else:

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { label, short } from "../../shared/labels";
 import type { Point } from "../../shared/map";
-import { within } from "../../shared/scale";
+import { ROUNDED, within } from "../../shared/scale";
 import type { Source } from "../../source";
 import type { HeadMap, HeadsData, LayerData, Link } from "./data";
 import { type Chosen, headName, layerName, same } from "./overview";
@@ -132,7 +132,9 @@ export function Answers({
           )}
         </bdi>
       </p>
-      <ol class={`ch-bars${query !== null && key !== null ? "" : " ch-named"}`}>
+      <ol
+        class={`ch-bars${query !== null && key !== null ? "" : " ch-named"}${answers.some((each) => each.error >= ROUNDED) ? " ch-rounded" : ""}`}
+      >
         {answers.slice(0, SHOWN).map(({ layer, head, link, error }) => (
           <li key={`${layer}/${head}`}>
             <button

@@ -4,7 +4,7 @@ import type { ReadonlySignal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { label, short } from "../../shared/labels";
 import type { Point } from "../../shared/map";
-import { percent, quantity, within } from "../../shared/scale";
+import { percent, quantity, ROUNDED, within } from "../../shared/scale";
 import type { Source, TokenNumbers } from "../../source";
 import { type HeadMap, type Link, ofHead, strongest } from "./data";
 
@@ -176,7 +176,7 @@ function Links({ title, links, token, error, onPin, empty }: LinksProps) {
       {links.length === 0 ? (
         <p class="ch-remark">{empty}</p>
       ) : (
-        <ol class="ch-bars">
+        <ol class={`ch-bars${links.some((link) => error(link) >= ROUNDED) ? " ch-rounded" : ""}`}>
           {links.map((link) => (
             <Bar
               key={`${link.query}/${link.key}`}

@@ -10,6 +10,7 @@ from clearhead.drawing.terminal.heat_maps import HeatMap
 from clearhead.drawing.terminal.shading import Console, Text
 from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview
 from clearhead.drawing.terminal.word_links import (
+    Choice,
     LayerHeads,
     Link,
     head_to_show,
@@ -71,11 +72,11 @@ class Screens:
         tokens = " ".join(map(label, reading.tokens[:TOKENS]))
         self._print(Text(tokens + (f" … and {more} more" if more > 0 else ""), "italic"))
 
-    def model(self) -> tuple[int, int]:
+    def model(self) -> Choice:
         """Print every head of every layer, the strongest links, and one head over the tokens.
 
         Returns:
-            Layer and number of that head.
+            That head, and the link that it is shown for.
         """
         layers = [self._heads(place) for place in range(len(self._reading.matrices))]
         self._heading("How focused each head is, in %")
@@ -88,7 +89,7 @@ class Screens:
         self._heading(f"Layer {choice.layer}, head {choice.head}")
         self._print(Text(f"shown for {choice.reason}{self._named(choice.link)}", "dim"))
         self._map(choice.layer, choice.head)
-        return choice.layer, choice.head
+        return choice
 
     def find(self, query: int | None, key: int | None) -> tuple[int, int]:
         """Print the heads by their weight from a query to a key, or by the largest weight of a query,
