@@ -29,7 +29,7 @@ unexport PYTHONPATH
 
 # `test` means lint first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test lint page bench bounds setup browser
+.PHONY: demo test lint page bench bounds cover setup browser
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -69,6 +69,12 @@ bounds: setup
 		$(RUN) -m uv pip install --quiet --python .cache/bounds/$$resolution --resolution $$resolution \
 			--editable '.[test]' && .cache/bounds/$$resolution/bin/python -m tests.smoke || exit 1; \
 	done
+
+# Lines and branches that no test runs, in .cache/cover. Code that is compiled is traced as it is, so those tests stay out.
+cover: setup browser
+	@$(RUN) -m pip install -qq pytest-cov
+	@$(PYTEST) --quiet --ignore=tests/test_compiling.py --ignore=tests/test_exporting.py \
+		--cov=clearhead --cov-branch --cov-report=term:skip-covered --cov-report=html:.cache/cover
 
 setup: $(READY)
 
