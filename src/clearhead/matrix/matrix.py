@@ -286,6 +286,8 @@ class AttentionMatrix(WeightStatistics):
         source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
         title: str | None = None,
         sample: int = 0,
+        start: tuple[int, int] | None = None,
+        pin: tuple[str | int | None, str | int | None] | None = None,
     ) -> Path:
         """Write the heads as a page, one file that opens offline; returns its path.
 
@@ -307,6 +309,8 @@ class AttentionMatrix(WeightStatistics):
             source_tokens=source_tokens,
             title=title,
             sample=sample,
+            start=start,
+            pin=pin,
         )
 
     def __repr__(self) -> str:
