@@ -72,11 +72,8 @@ class Encoder:
         self._largest: dict[tuple[Any, ...], tuple[str, Tensor]] = {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by their names, as copies."""
-        return {
-            name: tensor.detach().cpu().contiguous().clone()
-            for name, tensor in self._largest.values()
-        }
+        """Return the tensors by their names."""
+        return dict(self._largest.values())
 
     def encode(self, value: object) -> Any:
         """Return a value as JSON.
@@ -158,7 +155,10 @@ def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
         if json.keys() == {"map"} and isinstance(json["map"], list):
             pairs = json["map"]
             if all(isinstance(each, list) and len(each) == 2 for each in pairs):
-                return {str(key): decode(each, tensors) for key, each in pairs}
+                found = {str(key): decode(each, tensors) for key, each in pairs}
+                if len(found) < len(pairs):
+                    raise FileError("file.content", "the header has a map with a key twice.")
+                return found
         if "is" in json:
             return _decode_object(json, tensors)
     raise FileError("file.content", f"the header holds something unknown: {json!r:.80}")
@@ -234,14 +234,15 @@ def _in_words(expected: Any) -> str:
 
 def _check_mask(problem: Problem) -> None:
     """Ask a mask for its first pair and its spans, which fails for numbers that cannot be."""
-    if problem.mask is None:
+    mask = problem.mask
+    if mask is None or (isinstance(mask, Causal) and mask.offset is None):  # it has no numbers
         return
     sizes = problem.query_len, problem.kv_len
     if min(sizes) and problem.batch:
         visible = problem.visible(slice(0, 1), slice(0, 1))
         if visible is None or visible.dtype != torch.bool:
-            raise FileError("file.content", f"{problem.mask.describe()} holds what is no bool.")
-    problem.mask.spans(*sizes, problem.device)
+            raise FileError("file.content", f"{mask.describe()} holds what is no bool.")
+    mask.spans(*sizes, problem.device)
 
 
 def _check_sizes(summary: Summary) -> None:
