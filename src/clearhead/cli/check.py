@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from clearhead._common.text import readable
+from clearhead._common.text import readable, shown
 from clearhead.cli.progress import busy, progress_bars
 from clearhead.errors import ClearheadError
 
@@ -120,7 +120,7 @@ def check(
         whole = json.loads(report.to_json())
         if found is not None:
             whole["profile"] = found.as_dict()
-        print(json.dumps(whole, ensure_ascii=False, indent=2))
+        print(json.dumps(whole, indent=2))
     else:
         from clearhead.drawing.terminal.checked import print_report
 
@@ -145,7 +145,7 @@ def _parse(option: str, expected: str, read: Callable[[str], Any], text: str | N
     try:
         return None if text is None else read(text)
     except ValueError as error:
-        words = f"expected {expected}; got {text!r}."
+        words = f"expected {expected}; got {shown(text)}."
         raise typer.BadParameter(words, param_hint=option) from error
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int, check_length
 from clearhead._common.lazy import drawing
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, MaskError
 from clearhead.masks.spans import Spans
 
@@ -219,11 +220,12 @@ class Mask(ABC):
         if len(pair) != 2 or len(sizes) != 2:
             raise ArgumentError(
                 "mask.block-size",
-                f"block must be a number of tokens, 1 or more, or a pair of them; got {block!r}.",
+                f"block must be a number of tokens, 1 or more, or a pair of them; got {shown(block)}.",
             )
         self.check(*self.leading, query_len, kv_len, self.device or torch.device("cpu"))
         from clearhead.masks.blocks import block_map  # which is made of masks
 
+        sizes = [min(size, 1 << 62) for size in sizes]
         return block_map(self, query_len, kv_len, (sizes[0], sizes[1]))
 
     def plot(

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from clearhead._common.lazy import drawing
-from clearhead._common.text import printable
+from clearhead._common.text import printable, shown
 from clearhead.attention.functional import attend
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import make_problem
@@ -62,9 +62,10 @@ class Trace(Mapping[str, Tensor]):
         self.source_tokens = _labels(source_tokens, problem.kv_len, "source_tokens")
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self.steps:
+        if not isinstance(name, str) or name not in self.steps:
             raise SelectionError(
-                "trace.stage", f"there is no stage {name!r}; there are {', '.join(self.steps)}."
+                "trace.stage",
+                f"there is no stage {shown(name)}; there are {', '.join(self.steps)}.",
             )
         return self.steps[name].tensor
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 import torch
 from torch import Tensor
 
+from clearhead._common.text import shown
 from clearhead.attention.biases import DenseBias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
@@ -161,14 +162,14 @@ def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
                 return found
         if "is" in json:
             return _decode_object(json, tensors)
-    raise FileError("file.content", f"the header holds something unknown: {json!r:.80}")
+    raise FileError("file.content", f"the header holds something unknown: {shown(json)}")
 
 
 def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tensor:
     tensor = tensors.get(name) if isinstance(name, str) else None
     if tensor is None:
         raise FileError(
-            "file.content", f"the header speaks of a tensor {name!r} that is not there."
+            "file.content", f"the header speaks of a tensor {shown(name)} that is not there."
         )
     sizes = tuple(tensor.shape)
     fits = isinstance(shape, list) and len(shape) == len(sizes)
@@ -177,7 +178,7 @@ def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tens
     ):
         raise FileError(
             "file.content",
-            f"tensor {name!r} must have at least the shape {shape}; it has {list(sizes)}.",
+            f"tensor {shown(name)} must have at least the shape {shape}; it has {list(sizes)}.",
         )
     return tensor[tuple(slice(0, size) for size in shape)]
 
@@ -186,7 +187,9 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
     name = json["is"]
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise FileError("file.content", f"there is no kind {name!r}; known are {', '.join(KINDS)}.")
+        raise FileError(
+            "file.content", f"there is no kind {shown(name)}; known are {', '.join(KINDS)}."
+        )
     values = {key: decode(value, tensors) for key, value in json.items() if key != "is"}
     fields = _fields(kind)
     if values.keys() != fields.keys():

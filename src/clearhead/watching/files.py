@@ -9,7 +9,6 @@ import ctypes
 import json
 import math
 import os
-import reprlib
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from clearhead._common.text import format_bytes
+from clearhead._common.text import format_bytes, shown
 from clearhead._common.writing import place_of, replacing
 from clearhead.errors import ArgumentTypeError, FileError, UnsupportedError, missing_extra
 from clearhead.matrix.matrix import AttentionMatrix
@@ -119,7 +118,7 @@ def read(path: str | os.PathLike[str]) -> Any:
         raise FileError(
             "file.version",
             f"{place} must be of version {known}, which this clearhead reads; it is of "
-            f"version {reprlib.repr(version)}.",
+            f"version {shown(version)}.",
         )
     try:
         if header.keys() != {"version", "content"}:
@@ -163,7 +162,7 @@ def _read_whole(place: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         if claimed > max(held, MOST_CLAIMED):
             raise FileError(
                 "file.content",
-                f"{place}: tensor {name!r} claims {list(tensor.shape)}, and the file holds "
+                f"{place}: tensor {shown(name)} claims {list(tensor.shape)}, and the file holds "
                 f"{format_bytes(held)}.",
             )
     return metadata, tensors
@@ -180,7 +179,7 @@ def _json(text: str | bytes) -> Any:
         found = dict(pairs)
         if len(found) < len(pairs):
             names = [name for name, _ in pairs]
-            raise ValueError(f"{max(names, key=names.count)!r} is there twice")
+            raise ValueError(f"{shown(max(names, key=names.count))} is there twice")
         return found
 
     return json.loads(text, object_pairs_hook=once)
@@ -210,15 +209,16 @@ def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise FileError("file.content", f"{path} does not hold what a watch has seen.")
     keep, modules = seen["keep"], seen["calls"]
     if keep not in ("matrix", "summary") or not isinstance(modules, dict):
-        raise FileError("file.content", f"{path} keeps {keep!r}, which is not known.")
+        raise FileError("file.content", f"{path} keeps {shown(keep)}, which is not known.")
     kind = AttentionMatrix if keep == "matrix" else Summary
     for name, calls in modules.items():
         if not isinstance(calls, list) or not calls or not all(isinstance(c, kind) for c in calls):
             raise FileError(
-                "file.content", f"{path} must hold a {kind.__name__} for every call of {name!r}."
+                "file.content",
+                f"{path} must hold a {kind.__name__} for every call of {shown(name)}.",
             )
         if any(isinstance(call, Summary) and call.roles is None for call in calls):
-            raise FileError("file.content", f"{path} has a summary of {name!r} without roles.")
+            raise FileError("file.content", f"{path} has a summary of {shown(name)} without roles.")
     texts = {}
     for name in TEXTS & seen.keys():
         try:

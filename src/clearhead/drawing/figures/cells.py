@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
+from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
 from clearhead.drawing.pooling import bin_sums, row_means
 from clearhead.errors import ArgumentError
@@ -85,7 +86,7 @@ def check_cells(cells: object) -> int | None:
     count = as_int(cells)
     if cells is not None and (count is None or count < 1):
         raise ArgumentError(
-            "plot.cells", f"cells must be a whole number, 1 or more, or None; got {cells!r}."
+            "plot.cells", f"cells must be a whole number, 1 or more, or None; got {shown(cells)}."
         )
     return count
 
