@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from clearhead._common.lazy import drawing
+from clearhead._common.memory import within_memory
 from clearhead._common.text import printable, shown
 from clearhead.attention.functional import attend
 from clearhead.attention.kernels import eager
@@ -22,6 +23,8 @@ from clearhead.stages import Stages
 from clearhead.tracing.rungs import of_rung
 from clearhead.tracing.text import arithmetic, fenced, table
 from clearhead.tracing.traced_call import Step, TracedCall
+
+INSTEAD = "Trace fewer tokens; AttentionMatrix gives rows and numbers of any length."
 
 
 class Trace(Mapping[str, Tensor]):
@@ -314,18 +317,19 @@ def trace(
         >>> float(steps["weights"][0, 0, 0, 0].detach())
         1.0
     """
-    if isinstance(thing, MultiHeadAttention):
-        call = _of_layer(thing, *inputs, **options)
-    elif isinstance(thing, Rung):
-        call = of_rung(thing, *inputs, **options)
-    elif thing is attend:
-        call = _of_attend(*inputs, **options)
-    else:
-        raise ArgumentTypeError(
-            "trace.thing",
-            "trace takes clearhead.attend, a MultiHeadAttention or a rung of the ladder; got "
-            f"{type(thing).__name__}. A model is watched: clearhead.watch(model).",
-        )
+    with within_memory(INSTEAD):
+        if isinstance(thing, MultiHeadAttention):
+            call = _of_layer(thing, *inputs, **options)
+        elif isinstance(thing, Rung):
+            call = of_rung(thing, *inputs, **options)
+        elif thing is attend:
+            call = _of_attend(*inputs, **options)
+        else:
+            raise ArgumentTypeError(
+                "trace.thing",
+                "trace takes clearhead.attend, a MultiHeadAttention or a rung of the ladder; got "
+                f"{type(thing).__name__}. A model is watched: clearhead.watch(model).",
+            )
     return Trace(call, tokens, source_tokens)
 
 
