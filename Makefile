@@ -29,7 +29,7 @@ unexport PYTHONPATH
 
 # `test` means lint first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test lint page bench across bounds cover setup browser
+.PHONY: demo test lint page bench across bounds soak cover setup browser
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -77,6 +77,13 @@ bounds: setup
 		$(RUN) -m uv pip install --quiet --python .cache/bounds/$$resolution --resolution $$resolution \
 			--editable '.[test]' && .cache/bounds/$$resolution/bin/python -m tests.smoke || exit 1; \
 	done
+
+# Random calls against the definition in float64, for so many minutes, from a seed on; a failure is shrunk and
+# printed as three lines to paste.
+MINUTES ?= 10
+SEED ?= 0
+soak: setup
+	@$(RUN) -m tests.soak --minutes $(MINUTES) --seed $(SEED)
 
 # Lines and branches that no test runs, in .cache/cover. Code that is compiled is traced as it is, so those tests stay out.
 cover: setup browser

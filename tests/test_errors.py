@@ -458,21 +458,21 @@ BIASES = [
         call(ch.alibi),
         ch.ArgumentError,
         "alibi.heads",
-        "alibi takes num_heads, 1 or more, or slopes of shape (num_heads,); got num_heads=None, "
+        "alibi takes num_heads, 1 to 65536, or slopes of shape (num_heads,); got num_heads=None, "
         "slopes=None.",
     ),
     Case(
         call(ch.alibi, 2, slopes=torch.ones(2)),
         ch.ArgumentError,
         "alibi.heads",
-        "alibi takes num_heads, 1 or more, or slopes of shape (num_heads,); got num_heads=2, "
+        "alibi takes num_heads, 1 to 65536, or slopes of shape (num_heads,); got num_heads=2, "
         "slopes=a tensor.",
     ),
     Case(
         call(ch.alibi, 0),
         ch.ArgumentError,
         "alibi.heads",
-        "alibi takes num_heads, 1 or more, or slopes of shape (num_heads,); got num_heads=0, "
+        "alibi takes num_heads, 1 to 65536, or slopes of shape (num_heads,); got num_heads=0, "
         "slopes=None.",
     ),
     Case(

@@ -18,8 +18,14 @@
 
 Each error carries a stable `code` such as `shape.kv-len`, names the argument, and says what was
 expected and what came. The code is part of the interface; the sentence may improve.
-`clearhead explain CODE` prints what the docs say of it.
+`clearhead explain CODE` prints what the docs say of it. A message may hold what somebody else wrote: it
+is cut to MOST letters, and its invisible characters are spelled out.
 """
+
+from clearhead._common.text import bounded
+
+MOST = 2000
+"""Letters of an error as text."""
 
 
 class ClearheadError(Exception):
@@ -41,6 +47,7 @@ class ClearheadError(Exception):
     code: str
 
     def __init__(self, code: str, message: str) -> None:
+        message = bounded(message, MOST - len(code) - 3)
         super().__init__(code, message)
         self.code = code
         self.message = message

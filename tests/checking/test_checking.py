@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -285,6 +286,26 @@ def test_what_cannot_be_copied_is_put_back() -> None:
     assert module.training
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert all(each.grad is None for each in module.parameters())
+
+
+def test_what_is_global_is_put_back(tmp_path: Path) -> None:
+    def attends(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        torch.set_default_dtype(torch.float16)
+        torch.set_num_threads(before[1] + 1)
+        torch.use_deterministic_algorithms(True)
+        os.chdir(tmp_path)
+        os.environ["LEFT_BEHIND"] = "1"
+        sys.path.append("left/behind")
+        return ch.attend(query, key, value)
+
+    def found() -> tuple[Any, ...]:
+        strict = torch.are_deterministic_algorithms_enabled()
+        state = torch.get_rng_state().tolist(), dict(os.environ), list(sys.path), os.getcwd()
+        return torch.get_default_dtype(), torch.get_num_threads(), strict, *state
+
+    before = found()
+    ch.check(attends, takes="qkv")
+    assert found() == before
 
 
 def test_the_same_seed_gives_the_same_report() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from clearhead.cli import apart
 from tests.cli import commands
 
 SOURCE = """
@@ -26,6 +27,19 @@ class CausalAttention(nn.Module):
         return scores.masked_fill(self.mask[:tokens, :tokens], -torch.inf).softmax(-1) @ values
 """
 ARGS = "d_in=3,d_out=2,context_length=6"
+
+
+@pytest.fixture(autouse=True)
+def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process takes seconds to begin; most of what is tested does not depend on it."""
+    if "another_process" not in request.fixturenames:
+        run = lambda asked, *_: json.loads(json.dumps(apart.answer(**asked)))  # noqa: E731
+        monkeypatch.setattr(apart, "_run", run)
+
+
+@pytest.fixture
+def another_process() -> None:
+    """What is checked runs in another process, as it does for a user."""
 
 
 @pytest.fixture
@@ -62,20 +76,6 @@ def test_a_script_that_ends_itself_is_not_right(tmp_path: Path) -> None:
         f"clearhead: [check.import] {file} could not be imported: SystemExit: 0\n"
         "  script.py, line 2: sys.exit(0)\n"
     )
-
-
-def test_what_the_file_prints_is_no_part_of_the_json(tmp_path: Path) -> None:
-    file = tmp_path / "talks.py"
-    file.write_text(
-        "print('imported')\n"
-        "def attend(query, key, value):\n"
-        "    print('called')\n"
-        "    return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value\n",
-        encoding="utf-8",
-    )
-    found = invoke(f"{file}:attend", "--takes", "qkv", "--json")
-    assert json.loads(found.stdout)["ok"]
-    assert found.stderr.startswith("imported\ncalled\n")
 
 
 def test_json(place: str) -> None:
@@ -226,3 +226,61 @@ def test_a_page_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> Non
     found = invoke("no/such/file.py:Nobody", "--html", str(page))
     assert found.exit_code == 1
     assert "[file.unwritable]" in found.stderr
+
+
+RUINOUS = """
+import atexit, os, sys, time
+print("printed by what is checked")
+
+def attends(query, key, value):
+    print("printed by a call")
+    return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
+
+def unscaled(query, key, value):
+    atexit.register(os._exit, 0)
+    return (query @ key.mT).softmax(-1) @ value
+
+def ends(query, key, value):
+    os._exit(0)
+
+def killed(query, key, value):
+    os.kill(os.getpid(), 9)
+
+def hangs(query, key, value):
+    time.sleep(1000)
+
+def fills(query, key, value):
+    return query.new_zeros(1 << 34) + query
+"""
+
+
+@pytest.fixture
+def ruinous(tmp_path: Path, another_process: None) -> Path:
+    file = tmp_path / "ruinous.py"
+    file.write_text(RUINOUS, encoding="utf-8")
+    return file
+
+
+def test_what_is_printed_is_no_part_of_the_report(ruinous: Path) -> None:
+    found = invoke(f"{ruinous}:attends", "--takes", "qkv", "--json")
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["outcome"] == "right"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "code", "words"),
+    [
+        ("unscaled", (), 1, ""),
+        ("ends", (), 3, "ended its process, with exit code 0, before there was a report."),
+        ("killed", (), 3, "ended its process, with signal SIGKILL, before there was a report."),
+        ("hangs", ("--timeout", "0.5"), 3, "took more than 0.5 seconds, and was ended; --timeout"),
+        ("fills", ("--memory", "8"), 3, "can't allocate memory"),
+    ],
+)
+def test_only_a_report_says_what_it_came_to(
+    name: str, options: tuple[str, ...], code: int, words: str, ruinous: Path
+) -> None:
+    found = invoke(f"{ruinous}:{name}", "--takes", "qkv", *options)
+    assert found.exit_code == code, found.output
+    assert words in found.stderr
+    assert ("scale.missing" in found.stdout) == (name == "unscaled")

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 import webbrowser
@@ -138,6 +139,22 @@ def test_layers_that_are_not_there(run: Path) -> None:
     result = invoke("serve", str(run), "--layer", "decoder")
     assert result.exit_code == 1
     assert result.stderr.startswith("clearhead: [watch.layer] no module 'decoder' attended; these")
+
+
+@pytest.mark.parametrize("name", ["--5", "²", "1.5", "9" * 30, "\x1b[31m"])
+def test_layers_that_are_no_numbers(name: str, run: Path) -> None:
+    result = invoke("serve", str(run), f"--layer={name}")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("clearhead: [watch.layer] no module '")
+    assert "\x1b" not in result.stderr
+
+
+def test_a_signal_while_the_wait_begins() -> None:
+    """It comes in the middle of the waiting itself now and then, and is not lost there."""
+    for _ in range(300):
+        with serve._until_stopped() as wait:
+            threading.Timer(0.0005, signal.raise_signal, (signal.SIGTERM,)).start()
+            wait()
 
 
 def test_tokens_of_a_file(run: Path, at_once: list[str], tmp_path: Path) -> None:

@@ -89,6 +89,9 @@ MORE: dict[str, Callable[[], AttentionMatrix]] = {
     ),
     "one query": lambda: grouped(1, KEYS, mask=ch.sliding_window(left=4)),
     "one key": lambda: grouped(QUERIES, 1, mask=ch.causal()),
+    "a bias, and queries that see nothing": lambda: grouped(
+        QUERIES, 7, mask=ch.causal(), bias=torch.randn(1, HEADS, QUERIES, 7).double()
+    ),
     "a sink that takes nothing": lambda: grouped(
         QUERIES, 7, mask=ch.causal(), sinks=torch.full((HEADS,), -torch.inf).double()
     ),

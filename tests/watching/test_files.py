@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.watching import files
+from tests._common.test_writing import STRANGE
 from tests.matrix.test_matrix import PROBLEMS
 from tests.memory import LargestTensor, held_bytes
 
@@ -319,10 +321,110 @@ def test_a_header_nested_too_deeply(tmp_path: Path) -> None:
         refused(path, "file.content")
 
 
+def test_a_load_beside_saves_is_of_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever happens between two looks at a path, head and tensors are of one file."""
+    runs = [{"name": str(n), "numbers": torch.full((n, 3), float(n))} for n in (3, 5)]
+    path = files.write(tmp_path / "a.clearhead", runs[0])
+    safe_open = safetensors.safe_open
+
+    class Between:
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self.opened = safe_open(*arguments, **options)
+
+        def __enter__(self) -> Any:
+            files.write(path, runs[1])
+            return self.opened.__enter__()
+
+        def __exit__(self, *arguments: Any) -> None:
+            self.opened.__exit__(*arguments)
+
+    monkeypatch.setattr(safetensors, "safe_open", Between)
+    found = files.read(path)
+    monkeypatch.undo()
+    assert found["name"] == "3"
+    assert found["numbers"].equal(runs[0]["numbers"])
+    assert files.read(path)["numbers"].equal(runs[1]["numbers"])
+
+
+def test_a_file_larger_than_is_allowed(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="limits of a process are POSIX's")
+    path = files.write(tmp_path / "a.clearhead", [1])
+    known = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, known[1]))
+    try:
+        with pytest.raises(ch.FileError, match="could not be written: File too large"):
+            files.write(path, {"a": torch.zeros(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, known)
+    assert files.read(path) == [1]
+    assert os.listdir(tmp_path) == ["a.clearhead"]
+
+
+def test_a_dtype_that_files_do_not_know(tmp_path: Path) -> None:
+    with pytest.raises(ch.UnsupportedError, match=r"a file holds no tensor of torch\.complex64\."):
+        files.write(tmp_path / "a.clearhead", {"a": torch.zeros(1, dtype=torch.complex64)})
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_empty_claims_little(tmp_path: Path) -> None:
+    """A batch of 0 has no numbers, and spans of a mask for each of its tokens."""
+    empty = torch.zeros(0, 1, 1 << 21, 4)
+    path = tmp_path / "a.clearhead"
+    files.write(path, {"a": empty})
+    text = refused(path, "file.content")
+    assert "claims [0, 1, 2097152, 4], and the file holds 0 bytes." in text
+    assert files.read(files.write(path, {"a": empty[:, :, :9]}))["a"].shape == (0, 1, 9, 4)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "text"),
+    [
+        (
+            b'"0":',
+            b'"0":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"0":',
+            "unreadable",
+            "'0'",
+        ),
+        (b'\\"scale\\"', b'\\"query\\"', "content", "'query'"),
+    ],
+)
+def test_names_that_come_twice(
+    old: bytes, new: bytes, code: str, text: str, tmp_path: Path
+) -> None:
+    path = files.write(tmp_path / "a.clearhead", matrix())
+    whole = path.read_bytes()
+    assert whole.count(old) == 1
+    start = 8 + int.from_bytes(whole[:8], "little")
+    head = whole[8:start].replace(old, new)
+    path.write_bytes(len(head).to_bytes(8, "little") + head + whole[start:])
+    assert f"{text} is there twice" in refused(path, f"file.{code}")
+
+
+def test_a_map_with_a_key_twice(tmp_path: Path) -> None:
+    pairs = [["a", 1], ["a", 2]]
+    path = rewritten(
+        files.write(tmp_path / "a.clearhead", [1]), lambda head: head.update(content={"map": pairs})
+    )
+    assert "a map with a key twice" in refused(path, "file.content")
+
+
+def test_a_model_that_is_no_name(tmp_path: Path) -> None:
+    record = {"model": 3, "keep": "matrix", "calls": {}}
+    path = files.write(tmp_path / "a.clearhead", {"seen": record})
+    with pytest.raises(ch.FileError, match="model must be a string; the file gives int"):
+        ch.load(path)
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_name_that_no_file_has(name: str) -> None:
+    with pytest.raises(ch.FileError, match=r"^\[file\.unreadable\] "):
+        ch.load(STRANGE[name])
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert "it is no file" in refused(tmp_path / "pipe", "file.unreadable")
-    assert "it is no file" in refused(tmp_path, "file.unreadable")
+    assert "Is a directory" in refused(tmp_path, "file.unreadable")
 
 
 def test_a_file_cut_at_every_boundary(tmp_path: Path) -> None:

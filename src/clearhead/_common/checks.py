@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 
 
@@ -58,8 +59,13 @@ def as_int(value: object) -> int | None:
 
 def as_ints(values: Iterable[object]) -> tuple[int, ...] | None:
     """The ints that whole numbers are; None if one of the values is none."""
-    numbers = [as_int(each) for each in values]
-    return None if None in numbers else tuple(each for each in numbers if each is not None)
+    numbers = []
+    for each in values:
+        number = as_int(each)
+        if number is None:
+            return None
+        numbers.append(number)
+    return tuple(numbers)
 
 
 def check_length(name: str, length: object) -> int:
@@ -75,7 +81,9 @@ def check_length(name: str, length: object) -> int:
             "length.type", f"{name} must be a whole number of tokens; got {type(length).__name__}."
         )
     if tokens < 0:
-        raise ArgumentError("length.negative", f"{name} must be 0 or more tokens; got {tokens}.")
+        raise ArgumentError(
+            "length.negative", f"{name} must be 0 or more tokens; got {shown(tokens)}."
+        )
     return tokens
 
 
@@ -86,14 +94,16 @@ def check_sizes(**sizes: Any) -> None:
             raise ArgumentTypeError(
                 "argument.type", f"{name} must be a whole number; got {type(size).__name__}."
             )
-        if size < 1:
-            raise ArgumentError("argument.size", f"{name} must be 1 or more; got {size}.")
+        if not 1 <= size < 1 << 63:
+            raise ArgumentError("argument.size", f"{name} must be 1 or more; got {shown(size)}.")
 
 
 def check_bool(name: str, value: Any) -> None:
     """Refuse what is neither True nor False; a number is not read as one of them."""
     if not isinstance(value, bool):
-        raise ArgumentTypeError(f"{name}.type", f"{name} must be True or False; got {value!r}.")
+        raise ArgumentTypeError(
+            f"{name}.type", f"{name} must be True or False; got {shown(value)}."
+        )
 
 
 def check_number(
@@ -128,4 +138,6 @@ def check_dropout(dropout: Any) -> float | None:
 
 def is_number(value: Any) -> bool:
     """Return True for an int or a float; True and False are not numbers here."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and value.bit_length() < 1024  # it has a float
+    return isinstance(value, float)

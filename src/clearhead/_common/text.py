@@ -4,9 +4,35 @@ A token is data: it may hold control characters, line breaks, or marks that turn
 the line around. They are shown, never obeyed.
 """
 
+import re
+import reprlib
 import unicodedata
+from typing import Any
 
 NAMES = {"\n": "⏎", "\t": "⇥", "\r": "␍", " ": "␣"}
+
+PERHAPS_ACTING = re.compile(r"[^\x20-\x7e\n]")
+
+
+class _Short(reprlib.Repr):
+    """Reprs of a bounded length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 240
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 12
+
+    def repr1(self, x: Any, level: int) -> str:
+        return bounded(super().repr1(x, level), 1000)
+
+    def repr_int(self, x: int, level: int) -> str:
+        return f"{x}" if x.bit_length() < 128 else f"a number of {x.bit_length()} bits"
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        return bounded(repr(x), self.maxother)
+
+
+_SHORT = _Short()
 
 
 def printable(word: str) -> str:
@@ -26,7 +52,47 @@ def readable(text: str) -> str:
         >>> readable("My Files/a.html"), readable("a\\x1b[31m")
         ('My Files/a.html', 'a\\\\x1b[31m')
     """
-    return "".join(char if char in " \n" else printable(char) for char in text)
+    return PERHAPS_ACTING.sub(lambda found: printable(found[0]), text)
+
+
+def bounded(text: str, most: int) -> str:
+    """Return a text that is readable, and of a long one the beginning and the end.
+
+    Example:
+        >>> bounded("a message", 20), bounded("a" * 99 + "b" * 99, 20)
+        ('a message', 'aaaaaaaaaa … bbbbbbb')
+    """
+    text = readable(_ends(text, most))
+    return _ends(text, most)
+
+
+def shown(value: object) -> str:
+    """Return the repr of an argument for a message: short, and of an object whose repr raises its type.
+
+    Example:
+        >>> shown("qkv"), shown([1.5, None])
+        ("'qkv'", '[1.5, None]')
+        >>> len(shown("a" * 10**6)) < 300
+        True
+    """
+    try:
+        return _SHORT.repr(value)
+    except Exception:  # any object may raise anything
+        return f"a {type(value).__name__} whose repr fails"
+
+
+def raised_words(error: BaseException) -> str:
+    """Return the type and the message of an error of somebody else.
+
+    Example:
+        >>> raised_words(KeyError("a"))
+        "KeyError: 'a'"
+    """
+    try:
+        words = str(error)
+    except Exception:  # any object may raise anything
+        words = "its message cannot be read"
+    return bounded(f"{type(error).__name__}: {words}", 1000)
 
 
 def cell_len(text: str) -> int:
@@ -82,3 +148,10 @@ def _columns(char: str) -> int:
     if unicodedata.category(char) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def _ends(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    head, tail = most // 2, most - most // 2 - 3
+    return f"{text[:head]} … {text[-tail:]}"

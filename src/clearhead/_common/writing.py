@@ -1,23 +1,35 @@
 """Files that are written whole or not at all."""
 
 import errno
+import hashlib
 import os
-import tempfile
+import secrets
+import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from clearhead.errors import FileError
+from clearhead.errors import ArgumentTypeError, FileError
+
+try:
+    import fcntl
+except ImportError:  # Windows, where a file that is open cannot be removed
+    fcntl = None
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
     """A file to write to, which takes its place if all goes well, and else is gone.
 
+    A file that is there keeps its mode and, where that is allowed, its owner; a symbolic link is
+    written through. What a killed process left beside the place is removed.
+
     Yields:
         The name to write to, and the place that it will have.
 
     Raises:
+        ArgumentTypeError: code `path.type`, for what is no path.
         FileError: code `file.unwritable`, if the place cannot be written to.
 
     Example:
@@ -27,27 +39,45 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
         ...     target.read_text()
         'whole'
     """
-    target = Path(path).expanduser()
-    name = ""
+    target = place_of(path, "file.unwritable", "written")
+    name, handle = "", -1
     try:
+        place, old = _regular(target)
+        named = hashlib.sha256(os.fsencode(place.name)).hexdigest()[:16]
+        prefix = f".clearhead-{named}-"
+        _remove_leftovers(place.parent, prefix)
         # Beside its place, so that it can be moved there in one step.
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        os.close(handle)
+        fresh = str(place.parent / f"{prefix}{secrets.token_hex(8)}")
+        # The umask applies to a new file; what replaces one is never open to more people than it.
+        mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
+        handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        name = fresh
+        _lock(handle)
         yield name, target
-        # mkstemp lets no other user read it, which is more than was asked for.
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, target)
+        if old is not None and hasattr(os, "chown"):
+            with suppress(OSError):
+                os.chown(name, old.st_uid, old.st_gid)
+        if old is not None:
+            os.chmod(name, mode)
+        if fcntl is None:
+            os.close(handle)
+            handle = -1
+        os.replace(name, place)
     except OSError as error:
-        raise _unwritable(target, error) from error
+        raise unwritable(target, error) from error
     finally:
-        if os.path.exists(name):
-            os.unlink(name)
+        if handle >= 0:
+            os.close(handle)
+        if name:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Refuse a place that cannot be written to, before something is computed for it.
 
     Raises:
+        ArgumentTypeError: code `path.type`, for what is no path.
         FileError: code `file.unwritable`.
 
     Example:
@@ -56,23 +86,89 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         ...
         clearhead.errors.FileError: [file.unwritable] nowhere/page.html could not be written: No such file or directory
     """
-    target = Path(path).expanduser()
-    reason = 0
-    if not target.parent.is_dir():
-        reason = errno.ENOENT
-    elif target.is_dir():
-        reason = errno.EISDIR
-    elif not os.access(target.parent, os.W_OK):
-        reason = errno.EACCES
-    if reason:
-        raise _unwritable(target, OSError(reason, os.strerror(reason)))
+    target = place_of(path, "file.unwritable", "written")
+    try:
+        place, _ = _regular(target)
+        if not os.access(place.parent, os.W_OK):
+            reason = errno.EACCES if place.parent.is_dir() else errno.ENOENT
+            raise OSError(reason, os.strerror(reason))
+    except OSError as error:
+        raise unwritable(target, error) from error
 
 
-def _unwritable(target: Path, error: OSError) -> FileError:
-    return FileError("file.unwritable", f"{target} could not be written: {error.strerror or error}")
+def place_of(path: str | os.PathLike[str], code: str, done: str) -> Path:
+    """Return a path with its ~ resolved, or refuse a name that no file can have.
+
+    Args:
+        path: a path.
+        code: of the error.
+        done: what is to be done to it: "read", "written".
+
+    Raises:
+        ArgumentTypeError: code `path.type`, for what is no path.
+        FileError: of that code.
+    """
+    try:
+        place = Path(path).expanduser()
+    except TypeError as error:
+        raise ArgumentTypeError(
+            "path.type", f"path must be a string or a path; got {type(path).__name__}."
+        ) from error
+    except RuntimeError as error:  # ~ of somebody that the machine does not know
+        raise FileError(code, f"{path} could not be {done}: {error}") from error
+    if "\0" in str(place):
+        raise FileError(code, f"{place} could not be {done}: a name has no NUL in it.")
+    return place
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def unwritable(target: Path, error: Exception) -> FileError:
+    """The error for a place that could not be written to, for that reason."""
+    reason = getattr(error, "strerror", None) or error
+    return FileError("file.unwritable", f"{target} could not be written: {reason}")
+
+
+def _regular(target: Path) -> tuple[Path, os.stat_result | None]:
+    """The place behind symbolic links, and what is there; an OSError for what is no file."""
+    place = Path(os.path.realpath(target))
+    try:
+        found = os.stat(target)
+    except FileNotFoundError:
+        if not place.parent.is_dir():
+            raise
+        return place, None
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):  # a device or a pipe is not replaced by a file
+        raise OSError(errno.EINVAL, "it is no file")
+    return place, found
+
+
+def _lock(handle: int) -> None:
+    """Mark a file as one that is being written, for as long as its process lives."""
+    if fcntl is not None:
+        with suppress(OSError):  # some file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def _remove_leftovers(folder: Path, prefix: str) -> None:
+    """Remove what was written beside a place by a process that is no more."""
+    with suppress(OSError):  # a folder that may be written to but not listed
+        for name in os.listdir(folder):
+            if name.startswith(prefix):
+                _remove_leftover(folder / name)
+
+
+def _remove_leftover(file: Path) -> None:
+    with suppress(OSError):
+        if fcntl is None:
+            os.unlink(file)
+            return
+        handle = os.open(file, os.O_RDWR)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while somebody writes
+            found = os.fstat(handle)
+            # One that was just made is not locked yet, and empty.
+            if found.st_size or time.time() - found.st_mtime > 60:
+                os.unlink(file)
+        finally:
+            os.close(handle)

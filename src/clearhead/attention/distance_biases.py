@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_tensor
+from clearhead._common.text import shown
 from clearhead.attention.biases import Bias, ByPair, check_beside
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, DtypeError, ShapeError
+
+MOST_HEADS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,11 +164,11 @@ def alibi(num_heads: int | None = None, *, slopes: Tensor | None = None) -> Bias
         raise ArgumentTypeError(
             "alibi.type", f"num_heads must be a whole number; got {type(num_heads).__name__}."
         )
-    if (heads is None) == (slopes is None) or (heads is not None and heads < 1):
+    if (heads is None) == (slopes is None) or (heads is not None and not 1 <= heads <= MOST_HEADS):
         raise ArgumentError(
             "alibi.heads",
-            "alibi takes num_heads, 1 or more, or slopes of shape (num_heads,); got "
-            f"num_heads={num_heads}, slopes={'None' if slopes is None else 'a tensor'}.",
+            f"alibi takes num_heads, 1 to {MOST_HEADS}, or slopes of shape (num_heads,); got "
+            f"num_heads={shown(num_heads)}, slopes={'None' if slopes is None else 'a tensor'}.",
         )
     if heads is not None:
         return Alibi(torch.tensor(_slopes(heads), dtype=torch.float32), follows=True)

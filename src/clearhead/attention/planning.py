@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from clearhead._common.text import shown
 from clearhead.attention.kernels import blockwise, eager, flex, fused
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, UnsupportedError
@@ -79,7 +80,7 @@ def kernel_named(kernel: str) -> Kernel | None:
     if found is None:
         names = ", ".join(f'"{each.NAME}"' for each in KERNELS)
         raise ArgumentError(
-            "kernel.name", f'kernel must be "auto" or one of {names}; got {kernel!r}.'
+            "kernel.name", f'kernel must be "auto" or one of {names}; got {shown(kernel)}.'
         )
     return found
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from clearhead._common.text import shown
 from clearhead.checking import words
 from clearhead.checking.contract import FIELDS, Contract
 from clearhead.checking.evidence.base import Evidence
@@ -88,7 +89,7 @@ def check(
                 return reported(evidence, judge(evidence))
     except SystemExit as error:  # not to be taken for a report without findings
         raise ModelError(
-            "check.exit", f"what is checked ended the program, by sys.exit({error.code!r})."
+            "check.exit", f"what is checked ended the program, by sys.exit({shown(error.code)})."
         ) from error
 
 

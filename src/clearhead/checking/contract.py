@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_bool, check_dropout, check_sizes, is_number
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 
 SIZES = (
@@ -95,7 +96,7 @@ class Contract:
             if not is_number(value) or not math.isfinite(value) or value <= 0:
                 raise ArgumentError(
                     f"{name}.value",
-                    f"{name} must be a finite number above 0, or None; got {value!r}.",
+                    f"{name} must be a finite number above 0, or None; got {shown(value)}.",
                 )
 
     def _check_window(self) -> None:
@@ -105,7 +106,7 @@ class Contract:
         if not isinstance(window, tuple) or len(window) != 2:
             raise ArgumentTypeError(
                 "window.type",
-                f"window must be (left, right), the tokens seen on each side; got {window!r}.",
+                f"window must be (left, right), the tokens seen on each side; got {shown(window)}.",
             )
         for side in window:
             if side is not None and (not isinstance(side, int) or side < 0):
@@ -144,25 +145,25 @@ class Contract:
             raise ArgumentError(
                 "rope.value",
                 'rope must be dict(base=10000.0, layout="half" or "interleaved"); got '
-                f"{self.rope!r}.",
+                f"{shown(self.rope)}.",
             )
 
     def _check_choices(self) -> None:
         if self.empty_row is not None and self.empty_row not in EMPTY_ROWS:
             raise ArgumentError(
                 "empty-row.value",
-                f'empty_row must be "zero", "uniform", or None; got {self.empty_row!r}.',
+                f'empty_row must be "zero", "uniform", or None; got {shown(self.empty_row)}.',
             )
         if self.padded_queries not in (None, "zero"):
             raise ArgumentError(
                 "padded-queries.value",
-                f'padded_queries must be "zero", or None; got {self.padded_queries!r}.',
+                f'padded_queries must be "zero", or None; got {shown(self.padded_queries)}.',
             )
         if not isinstance(self.dtypes, tuple) or not set(self.dtypes) <= set(DTYPES):
             raise ArgumentError(
                 "dtypes.value",
                 "dtypes must be a tuple of float16, bfloat16, float32 and float64; got "
-                f"{self.dtypes!r}.",
+                f"{shown(self.dtypes)}.",
             )
 
     def _check_sizes(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from clearhead._common.text import readable, shown
 from clearhead.checking.pages import page, section
 from clearhead.errors import ArgumentError
 
@@ -113,7 +114,7 @@ class Report:
             near = [each for each in known if each.partition(".")[0] == code.partition(".")[0]]
             raise ArgumentError(
                 "check.code",
-                f"code must be that of a rule that was asked of {self.name}; got {code!r}. The "
+                f"code must be that of a rule that was asked of {self.name}; got {shown(code)}. The "
                 f"nearest are {', '.join(near or known)}.",
             )
         found = next((each for each in mine if each[1] == "found"), None)
@@ -136,7 +137,7 @@ class Report:
         if everything:
             lines += _filled([f"– {each}" for each in self.skipped])
         lines += _noted((*self.told, *self.minor) if everything else self.told, everything)
-        return "\n".join(lines or ["nothing was measured"])
+        return readable("\n".join(lines or ["nothing was measured"]))
 
     def __str__(self) -> str:
         return self.text()

@@ -4,15 +4,16 @@ import json
 import sys
 from ast import literal_eval
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stdout
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from clearhead._common.text import readable
-from clearhead.cli.progress import busy, progress_bars
+from clearhead._common.text import readable, shown
+from clearhead._common.writing import check_writable, replacing
+from clearhead.cli import apart
 from clearhead.errors import ClearheadError
 
 
@@ -64,6 +65,13 @@ def check(
         Path | None, typer.Option(help="Write a page into this file as well.", metavar="FILE")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds after which it is ended: 60; with --profile 600.", min=0.001),
+    ] = None,
+    memory: Annotated[
+        float | None, typer.Option(help="GB that it may hold; by default no limit.", min=0.001)
+    ] = None,
     profile: Annotated[
         bool,
         typer.Option("--profile", help="Measure time and memory over length as well."),
@@ -74,14 +82,12 @@ def check(
 ) -> None:
     """Check your attention: a mistake is reported by its name.
 
-    The file is run, as python would run it. The exit code is 0 if all that is declared was verified,
-    1 if a mistake is found, 2 if something could not be judged, 3 if it could not be imported, made
-    or called. "clearhead explain NAME" shows what a mistake is, with wrong and with right code. With
-    --profile the report also says what your attention costs over length, beside the fused call.
+    The file is run, as python would run it, in a process of its own. The exit code is 0 if all that
+    is declared was verified, 1 if a mistake is found, 2 if something could not be judged, 3 if it
+    could not be imported, made or called, or there was no report in time. "clearhead explain NAME"
+    shows what a mistake is, with wrong and with right code. With --profile the report also says what
+    your attention costs over length, beside the fused call.
     """
-    import clearhead as ch
-    from clearhead._common.writing import check_writable, replacing
-
     declared = {
         "causal": causal,
         "window": _parse("--window", "LEFT,RIGHT", _pair, window),
@@ -91,9 +97,8 @@ def check(
         "softcap": softcap,
         "dropout": dropout,
         "rope": _parse("--rope", "half or interleaved, and a base", _rotary, rope),
-        "alibi_slopes": _slopes(heads) if alibi else None,
     }
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "takes": takes,
         "args": _keywords(args, "--args") or None,
         "sizes": _keywords(sizes, "--sizes"),
@@ -101,36 +106,37 @@ def check(
         **{name: value for name, value in declared.items() if value is not None},
     }
     measured = _parse("--lengths", "numbers of tokens, N,N,…", _numbers, lengths)
+    asked = {
+        "place": place,
+        "options": options,
+        "slopes": _slopes(heads) if alibi else None,
+        "lengths": measured if profile else None,
+    }
     for path in (html, sarif):
         if path is not None:
             check_writable(path)
-    # What the file itself prints is no part of the JSON.
-    printed = redirect_stdout(sys.stderr) if as_json else nullcontext()
+    most = timeout or (600.0 if profile else 60.0)
     try:
-        with busy("checking"), printed:
-            report = ch.check(place, **asked)
-    except ClearheadError as error:  # 1 is for a mistake in what is checked
-        print(f"clearhead: {readable(str(error))}", file=sys.stderr)
-        raise typer.Exit(3) from error
-    found = None
-    if profile:
-        with progress_bars() as progress, printed:
-            found = ch.profile(place, **asked, lengths=measured, progress=progress)
+        found = apart.checked(asked, timeout=most, memory=memory)
+    except ClearheadError as error:
+        print(f"clearhead: {error}", file=sys.stderr)
+        raise typer.Exit(3) from error  # 1 is for a mistake in what is checked
+    report, costs = _report(found["report"]), found.get("profile")
     if as_json:
         whole = json.loads(report.to_json())
-        if found is not None:
-            whole["profile"] = found.as_dict()
-        print(json.dumps(whole, ensure_ascii=False, indent=2))
+        if costs is not None:
+            whole["profile"] = costs["dict"]
+        print(json.dumps(whole, indent=2))
     else:
         from clearhead.drawing.terminal.checked import print_report
 
         print_report(Console(), report, everything=everything)
-        if found is not None:
-            print(f"\n{found}")
+        if costs is not None:
+            print(f"\n{readable(costs['text'])}")
     if html is not None:
         from clearhead.checking.pages import page
 
-        sections = [each._repr_html_() for each in (report, found) if each is not None]
+        sections = [report._repr_html_(), *([] if costs is None else [costs["html"]])]
         with replacing(html) as (name, _):
             Path(name).write_text(page(f"check: {report.name}", *sections), encoding="utf-8")
     if sarif is not None:
@@ -140,12 +146,27 @@ def check(
         raise typer.Exit(1 if report.findings or strict else 2)
 
 
+def _report(given: dict[str, Any]) -> Any:
+    """The report whose `as_dict` went through JSON."""
+    import clearhead as ch
+
+    def frozen(value: Any) -> Any:
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    findings = tuple(
+        ch.Finding(**{each.name: frozen(one[each.name]) for each in fields(ch.Finding)})
+        for one in given["findings"]
+    )
+    values = {each.name: frozen(given[each.name]) for each in fields(ch.Report)}
+    return ch.Report(**values | {"findings": findings, "sizes": tuple(given["sizes"].items())})
+
+
 def _parse(option: str, expected: str, read: Callable[[str], Any], text: str | None) -> Any:
     """The value of an option, or a refusal that says how it is written."""
     try:
         return None if text is None else read(text)
     except ValueError as error:
-        words = f"expected {expected}; got {text!r}."
+        words = f"expected {expected}; got {shown(text)}."
         raise typer.BadParameter(words, param_hint=option) from error
 
 
@@ -154,12 +175,10 @@ def _rotary(text: str) -> dict[str, Any]:
     return {"layout": layout, "base": float(base or 10000.0)}
 
 
-def _slopes(heads: int | None) -> Any:
-    import torch
-
+def _slopes(heads: int | None) -> list[float]:
     if heads is None:
         raise typer.BadParameter("expected --heads beside it.", param_hint="--alibi")
-    return 2.0 ** (-8 * torch.arange(1, heads + 1) / heads)
+    return [2.0 ** (-8 * head / heads) for head in range(1, heads + 1)]
 
 
 def _numbers(text: str) -> list[int]:

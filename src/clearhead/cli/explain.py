@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from clearhead import errors
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
 
 SECTION = re.compile(r"^## (.+)\n\n((?:(?!## ).*\n)*)", re.MULTILINE)
@@ -34,7 +35,7 @@ def explain(
         hint = f"The nearest are {', '.join(near)}." if near else "One is mask.inverted."
         raise ArgumentError(
             "explain.code",
-            f"code must be that of a finding or of an error; got {code!r}. {hint}",
+            f"code must be that of a finding or of an error; got {shown(code)}. {hint}",
         )
     text = "\n\n".join((f"## {code}", *paragraphs))
     console = Console()

@@ -1,12 +1,13 @@
 """`clearhead serve`."""
 
 import json
+import re
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Annotated
 
 import typer
@@ -54,7 +55,7 @@ def serve(
         seen = ch.load(run)
         listed = None if tokens is None else _read_tokens(tokens)
         from clearhead.drawing.live.server import serve_seen
-    layers = [int(each) if each.lstrip("-").isdecimal() else each for each in layer or []]
+    layers = [int(each) if re.fullmatch("-?[0-9]{1,9}", each) else each for each in layer or []]
     with progress_bars() as progress:
         server = serve_seen(
             seen,
@@ -96,13 +97,14 @@ def _announced(name: str, progress: Progress) -> Progress:
 @contextmanager
 def _until_stopped() -> Iterator[Callable[[], object]]:
     """A function that waits for SIGINT or SIGTERM, neither of which is an error meanwhile."""
-    stop = threading.Event()
+    # Its put may interrupt its get, where an Event would wait for itself.
+    stop: SimpleQueue[int] = SimpleQueue()
     known = {
-        number: signal.signal(number, lambda *_: stop.set())
+        number: signal.signal(number, lambda number, _: stop.put(number))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        yield stop.wait
+        yield stop.get
     finally:
         for number, handler in known.items():
             signal.signal(number, handler)

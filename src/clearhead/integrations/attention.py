@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.text import shown
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError, missing_extra
@@ -92,7 +93,7 @@ def register(name: str = NAME) -> None:
         raise ArgumentError(
             "register.name",
             "name must be an identifier without flash in it, and not one that transformers has, "
-            f"{', '.join(['eager', *functions])}; got {name!r}.",
+            f"{', '.join(['eager', *functions])}; got {shown(name)}.",
         )
     interface.register(name, _attention)
     masks.register(name, _mask)
@@ -133,11 +134,11 @@ def check_model(model: nn.Module) -> None:
         )
     own = {path: kind for path, kind in kinds.items() if not looks_attention_up(kind, nn.Module)}
     if own:
-        shown = ", ".join(list(own)[:3]) + (f" and {len(own) - 3} more" if len(own) > 3 else "")
+        first = ", ".join(list(own)[:3]) + (f" and {len(own) - 3} more" if len(own) > 3 else "")
         classes = ", ".join(dict.fromkeys(kind.__name__ for kind in own.values()))
         raise ModelError(
             "model.ignores-interface",
-            f"{name} attends by code of its own, whatever its attn_implementation says: {shown} "
+            f"{name} attends by code of its own, whatever its attn_implementation says: {first} "
             f"({classes}).",
         )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from clearhead._common.text import shown
 from clearhead.errors import ModelError, missing_extra
 from clearhead.integrations.text_models import (
     LongReading,
@@ -64,11 +65,11 @@ def load(name: str | None = None, *, progress: bool = False) -> TextModel:
         if error.name != "transformers":
             raise
         raise missing_extra("transformers", "models", "reading with a model") from error
-    source, shown = (_packaged(), PACKAGED) if name is None else (name, name)
+    source, called = (_packaged(), PACKAGED) if name is None else (name, name)
     local = Path(source).expanduser()
     is_local = local.exists()
     if not source or (not is_local and _looks_like_a_path(source)):
-        raise ModelError("model.not-found", f"there is no folder {source!r}.")
+        raise ModelError("model.not-found", f"there is no folder {shown(source)}.")
     if is_local and not (local / "config.json").is_file():
         raise ModelError(
             "model.not-found",
@@ -78,7 +79,7 @@ def load(name: str | None = None, *, progress: bool = False) -> TextModel:
     where = str(local) if is_local else source
     options: dict[str, Any] = {"local_files_only": is_local, "trust_remote_code": False}
     missing = "model.unreadable" if is_local else "model.not-found"
-    with quiet(progress=progress), _translated(shown, missing=missing, broken="model.unreadable"):
+    with quiet(progress=progress), _translated(called, missing=missing, broken="model.unreadable"):
         model, report = transformers.AutoModel.from_pretrained(
             where,
             use_safetensors=True,
@@ -88,17 +89,17 @@ def load(name: str | None = None, *, progress: bool = False) -> TextModel:
         )
     with (
         quiet(progress=progress),
-        _translated(shown, missing="model.no-tokenizer", broken="model.no-tokenizer"),
+        _translated(called, missing="model.no-tokenizer", broken="model.no-tokenizer"),
     ):
         tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
     # Of a folder without one, transformers makes a tokenizer that knows no word.
     if len(tokenizer) <= len(tokenizer.all_special_ids):
-        raise ModelError("model.no-tokenizer", f"there is no tokenizer with {shown}.")
-    _check_complete(shown, report)
+        raise ModelError("model.no-tokenizer", f"there is no tokenizer with {called}.")
+    _check_complete(called, report)
     encoder_only = bool(getattr(model.config, "is_encoder_decoder", False))
     reader = model.get_encoder() if encoder_only else model
     return TextModel(
-        shown, reader.eval(), tokenizer, encoder_only, _max_tokens(model, reader, tokenizer)
+        called, reader.eval(), tokenizer, encoder_only, _max_tokens(model, reader, tokenizer)
     )
 
 

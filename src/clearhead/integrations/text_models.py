@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from clearhead._common.text import format_bytes
+from clearhead._common.text import format_bytes, shown
 from clearhead.errors import (
     ArgumentTypeError,
     ModelError,
@@ -196,7 +196,7 @@ class TextModel:
             raise ModelError(
                 "model.shape",
                 f"every layer must attend from {length} tokens to the same; {path} of {self.name} "
-                f"has {call!r}.",
+                f"has {shown(call)}.",
             )
 
     def _ids(self, text: str) -> list[int]:

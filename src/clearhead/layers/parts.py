@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_sizes, is_number
+from clearhead._common.text import shown
 from clearhead.attention.biases import Bias
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 
@@ -159,7 +160,7 @@ class Softcap(Part):
         super().__init__()
         if not is_number(softcap) or not 0 < softcap < float("inf"):
             raise ArgumentError(
-                "softcap.value", f"softcap must be a finite number above 0; got {softcap!r}."
+                "softcap.value", f"softcap must be a finite number above 0; got {shown(softcap)}."
             )
         self.softcap = float(softcap)
 
@@ -318,7 +319,8 @@ class Differential(Part):
         check_sizes(head_dim=head_dim)
         if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:
             raise ArgumentError(
-                "differential.depth", f"depth must be a whole number, 0 or more; got {depth!r}."
+                "differential.depth",
+                f"depth must be a whole number, 0 or more; got {shown(depth)}.",
             )
         _check_eps(eps)
         self.initial = 0.8 - 0.6 * math.exp(-0.3 * depth)
@@ -345,7 +347,9 @@ class Differential(Part):
 
 def _check_eps(eps: float) -> None:
     if not is_number(eps) or not 0 <= eps < 1:
-        raise ArgumentError("norm.eps", f"eps must be a number from 0 to below 1; got {eps!r}.")
+        raise ArgumentError(
+            "norm.eps", f"eps must be a number from 0 to below 1; got {shown(eps)}."
+        )
 
 
 def check_parts(parts: Sequence[Part]) -> Iterable[Part]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_sizes, check_tensor, is_number
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.layers.parts import Part
 from clearhead.layers.scalings import Scaling
@@ -65,10 +66,10 @@ class Rotary(Part):
                 f"rotated_dim must be even, and at most head_dim={head_dim}; got {rotated_dim}.",
             )
         if not is_number(base) or not 1 < base < math.inf:
-            raise ArgumentError("rotary.base", f"base must be a number above 1; got {base!r}.")
+            raise ArgumentError("rotary.base", f"base must be a number above 1; got {shown(base)}.")
         if layout not in ("half", "interleaved"):
             raise ArgumentError(
-                "rotary.layout", f'layout must be "half" or "interleaved"; got {layout!r}.'
+                "rotary.layout", f'layout must be "half" or "interleaved"; got {shown(layout)}.'
             )
         if scaling is not None and not isinstance(scaling, Scaling):
             raise ArgumentTypeError(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import is_number
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
 
 
@@ -273,7 +274,7 @@ def _check_at_least(least: int, **given: Any) -> None:
     for name, number in given.items():
         if not is_number(number) or not least <= number < math.inf:
             raise ArgumentError(
-                "scaling.value", f"{name} must be a number, {least} or more; got {number!r}."
+                "scaling.value", f"{name} must be a number, {least} or more; got {shown(number)}."
             )
 
 
@@ -282,5 +283,5 @@ def _check_order(small: str, smaller: Any, large: str, larger: Any) -> None:
         raise ArgumentError(
             "scaling.value",
             f"{small} and {large} must be numbers above 0, {small} the smaller one; got "
-            f"{smaller!r} and {larger!r}.",
+            f"{shown(smaller)} and {shown(larger)}.",
         )

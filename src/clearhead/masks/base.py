@@ -6,6 +6,7 @@ numbers, and only the rectangles that are asked for are materialised.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int, check_length
 from clearhead._common.lazy import drawing
+from clearhead._common.memory import within_memory
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, MaskError
 from clearhead.masks.spans import Spans
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 REPR_TOKENS = 6
 DRAWING_TOKENS = 200
+INSTEAD = "attend takes the mask as it is, and blocks counts what it shows."
 VISIBLE, HIDDEN = "●", "·"
 
 
@@ -144,6 +148,7 @@ class Mask(ABC):
             ArgumentError: if a length is negative.
             ArgumentTypeError: if a length is not a whole number.
             MaskError: if the mask was made for other lengths.
+            TooLargeError: code `memory.full`, if it does not fit in memory.
 
         Example:
             >>> import clearhead as ch
@@ -154,11 +159,14 @@ class Mask(ABC):
         query_len, kv_len = check_length("query_len", query_len), check_length("kv_len", kv_len)
         own = self.device or torch.device(device or "cpu")
         self.check(*self.leading, query_len, kv_len, own)
-        dense = self.block(slice(0, query_len), slice(0, kv_len), query_len, kv_len, own)
-        dense = dense.expand(*self.leading, query_len, kv_len)
-        if self.batch is None and self.heads is None:
-            dense = dense[0, 0]
-        return dense.contiguous().to(device or own)
+        # A compiler has no memory to run out of.
+        fits = nullcontext() if torch.compiler.is_compiling() else within_memory(INSTEAD)
+        with fits:
+            dense = self.block(slice(0, query_len), slice(0, kv_len), query_len, kv_len, own)
+            dense = dense.expand(*self.leading, query_len, kv_len)
+            if self.batch is None and self.heads is None:
+                dense = dense[0, 0]
+            return dense.contiguous().to(device or own)
 
     def draw(self, query_len: int, kv_len: int) -> str:
         """The mask as text: a row per query, `●` where it may attend, `·` where it may not.
@@ -219,11 +227,12 @@ class Mask(ABC):
         if len(pair) != 2 or len(sizes) != 2:
             raise ArgumentError(
                 "mask.block-size",
-                f"block must be a number of tokens, 1 or more, or a pair of them; got {block!r}.",
+                f"block must be a number of tokens, 1 or more, or a pair of them; got {shown(block)}.",
             )
         self.check(*self.leading, query_len, kv_len, self.device or torch.device("cpu"))
         from clearhead.masks.blocks import block_map  # which is made of masks
 
+        sizes = [min(size, 1 << 62) for size in sizes]
         return block_map(self, query_len, kv_len, (sizes[0], sizes[1]))
 
     def plot(

@@ -1,7 +1,6 @@
 """Packed documents: several texts in one row that must not see each other
 (Krell et al., 2021, https://arxiv.org/abs/2107.02027)."""
 
-import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_tensor
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.spans import Spans
@@ -190,7 +190,7 @@ def _ids_of(lengths: Sequence[int] | Tensor) -> Tensor:
         raise MaskError(
             "mask.lengths",
             "lengths must be whole numbers of shape (documents,), 0 or more each; got "
-            f"{reprlib.repr(given)}.",
+            f"{shown(given)}.",
         )
     device = lengths.device if isinstance(lengths, Tensor) else None
     tensor = torch.tensor(numbers, dtype=torch.int64, device=device)
@@ -204,5 +204,5 @@ def _as_tensor(ids: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise MaskError(
             "mask.ids",
-            f"ids must be whole numbers of shape (tokens,) or (batch, tokens); got {ids!r}.",
+            f"ids must be whole numbers of shape (tokens,) or (batch, tokens); got {shown(ids)}.",
         ) from error

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_tensor
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow
@@ -189,7 +190,7 @@ def padding(lengths_or_valid: int | Sequence[int] | Tensor, *, side: Side | None
         )
     lengths = PerRow.read(given, "lengths")
     if side not in (None, "right", "left"):
-        raise ArgumentError("mask.side", f'side must be "right" or "left"; got {side!r}.')
+        raise ArgumentError("mask.side", f'side must be "right" or "left"; got {shown(side)}.')
     smallest, longest = lengths.limits()
     if smallest < 0:
         raise MaskError(
@@ -202,7 +203,7 @@ def _valid(valid: Tensor, side: Side | None) -> Mask:
     if side is not None:
         raise ArgumentError(
             "mask.side",
-            f"side={side!r} goes with lengths; a bool tensor already says where the padding is.",
+            f"side={shown(side)} goes with lengths; a bool tensor already says where the padding is.",
         )
     check_tensor("valid", valid)
     if valid.ndim not in (1, 2):

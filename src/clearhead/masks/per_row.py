@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_tensor
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
 
 MOST_TOKENS = 1 << 60
@@ -54,7 +55,7 @@ class PerRow:
         numbers = [bounded(number) for each in value if (number := as_int(each)) is not None]
         if len(numbers) < len(value):
             raise ArgumentTypeError(
-                "mask.not-whole", f"{name} must hold whole numbers (tokens); got {value!r}."
+                "mask.not-whole", f"{name} must hold whole numbers (tokens); got {shown(value)}."
             )
         return cls(torch.tensor(numbers, dtype=torch.int64), name, follows=True)
 

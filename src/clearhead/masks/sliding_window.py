@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Positioned
@@ -98,6 +99,6 @@ def _side(name: str, given: int | None) -> int | None:
     if tokens < 0:
         raise ArgumentError(
             "window.negative",
-            f"{name} must be 0 or more tokens, or None for no limit; got {tokens}.",
+            f"{name} must be 0 or more tokens, or None for no limit; got {shown(tokens)}.",
         )
     return bounded(tokens)

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.checks import check_tensor
+from clearhead._common.memory import within_memory
 from clearhead.attention.kernels import blockwise, eager, fused
 from clearhead.attention.problem import Problem, check_fit, under_autocast
 from clearhead.errors import ShapeError, UnsupportedError
@@ -139,9 +140,10 @@ class BaseMatrix:
             as_indices(keys, problem.kv_len, self.device),
         )
         check_fits(part, self.dtype)
-        if is_narrow(problem, part, known=self._logsumexp is not None):
-            return from_logsumexp(problem, part, self._total()[part.samples][:, part.heads])
-        return from_every_key(problem, part)
+        with within_memory("Index the rows, keys or heads that you need."):
+            if is_narrow(problem, part, known=self._logsumexp is not None):
+                return from_logsumexp(problem, part, self._total()[part.samples][:, part.heads])
+            return from_every_key(problem, part)
 
     def _with_value(self, value: Tensor, fewer: str) -> Problem:
         """The problem with a value, for all samples and heads alike if it has two dimensions.

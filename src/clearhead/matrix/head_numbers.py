@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import is_number
+from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, ShapeError
 from clearhead.masks.causal import Causal
@@ -100,7 +101,7 @@ class Roles:
         if not is_number(threshold) or not 0 < threshold <= 1:
             raise ArgumentError(
                 "roles.threshold",
-                f"threshold must be a number above 0 and up to 1; got {threshold!r}.",
+                f"threshold must be a number above 0 and up to 1; got {shown(threshold)}.",
             )
         names: list[str] = []
         leading = torch.full_like(self.previous, -1, dtype=torch.int64)
@@ -178,7 +179,7 @@ def head_averages(layer: str, calls: Sequence["Summary"]) -> HeadAverages:
     if len(heads) > 1:
         raise ShapeError(
             "table.heads",
-            f"every call of {layer!r} must have the same number of heads; got {heads}.",
+            f"every call of {shown(layer)} must have the same number of heads; got {heads}.",
         )
     counts = [_real_per_sample(each) for each in calls]
     queries = int(torch.cat(counts).sum())

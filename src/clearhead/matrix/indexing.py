@@ -1,6 +1,5 @@
 """Arguments that pick parts of the weights, read and refused: indices, pairs, slices, sets, bins."""
 
-import reprlib
 from collections.abc import Sequence
 from types import EllipsisType
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_tensor
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 
 Index = int | slice | EllipsisType | Sequence[int] | Tensor
@@ -105,7 +105,7 @@ def _ints(index: object, size: int, axis: int) -> Tensor:
             return torch.tensor(numbers, dtype=torch.int64)
     raise SelectionError(
         "matrix.index",
-        f"axis {axis} takes an int, a slice or a list of ints; got {reprlib.repr(index)}.",
+        f"axis {axis} takes an int, a slice or a list of ints; got {shown(index)}.",
     )
 
 
@@ -113,7 +113,7 @@ def _check_range(low: int, high: int, size: int, axis: int) -> None:
     if low < -size or high >= size:
         raise SelectionError(
             "matrix.range",
-            f"index {low if low < -size else high} is out of range for axis {axis}, "
+            f"index {shown(low if low < -size else high)} is out of range for axis {axis}, "
             f"which has {size}.",
         )
 
@@ -132,9 +132,7 @@ def as_indices(index: Tensor | slice, size: int, device: torch.device) -> Tensor
 def read_slice(given: slice | None, size: int, device: torch.device) -> Tensor:
     """The indices of a slice; all of them for None."""
     if given is not None and not isinstance(given, slice):
-        raise SelectionError(
-            "matrix.index", f"queries and keys take a slice; got {reprlib.repr(given)}."
-        )
+        raise SelectionError("matrix.index", f"queries and keys take a slice; got {shown(given)}.")
     return as_indices(slice(None) if given is None else given, size, device)
 
 
@@ -175,7 +173,7 @@ def read_k(k: int, kv_len: int) -> int:
     count = as_int(k)
     if count is None or not 1 <= count <= kv_len:
         raise ArgumentError(
-            "top-k.value", f"k must be a whole number from 1 to kv_len={kv_len}; got {k!r}."
+            "top-k.value", f"k must be a whole number from 1 to kv_len={kv_len}; got {shown(k)}."
         )
     return count
 
@@ -191,7 +189,7 @@ def check_bins(rows: int, columns: int, queries: int, keys: int) -> None:
             raise ArgumentError(
                 "pool.size",
                 f"{name} must be a whole number from 1 to the number of {of}, {most}; got "
-                f"{given!r}.",
+                f"{shown(given)}.",
             )
 
 

@@ -1,6 +1,5 @@
 """Attention rollout: the share of each token of the input in one output, through all layers."""
 
-import reprlib
 from collections.abc import Sequence
 from numbers import Real
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
+from clearhead._common.text import shown
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -62,7 +62,7 @@ def rollout(
     _check_head(head, layers)
     if isinstance(residual, bool) or not isinstance(residual, Real) or not 0 <= residual <= 1:
         raise ArgumentError(
-            "rollout.residual", f"residual must be a number from 0 to 1; got {residual!r}."
+            "rollout.residual", f"residual must be a number from 0 to 1; got {shown(residual)}."
         )
     share = float(residual)
     last = layers[-1]
@@ -93,8 +93,7 @@ def _checked(matrices: object) -> list[AttentionMatrix]:
     ):
         raise ArgumentTypeError(
             "rollout.type",
-            "matrices must be a sequence of AttentionMatrix, one a layer; got "
-            f"{reprlib.repr(matrices)}.",
+            f"matrices must be a sequence of AttentionMatrix, one a layer; got {shown(matrices)}.",
         )
     if not matrices:
         raise ArgumentError("rollout.empty", "matrices must hold one layer at least; got none.")
@@ -106,7 +105,7 @@ def _checked(matrices: object) -> list[AttentionMatrix]:
             raise ShapeError(
                 "rollout.shape",
                 "every layer must attend from the same tokens to the same tokens; layer 0 is "
-                f"{first!r}, layer {place} is {each!r}.",
+                f"{shown(first)}, layer {place} is {shown(each)}.",
             )
         if each.dtype != first.dtype:
             raise DtypeError(
@@ -123,5 +122,5 @@ def _check_head(head: object, layers: list[AttentionMatrix]) -> None:
     if head != "mean" and (number is None or not 0 <= number < most):
         raise ArgumentError(
             "rollout.head",
-            f'head must be "mean" or the number of a head, 0 to {most - 1}; got {head!r}.',
+            f'head must be "mean" or the number of a head, 0 to {most - 1}; got {shown(head)}.',
         )

@@ -211,16 +211,18 @@ class _Buffers:
         if problem.softcap is not None:
             scores.div_(problem.softcap).tanh_().mul_(problem.softcap)
         empty = part.empty
+        if empty is not None and empty.ndim == 2 and empty.shape[0] > 1:
+            empty = empty[heads]
         if problem.bias is not None:
-            empty = _add_bias(problem, sample, heads, part, scores)
+            _add_bias(problem, sample, heads, part, scores)
         for columns, hidden in part.hidden:
             hidden = hidden[heads] if hidden.ndim == 3 and hidden.shape[0] > 1 else hidden
             scores[:, :, columns].masked_fill_(hidden, HIDDEN)
         if problem.bias is not None and problem.bias.may_hide:
             scores.clamp_(min=HIDDEN)
-            empty = (scores == HIDDEN).all(dim=-1)
-        elif empty is not None and empty.ndim == 2 and empty.shape[0] > 1:
-            empty = empty[heads]
+            unseen = (scores == HIDDEN).all(dim=-1)
+            # A row that the mask hides whole is not marked in the scores.
+            empty = unseen if empty is None else unseen | empty
         torch.softmax(scores, dim=-1, out=weights)
         if empty is not None:
             weights.masked_fill_(empty[..., None], 0.0)
@@ -231,14 +233,11 @@ class _Buffers:
         return chunk
 
 
-def _add_bias(
-    problem: Problem, sample: int, heads: slice, part: SweepTile, scores: Tensor
-) -> Tensor | None:
+def _add_bias(problem: Problem, sample: int, heads: slice, part: SweepTile, scores: Tensor) -> None:
     added = problem.bias_block(part.queries, part.keys)
     assert added is not None
     added = added[sample if added.shape[0] > 1 else 0]
     scores.add_(added[heads] if added.shape[0] > 1 else added)
-    return part.empty
 
 
 def _by_the_stages(

@@ -1,13 +1,13 @@
 """The numbers that come from a sweep over the weights, one by one or all of them in a summary."""
 
 import math
-import reprlib
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_length
+from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError
 from clearhead.matrix import parts
@@ -290,7 +290,7 @@ class WeightStatistics(BaseMatrix):
         if pool is not None:
             if not isinstance(pool, Sequence) or len(pool) != 2:
                 raise ArgumentTypeError(
-                    "pool.type", f"pool must be a pair (rows, columns); got {reprlib.repr(pool)}."
+                    "pool.type", f"pool must be a pair (rows, columns); got {shown(pool)}."
                 )
             check_bins(*pool, problem.all_queries, problem.kv_len)
             pooled = Pooled(problem, *pool)

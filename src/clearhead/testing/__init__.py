@@ -4,6 +4,6 @@ Names are imported when they are first used, since pytest loads the plugin of th
 environment that has clearhead, and need not wait for PyTorch.
 """
 
-import lazy_loader
+from clearhead._common import first_use
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = first_use.attach(__name__, __file__)

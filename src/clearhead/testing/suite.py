@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from clearhead._common.checks import check_sizes
+from clearhead._common.text import shown
 from clearhead.attention.problem import DTYPES
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.testing.cases import ConformanceCase
@@ -279,7 +280,7 @@ def _checked(fn: object, features: object) -> tuple[str, ...]:
     if isinstance(features, str) or not isinstance(features, Collection):
         raise ArgumentTypeError(
             "conformance.features",
-            f'features must be a set of names, such as {{"causal"}}; got {features!r}.',
+            f'features must be a set of names, such as {{"causal"}}; got {shown(features)}.',
         )
     unknown = sorted(str(name) for name in features if name not in FEATURES)
     if unknown:
@@ -305,7 +306,7 @@ def _device(device: object) -> torch.device:
     except (RuntimeError, TypeError) as error:
         raise ArgumentError(
             "conformance.device",
-            f'device must be one of PyTorch\'s, such as "cuda"; got {device!r}.',
+            f'device must be one of PyTorch\'s, such as "cuda"; got {shown(device)}.',
         ) from error
 
 
@@ -314,11 +315,12 @@ def _check_numbers(dtypes: object, head_dims: object) -> None:
         raise ArgumentError(
             "conformance.dtypes",
             "dtypes must be one or more of float16, bfloat16, float32 and float64; got "
-            f"{dtypes!r}.",
+            f"{shown(dtypes)}.",
         )
     if not isinstance(head_dims, Sequence) or not head_dims:
         raise ArgumentError(
-            "conformance.head-dims", f"head_dims must be one or more widths; got {head_dims!r}."
+            "conformance.head-dims",
+            f"head_dims must be one or more widths; got {shown(head_dims)}.",
         )
     for dim in head_dims:
         check_sizes(head_dims=dim)
@@ -329,13 +331,13 @@ def _marked(cases: list[ConformanceCase], known: Mapping[str, str]) -> list[Conf
     if not isinstance(known, Mapping):
         raise ArgumentTypeError(
             "conformance.known-failures",
-            f"known_failures must be a dict from patterns of names to reasons; got {known!r}.",
+            f"known_failures must be a dict from patterns of names to reasons; got {shown(known)}.",
         )
     for pattern in known:
         if not any(fnmatch.fnmatchcase(case.name, pattern) for case in cases):
             raise ArgumentError(
                 "conformance.known-failures",
-                f"known_failures names {pattern!r}, which is the name of no case.",
+                f"known_failures names {shown(pattern)}, which is the name of no case.",
             )
     reasons = (
         next((why for glob, why in known.items() if fnmatch.fnmatchcase(case.name, glob)), "")

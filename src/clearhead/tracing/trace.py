@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from clearhead._common.lazy import drawing
-from clearhead._common.text import printable
+from clearhead._common.memory import within_memory
+from clearhead._common.text import printable, shown
 from clearhead.attention.functional import attend
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import make_problem
@@ -22,6 +23,8 @@ from clearhead.stages import Stages
 from clearhead.tracing.rungs import of_rung
 from clearhead.tracing.text import arithmetic, fenced, table
 from clearhead.tracing.traced_call import Step, TracedCall
+
+INSTEAD = "Trace fewer tokens; AttentionMatrix gives rows and numbers of any length."
 
 
 class Trace(Mapping[str, Tensor]):
@@ -62,9 +65,10 @@ class Trace(Mapping[str, Tensor]):
         self.source_tokens = _labels(source_tokens, problem.kv_len, "source_tokens")
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self.steps:
+        if not isinstance(name, str) or name not in self.steps:
             raise SelectionError(
-                "trace.stage", f"there is no stage {name!r}; there are {', '.join(self.steps)}."
+                "trace.stage",
+                f"there is no stage {shown(name)}; there are {', '.join(self.steps)}.",
             )
         return self.steps[name].tensor
 
@@ -313,18 +317,19 @@ def trace(
         >>> float(steps["weights"][0, 0, 0, 0].detach())
         1.0
     """
-    if isinstance(thing, MultiHeadAttention):
-        call = _of_layer(thing, *inputs, **options)
-    elif isinstance(thing, Rung):
-        call = of_rung(thing, *inputs, **options)
-    elif thing is attend:
-        call = _of_attend(*inputs, **options)
-    else:
-        raise ArgumentTypeError(
-            "trace.thing",
-            "trace takes clearhead.attend, a MultiHeadAttention or a rung of the ladder; got "
-            f"{type(thing).__name__}. A model is watched: clearhead.watch(model).",
-        )
+    with within_memory(INSTEAD):
+        if isinstance(thing, MultiHeadAttention):
+            call = _of_layer(thing, *inputs, **options)
+        elif isinstance(thing, Rung):
+            call = of_rung(thing, *inputs, **options)
+        elif thing is attend:
+            call = _of_attend(*inputs, **options)
+        else:
+            raise ArgumentTypeError(
+                "trace.thing",
+                "trace takes clearhead.attend, a MultiHeadAttention or a rung of the ladder; got "
+                f"{type(thing).__name__}. A model is watched: clearhead.watch(model).",
+            )
     return Trace(call, tokens, source_tokens)
 
 

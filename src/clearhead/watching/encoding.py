@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 import torch
 from torch import Tensor
 
+from clearhead._common.text import shown
 from clearhead.attention.biases import DenseBias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
@@ -72,11 +73,8 @@ class Encoder:
         self._largest: dict[tuple[Any, ...], tuple[str, Tensor]] = {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by their names, as copies."""
-        return {
-            name: tensor.detach().cpu().contiguous().clone()
-            for name, tensor in self._largest.values()
-        }
+        """Return the tensors by their names."""
+        return dict(self._largest.values())
 
     def encode(self, value: object) -> Any:
         """Return a value as JSON.
@@ -158,17 +156,20 @@ def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
         if json.keys() == {"map"} and isinstance(json["map"], list):
             pairs = json["map"]
             if all(isinstance(each, list) and len(each) == 2 for each in pairs):
-                return {str(key): decode(each, tensors) for key, each in pairs}
+                found = {str(key): decode(each, tensors) for key, each in pairs}
+                if len(found) < len(pairs):
+                    raise FileError("file.content", "the header has a map with a key twice.")
+                return found
         if "is" in json:
             return _decode_object(json, tensors)
-    raise FileError("file.content", f"the header holds something unknown: {json!r:.80}")
+    raise FileError("file.content", f"the header holds something unknown: {shown(json)}")
 
 
 def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tensor:
     tensor = tensors.get(name) if isinstance(name, str) else None
     if tensor is None:
         raise FileError(
-            "file.content", f"the header speaks of a tensor {name!r} that is not there."
+            "file.content", f"the header speaks of a tensor {shown(name)} that is not there."
         )
     sizes = tuple(tensor.shape)
     fits = isinstance(shape, list) and len(shape) == len(sizes)
@@ -177,7 +178,7 @@ def _decode_tensor(name: Any, shape: Any, tensors: Mapping[str, Tensor]) -> Tens
     ):
         raise FileError(
             "file.content",
-            f"tensor {name!r} must have at least the shape {shape}; it has {list(sizes)}.",
+            f"tensor {shown(name)} must have at least the shape {shape}; it has {list(sizes)}.",
         )
     return tensor[tuple(slice(0, size) for size in shape)]
 
@@ -186,7 +187,9 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
     name = json["is"]
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise FileError("file.content", f"there is no kind {name!r}; known are {', '.join(KINDS)}.")
+        raise FileError(
+            "file.content", f"there is no kind {shown(name)}; known are {', '.join(KINDS)}."
+        )
     values = {key: decode(value, tensors) for key, value in json.items() if key != "is"}
     fields = _fields(kind)
     if values.keys() != fields.keys():
@@ -234,14 +237,15 @@ def _in_words(expected: Any) -> str:
 
 def _check_mask(problem: Problem) -> None:
     """Ask a mask for its first pair and its spans, which fails for numbers that cannot be."""
-    if problem.mask is None:
+    mask = problem.mask
+    if mask is None or (isinstance(mask, Causal) and mask.offset is None):  # it has no numbers
         return
     sizes = problem.query_len, problem.kv_len
     if min(sizes) and problem.batch:
         visible = problem.visible(slice(0, 1), slice(0, 1))
         if visible is None or visible.dtype != torch.bool:
-            raise FileError("file.content", f"{problem.mask.describe()} holds what is no bool.")
-    problem.mask.spans(*sizes, problem.device)
+            raise FileError("file.content", f"{mask.describe()} holds what is no bool.")
+    mask.spans(*sizes, problem.device)
 
 
 def _check_sizes(summary: Summary) -> None:

@@ -5,14 +5,21 @@ The header stands in the metadata of the file under the key `clearhead`: `{"vers
 it, so that every reader of that version can read it, and every other says so.
 """
 
+import ctypes
 import json
+import math
 import os
-import reprlib
+import stat
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from clearhead._common.writing import replacing
-from clearhead.errors import ArgumentTypeError, FileError, missing_extra
+import torch
+from torch import Tensor
+
+from clearhead._common.text import format_bytes, shown
+from clearhead._common.writing import place_of, replacing
+from clearhead.errors import ArgumentTypeError, FileError, UnsupportedError, missing_extra
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
 from clearhead.watching.encoding import Encoder, decode
@@ -22,6 +29,17 @@ VERSIONS = (1, 2)
 """In version 2 there may be the tokens beside what was seen."""
 
 KEY = "clearhead"
+
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint8: "U8", torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
+"""The names of dtypes in a file of safetensors."""
+
+MOST_CLAIMED = 1 << 20
+"""Elements that the shape of an empty tensor may claim; of others, the bytes of the file."""
 
 TEXTS = frozenset({"tokens", "source_tokens"})
 """The texts that a file may hold beside the calls."""
@@ -40,12 +58,38 @@ def write(path: str | os.PathLike[str], content: object, *, version: int = 1) ->
         FileError: code `file.unwritable`, if the place cannot be written to.
         UnsupportedError: code `file.kind`, for something of a kind that files do not know.
     """
-    safetensors = _safetensors()
+    _safetensors()  # which reads it
     encoder = Encoder()
     header = json.dumps({"version": version, "content": encoder.encode(content)})
-    with replacing(path) as (name, target):
-        safetensors.save_file(encoder.tensors(), name, metadata={KEY: header})
+    with replacing(path) as (name, target), open(name, "wb") as file:
+        _write_safetensors(file, encoder.tensors(), {KEY: header})
     return target
+
+
+def _write_safetensors(
+    file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> None:
+    """Write the format of safetensors, tensor by tensor, without a copy of them all.
+
+    The library's own writer moves a file of another mode into the place, with its own leftovers.
+    """
+    head: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    # Wide elements first, so that each lies at a multiple of its size.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].itemsize)
+    for name, tensor in ordered:
+        if tensor.dtype not in DTYPES:
+            raise UnsupportedError("file.kind", f"a file holds no tensor of {tensor.dtype}.")
+        start, end = end, end + tensor.nbytes
+        kind, shape = DTYPES[tensor.dtype], list(tensor.shape)
+        head[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+    encoded = json.dumps(head, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    file.write(len(encoded).to_bytes(8, "little") + encoded)
+    for _, tensor in ordered:
+        here = tensor.detach().cpu().contiguous()
+        if here.nbytes:
+            file.write((ctypes.c_ubyte * here.nbytes).from_address(here.data_ptr()))
 
 
 def read(path: str | os.PathLike[str]) -> Any:
@@ -53,30 +97,19 @@ def read(path: str | os.PathLike[str]) -> Any:
 
     Raises:
         MissingExtraError: if safetensors is not installed.
+        ArgumentTypeError: code `path.type`, for what is no path.
         FileError: codes `file.unreadable`, for no file, or one cut short; `file.foreign`, for one
             that is not of clearhead; `file.version`, for one of a later version; `file.content`,
             for a header with something unknown, or with sizes that are not those of the tensors.
             Whatever is in a file, it raises no other error.
     """
     _safetensors()
-    from safetensors import SafetensorError, safe_open
-
-    place = Path(path).expanduser()
-    if place.exists() and not place.is_file():  # a pipe would block
-        raise FileError("file.unreadable", f"{place} could not be read: it is no file.")
-    try:
-        with safe_open(place, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise FileError(
-            "file.unreadable", f"{place} could not be read as a file of safetensors: {reason}"
-        ) from error
+    place = place_of(path, "file.unreadable", "read")
+    metadata, tensors = _read_whole(place)
     if KEY not in metadata:
         raise FileError("file.foreign", f"{place} has tensors, but was not written by clearhead.")
     try:
-        header = json.loads(metadata[KEY])
+        header = _json(metadata[KEY])
     except (ValueError, RecursionError) as error:
         raise FileError("file.content", f"the header of {place} is no JSON: {error}") from error
     version = header.get("version") if isinstance(header, dict) else None
@@ -85,7 +118,7 @@ def read(path: str | os.PathLike[str]) -> Any:
         raise FileError(
             "file.version",
             f"{place} must be of version {known}, which this clearhead reads; it is of "
-            f"version {reprlib.repr(version)}.",
+            f"version {shown(version)}.",
         )
     try:
         if header.keys() != {"version", "content"}:
@@ -95,6 +128,61 @@ def read(path: str | os.PathLike[str]) -> Any:
         raise FileError(error.code, f"{place}: {error.message}") from error
     except RecursionError as error:
         raise FileError("file.content", f"{place}: the header is nested too deeply.") from error
+
+
+def _read_whole(place: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The metadata and the tensors of one and the same file, whatever is saved there meanwhile.
+
+    safetensors opens a path more than once, so it gets the name of a file that is open already.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        # A pipe would block.
+        with open(place, "rb", opener=_without_waiting) as held_open:
+            if not stat.S_ISREG(os.fstat(held_open.fileno()).st_mode):
+                raise FileError("file.unreadable", f"{place} could not be read: it is no file.")
+            opened = Path(f"/dev/fd/{held_open.fileno()}")
+            # Windows replaces no file that is open.
+            with safe_open(opened if opened.exists() else place, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            held_open.seek(0)
+            _json(held_open.read(int.from_bytes(held_open.read(8), "little")))
+    except FileError:
+        raise
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileError(
+            "file.unreadable", f"{place} could not be read as a file of safetensors: {reason}"
+        ) from error
+    held = sum(each.nbytes for each in tensors.values())
+    for name, tensor in tensors.items():
+        claimed = math.prod(max(1, size) for size in tensor.shape)
+        if claimed > max(held, MOST_CLAIMED):
+            raise FileError(
+                "file.content",
+                f"{place}: tensor {shown(name)} claims {list(tensor.shape)}, and the file holds "
+                f"{format_bytes(held)}.",
+            )
+    return metadata, tensors
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _json(text: str | bytes) -> Any:
+    """JSON in which no name comes twice; a ValueError for any other."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            raise ValueError(f"{shown(max(names, key=names.count))} is there twice")
+        return found
+
+    return json.loads(text, object_pairs_hook=once)
 
 
 def write_seen(path: str | os.PathLike[str], record: dict[str, Any]) -> Path:
@@ -121,22 +209,26 @@ def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise FileError("file.content", f"{path} does not hold what a watch has seen.")
     keep, modules = seen["keep"], seen["calls"]
     if keep not in ("matrix", "summary") or not isinstance(modules, dict):
-        raise FileError("file.content", f"{path} keeps {keep!r}, which is not known.")
+        raise FileError("file.content", f"{path} keeps {shown(keep)}, which is not known.")
     kind = AttentionMatrix if keep == "matrix" else Summary
     for name, calls in modules.items():
         if not isinstance(calls, list) or not calls or not all(isinstance(c, kind) for c in calls):
             raise FileError(
-                "file.content", f"{path} must hold a {kind.__name__} for every call of {name!r}."
+                "file.content",
+                f"{path} must hold a {kind.__name__} for every call of {shown(name)}.",
             )
         if any(isinstance(call, Summary) and call.roles is None for call in calls):
-            raise FileError("file.content", f"{path} has a summary of {name!r} without roles.")
+            raise FileError("file.content", f"{path} has a summary of {shown(name)} without roles.")
     texts = {}
     for name in TEXTS & seen.keys():
         try:
             texts[name] = None if seen[name] is None else listed(name, seen[name])
         except ArgumentTypeError as error:
             raise FileError("file.content", f"{path}: {error.message}") from error
-    return seen | texts | {"model": str(seen["model"])}
+    if not isinstance(seen["model"], str):
+        kind = type(seen["model"]).__name__
+        raise FileError("file.content", f"{path}: model must be a string; the file gives {kind}.")
+    return seen | texts
 
 
 def _safetensors() -> Any:

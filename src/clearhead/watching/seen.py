@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 from torch import Tensor
 
 from clearhead._common.lazy import drawing
+from clearhead._common.text import readable, shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.matrix.matrix import AttentionMatrix
@@ -117,7 +118,7 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         if layer not in self._modules:
             known = ", ".join(map(repr, self.layers))
             raise SelectionError(
-                "watch.layer", f"no module {layer!r} attended; these did: {known}."
+                "watch.layer", f"no module {shown(layer)} attended; these did: {known}."
             )
         return layer
 
@@ -127,8 +128,8 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         if isinstance(stitched, str):
             raise SelectionError(
                 "watch.several",
-                f"{layer!r} attended {len(module.all())} times, and not as rows of one matrix, since "
-                f"{stitched}; calls({layer!r}) has them all.",
+                f"{shown(layer)} attended {len(module.all())} times, and not as rows of one matrix, since "
+                f"{stitched}; calls({shown(layer)}) has them all.",
             )
         return stitched
 
@@ -352,13 +353,13 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         lines = [f"{self._model_name}: {modules} attended"]
         width = max((len(name) for name in self._modules), default=0)
         for name, module in self._modules.items():
-            shown, calls = module.stitched(), module.all()
+            part, calls = module.stitched(), module.all()
             count = len(calls)
             times = f", {count} calls" if count > 1 else ""
-            if isinstance(shown, str):
-                shown, times = calls[0], f"  and {count - 1} more ({shown})"
-            lines.append(f"  {name or '(the model)':{width}}  {shown!r}{times}")
-        return "\n".join(lines)
+            if isinstance(part, str):
+                part, times = calls[0], f"  and {count - 1} more ({part})"
+            lines.append(f"  {name or '(the model)':{width}}  {part!r}{times}")
+        return readable("\n".join(lines))
 
     def _repr_html_(self) -> str:
         return drawing("notebook.inline.matrices").seen_html(self)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
+from clearhead._common.text import readable
 from clearhead.errors import MissingExtraError
 from clearhead.matrix.head_numbers import ROLES, head_averages
 from clearhead.matrix.summary import Summary
@@ -102,13 +103,14 @@ class Table(Sequence[HeadRow]):
         heads = [shown, [units.get(name, "") for name in shown]]
         widths = [max(map(len, column)) for column in zip(*heads, *lines, strict=True)]
         # Words stand on the left, numbers on the right.
-        return "\n".join(
+        text = "\n".join(
             "  ".join(
                 cell.ljust(width) if name in ("layer", "role") else cell.rjust(width)
                 for name, cell, width in zip(shown, line, widths, strict=True)
             ).rstrip()
             for line in [*heads, *lines]
         )
+        return readable(text)
 
 
 def _cell(value: object) -> str:

@@ -20,6 +20,7 @@ from torch.nn.modules.module import (
 )
 
 from clearhead._common.checks import as_ints, check_sizes
+from clearhead._common.text import readable, shown
 from clearhead._common.torch_internals import is_transformed
 from clearhead.errors import ArgumentError, ArgumentTypeError, WatchError
 from clearhead.matrix.matrix import AttentionMatrix
@@ -106,7 +107,7 @@ class Watch(Generic[Kept]):
         kept = "query and key" if self._keep == "matrix" else "a summary"
         of = "" if self._layers is None else f" of {', '.join(map(repr, self._layers))}"
         heads = "" if self._heads is None else f", heads {list(self._heads)}"
-        return f"watch({type(self._model).__name__}): {kept} of each call{of}{heads}"
+        return readable(f"watch({type(self._model).__name__}): {kept} of each call{of}{heads}")
 
     def __enter__(self) -> Seen[Kept]:
         with _lock:
@@ -189,7 +190,7 @@ class Watch(Generic[Kept]):
                 known = ", ".join(map(repr, self._attended))
                 raise WatchError(
                     "watch.layers",
-                    f"no module of {name} that attended has a path like {pattern!r}; these "
+                    f"no module of {name} that attended has a path like {shown(pattern)}; these "
                     f"attended: {known}.",
                 )
 
@@ -287,7 +288,7 @@ def watch(
             "watch.model", f"model must be a torch.nn.Module; got {type(model).__name__}."
         )
     if keep not in ("matrix", "summary"):
-        raise ArgumentError("keep.value", f'keep must be "matrix" or "summary"; got {keep!r}.')
+        raise ArgumentError("keep.value", f'keep must be "matrix" or "summary"; got {shown(keep)}.')
     if tokens is not None and keep == "matrix":
         raise ArgumentError(
             "tokens.keep",
@@ -304,7 +305,7 @@ def _globs(given: object) -> tuple[str, ...] | None:
         raise ArgumentTypeError(
             "layers.type",
             'layers must be a glob of paths such as "encoder.*", a list of them, or None for all; '
-            f"got {given!r}.",
+            f"got {shown(given)}.",
         )
     if not globs:
         raise ArgumentError("layers.value", "layers must hold a glob, or be None for all; got [].")
@@ -317,15 +318,15 @@ def _heads(given: object) -> tuple[int, ...] | None:
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise ArgumentTypeError(
             "heads.type",
-            f"heads must be a list of numbers of heads, or None for all; got {given!r}.",
+            f"heads must be a list of numbers of heads, or None for all; got {shown(given)}.",
         )
     numbers = as_ints(given)
     if numbers is None:
-        raise ArgumentTypeError("heads.type", f"heads must hold whole numbers; got {given!r}.")
+        raise ArgumentTypeError("heads.type", f"heads must hold whole numbers; got {shown(given)}.")
     if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
         raise ArgumentError(
             "heads.value",
-            f"heads must be different numbers, 0 or more, at least one; got {list(numbers)}.",
+            f"heads must be different numbers, 0 or more, at least one; got {shown(list(numbers))}.",
         )
     return numbers
 

@@ -397,29 +397,99 @@ def test_what_breaks_inside_is_told_in_the_terminal(
 
 
 def test_more_at_once_than_it_answers(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "MOST_AT_ONCE", 3)
-    waiting = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
-    while len(server._http._open) < 3:
-        time.sleep(0.001)
-    another = socket.create_connection(("127.0.0.1", server.port), timeout=20)
-    with another, suppress(ConnectionResetError):
-        assert another.recv(1) == b""
-    for each in waiting:
+    monkeypatch.setattr(served, "MOST_AT_ONCE", 1)
+    asked, done = threading.Event(), threading.Event()
+
+    def waits(*_: object) -> Pending:
+        asked.set()
+        done.wait(20)
+        return Pending(0.5)
+
+    monkeypatch.setattr(Tiles, "tile", waits)
+    first = threading.Thread(target=ask, args=(server, TILE))
+    first.start()
+    assert asked.wait(20)
+    found = ask(server, TILE)
+    assert (found.status, found.text) == (503, "Too much is asked for at once.\n")
+    done.set()
+    first.join()
+    assert ask(server, TILE).status == 202
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "])
+def test_connections_without_the_token_shut_nobody_out(sent: bytes, server: Server) -> None:
+    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(100)]
+    for each in idle:
+        with suppress(OSError):  # the first may have made room already
+            each.sendall(sent)
+    for _ in range(3):
+        assert ask(server, TILE).status == 200
+    assert len(server._http._strangers) <= served.MOST_STRANGERS + 1
+    for each in idle:
         each.close()
-    while server._http._open:
-        time.sleep(0.001)
-    assert ask(server).status == 200
+
+
+def test_a_head_that_comes_byte_by_byte(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline is one for the whole head, and not for each byte of it."""
+    monkeypatch.setattr(served, "SECONDS", 0.3)
+    start = time.monotonic()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as slow:
+        with suppress(OSError):
+            for letter in b"GET / HTTP/1.1\r\nX: " + b"a" * 500:
+                slow.sendall(bytes([letter]))
+                time.sleep(0.02)
+        assert time.monotonic() - start < 5
+    assert ask(server, TILE).status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (b"Content-Length: 0\r\nContent-Length: 44\r\n", 400),
+        (b"Content-Length: 0\r\nContent-Length: 0\r\n", 400),
+        (b"Sec-Fetch-Site: same-origin\r\nSec-Fetch-Site: cross-site\r\n", 403),
+        (b"Sec-Fetch-Site: none\r\nsec-fetch-site: none\r\n", 403),
+        (b"Content-Length: 0\r\n", 200),
+    ],
+)
+def test_a_header_that_counts_comes_once(headers: bytes, status: int, server: Server) -> None:
+    request = b"GET " + path_of(server).encode() + b" HTTP/1.0\r\nHost: localhost\r\n"
+    assert raw(server, request + headers + b"\r\n").split(b" ")[1] == str(status).encode()
+
+
+def test_a_link_to_the_page_from_anywhere(server: Server) -> None:
+    """As from a chat or a notebook: it opens a window, which nobody else can read."""
+    link = {
+        "Sec-Fetch-Site": "cross-site",
+        "Sec-Fetch-Mode": "navigate",
+        "Sec-Fetch-Dest": "document",
+    }
+    assert ask(server, headers=link).status == 200
+    assert ask(server, "payload", headers=link).status == 403
+    for other in ({"Sec-Fetch-Dest": "iframe"}, {"Sec-Fetch-Mode": "no-cors"}):
+        assert ask(server, headers=link | other).status == 403
+
+
+def test_an_answer_to_head_has_no_body(server: Server) -> None:
+    request = b"HEAD " + path_of(server).encode() + b" HTTP/1.0\r\nHost: localhost\r\n\r\n"
+    found = raw(server, request)
+    assert found.startswith(b"HTTP/1.0 405 ")
+    assert found.endswith(b"\r\n\r\n")
+
+
+def test_an_answer_of_nothing_has_no_length(server: Server) -> None:
+    assert "Content-Length" not in ask(server, TILE.replace("layer=0", "layer=1")).headers
 
 
 def test_nothing_is_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served._Handler, "timeout", None)  # who only sits there is broken off
+    monkeypatch.setattr(served, "SECONDS", 1000.0)  # who only sits there is broken off
     before = set(threading.enumerate())
     server = Server(PAYLOAD, Tiles([matrix()]))
     idle = socket.create_connection(("127.0.0.1", server.port))
     idle.sendall(b"GET /")
-    while not server._http._open:
+    while not server._http._strangers:
         time.sleep(0.001)
     assert ask(server).status == 200
     server.close()

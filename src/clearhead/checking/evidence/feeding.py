@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.foreign_names import KEPT_MASK, SIZE_NAMES, role
+from clearhead._common.text import shown
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
@@ -224,7 +225,7 @@ def call_error(subject: Subject, given: Mapping[str, Tensor], error: Exception) 
     words = ", ".join(given)
     return ModelError(
         "check.call",
-        f"{subject.name} was called with takes={subject.takes!r} and raised "
+        f"{subject.name} was called with takes={shown(subject.takes)} and raised "
         f"{first_line(error)}\n{shapes}\n{hint}If it needs other sizes, give them: "
         f"sizes=dict({known}). If it is called in another way, check a function that calls it: "
         f"lambda {words}: attention({words}, …).",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead._common.text import shown
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.arranging import trial
 from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_beside
@@ -110,7 +111,7 @@ class TokensEvidence(Evidence):
         if name is not None and self._sees_all(subject, given["x"]):
             raise ModelError(
                 "check.mask",
-                f"{subject.name} takes {name}, for which takes={subject.takes!r} hands over nothing, "
+                f"{subject.name} takes {name}, for which takes={shown(subject.takes)} hands over nothing, "
                 "and without it the future is seen. If the causal mask is to come by it, check a "
                 f"function that hands it over: lambda x: attention(x, {name}=…). If not, this is "
                 "mask.missing.",

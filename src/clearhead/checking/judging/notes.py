@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from clearhead._common.text import shown
 from clearhead.checking import words
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
@@ -72,8 +73,8 @@ def _all(e: Evidence, codes: Sequence[str]) -> Iterator[Note]:
         return
     yield from account(e).notes
     if e.given.guessed and e.given.args is not None:
-        shown = ", ".join(f"{name}={e.given.args[name]!r}" for name in e.given.guessed)
-        yield "guessed", {"args": shown}
+        args = ", ".join(f"{name}={shown(e.given.args[name])}" for name in e.given.guessed)
+        yield "guessed", {"args": args}
     if isinstance(e, HeadsEvidence):
         yield from _of_heads(e)
     elif isinstance(e, CrossEvidence):
@@ -121,15 +122,15 @@ def _of_heads(e: HeadsEvidence) -> Iterator[Note]:
 
 
 def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
-    shown = as_promised(e)
+    seen = as_promised(e)
     if e._window is not None:
         yield "window", {"back": e._window[0], "ahead": e._window[1]}
     if e.contract.causal is None and e._window is None:
-        if shown is not None:
-            yield "causal", {"causal": shown.causal}
+        if seen is not None:
+            yield "causal", {"causal": seen.causal}
         elif not e.dependency.broken.any() and not codes:
             yield "pattern", {"picture": drawn(e.dependency.cells())}
-    elif shown is None and not codes and not e.dependency.broken.any():
+    elif seen is None and not codes and not e.dependency.broken.any():
         yield "some-unseen", {"picture": drawn(e.dependency.cells(), own=True)}
     if e.contract.rope is None and e.projections:
         fitted = e.projections[0].fitted()

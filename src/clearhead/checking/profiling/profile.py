@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_sizes, is_number
+from clearhead._common.text import shown
 from clearhead.checking import Contract
 from clearhead.checking.contract import FIELDS
 from clearhead.checking.profiling.measuring import kernels_in_words, time_in_turn, weigh
@@ -192,7 +193,7 @@ def _device(device: Any) -> torch.device:
     except (RuntimeError, TypeError) as error:
         raise ArgumentError(
             "profile.device",
-            f'device must be one of PyTorch\'s, such as "cuda"; got {device!r}.',
+            f'device must be one of PyTorch\'s, such as "cuda"; got {shown(device)}.',
         ) from error
 
 
@@ -211,8 +212,8 @@ def _check(lengths: object, seconds: object, rounds: Any, declared: Mapping[str,
     ):
         raise ArgumentError(
             "profile.lengths",
-            f"lengths must be two or more numbers of tokens, growing; got {lengths!r}.",
+            f"lengths must be two or more numbers of tokens, growing; got {shown(lengths)}.",
         )
     if not is_number(seconds) or not seconds > 0:  # type: ignore[operator]
-        raise ArgumentError("profile.seconds", f"seconds must be above 0; got {seconds!r}.")
+        raise ArgumentError("profile.seconds", f"seconds must be above 0; got {shown(seconds)}.")
     check_sizes(rounds=rounds)

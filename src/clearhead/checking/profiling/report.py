@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from clearhead._common.elements import element
-from clearhead._common.text import format_bytes
+from clearhead._common.text import format_bytes, readable, shown
 from clearhead.checking.pages import page
 from clearhead.checking.profiling.measuring import exponent, in_words
 from clearhead.errors import ArgumentError
@@ -61,7 +61,7 @@ class Profile:
                 than two lengths.
         """
         if of not in ("memory", "time"):
-            raise ArgumentError("profile.of", f'of must be "memory" or "time"; got {of!r}.')
+            raise ArgumentError("profile.of", f'of must be "memory" or "time"; got {shown(of)}.')
         rows = [each for each in self.costs if each.backward == backward]
         if len(rows) < 2:
             raise ArgumentError(
@@ -83,7 +83,7 @@ class Profile:
                 lines += ["", words, *_table(rows), *self._remarks(backward)]
         lines += ["", f"kernel   {self.kernel}", f"fused    {self.fused_kernel}"]
         lines += [f"– {note}" for note in self.notes]
-        return "\n".join(lines)
+        return readable("\n".join(lines))
 
     def _remarks(self, backward: bool) -> list[str]:
         """The growth of memory and time, and how many times the fused call they are."""

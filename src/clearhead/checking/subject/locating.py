@@ -8,6 +8,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+from clearhead._common.text import shown
 from clearhead.checking.subject.refusals import raised
 from clearhead.errors import ArgumentError, ModelError
 
@@ -30,7 +31,7 @@ def located(place: str) -> Any:
     if not module or not name:
         raise ArgumentError(
             "check.place",
-            f'a place is "file.py:Name" or a dotted import path; got {place!r}.',
+            f'a place is "file.py:Name" or a dotted import path; got {shown(place)}.',
         )
     found = imported(module)
     for part in name.split("."):

@@ -3,6 +3,8 @@
 import dis
 from pathlib import Path
 
+from clearhead._common.text import raised_words
+
 
 def deliberate(error: BaseException) -> bool:
     """True if Python code raised the error in words of its own, and no operation failed.
@@ -22,8 +24,7 @@ def deliberate(error: BaseException) -> bool:
 
 def first_line(error: BaseException) -> str:
     """An error as one line."""
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return raised_words(error).partition("\n")[0]
 
 
 def place(error: BaseException) -> tuple[str, int, str] | None:
@@ -43,7 +44,7 @@ def place(error: BaseException) -> tuple[str, int, str] | None:
 def raised(error: BaseException) -> str:
     """An error with the line of the code that raised it."""
     at = place(error)
-    words = f"{type(error).__name__}: {error}"
+    words = raised_words(error)
     return (
         words
         if at is None

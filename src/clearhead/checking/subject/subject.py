@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.text import shown
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.calling import by_heads, call
 from clearhead.checking.subject.constructing import (
@@ -160,7 +161,7 @@ def prepare(
     """
     if takes not in TAKES:
         raise ArgumentError(
-            "check.takes", f"takes must be one of {', '.join(TAKES)}; got {takes!r}."
+            "check.takes", f"takes must be one of {', '.join(TAKES)}; got {shown(takes)}."
         )
     if torch.get_default_device().type == "meta":
         raise ArgumentError(
@@ -265,10 +266,10 @@ def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:
     try:
         return cls(**args)
     except Exception as error:
-        shown = ", ".join(f"{name}={value!r}" for name, value in args.items())
+        given = ", ".join(f"{name}={shown(value)}" for name, value in args.items())
         raise ModelError(
             "check.made",
-            f"{cls.__name__}({shown}) could not be made: {raised(error)}\n"
+            f"{cls.__name__}({given}) could not be made: {raised(error)}\n"
             "  args=dict(…) are handed to it, and what sizes=dict(…) says of its parameters; "
             "what its config wants is given as {'config.n_head': 4}. Or give an instance: "
             "attention = Attention(Config()) in a file is file.py:attention.",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
+from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
 from clearhead.drawing.pooling import hidden_cells, row_means
 from clearhead.errors import ArgumentError
@@ -80,7 +81,7 @@ def check_cells(cells: object) -> int | None:
     count = as_int(cells)
     if cells is not None and (count is None or count < 1):
         raise ArgumentError(
-            "plot.cells", f"cells must be a whole number, 1 or more, or None; got {cells!r}."
+            "plot.cells", f"cells must be a whole number, 1 or more, or None; got {shown(cells)}."
         )
     return count
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_bool
+from clearhead._common.text import shown
 from clearhead.drawing.figures import head_grid, head_map, numbers, received
 from clearhead.drawing.figures.cells import Cells, check_cells, of_pooled, of_weights
 from clearhead.drawing.figures.lettering import short_paths
@@ -148,7 +149,7 @@ def _layers(seen: Seen[Any], layers: Sequence[str | int] | None) -> list[str]:
         names = list(seen.layers)
     elif isinstance(layers, str | int) or not isinstance(layers, Sequence):
         raise ArgumentTypeError(
-            "plot.layers", f"layers must be a list of paths or numbers; got {layers!r}."
+            "plot.layers", f"layers must be a list of paths or numbers; got {shown(layers)}."
         )
     else:
         names = [seen.path(layer) for layer in layers]

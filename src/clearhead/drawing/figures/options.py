@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from clearhead._common.checks import as_int
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 
 
@@ -14,7 +15,9 @@ def check_kind(kind: object, kinds: Collection[str]) -> str:
         ArgumentError: code `plot.kind`.
     """
     if not isinstance(kind, str) or kind not in kinds:
-        raise ArgumentError("plot.kind", f"kind must be one of {', '.join(kinds)}; got {kind!r}.")
+        raise ArgumentError(
+            "plot.kind", f"kind must be one of {', '.join(kinds)}; got {shown(kind)}."
+        )
     return kind
 
 
@@ -27,7 +30,7 @@ def check_options(kind: str, options: Mapping[str, Any], used: Collection[str]) 
     for name, value in options.items():
         if value is not None and name not in used:
             raise ArgumentError(
-                "plot.option", f"{name} has no meaning for kind={kind!r} here; leave it out."
+                "plot.option", f"{name} has no meaning for kind={shown(kind)} here; leave it out."
             )
 
 
@@ -41,7 +44,7 @@ def check_place(name: str, place: object, count: int) -> int:
     if number is None or not -count <= number < count:
         raise SelectionError(
             "plot.part",
-            f"{name} must be a whole number from 0 to {count - 1}; got {place!r}.",
+            f"{name} must be a whole number from 0 to {count - 1}; got {shown(place)}.",
         )
     return number % count
 
@@ -58,7 +61,7 @@ def check_places(name: str, places: object, count: int) -> list[int]:
         raise SelectionError(
             "plot.part",
             f"{name} must be a whole number, or one or more of them, from 0 to {count - 1}; "
-            f"got {places!r}.",
+            f"got {shown(places)}.",
         )
     return [check_place(name, place, count) for place in places]
 

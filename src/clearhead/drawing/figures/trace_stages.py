@@ -8,6 +8,7 @@ from matplotlib.colors import Normalize
 from torch import Tensor
 
 from clearhead._common.checks import check_bool
+from clearhead._common.text import shown
 from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.lettering import LETTERS, entitle, tick
 from clearhead.drawing.figures.paper import across, array, given, inches, new_figure
@@ -76,7 +77,7 @@ def _chosen(trace: Trace, stages: Sequence[str] | None) -> list[Step]:
         return [step for step in trace.steps.values() if step.same_as is None]
     if isinstance(stages, str) or not isinstance(stages, Sequence):
         raise ArgumentTypeError(
-            "plot.stages", f"stages must be a list of names, or None; got {stages!r}."
+            "plot.stages", f"stages must be a list of names, or None; got {shown(stages)}."
         )
     if not stages:
         raise ArgumentError(
@@ -85,7 +86,8 @@ def _chosen(trace: Trace, stages: Sequence[str] | None) -> list[Step]:
     for each in stages:
         if each not in trace.steps:
             raise SelectionError(
-                "trace.stage", f"there is no stage {each!r}; there are {', '.join(trace.steps)}."
+                "trace.stage",
+                f"there is no stage {shown(each)}; there are {', '.join(trace.steps)}.",
             )
     return [trace.steps[each] for each in stages]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from urllib.parse import parse_qs
 
+from clearhead._common.text import raised_words, shown
 from clearhead.drawing.live.tile_store import Pending, Tiles
 from clearhead.drawing.live.tiles import Tile
 from clearhead.errors import ArgumentError, ClearheadError
@@ -54,7 +55,7 @@ def answer(routes: Routes, route: str, query: str) -> Answer:
         return refusal(503, "There is not enough memory for this now.")
     except Exception as error:
         # The page says that something went wrong; what, is for the terminal.
-        print(f"clearhead: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"clearhead: {raised_words(error)}", file=sys.stderr)
         return refusal(500, "Something went wrong; the terminal says what.")
 
 
@@ -74,7 +75,7 @@ def _tile(tiles: Tiles, query: dict[str, str]) -> Answer:
 def _token(tiles: Tiles, query: dict[str, str]) -> Answer:
     side = query.pop("side", "query")
     if side not in ("query", "key"):
-        raise ArgumentError("serve.query", f"side must be query or key; got {side!r:.80}.")
+        raise ArgumentError("serve.query", f"side must be query or key; got {shown(side)}.")
     (layer,), (head,), (place,) = fields_of(query, layer=1, head=1, token=1)
     found = tiles.token(layer, head, place, as_key=side == "key")
     if found is None:
@@ -131,11 +132,11 @@ def _fields(query: str) -> dict[str, str]:
         if not query:
             return {}
         raise ArgumentError(
-            "serve.query", f"a query is name=value&…; got {query!r:.80}."
+            "serve.query", f"a query is name=value&…; got {shown(query)}."
         ) from error
     for name, values in found.items():
         if len(values) > 1:
-            raise ArgumentError("serve.query", f"{name!r:.80} must be given once.")
+            raise ArgumentError("serve.query", f"{shown(name)} must be given once.")
     return {name: values[0] for name, values in found.items()}
 
 
@@ -152,7 +153,7 @@ def fields_of(query: dict[str, str], **counts: int) -> list[tuple[int, ...]]:
         parts = query[name].split(",")
         if len(parts) != count or not all(re.fullmatch("[0-9]{1,10}", part) for part in parts):
             words = "a whole number" if count == 1 else f"{count} whole numbers, with a comma"
-            raise ArgumentError("serve.query", f"{name} must be {words}; got {query[name]!r:.80}.")
+            raise ArgumentError("serve.query", f"{name} must be {words}; got {shown(query[name])}.")
         found.append(tuple(map(int, parts)))
     return found
 

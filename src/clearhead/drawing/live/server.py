@@ -7,11 +7,13 @@ is written.
 """
 
 import hmac
+import io
 import re
 import secrets
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,10 +43,16 @@ OWN = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?", re.IGNORECASE)
 """Host names that a browser sends for this machine. Of any port: a tunnel may begin at another."""
 
 MOST_AT_ONCE = 32
-"""Requests that are answered at a time; more are turned away."""
+"""Requests with the token that are answered at a time; more are turned away."""
+
+MOST_STRANGERS = 16
+"""Connections that have not shown the token yet; the oldest makes room for the next one."""
+
+GRACE = 0.1
+"""Seconds in which a connection may show the token before it has to make room."""
 
 SECONDS = 10.0
-"""Time-out for a request to arrive, and for an answer to be taken."""
+"""Time-out for a whole request to arrive, and for an answer to be taken."""
 
 MOST_DRAINED = 1 << 21
 """Bytes of a refused request that are read, so that its sender sees why."""
@@ -92,7 +100,10 @@ class Server:
                 "serve.port", f"port {port} of {HOST} cannot be listened on: {reason}."
             ) from error
         self._thread = threading.Thread(
-            target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, name="clearhead server"
+            target=self._http.serve_forever,
+            kwargs={"poll_interval": 0.1},
+            name="clearhead server",
+            daemon=True,  # an interrupt before it is in the hands of its owner ends the process
         )
         self._thread.start()
 
@@ -177,33 +188,70 @@ class _Listener(ThreadingHTTPServer):
 
     def __init__(self, place: tuple[str, int], token: str, routes: Routes) -> None:
         self.token, self.routes = token, routes
+        self._strangers: dict[socket.socket, float] = {}
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         super().__init__(place, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            full = len(self._open) >= MOST_AT_ONCE
-            if not full:
-                self._open.add(request)
-        if full:
-            request.close()
-        else:
-            super().process_request(request, client_address)
+            now = time.monotonic()
+            oldest = next(iter(self._strangers), None)
+            full = len(self._strangers) >= MOST_STRANGERS
+            wait = 0.0 if oldest is None else self._strangers[oldest] + GRACE - now
+            self._strangers[request] = now
+        if full and oldest is not None:
+            time.sleep(max(0.0, wait))
+            with self._lock:
+                if self._strangers.pop(oldest, None) is not None:
+                    _break(oldest)
+        super().process_request(request, client_address)
+
+    def admit(self, request: socket.socket) -> bool:
+        """Give a connection that has shown the token a place, if there is one."""
+        with self._lock:
+            self._strangers.pop(request, None)
+            if len(self._open) >= MOST_AT_ONCE:
+                return False
+            self._open.add(request)
+            return True
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
             self._open.discard(request)
+            self._strangers.pop(request, None)
         super().shutdown_request(request)
 
     def break_off(self) -> None:
         with self._lock:
-            for request in self._open:
-                with suppress(OSError):  # the other side may have gone already
-                    request.shutdown(socket.SHUT_RDWR)
+            for request in (*self._open, *self._strangers):
+                _break(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing: a connection may break at any time."""
+
+
+def _break(connection: socket.socket) -> None:
+    with suppress(OSError):  # the other side may have gone already
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Arriving(io.RawIOBase):
+    """What arrives on a connection, until a deadline for all of it."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection = connection
+        self._end = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -212,6 +260,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Listener  # pyright: ignore[reportIncompatibleVariableOverride]
     server_version, sys_version = "clearhead", ""
     timeout = SECONDS
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Arriving(self.connection, SECONDS))
 
     def do_GET(self) -> None:
         self._answer(*self._found())
@@ -224,11 +277,23 @@ class _Handler(BaseHTTPRequestHandler):
         token, slash, route = path.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
             return refusal(403, "The address must be the whole one that clearhead serve printed.")
-        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        if self._once("Sec-Fetch-Site", "none") not in ("none", "same-origin") and not (
+            # A link to the page, in a chat or a notebook, is no request of the page it is in.
+            not route
+            and self._once("Sec-Fetch-Mode") == "navigate"
+            and self._once("Sec-Fetch-Dest") == "document"
+        ):
             return refusal(403, "No page of another site may ask.")
-        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+        if self._once("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
             return refusal(400, "A request has no body.")
+        if not self.server.admit(self.connection):
+            return refusal(503, "Too much is asked for at once.")
         return answer(self.server.routes if slash else {}, route, query)
+
+    def _once(self, name: str, default: str = "") -> str | None:
+        """The value of a header; None where it comes more than once."""
+        values = self.headers.get_all(name, [default])
+        return values[0] if len(values) == 1 else None
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refusals of http.server itself: what is no HTTP, too long, or not GET."""
@@ -246,11 +311,14 @@ class _Handler(BaseHTTPRequestHandler):
         own = policy(served=True) if kind == HTML else "default-src 'none'"
         self.send_header("Content-Security-Policy", f"{own}; frame-ancestors 'none'")
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
+        if status != 204:
+            self.send_header("Content-Length", str(len(content)))
         if status == 405:
             self.send_header("Allow", "GET")
         self.end_headers()
-        self.wfile.write(content)
+        self.connection.settimeout(SECONDS)
+        if self.command != "HEAD":
+            self.wfile.write(content)
         if status >= 400:
             self._drain()
 
@@ -259,9 +327,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)
-            self.connection.settimeout(0.5)
+            rest = _Arriving(self.connection, 1.0)
             for _ in range(MOST_DRAINED >> 16):
-                if not self.connection.recv(1 << 16):
+                if not rest.read(1 << 16):
                     break
 
     def log_message(self, format: str, *args: Any) -> None:

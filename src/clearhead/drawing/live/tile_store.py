@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
+from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
 from clearhead.drawing.live.tiles import (
     Level,
@@ -31,8 +32,9 @@ from clearhead.watching.recording import of_heads
 MOST_CELLS = 1024
 """Rows and columns of a tile at most."""
 
-TILE_BYTES, LEVEL_BYTES = 64 << 20, 512 << 20
-"""Bytes of tiles, and of whole maps, that are cached: at 50 000 tokens some 25 heads."""
+TILE_BYTES, LEVEL_BYTES = 8 << 20, 512 << 20
+"""Bytes of tiles, and of whole maps, that are cached: some 25 views, which take a fraction of a second
+each to make again, and at 50 000 tokens some 25 heads."""
 
 MOST_WANTED = 4
 """Heads whose maps are waited for; who has looked at more of them does not wait for the first."""
@@ -140,7 +142,7 @@ class Tiles:
             if number is None or not 1 <= number <= MOST_CELLS:
                 raise ArgumentError(
                     "tile.cells",
-                    f"a tile has 1 to {MOST_CELLS} {name} of cells; got {count!r}.",
+                    f"a tile has 1 to {MOST_CELLS} {name} of cells; got {shown(count)}.",
                 )
         if is_exact(problem, rows[1] - rows[0], columns[1] - columns[0]):
             high, wide = cells_of(*rows, cells[0]), cells_of(*columns, cells[1])
@@ -214,7 +216,7 @@ class Tiles:
             if level is not None:
                 return level
             if place in self._failed:
-                raise self._failed[place]
+                raise self._failed.pop(place)  # and whoever asks next may have more luck
             # Who asks last is served first.
             if place in self._wanted:
                 self._wanted.remove(place)
@@ -333,6 +335,6 @@ def _check_range(name: str, given: tuple[int, int], size: int) -> None:
     if first is None or stop is None or not 0 <= first < stop <= size:
         raise ArgumentError(
             "tile.range",
-            f"{name} must be from 0 on, upwards and up to {size} tokens; got {given[0]!r} to "
-            f"{given[1]!r}.",
+            f"{name} must be from 0 on, upwards and up to {size} tokens; got {shown(given[0])} to "
+            f"{shown(given[1])}.",
         )

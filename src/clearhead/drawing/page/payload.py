@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead._common.text import shown
 from clearhead.errors import DtypeError
 
 MAGIC = b"clearhead\npage"
@@ -77,7 +78,7 @@ class Payload:
             if isinstance(array, Tensor) and array.dtype not in DTYPES:
                 known = ", ".join(DTYPES.values())
                 raise DtypeError(
-                    "page.dtype", f"array {name!r} must be one of {known}; got {array.dtype}."
+                    "page.dtype", f"array {shown(name)} must be one of {known}; got {array.dtype}."
                 )
         with ThreadPoolExecutor() as pool:  # zlib works outside of the interpreter's lock
             packed = list(pool.map(deflated, self.arrays.values()))

@@ -2,6 +2,7 @@
 
 import re
 
+from clearhead._common.text import readable
 from clearhead.checking.report import Report
 from clearhead.drawing.terminal.shading import Console, Text
 
@@ -32,4 +33,4 @@ def print_report(console: Console, report: Report, *, everything: bool = False) 
                 text.stylize(style, *match.span())
         console.print(text, soft_wrap=True)
     style = "bold green" if report.ok else "bold"
-    console.print(Text(f"{report.name}: {report.summary}", style), soft_wrap=True)
+    console.print(Text(readable(f"{report.name}: {report.summary}"), style), soft_wrap=True)

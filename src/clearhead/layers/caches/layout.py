@@ -8,6 +8,7 @@ from torch import Tensor
 
 from clearhead._common.axes import KEY_AXES, VALUE_AXES, describe_tensor
 from clearhead._common.checks import as_int, check_tensor
+from clearhead._common.text import shown
 from clearhead.attention.problem import DTYPES
 from clearhead.errors import ArgumentTypeError, DeviceError, DtypeError, SelectionError, ShapeError
 
@@ -136,7 +137,7 @@ def row_index(rows: Sequence[int] | Tensor, batch: int) -> Tensor:
         index = rows.long()
     else:
         if not isinstance(rows, Sequence) or any(as_int(row) is None for row in rows):
-            raise ArgumentTypeError("rows.type", f"{expected} {rows!r}.")
+            raise ArgumentTypeError("rows.type", f"{expected} {shown(rows)}.")
         index = torch.tensor([int(row) for row in rows], dtype=torch.int64)
     if index.ndim != 1 or index.shape[0] == 0:
         raise ShapeError(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
 from clearhead.layers.converting.reader import ModuleReader, as_refusal
 from clearhead.layers.rotary import Layout, Rotary
@@ -35,7 +36,7 @@ def add_rotary(reader: ModuleReader, layout: Layout) -> None:
     kind = found.get("rope_type") or found.get("type") or "default"
     if kind not in NAMES:
         reader.reasons.append(
-            f"rope_type={kind!r}: such rotary positions are not known; known: {', '.join(NAMES)}"
+            f"rope_type={shown(kind)}: such rotary positions are not known; known: {', '.join(NAMES)}"
         )
         return
     given = {name for name, value in found.items() if value is not None}
@@ -56,7 +57,7 @@ def add_rotary(reader: ModuleReader, layout: Layout) -> None:
         )
     except (ArgumentError, KeyError, TypeError) as error:
         said = as_refusal(error) if isinstance(error, ArgumentError) else f"{error} is missing"
-        reader.reasons.append(f"config.rope_parameters of rope_type={kind!r}: {said}")
+        reader.reasons.append(f"config.rope_parameters of rope_type={shown(kind)}: {said}")
         return
     reader.add_part(part, "config.rope_parameters")
 

@@ -19,6 +19,7 @@ from clearhead._common.foreign_names import (
     TUTORIALS,
     ProjectionNames,
 )
+from clearhead._common.text import readable
 from clearhead.errors import ArgumentTypeError, UnsupportedError
 from clearhead.layers.converting import packed, separate, torch_layer, tutorials
 from clearhead.layers.converting.fitting import build, misfits, refuse, write
@@ -97,7 +98,7 @@ class Conversion:
         table = [((row.theirs or "-", row.ours or "-")[::step], row.how) for row in self.rows]
         first, second = (max(len(names[side]) for names, _ in table) for side in (0, 1))
         lines = [f"  {a:<{first}}  →  {b:<{second}}  {how}" for (a, b), how in table]
-        return "\n".join([f"{source} → {target}", *lines])
+        return readable("\n".join([f"{source} → {target}", *lines]))
 
 
 def convert(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import as_int, is_number
 from clearhead._common.foreign_names import SIZE_NAMES, ProjectionNames
+from clearhead._common.text import shown
 from clearhead.errors import ClearheadError
 from clearhead.layers.converting.pairs import Projection, Row, TensorPair
 from clearhead.layers.parts import Part, Scale
@@ -76,7 +77,7 @@ class ModuleReader:
             self.is_probed = True
         elif self.model_type not in known:
             self.reasons.append(
-                f"model type {self.model_type!r}: what its forward does is not known; known with "
+                f"model type {shown(self.model_type)}: what its forward does is not known; known with "
                 f"these names: {', '.join(sorted(known))}"
             )
 

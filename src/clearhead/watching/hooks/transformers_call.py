@@ -3,7 +3,6 @@
 The meaning of its arguments depends on the implementation; `read_call` is the one place that knows.
 """
 
-import reprlib
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_mask
 
+from clearhead._common.text import shown
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import UnsupportedError
 from clearhead.masks.base import Mask
@@ -293,4 +293,4 @@ def _brief(given: object) -> str:
     """A value in a few words."""
     if isinstance(given, Tensor):
         return f"<{given.dtype} {tuple(given.shape)}>".replace("torch.", "")
-    return reprlib.repr(given)
+    return shown(given)

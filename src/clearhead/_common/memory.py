@@ -1,0 +1,33 @@
+"""Memory that is not there, in words."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from clearhead._common.text import raised_words
+from clearhead.errors import TooLargeError
+
+OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|not enough memory", re.IGNORECASE)
+
+
+@contextmanager
+def within_memory(instead: str) -> Iterator[None]:
+    """Whatever does not fit in memory inside raises an error that says what would.
+
+    Args:
+        instead: a sentence that says what fits.
+
+    Raises:
+        TooLargeError: code `memory.full`.
+    """
+    try:
+        yield
+    except TooLargeError:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        # PyTorch's allocator on the CPU raises a plain RuntimeError.
+        if isinstance(error, RuntimeError) and not OUT_OF_MEMORY.search(str(error)):
+            raise
+        raise TooLargeError(
+            "memory.full", f"there is not enough memory. {instead}\n  {raised_words(error)}"
+        ) from error

@@ -1,0 +1,31 @@
+"""Names that are imported when they are first used, from many threads at once."""
+
+import subprocess
+import sys
+
+EVERY = """
+import threading
+import torch, clearhead as ch
+
+together, wrong = threading.Barrier(len(ch.__all__)), []
+
+def use(name):
+    together.wait()
+    try:
+        getattr(ch, name)
+    except BaseException as error:
+        wrong.append(repr(error))
+
+threads = [threading.Thread(target=use, args=(name,)) for name in ch.__all__]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+assert not wrong, wrong
+"""
+
+
+def test_every_name_from_a_thread_of_its_own() -> None:
+    for _ in range(3):
+        run = subprocess.run([sys.executable, "-c", EVERY], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr

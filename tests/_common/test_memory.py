@@ -1,0 +1,51 @@
+"""Memory that is not there, under a real limit of the address space."""
+
+import subprocess
+import sys
+
+import pytest
+
+import clearhead as ch
+from clearhead._common.memory import within_memory
+
+LIMITED = """
+import resource, sys, torch, clearhead as ch
+torch.set_num_threads(1)
+query = torch.randn(1, 1, 24_000, 4)
+matrix = ch.AttentionMatrix(query, query)
+ch.causal().to_dense(3, 3), ch.trace(ch.attend, query[:, :, :3], query[:, :, :3], query[:, :, :3])
+matrix[0, 0, 0, 0]
+with open("/proc/self/statm") as pages:
+    used = int(pages.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 300_000_000, -1))
+try:
+    {call}
+except ch.TooLargeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is read from `/proc`")
+@pytest.mark.parametrize(
+    ("call", "instead"),
+    [
+        ("matrix.dense()", "Index the rows, keys or heads"),
+        ("matrix[0]", "Index the rows, keys or heads"),
+        ("ch.causal().to_dense(30_000, 30_000)", "attend takes the mask as it is"),
+        ("ch.trace(ch.attend, query, query, query)", "Trace fewer tokens"),
+    ],
+)
+def test_what_does_not_fit_says_what_does(call: str, instead: str) -> None:
+    code = LIMITED.replace("{call}", call)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert instead in found.stdout, found.stderr
+
+
+def test_other_errors_pass() -> None:
+    for error in (RuntimeError("sizes"), ValueError("out of memory")):
+        with pytest.raises(type(error)) as caught, within_memory("Less."):
+            raise error
+        assert caught.value is error
+    with pytest.raises(ch.TooLargeError) as found, within_memory("Less."):
+        raise MemoryError
+    assert str(found.value) == "[memory.full] there is not enough memory. Less.\n  MemoryError: "

@@ -1,0 +1,21 @@
+"""`python -m tests.soak --minutes 10 --seed 0`: random calls against the definition in float64."""
+
+import argparse
+import sys
+import warnings
+
+import torch
+
+from tests.soak.cases import failure, soak
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--minutes", type=float, default=10.0)
+parser.add_argument("--seed", type=int, default=0)
+asked = parser.parse_args()
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+count, failed = soak(60 * asked.minutes, asked.seed)
+for case in failed:
+    print(f"{failure(case)}\n\n{case}\n")
+print(f"{count} cases from seed {asked.seed} on, {len(failed)} failed")
+sys.exit(bool(failed))

@@ -1,0 +1,181 @@
+"""Messages: whatever an argument, a name or a file says of itself, a message stays short and plain."""
+
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import clearhead as ch
+from clearhead import errors
+from clearhead._common.text import bounded, raised_words, shown
+
+ESCAPE = "\x1b]0;owned\x07\x1b[31m\u202e\x9b"
+
+
+class Silent:
+    """An object that says nothing of itself."""
+
+    def __repr__(self) -> str:
+        raise ValueError("no repr")
+
+    __str__ = __repr__
+
+
+class Acting:
+    def __repr__(self) -> str:
+        return ESCAPE
+
+
+class Endless:
+    def __repr__(self) -> str:
+        return "endless " * 10**5
+
+
+class Mute(Exception):  # noqa: N818
+    def __str__(self) -> str:
+        raise ValueError("no message")
+
+
+MONSTERS: dict[str, Callable[[], Any]] = {
+    "repr raises": Silent,
+    "repr acts": Acting,
+    "repr is endless": Endless,
+    "class": lambda: type(f"Named{ESCAPE}", (), {}),
+    "instance": lambda: type(f"Named{ESCAPE}", (), {})(),
+    "letters": lambda: "a" * 10**6,
+    "escapes": lambda: ESCAPE * 1000,
+    "surrogate": lambda: "\ud800",
+    "digits": lambda: 10**5000,
+    "negative digits": lambda: -(10**5000),
+    "list": lambda: [Silent(), *range(10**4)],
+    "nested": lambda: [[[["a" * 10**6] * 100] * 100] * 100],
+    "dict": lambda: {ESCAPE: Silent()},
+    "bytes": lambda: b"\x1b" * 10**6,
+}
+
+X = torch.zeros(1, 2, 3, 4)
+MATRIX = ch.AttentionMatrix(X, X)
+
+
+def attends(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return ch.attend(query, key, value)
+
+
+CALLS: dict[str, Callable[[Any], object]] = {
+    **{
+        f"attend {name}": lambda it, name=name: ch.attend(X, X, X, **{name: it})
+        for name in ("mask", "bias", "scale", "softcap", "sinks", "dropout", "kernel")
+    },
+    "attend query": lambda it: ch.attend(it, X, X),
+    "sliding_window": lambda it: ch.sliding_window(left=it),
+    "causal": lambda it: ch.causal(offset=it),
+    "padding": lambda it: ch.padding(it),
+    "padding side": lambda it: ch.padding([1], side=it),
+    "prefix": lambda it: ch.prefix(it),
+    "documents": lambda it: ch.documents(it),
+    "dense": lambda it: ch.dense(it),
+    "mask and": lambda it: ch.causal() & it,
+    "blocks": lambda it: ch.causal().blocks(3, 3, block=it),
+    "alibi": lambda it: ch.alibi(it),
+    "index": lambda it: MATRIX[it],
+    "rows": lambda it: MATRIX[0, 0, it],
+    "top_k": lambda it: MATRIX.top_k(it),
+    "pool": lambda it: MATRIX.pool(it, 2),
+    "matmul": lambda it: MATRIX @ it,
+    "plot": lambda it: MATRIX.plot(it),
+    "rollout": lambda it: ch.rollout(it),
+    "rollout head": lambda it: ch.rollout([MATRIX], head=it),
+    "watch": lambda it: ch.watch(it),
+    "watch layers": lambda it: ch.watch(nn.Linear(1, 1), layers=it),
+    "watch heads": lambda it: ch.watch(nn.Linear(1, 1), heads=it),
+    "watch keep": lambda it: ch.watch(nn.Linear(1, 1), keep=it),
+    "load": ch.load,
+    "layer": lambda it: ch.MultiHeadAttention(it, num_heads=2),
+    "layer heads": lambda it: ch.MultiHeadAttention(8, num_heads=it),
+    "convert": lambda it: ch.convert(it),
+    "trace": lambda it: ch.trace(ch.attend, it, X, X),
+    "trace stage": lambda it: ch.trace(ch.attend, X, X, X)[it],
+    "check": lambda it: ch.check(it, takes="qkv"),
+    "check takes": lambda it: ch.check(attends, takes=it),
+    "check scale": lambda it: ch.check(attends, takes="qkv", scale=it),
+    "check rope": lambda it: ch.check(attends, takes="qkv", rope=it),
+    "check args": lambda it: ch.check(nn.MultiheadAttention, takes="x", args={"embed_dim": it}),
+    "profile lengths": lambda it: ch.profile(attends, takes="qkv", lengths=it),
+}
+
+
+def is_plain(text: str) -> bool:
+    return not any(
+        unicodedata.category(char) in ("Cc", "Cf", "Cs") for char in text if char != "\n"
+    )
+
+
+@pytest.mark.parametrize("monster", MONSTERS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_message_is_short_and_plain(call: str, monster: str) -> None:
+    try:
+        found = CALLS[call](MONSTERS[monster]())
+    except ch.ClearheadError as error:
+        text = str(error)
+        assert len(text) <= errors.MOST
+        assert is_plain(text)
+    else:
+        assert is_plain(repr(found))
+
+
+@pytest.mark.parametrize(
+    "error", [Mute(), ValueError(ESCAPE), ValueError("a" * 10**6)], ids=["mute", "acting", "long"]
+)
+def test_errors_of_what_is_checked(error: Exception) -> None:
+    def attends(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    try:
+        text = str(ch.check(attends, takes="qkv"))
+    except ch.ModelError as raised:
+        text = str(raised)
+    assert type(error).__name__ in text
+    assert len(text) <= errors.MOST
+    assert is_plain(text)
+
+
+def test_names_of_models_and_layers() -> None:
+    """They reach a terminal by print, in the reprs of what was seen."""
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    model = type(f"Model{ESCAPE}", (nn.Sequential,), {})()
+    model.add_module(f"layer{ESCAPE}", layer)
+    with ch.watch(model) as seen:
+        model(torch.zeros(1, 3, 8))
+    for text in (repr(ch.watch(model)), repr(seen), repr(seen.table())):
+        assert is_plain(text)
+        assert "\\x1b" in text
+
+
+def test_a_long_text_keeps_its_ends() -> None:
+    text = bounded("first" + "x" * 10_000 + "last", 100)
+    assert (len(text), text[:5], text[-4:]) == (100, "first", "last")
+    assert len(bounded(ESCAPE * 100, 100)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (3, "3"),
+        (10**50, "a number of 167 bits"),
+        ("a", "'a'"),
+        ([1, "b"], "[1, 'b']"),
+        (Silent(), "a Silent whose repr fails"),
+        ([Silent()], "a list whose repr fails"),
+        (Acting(), "\\x1b]0;owned\\x07\\x1b[31m\\u202e\\x9b"),
+    ],
+    ids=range(7),
+)
+def test_arguments_in_messages(value: object, words: str) -> None:
+    assert shown(value) == words
+
+
+def test_an_error_without_a_message() -> None:
+    assert raised_words(Mute()) == "Mute: its message cannot be read"
