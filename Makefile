@@ -29,7 +29,7 @@ unexport PYTHONPATH
 
 # `test` means lint first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test lint page bench bounds cover setup browser
+.PHONY: demo test lint page bench across bounds cover setup browser
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -59,6 +59,14 @@ page: setup $(PACKAGES)
 
 bench: setup
 	@$(RUN) -m benchmarks
+
+# One text that two processes share: the losses of training are those of one process, then its attention.
+across: setup
+	@for count in 1 2; do \
+		echo "across: $$count of torchrun"; \
+		OMP_NUM_THREADS=1 $(VENV)/bin/torchrun --standalone --nproc-per-node $$count \
+			examples/long_context.py DESIGN.md || exit 1; \
+	done
 
 # The oldest versions that pyproject.toml admits, and the newest there are: a smoke of every verb on both.
 bounds: setup

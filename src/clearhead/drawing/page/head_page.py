@@ -236,6 +236,8 @@ class _Packing:
                 "page.type",
                 f"a page shows an AttentionMatrix or a Summary; got {type(weights).__name__}.",
             )
+        if isinstance(weights, AttentionMatrix):
+            weights.check_whole("a page")
         if not 0 <= run.sample < weights.batch:
             raise ArgumentError(
                 "page.sample",
