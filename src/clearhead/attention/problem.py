@@ -16,8 +16,11 @@ from clearhead._common.checks import check_dropout, check_number, check_tensor
 from clearhead._common.torch_internals import (
     has_tangent,
     is_autocast,
+    is_concrete,
+    is_exporting,
     is_forward_mode,
     is_plain,
+    is_tracing,
 )
 from clearhead.attention.biases import Bias, as_bias
 from clearhead.errors import (
@@ -29,9 +32,6 @@ from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
 from clearhead.masks.full import Full
 from clearhead.masks.spans import Spans
-
-# New in PyTorch 2.7.
-is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -108,7 +108,7 @@ class Problem:
     @property
     def has_tangents(self) -> bool:
         """True if derivatives are being taken in forward mode."""
-        if not is_forward_mode() or torch.compiler.is_compiling():
+        if not is_forward_mode() or is_tracing():
             return False
         return any(map(has_tangent, self.tensors))
 
@@ -116,7 +116,7 @@ class Problem:
     def readable(self) -> bool:
         """True if the tensors are concrete: not under torch.compile or torch.func, nor on the meta
         device."""
-        return all(is_plain(each) and not each.is_meta for each in self.tensors)
+        return all(is_plain(each) and is_concrete(each) for each in self.tensors)
 
     def replace(self, **changes: Any) -> "Problem":
         """Return the problem with other fields, which are not validated again.
@@ -143,7 +143,7 @@ class Problem:
             numbers: how many numbers are held at a time then.
             most: how many may be, where autograd does not keep those of all portions anyhow.
         """
-        if not torch.compiler.is_compiling():
+        if not is_tracing():
             return False
         given = (self.query, self.key, self.value)
         kept = torch.is_grad_enabled() and any(each.requires_grad for each in given)
@@ -241,7 +241,10 @@ def make_problem(
         scale = 1.0 / math.sqrt(head_dim)
     else:
         scale = check_number(
-            "scale", scale, "a finite number, or None for 1/√head_dim", math.isfinite
+            "scale",
+            scale,
+            "a finite number, or None for 1/√head_dim",
+            lambda factor: -math.inf < factor < math.inf,
         )
     if softcap is not None:
         expected = "a finite number above 0, or None for no cap"

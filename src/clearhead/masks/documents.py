@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_tensor
+from clearhead._common.torch_internals import is_concrete
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.spans import Spans
@@ -76,7 +77,7 @@ class Documents(Mask):
         return Spans(starts[:, kv_len - query_len :], stops[:, kv_len - query_len :])
 
     def describe(self) -> str:
-        if self.ids.ndim == 1 and self.ids.numel() <= 16 and not self.ids.is_meta:
+        if self.ids.ndim == 1 and self.ids.numel() <= 16 and is_concrete(self.ids):
             return f"documents({self.ids.tolist()})"
         return f"documents(<ids {' × '.join(map(str, self.ids.shape))}>)"
 
@@ -194,7 +195,8 @@ def _ids_of(lengths: Sequence[int] | Tensor) -> Tensor:
         )
     device = lengths.device if isinstance(lengths, Tensor) else None
     tensor = torch.tensor(numbers, dtype=torch.int64, device=device)
-    return torch.arange(len(tensor), device=tensor.device).repeat_interleave(tensor)
+    ids = torch.arange(len(tensor), device=tensor.device)
+    return ids.repeat_interleave(tensor, output_size=sum(map(int, given)))
 
 
 def _as_tensor(ids: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from clearhead._common.axes import KEY_AXES, VALUE_AXES, describe_tensor
 from clearhead._common.checks import as_int, check_tensor
+from clearhead._common.torch_internals import is_concrete, is_plain
 from clearhead.attention.problem import DTYPES
 from clearhead.errors import ArgumentTypeError, DeviceError, DtypeError, SelectionError, ShapeError
 
@@ -110,7 +111,12 @@ def check_valid(valid: Tensor, batch: int, new: int, device: torch.device) -> No
 
 
 def is_in_order(valid: Tensor) -> bool:
-    """True if in every row the real tokens are neighbours; valid is bool, (batch, tokens)."""
+    """True if in every row the real tokens are neighbours; valid is bool, (batch, tokens).
+
+    False where it cannot be read, while compiling: to go by position is right for any row.
+    """
+    if not (is_plain(valid) and is_concrete(valid)):
+        return False
     begins = valid[:, 1:] & ~valid[:, :-1]
     return not valid.numel() or bool((begins.sum(dim=1) + valid[:, 0].long() <= 1).all())
 
@@ -137,7 +143,7 @@ def row_index(rows: Sequence[int] | Tensor, batch: int) -> Tensor:
     else:
         if not isinstance(rows, Sequence) or any(as_int(row) is None for row in rows):
             raise ArgumentTypeError("rows.type", f"{expected} {rows!r}.")
-        index = torch.tensor([int(row) for row in rows], dtype=torch.int64)
+        index = torch.tensor([int(row) for row in rows], dtype=torch.int64, device="cpu")
     if index.ndim != 1 or index.shape[0] == 0:
         raise ShapeError(
             "cache.reorder-shape",
