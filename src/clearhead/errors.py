@@ -11,6 +11,7 @@
     ├── TooLargeError         MemoryError          something tokens × tokens that would not fit
     ├── UnsupportedError      NotImplementedError  a kernel, asked for by name, that cannot run the problem
     ├── WatchError            RuntimeError         a model whose attention could not be seen
+    ├── RankError             RuntimeError         ranks of a process group that disagree, or are gone
     ├── ModelError            ValueError           a model that could not be loaded or read
     ├── FileError             ValueError           a file that could not be written, or is not what it should be
     └── MissingExtraError     ImportError          an optional dependency that is not installed
@@ -111,6 +112,10 @@ class UnsupportedError(ClearheadError, NotImplementedError):
 
 class WatchError(ClearheadError, RuntimeError):
     """A model's attention could not be seen."""
+
+
+class RankError(ClearheadError, RuntimeError):
+    """The ranks of a process group disagree about a call, or one of them is gone."""
 
 
 class ModelError(ClearheadError, ValueError):

@@ -276,8 +276,7 @@ class OutputGate(Part):
         self.projection = nn.Linear(embed_dim, num_heads * width, bias=bias)
 
     def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
-        heads, width = context.shape[1], context.shape[3]
-        wanted = self.projection.in_features
+        (_, heads, _, width), wanted = context.shape, self.projection.in_features
         if (heads, x.shape[-1]) != (self.num_heads, wanted) or self.width not in (1, width):
             raise ShapeError(
                 "gate.shape",
