@@ -6,6 +6,7 @@ the kernels, which run with the shapes checked as well: a checked function canno
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import clearhead as ch
 from tests.attention.kernels.definition import draw, outcome
@@ -141,6 +143,175 @@ def test_texts_of_any_length_are_few_graphs(name: str, with_gradients: bool) -> 
     assert counter.frame_count <= 3
 
 
+class Padded(nn.Module):
+    """A layer that is called with padding."""
+
+    def __init__(self, layer: ch.MultiHeadAttention) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+        return self.layer(x, valid=valid)
+
+
+def padded(batch: int, tokens: int) -> tuple[Tensor, Tensor]:
+    """A batch with padding on the left of its rows, and in the midst of the last one."""
+    valid = torch.arange(tokens) >= torch.randint(0, tokens, (batch, 1))
+    valid[-1] = torch.arange(tokens) % 3 != 1
+    return torch.randn(batch, tokens, 8), valid
+
+
+SIZES = ((3, 5), (2, 11), (5, 3), (7, 13))
+PADDED = [("window", False), ("window", True), ("relative", False), ("alibi, sinks", True)]
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize(("name", "with_gradients"), PADDED)
+def test_padding_of_any_batch_and_length_is_exported(name: str, with_gradients: bool) -> None:
+    layer = Padded(ch.MultiHeadAttention(8, num_heads=2, **OF_ANY_LENGTH[name]))
+    size = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", min=2)}
+    with torch.set_grad_enabled(with_gradients):
+        dynamic = {"x": size, "valid": size}
+        exported = torch.export.export(layer, padded(2, 5), dynamic_shapes=dynamic).module()
+        for batch, tokens in SIZES:
+            x, valid = padded(batch, tokens)
+            torch.testing.assert_close(exported(x, valid), layer(x, valid))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize(("name", "with_gradients"), PADDED)
+def test_padding_of_any_batch_and_length_is_few_graphs(name: str, with_gradients: bool) -> None:
+    layer = Padded(ch.MultiHeadAttention(8, num_heads=2, **OF_ANY_LENGTH[name]))
+    counter = CompileCounter()
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend=counter)
+    with torch.set_grad_enabled(with_gradients):
+        for batch, tokens in SIZES:
+            x, valid = padded(batch, tokens)
+            torch.testing.assert_close(compiled(x, valid), layer(x, valid))
+    assert counter.frame_count <= 2
+
+
+def test_symbolic_sizes_and_a_symbolic_scale_are_one_graph() -> None:
+    counter = CompileCounter()
+    torch._dynamo.reset()
+    compiled = torch.compile(ch.attend, fullgraph=True, dynamic=True, backend=counter)
+    for heads, length in ((4, 5), (4, 7)):
+        query, key, value = torch.randn(3, 2, heads, length, 8).unbind()
+        torch.testing.assert_close(compiled(query, key, value), ch.attend(query, key, value))
+    assert counter.frame_count == 1
+    x = torch.randn(2, 6, 8)
+    torch._dynamo.reset()
+    for scale in (0.1, 0.2, 0.3):
+        layer = ch.MultiHeadAttention(8, num_heads=2, parts=[ch.layers.Scale(scale)])
+        expected = layer(x)
+        layer.compile(fullgraph=True, dynamic=True, backend="eager")
+        torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize(("name", "with_gradients"), WITH_GRADIENTS)
+def test_a_traced_layer_fits_any_batch_and_any_length(name: str, with_gradients: bool) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, **OF_ANY_LENGTH[name])
+    with torch.set_grad_enabled(with_gradients):
+        traced: Any = torch.jit.trace(layer, (torch.randn(2, 5, 8),), check_trace=False)
+        for batch, tokens in SIZES:
+            x = torch.randn(batch, tokens, 8)
+            torch.testing.assert_close(traced(x), layer(x))
+    # What was finite while tracing was not recorded as finite for ever.
+    if name == "causal":
+        x = torch.randn(1, 5, 8)
+        x[:, 3] = torch.nan
+        torch.testing.assert_close(traced(x), layer(x), equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_sinks_and_a_trained_bias_under_functional_gradients() -> None:
+    tensors = draw(2, 4, 2, 7)
+    options = {"sinks": torch.randn(4), "bias": torch.randn(1, 4, 7, 7)}
+    for name, numbers in options.items():
+        loss = partial(squares_of_context, tensors, name)
+        leaves = [each.clone().requires_grad_() for each in (numbers, tensors["query"])]
+        expected = torch.autograd.grad(loss(*leaves), leaves)
+        found = torch.func.grad(loss, argnums=(0, 1))(numbers, tensors["query"])
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs)
+        query = tensors["query"]
+        both = torch.vmap(loss)(torch.stack([numbers, -numbers]), torch.stack([query, query]))
+        torch.testing.assert_close(both[1], loss(-numbers, query))
+
+
+def squares_of_context(
+    tensors: dict[str, Tensor], name: str, numbers: Tensor, query: Tensor
+) -> Tensor:
+    """The sum of squares of a context, of an option by its name and of the query."""
+    given: dict[str, Any] = {**tensors, "query": query, name: numbers}
+    return ch.attend(**given, mask=ch.causal()).square().sum()
+
+
+FAKE_MASKS: dict[str, Any] = {
+    "none": lambda: None,
+    "window": lambda: ch.causal() & ch.sliding_window(left=2),
+    "lengths": lambda: ch.padding([5, 3]),
+    "valid": lambda: ch.padding(torch.ones(2, 5, dtype=torch.bool)),
+    "documents": lambda: ch.documents([0, 0, 1, 1, 1]),
+    "lengths of documents": lambda: ch.documents(lengths=[2, 3]),
+}
+
+
+@pytest.mark.parametrize("name", FAKE_MASKS)
+def test_tensors_without_numbers_have_their_shapes_computed(name: str) -> None:
+    """As those do that estimate the memory of a model."""
+    with FakeTensorMode():
+        query, key, value = torch.randn(3, 2, 4, 5, 8).requires_grad_().unbind()
+        context = ch.attend(query, key, value, mask=FAKE_MASKS[name]())
+        assert context.shape == (2, 4, 5, 8)
+        context.sum().backward()
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "prefix"])
+def test_layers_and_caches_without_numbers_have_their_shapes_computed(name: str) -> None:
+    with FakeTensorMode(), torch.no_grad():
+        layer = ch.MultiHeadAttention(8, num_heads=2, **OF_ANY_LENGTH[name])
+        x = torch.randn(2, 5, 8)
+        for cache in (
+            ch.layers.GrowingCache(),
+            ch.layers.StaticCache(9),
+            ch.layers.SlidingCache(4),
+        ):
+            layer(x, cache=cache)
+            assert layer(x[:, :1], cache=cache).shape == (2, 1, 8)
+
+
+DESCRIBED: dict[str, Any] = {
+    "alibi": lambda: {"parts": [ch.layers.ScoreBias(ch.alibi(4))]},
+    "padding": lambda: {"mask": ch.padding([6, 4])},
+    "rotary": lambda: {"parts": [ch.layers.Rotary(8)]},
+}
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_a_layer_made_on_the_meta_device_is_filled_later(name: str) -> None:
+    expected = ch.MultiHeadAttention(32, num_heads=4, **DESCRIBED[name]())
+    with torch.device("meta"):
+        layer = ch.MultiHeadAttention(32, num_heads=4, **DESCRIBED[name]())
+    layer.load_state_dict(expected.state_dict(), assign=True)
+    x = torch.randn(2, 6, 32)
+    assert torch.equal(layer(x), expected(x))
+
+
+def test_another_default_device_than_that_of_the_tensors() -> None:
+    query, key, value = torch.randn(3, 2, 4, 5, 8).unbind()
+    valid = torch.tensor([[False, True, True, True, True], [True] * 5])
+    with torch.device("meta"):
+        assert ch.attend(query, key, value, dropout=0.5).device.type == "cpu"
+        for cache in (ch.layers.GrowingCache(), ch.layers.PagedCache(2)):
+            cache.append(key, value, valid=valid)
+            cache.reorder([1, 0])
+            assert cache.append(key, value)[0].device.type == "cpu"
+
+
 # PyTorch makes its derivatives of derivatives by what it has called deprecated.
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 def test_a_hessian() -> None:
@@ -220,6 +391,98 @@ def test_steps_with_a_static_cache_are_one_graph_for_any_length(parts: list[Any]
     torch.testing.assert_close(torch.cat(steps, dim=1), layer(x))
     # One for the first length, and one for all others.
     assert len(graphs) <= 2
+
+
+STEPS: dict[str, Any] = {
+    "plain": lambda: ch.MultiHeadAttention(16, num_heads=2, mask=ch.causal()),
+    "window, rotary": lambda: ch.MultiHeadAttention(
+        16,
+        num_heads=2,
+        num_kv_heads=1,
+        mask=ch.causal() & ch.sliding_window(left=20),
+        parts=[ch.layers.Rotary(8)],
+    ),
+    "latents": lambda: ch.layers.LatentAttention(
+        16, num_heads=2, head_dim=8, rotary_dim=4, latent_dim=6, mask=ch.causal(),
+        parts=[ch.layers.Rotary(4)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["plain", "padded"])
+@pytest.mark.parametrize("name", STEPS)
+@torch.no_grad()
+def test_64_steps_with_a_fixed_cache_are_one_graph(name: str, padded: bool) -> None:
+    layer, x = STEPS[name]().eval(), torch.randn(2, 70, 16)
+    valid = torch.arange(6) >= torch.tensor([[2], [0]]) if padded else None
+    counter, cache = CompileCounter(), ch.layers.FixedCache(80)
+    torch._dynamo.reset()
+    step = torch.compile(lambda x, cache: layer(x, cache=cache), fullgraph=True, backend=counter)
+    steps = [layer(x[:, :6], cache=cache, valid=valid)]
+    steps += [step(token, cache) for token in x[:, 6:].split(1, dim=1)]
+    plain = ch.layers.GrowingCache()
+    expected = [layer(x[:, :6], cache=plain, valid=valid), layer(x[:, 6:], cache=plain)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), torch.cat(expected, dim=1))
+    assert counter.frame_count == 1
+    assert len(cache) == 70
+
+
+class Step(nn.Module):
+    """A step whose cache goes in and comes out, as an exported program has it."""
+
+    def __init__(self, layer: ch.MultiHeadAttention) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        cache = ch.layers.FixedCache.of(*state)
+        output = self.layer(x, cache=cache)
+        return (output, *cache.state())
+
+
+@torch.no_grad()
+def test_an_exported_step_runs_64_times() -> None:
+    layer, x = STEPS["window, rotary"]().eval(), torch.randn(2, 70, 16)
+    cache = ch.layers.FixedCache(80)
+    steps = [layer(x[:, :6], cache=cache)]
+    state = tuple(each.clone() for each in cache.state())
+    step: Any = torch.export.export(Step(layer), (x[:, 6:7], *state)).module()
+    for token in x[:, 6:].split(1, dim=1):
+        output, *state = step(token, *state)
+        steps.append(output)
+    torch.testing.assert_close(torch.cat(steps, dim=1), layer(x))
+
+
+class Frozen(nn.Module):
+    """A step that holds its cache, which an exported program would not carry on."""
+
+    def __init__(self, layer: ch.MultiHeadAttention, cache: ch.layers.Cache) -> None:
+        super().__init__()
+        self.layer, self.cache = layer, cache
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x, cache=self.cache)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("filled", [False, True], ids=["empty", "filled"])
+@pytest.mark.parametrize("kind", ["GrowingCache", "FixedCache", "SlidingCache"])
+@torch.no_grad()
+def test_an_exported_step_that_would_stand_still_is_refused(kind: str, filled: bool) -> None:
+    layer, x = STEPS["plain"]().eval(), torch.randn(2, 3, 16)
+    make: Any = getattr(ch.layers, kind)
+    cache = make() if kind == "GrowingCache" else make(9)
+    if filled:
+        layer(x, cache=cache)
+    step = Frozen(layer, cache)
+    with pytest.raises(ch.UnsupportedError) as raised:
+        torch.export.export(step, (x,), strict=False)
+    assert str(raised.value) == (
+        "[cache.export] an exported call would hold this cache as it is now, and not go on. Give "
+        "the tensors of a FixedCache to the call: FixedCache.of(keys, values, length)."
+    )
+    with pytest.raises(ch.UnsupportedError, match=r"cache\.export"):
+        torch.jit.trace(step, (x,), check_trace=False)
 
 
 # The compiler makes an instance of an autograd function.

@@ -95,13 +95,13 @@ MASKS = [
         call(ch.documents),
         ch.ArgumentError,
         "documents.which",
-        "documents takes ids or lengths; got neither.",
+        "documents takes ids, lengths or offsets; got none of them.",
     ),
     Case(
         call(ch.documents, [0, 0], lengths=[2]),
         ch.ArgumentError,
         "documents.which",
-        "documents takes ids or lengths; got both.",
+        "documents takes ids, lengths or offsets; got ids and lengths.",
     ),
     Case(
         call(ch.padding([2, 3]).check, 5, 1, 3, 5, torch.device("cpu")),
@@ -340,6 +340,23 @@ MASKS = [
         ch.DeviceError,
         "mask.device",
         "the mask must be on the query's device; its ids are on meta, the query on cpu.",
+    ),
+    *(
+        Case(
+            call(ch.documents, offsets=offsets),
+            ch.MaskError,
+            "mask.offsets",
+            "offsets must be whole numbers of shape (documents + 1,), from 0 on and never falling; "
+            f"got {got}.",
+        )
+        for offsets, got in [
+            ([], "[]"),
+            ([1, 3], "[1, 3]"),
+            ([0, 3, 2], "[0, 3, 2]"),
+            ([0, 1.5], "[0, 1.5]"),
+            (torch.zeros(1, 2).long(), "[[0, 0]]"),
+            (7, "7"),
+        ]
     ),
     *(
         Case(

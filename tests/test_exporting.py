@@ -2,6 +2,7 @@
 
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,12 +11,12 @@ import torch
 import clearhead as ch
 
 
-def exported(layer: torch.nn.Module, x: torch.Tensor) -> Any:
+def exported(layer: torch.nn.Module, x: torch.Tensor, *, opset: int = 23) -> Any:
     sizes = {"x": {0: "batch", 1: "tokens"}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter, about itself
         return torch.onnx.export(
-            layer, (x,), dynamo=True, opset_version=23, dynamic_shapes=sizes, verbose=False
+            layer, (x,), dynamo=True, opset_version=opset, dynamic_shapes=sizes, verbose=False
         )
 
 
@@ -39,3 +40,71 @@ def test_a_layer_is_one_attention_of_onnx(mask: ch.Mask | None, is_causal: int) 
     x = torch.randn(3, 7, 16)
     (found,) = ReferenceEvaluator(program.model_proto).run(None, {"x": x.numpy()})
     torch.testing.assert_close(torch.from_numpy(found), layer(x).detach())
+
+
+VARIANTS: dict[str, Callable[[], ch.MultiHeadAttention]] = {
+    name: lambda options=options: ch.MultiHeadAttention(16, num_heads=2, **options)
+    for name, options in {
+        "plain": {},
+        "causal": {"mask": ch.causal()},
+        "grouped": {"mask": ch.causal(), "num_kv_heads": 1, "bias": True},
+        "window": {"mask": ch.causal() & ch.sliding_window(left=2)},
+        "prefix": {"mask": ch.causal() | ch.prefix(2)},
+        "rotary": {"mask": ch.causal(), "parts": [ch.layers.Rotary(8)]},
+        "norm, gate": {"parts": [ch.layers.QueryKeyNorm(8), ch.layers.OutputGate(16, 2)]},
+        "softcap": {"parts": [ch.layers.Softcap(3.0)]},
+        "alibi": {"mask": ch.causal(), "parts": [ch.layers.ScoreBias(ch.alibi(2))]},
+        "relative": {"parts": [ch.layers.RelativeBias(2)]},
+        "sinks": {"mask": ch.causal(), "parts": [ch.layers.Sinks(2)]},
+        "other widths": {"head_dim": 4, "value_head_dim": 6, "parts": [ch.layers.Scale(0.3)]},
+    }.items()
+}
+
+
+def session(program: Any) -> Any:
+    runtime = pytest.importorskip("onnxruntime", reason="there is no onnxruntime for every Python")
+    return runtime.InferenceSession(program.model_proto.SerializeToString())
+
+
+@pytest.mark.parametrize(("name", "opset"), [*zip(VARIANTS, [23, 18] * 6, strict=True)])
+def test_onnx_runtime_runs_what_was_exported(name: str, opset: int) -> None:
+    layer = VARIANTS[name]().eval()
+    run = session(exported(layer, torch.randn(2, 5, 16), opset=opset)).run
+    # Of other sizes than those it was exported with.
+    for batch, tokens in ((3, 7), (1, 2)):
+        x = torch.randn(batch, tokens, 16)
+        (found,) = run(None, {"x": x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), layer(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+class Step(torch.nn.Module):
+    """A step whose cache goes in and comes out."""
+
+    def __init__(self, layer: ch.MultiHeadAttention) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(
+        self, x: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, length: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        cache = ch.layers.FixedCache.of(keys, values, length)
+        output = self.layer(x, cache=cache)
+        return (output, *cache.state())
+
+
+@pytest.mark.parametrize(("name", "opset"), [("rotary", 23), ("window", 18)])
+@torch.no_grad()
+def test_onnx_runtime_runs_64_steps_with_a_cache(name: str, opset: int) -> None:
+    layer, x = VARIANTS[name]().eval(), torch.randn(2, 64, 16)
+    empty = torch.zeros(2, 2, 70, 8), torch.zeros(2, 2, 70, 8), torch.tensor(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            Step(layer), (x[:, :1], *empty), dynamo=True, opset_version=opset, verbose=False
+        )
+    runs, steps = session(program), []
+    names, state = [each.name for each in runs.get_inputs()], [each.numpy() for each in empty]
+    for token in x.split(1, dim=1):
+        output, *state = runs.run(None, dict(zip(names, [token.numpy(), *state], strict=True)))
+        steps.append(torch.from_numpy(output))
+    torch.testing.assert_close(torch.cat(steps, dim=1), layer(x), rtol=1e-4, atol=1e-5)

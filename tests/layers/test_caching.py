@@ -1,7 +1,7 @@
 """The layer with a cache: a whole text, chunks of it and token by token are the same."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -272,6 +272,11 @@ def filled(kind: str, *, ragged: bool = False) -> Cache:
     return cache
 
 
+def shared() -> Tensor:
+    cache, layers = GrowingCache(), (made(), made())
+    return layers[1](layers[0](X, cache=cache), cache=cache)
+
+
 def cross(cache: Cache) -> Tensor:
     layer = MultiHeadAttention(WIDTH, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD_DIM)
     return layer(X, torch.randn(2, 4, WIDTH), cache=cache)
@@ -300,6 +305,31 @@ REFUSED = {
         "[layer.cache-window] SlidingCache(3) hides what is far from the last token, and the tokens "
         "of a context are all as near; use a cache of another kind, such as GrowingCache.",
         lambda: cross(SlidingCache(3)),
+    ),
+    "a cache of another layer": Case(
+        ch.ArgumentError,
+        "[layer.cache-shared] a cache belongs to one layer, and this one holds the keys of another; "
+        "make one for each layer. cache.reset() frees it, and copy.deepcopy(cache) belongs to none.",
+        lambda: shared(),
+    ),
+    "another batch": Case(
+        ch.ShapeError,
+        "[cache.shape] the cache holds batch=2; got batch=1.",
+        lambda: made()(X[:1], cache=filled("growing", ragged=True)),
+    ),
+    "dropout while training": Case(
+        ch.ArgumentError,
+        "[layer.cache-dropout] with a cache no weight may be dropped; this layer is in training "
+        "mode, with dropout=0.5. Call layer.eval() before.",
+        lambda: MultiHeadAttention(WIDTH, num_heads=HEADS, mask=ch.causal(), dropout=0.5)(
+            X, cache=GrowingCache()
+        ),
+    ),
+    "a causal layer over a context": Case(
+        ch.ArgumentError,
+        "[layer.causal-context] this layer hides what comes later in its own text, mask=causal(), "
+        "and was given a context, whose tokens are not later ones. Make the layer without that mask.",
+        lambda: made()(X, X),
     ),
     "valid of another shape": Case(
         ch.ShapeError,
@@ -364,17 +394,17 @@ def test_a_call_that_fails_leaves_the_cache_as_it_was(
     layer, cache = made("rotary"), KINDS[kind]()
     for tokens in history:
         layer(torch.randn(2, tokens, WIDTH), cache=cache)
-    twin, broken = copy.deepcopy(cache), made()
-    broken.parts = check_parts([Broken()])
-    failures: list[tuple[MultiHeadAttention, dict[str, Any]]] = [
-        (layer, {"mask": ch.dense(torch.ones(5, 99, dtype=torch.bool))}),
-        (layer, {"kernel": "flex"}),
+    twin, parts, broken = copy.deepcopy(cache), layer.parts, check_parts([Broken()])
+    failures: list[tuple[Iterable[Part], dict[str, Any]]] = [
+        (parts, {"mask": ch.dense(torch.ones(5, 99, dtype=torch.bool))}),
+        (parts, {"kernel": "flex"}),
         (broken, {}),
     ]
     for valid in (None, torch.arange(new) < torch.tensor([[new], [new - 1]])):
-        for failing, options in failures:
+        for layer.parts, options in failures:
             with pytest.raises((ch.MaskError, ch.UnsupportedError, LookupError)):
-                failing(torch.randn(2, new, WIDTH), cache=cache, valid=valid, **options)
+                layer(torch.randn(2, new, WIDTH), cache=cache, valid=valid, **options)
+        layer.parts = parts
         assert len(cache) == len(twin)
         assert cache.in_order == twin.in_order
         assert torch.equal(cache.positions, twin.positions)

@@ -645,14 +645,75 @@ def test_what_else_is_carried_over(dtype: torch.dtype, training: bool) -> None:
     assert layer.dropout == 0.3
 
 
-def test_a_copy_is_run_without_hooks() -> None:
+def test_hooks_are_refused_and_not_called() -> None:
     module, heard = NanoGPT(bias=True, causal=True), []
-    module.register_forward_hook(lambda *given: heard.append(1))
-    module.c_attn.register_forward_pre_hook(lambda *given: heard.append(2))
-    ch.convert(module)
+    hooks = [
+        module.register_forward_hook(lambda *given: heard.append(1)),
+        module.c_attn.register_forward_pre_hook(lambda *given: heard.append(2)),
+    ]
+    cannot_read(
+        module,
+        "the module has a hook, which may change what it gives; remove it before",
+        "c_attn has a hook, which may change what it gives; remove it before",
+    )
     assert heard == []
-    module(torch.zeros(1, TOKENS, 15))
-    assert heard == [2, 1]
+    for hook in hooks:
+        hook.remove()
+    ch.convert(module)
+    llama, theirs = attention_of("llama"), nn.MultiheadAttention(8, 2)
+    for each, name in ((llama.q_proj, "q_proj"), (theirs, "the module")):
+        each.register_forward_hook(lambda module, given, output: 1.5 * output)
+        with pytest.raises(UnsupportedError, match=f"{name} has a hook"):
+            ch.convert(llama if each is llama.q_proj else theirs)
+    with pytest.raises(UnsupportedError, match="the module has a hook"):
+        ch.MultiHeadAttention.from_torch(theirs)
+
+
+def test_a_forward_that_was_replaced_is_refused() -> None:
+    module = attention_of("llama")
+    module.forward = module.forward
+    with pytest.raises(UnsupportedError) as caught:
+        ch.convert(module)
+    assert caught.value.message.endswith(
+        "the module has a forward of its own instead of that of its class, LlamaAttention"
+    )
+
+
+def test_what_a_configuration_says_and_the_forward_ignores() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        ch.convert(attention_of("llama", **PARTLY))
+    assert caught.value.message.endswith(
+        "partial_rotary_factor=0.666667: the forward of llama rotates whole heads, whatever it says"
+    )
+
+
+class Local(nn.Module):
+    """A class of one's own with a window, and, for a while, an output of its own."""
+
+    def __init__(self, window: int, *, calls: int = 0) -> None:
+        super().__init__()
+        self.W_query, self.W_key, self.W_value = (nn.Linear(13, 13) for _ in range(3))
+        self.tokens, self.calls = window, calls
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = torch.arange(x.shape[-2])
+        ahead = tokens - tokens[:, None]
+        scores = self.W_query(x) @ self.W_key(x).mT / 13**0.5
+        hidden = (ahead > 0) | (ahead <= -self.tokens)
+        self.calls -= 1
+        context = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ self.W_value(x)
+        return 2 * context if self.calls == 0 else context
+
+
+def test_a_window_that_is_longer_than_a_short_text() -> None:
+    for window in (6, 30, 256):
+        with pytest.raises(UnsupportedError) as caught:
+            ch.convert(Local(window))
+        assert "a copy is equal on 5 tokens, and off by " in caught.value.message
+        assert caught.value.message.endswith(" on 257")
+    with pytest.raises(UnsupportedError, match=r"on 257, when it is called again$"):
+        ch.convert(Local(1000, calls=3))
+    assert isinstance(ch.convert(Local(1000)).layer.mask, type(ch.causal()))
 
 
 def test_the_report() -> None:
@@ -1039,10 +1100,11 @@ def test_what_a_copy_that_is_run_shows() -> None:
 
 
 def test_a_window_that_does_not_show() -> None:
-    module = changed(NanoGPT(bias=True, causal=True), window_size=5)
+    module = changed(NanoGPT(bias=True, causal=True), window_size=257)
     cannot_read(
-        module, "window_size=5: a window does not show on the 5 tokens that a copy is run on"
+        module, "window_size=257: a window does not show on the 257 tokens that a copy is run on"
     )
+    ch.convert(changed(module, window_size=256))
     ch.convert(changed(module, window_size=None))
 
 

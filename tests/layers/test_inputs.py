@@ -174,3 +174,37 @@ def test_what_is_watched() -> None:
     with ch.watch(layer) as seen:
         layer(torch.randn(2, 7, WIDTH))
     assert seen[""].shape == (2, 3, 7, 7)
+
+
+@pytest.mark.parametrize("name", PLACES[:3])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_share_of_the_heads_is_refused(kind: str, name: str) -> None:
+    """As tensor parallelism leaves it; the layer has to know that it has fewer heads."""
+    layer = LAYERS[kind]()
+    projection = getattr(layer, name)
+    width, heads = projection.out_features, layer.num_heads
+    setattr(layer, name, nn.Linear(projection.in_features, width // heads * 2, bias=False))
+    with pytest.raises(ch.ShapeError) as raised:
+        layer(torch.randn(2, 5, WIDTH))
+    assert str(raised.value) == (
+        f"[layer.projected] {name} must give num_heads × head_dim = 3 × {width // 3} numbers a "
+        f"token; it gives {width // 3 * 2}. Where a layer has a share of the heads, as in tensor "
+        "parallelism, set its num_heads and num_kv_heads to that share."
+    )
+
+
+def test_a_layer_with_a_share_of_the_heads() -> None:
+    """Two layers, each with half of the heads: their outputs add up."""
+    layer = ch.MultiHeadAttention(
+        16, num_heads=4, num_kv_heads=2, mask=ch.causal(), output_bias=False
+    )
+    x, parts = torch.randn(2, 5, 16), []
+    for half in range(2):
+        part = copy.deepcopy(layer)
+        part.num_heads, part.num_kv_heads = 2, 1
+        for name in PLACES:
+            weight = getattr(layer, name).weight
+            weight = weight.chunk(2, dim=1 if name == "output_projection" else 0)[half]
+            getattr(part, name).weight = nn.Parameter(weight)
+        parts.append(part(x))
+    torch.testing.assert_close(parts[0] + parts[1], layer(x))

@@ -274,7 +274,20 @@ def test_a_layer_without_parts_is_as_it_was() -> None:
                 torch.zeros(1, 2, 5, 4), torch.zeros(1, 5, 8)
             ),
             ShapeError,
-            "[gate.shape] this gate is for 3 heads of width 4; the context has 2 of width 4.",
+            "[gate.shape] this gate is for 3 heads of width 4 and an x of width 8; got 2 of width 4, "
+            "and x of width 8.",
+        ),
+        *(
+            (
+                lambda part=part: ch.MultiHeadAttention(16, num_heads=2, parts=[part])(
+                    torch.zeros(1, 5, 16)
+                ),
+                ShapeError,
+                f"[part.width] {type(part).__name__} was made for head_dim={width}; the heads of this "
+                "layer have width 8.",
+            )
+            for width in (4, 16)
+            for part in (ch.layers.Rotary(width), QueryKeyNorm(width), Differential(width))
         ),
         (
             lambda: Differential(4, depth=-1),

@@ -28,6 +28,25 @@ def test_lengths_instead_of_ids(lengths: list[int] | Tensor) -> None:
     assert torch.equal(ch.documents(lengths=lengths).to_dense(3, 3), expected)
 
 
+@pytest.mark.parametrize("offsets", [[0, 2, 2, 5], torch.tensor([0, 2, 2, 5], dtype=torch.int32)])
+def test_offsets_instead_of_ids(offsets: list[int] | Tensor) -> None:
+    expected = ch.documents([0, 0, 2, 2, 2]).to_dense(5, 5)
+    assert torch.equal(ch.documents(offsets=offsets).to_dense(5, 5), expected)
+    assert ch.documents(offsets=[0]).to_dense(0, 0).shape == (0, 0)
+
+
+def test_packed_texts_are_what_the_padded_batch_is() -> None:
+    lengths, offsets = [5, 1, 7], torch.tensor([0, 5, 6, 13])
+    query, key, value = torch.randn(3, 3, 2, 7, 4).unbind()
+    real = torch.arange(7) < torch.tensor(lengths)[:, None]
+    padded = ch.attend(query, key, value, mask=ch.causal() & ch.padding(lengths))
+    tokens = [each.transpose(1, 2)[real].transpose(0, 1)[None] for each in (query, key, value)]
+    found = ch.attend(
+        tokens[0], tokens[1], tokens[2], mask=ch.causal() & ch.documents(offsets=offsets)
+    )
+    torch.testing.assert_close(found[0].transpose(0, 1), padded.transpose(1, 2)[real])
+
+
 def test_queries_are_the_last_tokens() -> None:
     assert torch.equal(ch.documents([1, 2, 2]).to_dense(1, 3), rows("· ● ●"))
     assert torch.equal(ch.documents([1, 2, 2]).to_dense(2, 3), rows("· ● ●", "· ● ●"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 from clearhead.errors import UnsupportedError
@@ -35,6 +36,7 @@ def private(path: str) -> Any:
     return found
 
 
+is_jit_tracing = private("jit.is_tracing")
 get_unwrapped = private("_C._functorch.get_unwrapped")
 is_functorch_wrapped_tensor = private("_C._functorch.is_functorch_wrapped_tensor")
 
@@ -87,9 +89,42 @@ def is_plain(tensor: Tensor) -> bool:
     """
     return (
         type(tensor) in (Tensor, torch.nn.Parameter)
-        and not torch.compiler.is_compiling()
+        and not is_tracing()
         and not is_functorch_wrapped_tensor(tensor)
     )
+
+
+def is_tracing() -> bool:
+    """Return True while PyTorch records operations to run them later: torch.compile, torch.export and
+    torch.jit.trace, which would record a number that is read as a constant.
+
+    Example:
+        >>> is_tracing()
+        False
+    """
+    return torch.compiler.is_compiling() or is_jit_tracing()
+
+
+def is_exporting() -> bool:
+    """Return True inside torch.export and torch.jit.trace, whose result outlives what it was made of.
+
+    Example:
+        >>> is_exporting()
+        False
+    """
+    return torch.compiler.is_exporting() or is_jit_tracing()
+
+
+def is_concrete(tensor: Tensor) -> bool:
+    """Return True if a tensor holds numbers: not on the meta device, nor under FakeTensorMode.
+
+    Private: `torch._subclasses.fake_tensor.FakeTensor`, in 2.6 to 2.13.
+
+    Example:
+        >>> is_concrete(torch.ones(2)), is_concrete(torch.ones(2, device="meta"))
+        (True, False)
+    """
+    return not tensor.is_meta and not isinstance(tensor, FakeTensor)
 
 
 def is_forward_mode() -> bool:

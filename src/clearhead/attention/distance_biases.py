@@ -171,7 +171,9 @@ def alibi(num_heads: int | None = None, *, slopes: Tensor | None = None) -> Bias
             f"num_heads={shown(num_heads)}, slopes={'None' if slopes is None else 'a tensor'}.",
         )
     if heads is not None:
-        return Alibi(torch.tensor(_slopes(heads), dtype=torch.float32), follows=True)
+        # On the CPU whatever the default device is: they go to the device of the query.
+        slopes = torch.tensor(_slopes(heads), dtype=torch.float32, device="cpu")
+        return Alibi(slopes, follows=True)
     check_tensor("slopes", slopes, "a tensor of shape (num_heads,)")
     assert slopes is not None
     if slopes.ndim != 1 or slopes.shape[0] == 0 or not slopes.is_floating_point():

@@ -15,8 +15,11 @@ from clearhead._common.checks import check_dropout, check_number, check_tensor
 from clearhead._common.torch_internals import (
     has_tangent,
     is_autocast,
+    is_concrete,
+    is_exporting,
     is_forward_mode,
     is_plain,
+    is_tracing,
 )
 from clearhead.attention.biases import Bias, as_bias
 from clearhead.attention.mismatches import DTYPES, listed, mismatch, shapes
@@ -31,9 +34,6 @@ from clearhead.masks.full import Full
 from clearhead.masks.spans import Spans
 from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.sharding.sharding import Sharding
-
-# New in PyTorch 2.7.
-is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ class Problem:
     @property
     def has_tangents(self) -> bool:
         """True if derivatives are being taken in forward mode."""
-        if not is_forward_mode() or torch.compiler.is_compiling():
+        if not is_forward_mode() or is_tracing():
             return False
         return any(map(has_tangent, self.tensors))
 
@@ -141,7 +141,7 @@ class Problem:
     def readable(self) -> bool:
         """True if the tensors are concrete: not under torch.compile or torch.func, nor on the meta
         device."""
-        return all(is_plain(each) and not each.is_meta for each in self.tensors)
+        return all(is_plain(each) and is_concrete(each) for each in self.tensors)
 
     def replace(self, **changes: Any) -> "Problem":
         """Return the problem with other fields, which are not validated again.
@@ -168,7 +168,7 @@ class Problem:
             numbers: how many numbers are held at a time then.
             most: how many may be, where autograd does not keep those of all portions anyhow.
         """
-        if not torch.compiler.is_compiling():
+        if not is_tracing():
             return False
         given = (self.query, self.key, self.value)
         kept = torch.is_grad_enabled() and any(each.requires_grad for each in given)
@@ -266,7 +266,10 @@ def make_problem(
         scale = 1.0 / math.sqrt(head_dim)
     else:
         scale = check_number(
-            "scale", scale, "a finite number, or None for 1/√head_dim", math.isfinite
+            "scale",
+            scale,
+            "a finite number, or None for 1/√head_dim",
+            lambda factor: -math.inf < factor < math.inf,
         )
     if softcap is not None:
         expected = "a finite number above 0, or None for no cap"

@@ -2,6 +2,7 @@
 
 from clearhead.layers.caches import (
     Cache,
+    FixedCache,
     GrowingCache,
     PagedCache,
     QuantisedCache,
@@ -28,6 +29,7 @@ __all__ = [
     "Cache",
     "Differential",
     "Dynamic",
+    "FixedCache",
     "GrowingCache",
     "LatentAttention",
     "Linear",

@@ -12,10 +12,12 @@ from clearhead.attention.functional import attend, plan
 from clearhead.attention.planning import Plan, kernel_named, plan_for, run
 from clearhead.attention.problem import Problem, make_problem, under_autocast
 from clearhead.attention.sharded.sharded_call import read_across
-from clearhead.layers.caches.base import Cache, Rollback
+from clearhead.errors import ArgumentError
+from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
     LayerCall,
+    Rollback,
     check_alone,
     check_cache,
     check_projected,
@@ -151,10 +153,17 @@ class AttentionLayer(nn.Module, ABC):
         if dims == 2:
             x, context = x[None], None if context is None else context[None]
         source = x if context is None else context
+        if is_cross and is_causal(self.mask):
+            raise ArgumentError(
+                "layer.causal-context",
+                "this layer hides what comes later in its own text, mask=causal(), and was given a "
+                "context, whose tokens are not later ones. Make the layer without that mask.",
+            )
         if valid is not None:
             check_valid(valid, source.shape[0], source.shape[1], source.device)
         if cache is not None:
-            check_cache(cache, mask, source.shape[1] if is_cross else None)
+            context_len = source.shape[1] if is_cross else None
+            check_cache(cache, mask, source.shape[0], context_len, self)
             if is_cross and len(cache):
                 # All keys are there already: none is appended, and all come back.
                 source, valid = source[:, :0], None

@@ -1,12 +1,13 @@
 """The call of a layer: its arguments, checked once, before anything is computed."""
 
+import weakref
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_tensor
-from clearhead._common.torch_internals import is_autocast
+from clearhead._common.torch_internals import is_autocast, is_exporting, is_tracing
 from clearhead.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -16,6 +17,7 @@ from clearhead.errors import (
     UnsupportedError,
 )
 from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import is_in_order
 from clearhead.layers.caches.sliding import SlidingCache
 from clearhead.layers.positions import Positions
@@ -176,23 +178,39 @@ def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim:
         )
 
 
-def check_cache(cache: object, mask: Mask | None, context_len: int | None) -> None:
+def check_cache(
+    cache: object, mask: Mask | None, batch: int, context_len: int | None, layer: nn.Module
+) -> None:
     """Refuse a cache that does not go with a call.
 
     Args:
         cache: the argument.
         mask: that of the layer and that of the call.
+        batch: number of rows.
         context_len: number of tokens of the context; None for self-attention.
+        layer: the layer that is called.
 
     Raises:
         ArgumentTypeError: code `layer.cache`.
-        ArgumentError: codes `layer.cache-causal`, `layer.cache-context` and `layer.cache-window`.
+        ShapeError: code `cache.shape`.
+        UnsupportedError: code `cache.export`.
+        ArgumentError: codes `layer.cache-causal`, `layer.cache-context`, `layer.cache-window`,
+            `layer.cache-shared` and `layer.cache-dropout`.
     """
     if not isinstance(cache, Cache):
         raise ArgumentTypeError(
             "layer.cache",
             "cache must be a clearhead.layers.Cache of this layer, or None; got "
             f"{type(cache).__name__}.",
+        )
+    layout = cache._layout
+    if layout is not None and layout.batch != batch:
+        raise ShapeError("cache.shape", f"the cache holds batch={layout.batch}; got batch={batch}.")
+    if layer.training and getattr(layer, "dropout", None):
+        raise ArgumentError(
+            "layer.cache-dropout",
+            f"with a cache no weight may be dropped; this layer is in training mode, with dropout="
+            f"{layer.dropout}. Call layer.eval() before.",
         )
     if context_len is None and mask is None:
         raise ArgumentError(
@@ -212,6 +230,50 @@ def check_cache(cache: object, mask: Mask | None, context_len: int | None) -> No
             f"{cache.describe()} hides what is far from the last token, and the tokens of a context "
             "are all as near; use a cache of another kind, such as GrowingCache.",
         )
+    if context_len is not None and isinstance(cache, FixedCache):
+        raise ArgumentError(
+            "layer.cache-fixed",
+            f"{cache.describe()} is for tokens that come one after the other, and a context has all of "
+            "them; use a StaticCache.",
+        )
+    _bind(cache, layer)
+
+
+def _bind(cache: Cache, layer: nn.Module) -> None:
+    """Let a cache belong to a layer, or refuse one that belongs to another."""
+    if is_exporting() and not cache._exporting:
+        raise UnsupportedError(
+            "cache.export",
+            "an exported call would hold this cache as it is now, and not go on. Give the tensors "
+            "of a FixedCache to the call: FixedCache.of(keys, values, length).",
+        )
+    if is_tracing():
+        return
+    owner = None if cache._layer is None or cache._layout is None else cache._layer()
+    if owner is None:
+        cache._layer = weakref.ref(layer)
+    elif owner is not layer:
+        raise ArgumentError(
+            "layer.cache-shared",
+            "a cache belongs to one layer, and this one holds the keys of another; make one for "
+            "each layer. cache.reset() frees it, and copy.deepcopy(cache) belongs to none.",
+        )
+
+
+class Rollback:
+    """A context that leaves a cache as it was if the call fails that appends `new` tokens to it."""
+
+    def __init__(self, cache: Cache | None, new: int) -> None:
+        self.cache = cache
+        # While compiling, an error comes before anything has run.
+        self.is_armed = cache is not None and not torch.compiler.is_compiling()
+        self.before = cache._snapshot(new) if cache is not None and self.is_armed else {}
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *others: object) -> None:
+        if kind is not None and self.is_armed:
+            vars(self.cache).update(self.before)
 
 
 def is_plain_linear(projection: nn.Module) -> bool:
@@ -258,7 +320,18 @@ def _is_cast(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and is_autocast(tensor)
 
 
-def split_heads(projected: Tensor, num_heads: int) -> Tensor:
-    """(batch, tokens, num_heads · dim) as (batch, num_heads, tokens, dim), without a copy."""
+def split_heads(projected: Tensor, num_heads: int, dim: int, name: str) -> Tensor:
+    """(batch, tokens, num_heads · dim) as (batch, num_heads, tokens, dim), without a copy.
+
+    Raises:
+        ShapeError: code `layer.projected`, for another width.
+    """
     batch, tokens, width = projected.shape
-    return projected.view(batch, tokens, num_heads, width // num_heads).transpose(1, 2)
+    if width != num_heads * dim:
+        raise ShapeError(
+            "layer.projected",
+            f"{name} must give num_heads × head_dim = {num_heads} × {dim} numbers a token; it gives "
+            f"{width}. Where a layer has a share of the heads, as in tensor parallelism, set its "
+            "num_heads and num_kv_heads to that share.",
+        )
+    return projected.view(batch, tokens, num_heads, dim).transpose(1, 2)

@@ -181,7 +181,8 @@ class LatentAttention(AttentionLayer):
         x = call.x
         if self.query_latent_dim is not None:
             x = self.query_norm(self.query_latent_projection(x))
-        query = split_heads(self.query_projection(x), self.num_heads)
+        width = self.head_dim + self.rotary_dim
+        query = split_heads(self.query_projection(x), self.num_heads, width, "query_projection")
         unrotated, rotated = query.split([self.head_dim, self.rotary_dim], dim=-1)
         latent, shared = self.latent_projection(call.x)[:, None].split(
             [self.latent_dim, self.rotary_dim], dim=-1
@@ -200,9 +201,11 @@ class LatentAttention(AttentionLayer):
             key = torch.cat([latent, shared], dim=-1)
             return Heads(query, key, latent, scale=(self.head_dim + self.rotary_dim) ** -0.5)
         query = torch.cat([unrotated, query], dim=-1)
-        key = split_heads(self.key_projection(latent[:, 0]), self.num_heads)
+        key = self.key_projection(latent[:, 0])
+        key = split_heads(key, self.num_heads, self.head_dim, "key_projection")
         key = torch.cat([key, shared.expand(-1, self.num_heads, -1, -1)], dim=-1)
-        value = split_heads(self.value_projection(latent[:, 0]), self.num_heads)
+        value = self.value_projection(latent[:, 0])
+        value = split_heads(value, self.num_heads, self.value_head_dim, "value_projection")
         # Projected up, the numbers are no longer those that the cache has looked at.
         return Heads(query, key, value, is_cached=False)
 
@@ -213,8 +216,9 @@ class LatentAttention(AttentionLayer):
 
     def _absorbs(self, cache: Cache) -> bool:
         # Keys and values must be a matrix times the latent, with no hook on it.
-        return len(cache) > 0 and all(
+        return cache._layout is not None and all(
             is_plain_linear(each)
+            and type(each.weight) in (Tensor, nn.Parameter)  # quantised ones are no such matrix
             and each.bias is None
             and not each._forward_pre_hooks
             and not each._forward_hooks

@@ -10,8 +10,8 @@ from clearhead.attention.planning import Plan
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError
 from clearhead.layers.base import AttentionLayer
-from clearhead.layers.caches.base import Cache, Rollback
-from clearhead.layers.inputs import LayerCall, split_heads
+from clearhead.layers.caches.base import Cache
+from clearhead.layers.inputs import LayerCall, Rollback, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import as_mask
@@ -317,11 +317,14 @@ class MultiHeadAttention(AttentionLayer):
         return f"{text}, head_dim={self.head_dim}{self._describe_options()}"
 
     def _project(self, call: LayerCall) -> tuple[Tensor, Tensor, Tensor | None, None]:
-        query = split_heads(self.query_projection(call.x), self.num_heads)
-        key = split_heads(self.key_projection(call.source), self.num_kv_heads)
+        dim, kv_heads = self.head_dim, self.num_kv_heads
+        query = self.query_projection(call.x)
+        query = split_heads(query, self.num_heads, dim, "query_projection")
+        key = split_heads(self.key_projection(call.source), kv_heads, dim, "key_projection")
         value = None
         if call.values:
-            value = split_heads(self.value_projection(call.source), self.num_kv_heads)
+            value = self.value_projection(call.source)
+            value = split_heads(value, kv_heads, self.value_head_dim, "value_projection")
             for part in self.parts:
                 value = part.transform_value(value)
         return query, key, value, None

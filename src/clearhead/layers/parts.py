@@ -107,6 +107,7 @@ class QueryKeyNorm(Part):
     def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
+        check_head_dim(self, query, self.query_norm.normalized_shape[0])
         return self.query_norm(query), self.key_norm(key)
 
 
@@ -276,11 +277,12 @@ class OutputGate(Part):
         self.projection = nn.Linear(embed_dim, num_heads * width, bias=bias)
 
     def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
-        if context.shape[1] != self.num_heads or self.width not in (1, context.shape[3]):
+        (_, heads, _, width), wanted = context.shape, self.projection.in_features
+        if (heads, x.shape[-1]) != (self.num_heads, wanted) or self.width not in (1, width):
             raise ShapeError(
                 "gate.shape",
-                f"this gate is for {self.num_heads} heads of width {self.width}; the context has "
-                f"{context.shape[1]} of width {context.shape[3]}.",
+                f"this gate is for {self.num_heads} heads of width {self.width} and an x of width "
+                f"{wanted}; got {heads} of width {width}, and x of width {x.shape[-1]}.",
             )
         gate = torch.sigmoid(self.projection(x))
         return context * gate.unflatten(-1, (self.num_heads, self.width)).transpose(1, 2)
@@ -333,6 +335,7 @@ class Differential(Part):
         return (first - second + self.initial).to(self.pairs.dtype)
 
     def transform_value(self, value: Tensor) -> Tensor:
+        check_head_dim(self, value, self.pairs.shape[1])
         if value.shape[1] % 2:
             raise ShapeError(
                 "differential.heads",
@@ -343,6 +346,20 @@ class Differential(Part):
     def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
         first, second = context.chunk(2, dim=1)
         return (1 - self.initial) * self.norm(first - self.factor() * second)
+
+
+def check_head_dim(part: Part, heads: Tensor, head_dim: int) -> None:
+    """Refuse heads of another width than those that a part was made for.
+
+    Raises:
+        ShapeError: code `part.width`.
+    """
+    if heads.shape[-1] != head_dim:
+        raise ShapeError(
+            "part.width",
+            f"{type(part).__name__} was made for head_dim={head_dim}; the heads of this layer have "
+            f"width {heads.shape[-1]}.",
+        )
 
 
 def _check_eps(eps: float) -> None:

@@ -49,7 +49,7 @@ class Positions(NamedTuple):
 
     @property
     def batch(self) -> int | None:
-        rows = max(len(torch.atleast_2d(each)) for each in self)
+        rows = max(each.shape[0] if each.ndim == 2 else 1 for each in self)
         return rows if rows > 1 else None
 
     def at(self, query_index: Tensor, key_index: Tensor, query_len: int) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from clearhead._common.checks import check_sizes, check_tensor, is_number
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
-from clearhead.layers.parts import Part
+from clearhead.layers.parts import Part, check_head_dim
 from clearhead.layers.scalings import Scaling
 
 Layout = Literal["half", "interleaved"]
@@ -123,6 +123,7 @@ class Rotary(Part):
     def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
     ) -> tuple[Tensor, Tensor]:
+        check_head_dim(self, query, self.head_dim)
         length = None
         if self.scaling is not None:
             every = torch.cat([query_positions.flatten(), key_positions.flatten()])

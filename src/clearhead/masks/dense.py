@@ -39,10 +39,12 @@ class Dense(Mask):
         super().check(batch, num_heads, query_len, kv_len, device)
         rows, columns = self.tensor.shape[2:]
         if columns not in (1, kv_len) or rows not in (1, query_len):
+            real = " Which keys of each row are real is clearhead.padding(valid)."
             raise MaskError(
                 "mask.shape",
                 f"the mask has {rows} × {columns} (queries × keys); expected "
-                f"query_len={query_len} × kv_len={kv_len}.",
+                f"query_len={query_len} × kv_len={kv_len}."
+                f"{real if (rows, columns) == (batch, kv_len) else ''}",
             )
         if self.tensor.device != device:
             raise DeviceError(

@@ -3,12 +3,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.text import shown
+from clearhead._common.torch_internals import is_concrete
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.spans import Spans
@@ -76,7 +78,7 @@ class Documents(Mask):
         return Spans(starts[:, kv_len - query_len :], stops[:, kv_len - query_len :])
 
     def describe(self) -> str:
-        if self.ids.ndim == 1 and self.ids.numel() <= 16 and not self.ids.is_meta:
+        if self.ids.ndim == 1 and self.ids.numel() <= 16 and is_concrete(self.ids):
             return f"documents({self.ids.tolist()})"
         return f"documents(<ids {' × '.join(map(str, self.ids.shape))}>)"
 
@@ -125,6 +127,7 @@ def documents(
     ids: Sequence[int] | Sequence[Sequence[int]] | Tensor | None = None,
     *,
     lengths: Sequence[int] | Tensor | None = None,
+    offsets: Sequence[int] | Tensor | None = None,
 ) -> Mask:
     """Let each token attend to the tokens of its own document only.
 
@@ -148,25 +151,33 @@ def documents(
         ids: which document each token belongs to, whole numbers of shape (tokens,), or
             (batch, tokens) when the rows of the batch are packed differently.
         lengths: instead of ids, how many tokens each document has, one after the other.
+        offsets: instead of ids, where each document begins, and where the last one ends: 0, …, tokens,
+            as `cu_seqlens` has them.
 
     Raises:
-        ArgumentError: code `documents.which`, unless one of the two is given.
-        MaskError: code `mask.lengths`, for lengths of another kind.
+        ArgumentError: code `documents.which`, unless one of the three is given.
+        MaskError: codes `mask.lengths` and `mask.offsets`, for such of another kind.
         MaskError: code `mask.ids`, for ids of another kind; `mask.kv-len`, `mask.batch` when it
             meets tensors of other sizes.
 
     Example:
-        >>> import clearhead as ch
+        >>> import torch, clearhead as ch
         >>> print((ch.causal() & ch.documents([0, 0, 1])).draw(3, 3))
         ● · ·
         ● ● ·
         · · ●
+        >>> torch.equal(ch.documents(offsets=[0, 2, 3]).to_dense(3, 3), ch.documents([0, 0, 1]).to_dense(3, 3))
+        True
     """
-    if (ids is None) == (lengths is None):
+    options = {"ids": ids, "lengths": lengths, "offsets": offsets}
+    given = [name for name, option in options.items() if option is not None]
+    if len(given) != 1:
         raise ArgumentError(
             "documents.which",
-            f"documents takes ids or lengths; got {'neither' if ids is None else 'both'}.",
+            f"documents takes ids, lengths or offsets; got {' and '.join(given) or 'none of them'}.",
         )
+    if offsets is not None:
+        lengths = _lengths_of(offsets)
     if ids is None:
         assert lengths is not None
         return Documents(_ids_of(lengths), not isinstance(lengths, Tensor))
@@ -183,6 +194,20 @@ def documents(
     return Documents(tensor.to(torch.int64), follows)
 
 
+def _lengths_of(offsets: Sequence[int] | Tensor) -> list[int] | Tensor:
+    given = offsets.tolist() if isinstance(offsets, Tensor) else offsets
+    numbers = [as_int(each) for each in given] if isinstance(given, Sequence) else []
+    ends = [each for each in numbers if each is not None]
+    if len(ends) < max(1, len(numbers)) or ends[0] != 0 or ends != sorted(ends):
+        raise MaskError(
+            "mask.offsets",
+            "offsets must be whole numbers of shape (documents + 1,), from 0 on and never falling; "
+            f"got {reprlib.repr(given)}.",
+        )
+    lengths = [after - before for before, after in pairwise(ends)]
+    return torch.tensor(lengths, device=offsets.device) if isinstance(offsets, Tensor) else lengths
+
+
 def _ids_of(lengths: Sequence[int] | Tensor) -> Tensor:
     given = lengths.tolist() if isinstance(lengths, Tensor) else lengths
     numbers = [as_int(each) for each in given] if isinstance(given, Sequence) else [None]
@@ -194,7 +219,8 @@ def _ids_of(lengths: Sequence[int] | Tensor) -> Tensor:
         )
     device = lengths.device if isinstance(lengths, Tensor) else None
     tensor = torch.tensor(numbers, dtype=torch.int64, device=device)
-    return torch.arange(len(tensor), device=tensor.device).repeat_interleave(tensor)
+    ids = torch.arange(len(tensor), device=tensor.device)
+    return ids.repeat_interleave(tensor, output_size=sum(map(int, given)))
 
 
 def _as_tensor(ids: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:

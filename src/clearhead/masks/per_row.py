@@ -8,6 +8,7 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.text import shown
+from clearhead._common.torch_internals import is_concrete
 from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
 
 MOST_TOKENS = 1 << 60
@@ -57,7 +58,8 @@ class PerRow:
             raise ArgumentTypeError(
                 "mask.not-whole", f"{name} must hold whole numbers (tokens); got {shown(value)}."
             )
-        return cls(torch.tensor(numbers, dtype=torch.int64), name, follows=True)
+        # On the CPU whatever the default device is: they go to the device of the query.
+        return cls(torch.tensor(numbers, dtype=torch.int64, device="cpu"), name, follows=True)
 
     @property
     def batch(self) -> int | None:
@@ -72,7 +74,7 @@ class PerRow:
         """The smallest and the largest number; (0, 0) where there is none to be read."""
         if isinstance(self.value, int):
             return self.value, self.value
-        if self.value.numel() == 0 or self.value.is_meta:
+        if self.value.numel() == 0 or not is_concrete(self.value):
             return 0, 0
         return int(self.value.min()), int(self.value.max())
 
@@ -93,7 +95,7 @@ class PerRow:
     def describe(self) -> str:
         if isinstance(self.value, int):
             return str(self.value)
-        if self.value.numel() > 8 or self.value.is_meta:
+        if self.value.numel() > 8 or not is_concrete(self.value):
             return f"<{self.value.numel()} numbers>"
         return str(self.value.tolist())
 

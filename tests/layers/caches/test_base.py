@@ -119,7 +119,8 @@ def test_after_a_reset_nothing_remains(kind: str) -> None:
     key = torch.randn(5, 1, 2, 3, dtype=torch.float64)
     kept, _ = cache.append(key, key)
     assert kept.dtype == torch.float64
-    assert kept.shape == key.shape
+    assert kept.shape[2] == (211 if kind == "fixed" else 2)
+    assert torch.equal(kept[:, :, :2], key)
     cache.reset()
     texts = Texts(cache, 2)
     texts.append(5)
@@ -157,7 +158,7 @@ def test_the_dtype_is_kept(kind: str, dtype: torch.dtype) -> None:
         _, key, value = tokens(2, new)
         kept = cache.append(key.to(dtype), value.to(dtype))
         assert [tensor.dtype for tensor in kept] == [dtype, dtype]
-        last = kept[0][:, :, -new:].double()
+        last = kept[0][:, :, : len(cache)][:, :, -new:].double()
         allowed = cache.error if isinstance(cache, QuantisedCache) else 0.0
         if len(cache) <= WINDOW:  # so that a ring is still in order
             assert float((last - key.to(dtype).double()).abs().max()) <= allowed

@@ -9,6 +9,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead.layers.caches import (
     Cache,
+    FixedCache,
     GrowingCache,
     PagedCache,
     QuantisedCache,
@@ -25,6 +26,7 @@ KINDS: dict[str, Callable[[], Cache]] = {
     "static": lambda: StaticCache(211),
     "sliding": lambda: SlidingCache(WINDOW),
     "sliding with spare": lambda: SlidingCache(WINDOW, spare=SPARE),
+    "fixed": lambda: FixedCache(211),
     "paged": lambda: PagedCache(3),
     "paged of fixed size": lambda: PagedCache(3, num_pages=400),
     "quantised": QuantisedCache,

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead._common.torch_internals import is_concrete, is_tracing
 from clearhead.attention.problem import Problem
 from clearhead.masks.causal import Causal
 from clearhead.masks.spans import Spans
@@ -45,7 +46,12 @@ def lower(problem: Problem) -> list[Piece]:
             if problem.query.shape[2] == problem.key.shape[2]:
                 return EVERYTHING_CAUSAL
     spans = None
-    if mask is not None and problem.query.is_cpu and not torch.compiler.is_compiling():
+    if (
+        mask is not None
+        and problem.query.is_cpu
+        and is_concrete(problem.query)
+        and not is_tracing()
+    ):
         spans = problem.spans
         if spans is not None and spans.pieces == 1 and problem.bias is None:
             sliced = _slices(problem, spans)

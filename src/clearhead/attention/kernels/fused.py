@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.text import format_bytes
-from clearhead._common.torch_internals import is_autocast, is_plain
+from clearhead._common.torch_internals import is_autocast, is_plain, is_transformed
 from clearhead.attention.kernels._fused_gradients import FirstDerivatives, FlashWithLogsumexp
 from clearhead.attention.kernels._lowering import (
     EVERYTHING,
@@ -45,6 +45,8 @@ def refusals(problem: Problem) -> list[str]:
             f"sinks: they need the logsumexp, which PyTorch's fused attention gives on the CPU; "
             f"the tensors are on {problem.device}"
         )
+    if problem.sinks is not None and torch.onnx.is_in_onnx_export():
+        reasons.append("sinks in ONNX: its operator for attention gives no logsumexp")
     if problem.dropout is not None and on_cpu:
         reasons.append("dropout: PyTorch's fused attention has none on the CPU")
     if problem.bias is not None and problem.bias.requires_grad and on_cpu:
@@ -53,6 +55,11 @@ def refusals(problem: Problem) -> list[str]:
         )
     if problem.query.dtype == torch.float64 and problem.query.is_cuda:
         reasons.append("float64: PyTorch's fused attention has none on CUDA")
+    if on_cpu and _is_transformed_beside(problem):
+        reasons.append(
+            "sinks or a bias under torch.func: PyTorch's fused attention on the CPU gives them no "
+            "gradient there"
+        )
     if problem.has_tangents:
         reasons.append("forward-mode derivatives: PyTorch's fused attention has none")
     if not (problem.query.numel() and problem.value.numel()):
@@ -169,6 +176,16 @@ def _has_gradient(problem: Problem) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
 
 
+def _is_transformed_beside(problem: Problem) -> bool:
+    """Return True for sinks, or a bias that is transformed itself, under torch.func."""
+    if torch.compiler.is_compiling():
+        return False
+    bias = None if problem.bias is None else problem.bias.numbers
+    if bias is not None and is_transformed(bias):
+        return True
+    return problem.sinks is not None and any(map(is_transformed, problem.tensors))
+
+
 def _run_piece(problem: Problem, piece: Piece) -> Tensor:
     query, key, value = problem.query, problem.key, problem.value
     if not piece.whole:
@@ -211,6 +228,9 @@ def _fused(
     width = value.shape[3]
     query, scale = _positive_scale(query, problem.scale)
     query, key, value = _as_the_kernels_want(query, key, value)
+    grouped = False
+    if query.shape[1] != key.shape[1]:  # a branch, since sizes may be symbolic or traced
+        grouped = True
     context = F.scaled_dot_product_attention(
         query,
         key,
@@ -219,7 +239,7 @@ def _fused(
         problem.dropout or 0.0,
         causal,
         scale=scale,
-        enable_gqa=query.shape[1] != key.shape[1],
+        enable_gqa=grouped,
     )
     return context if context.shape[3] == width else context[..., :width]
 

@@ -1,6 +1,7 @@
 """KV caches: keys and values of earlier tokens, kept for later ones; one kind a file."""
 
 from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.growing import GrowingCache
 from clearhead.layers.caches.paged import PagedCache
 from clearhead.layers.caches.quantised import QuantisedCache
@@ -9,6 +10,7 @@ from clearhead.layers.caches.static import StaticCache
 
 __all__ = [
     "Cache",
+    "FixedCache",
     "GrowingCache",
     "PagedCache",
     "QuantisedCache",

@@ -1,5 +1,6 @@
 """The KV cache of one layer: the interface of every kind, and what all of them refuse."""
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.checks import check_length, check_tensor
+from clearhead._common.torch_internals import is_concrete, is_exporting, is_tracing
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.layers.caches.layout import (
     Layout,
@@ -50,6 +52,12 @@ class Cache(ABC):
         self._layout: Layout | None = None
         self._seen = 0
         self._finite = True
+        self._layer: weakref.ref[object] | None = None
+        self._exporting = is_exporting()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes; a copy belongs to no layer yet."""
+        return vars(self) | {"_layer": None}
 
     def append(
         self, key: Tensor, value: Tensor, *, valid: Tensor | None = None
@@ -99,7 +107,7 @@ class Cache(ABC):
             self._start(layout)
         self._finite = self._finite and _are_finite(key, value)
         kept = self._add(key, value, valid)
-        self._seen += key.shape[2]
+        self._advance(key.shape[2])
         return kept
 
     @property
@@ -233,7 +241,7 @@ class Cache(ABC):
         steps = torch.arange(new, device=device) if valid is None else positions_from_valid(valid)
         if isinstance(counts, int):
             return (steps + counts).to(device)
-        return (steps + counts.to(steps.device)[:, None]).to(device)
+        return (steps + counts.to(steps.device)[..., None]).to(device)
 
     def truncate(self, length: int) -> None:
         """Drop all tokens but the first ones, as when a draft of the next tokens is rejected.
@@ -256,10 +264,10 @@ class Cache(ABC):
             5
         """
         length = check_length("length", length)
-        if length > self._seen:
+        if length > len(self):
             raise ArgumentError(
                 "cache.truncate",
-                f"length must be at most the {self._seen} tokens that the cache has seen; got "
+                f"length must be at most the {len(self)} tokens that the cache has seen; got "
                 f"{length}.",
             )
         # Without a token of it there is nothing to be cut, and there may be no memory yet.
@@ -313,6 +321,7 @@ class Cache(ABC):
         self._layout = None
         self._seen = 0
         self._finite = True
+        self._layer = None
         self._forget()
 
     def __len__(self) -> int:
@@ -326,7 +335,7 @@ class Cache(ABC):
         )
 
     def __repr__(self) -> str:
-        return f"<{self.describe()}, {self._seen} tokens>"
+        return f"<{self.describe()}, {len(self)} tokens>"
 
     @abstractmethod
     def describe(self) -> str:
@@ -346,6 +355,10 @@ class Cache(ABC):
         """Refuse tokens that there is no room for; most kinds make room."""
         return
 
+    def _advance(self, new: int) -> None:
+        """Count new tokens."""
+        self._seen += new
+
     def _snapshot(self, new: int) -> dict[str, Any]:
         """The attributes as they are, to be put back if the next `new` tokens are refused.
 
@@ -363,7 +376,7 @@ class Cache(ABC):
 
     @abstractmethod
     def _counts(self) -> int | Tensor:
-        """Number of real tokens: one for all rows alike, or (batch,)."""
+        """Number of real tokens: one for all rows alike, or (batch,), or a tensor of one number."""
 
     @abstractmethod
     def _cut(self, length: int) -> None:
@@ -378,22 +391,6 @@ class Cache(ABC):
         """`reset` everything that a kind has beside layout and length."""
 
 
-class Rollback:
-    """A context that leaves a cache as it was if the call fails that appends `new` tokens to it."""
-
-    def __init__(self, cache: Cache | None, new: int) -> None:
-        self.cache = cache
-        # While compiling, an error comes before anything has run.
-        self.is_armed = cache is not None and not torch.compiler.is_compiling()
-        self.before = cache._snapshot(new) if cache is not None and self.is_armed else {}
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, *others: object) -> None:
-        if kind is not None and self.is_armed:
-            vars(self.cache).update(self.before)
-
-
 def _are_finite(key: Tensor, value: Tensor) -> bool:
     """True if every entry is known to be finite; not asked where that takes a sync, or in a trace."""
-    return key.is_cpu and not torch.compiler.is_compiling() and stages.both_finite(key, value)
+    return key.is_cpu and is_concrete(key) and not is_tracing() and stages.both_finite(key, value)

@@ -243,8 +243,9 @@ class PagedCache(Cache):
         """Record which columns were real, for `truncate`."""
         known = self._valid
         if known is None:
-            known = torch.ones(batch, self._seen, dtype=torch.bool)
-        more = torch.ones(batch, new, dtype=torch.bool) if valid is None else valid.cpu()
+            known = torch.ones(batch, self._seen, dtype=torch.bool, device="cpu")
+        every = torch.ones(batch, new, dtype=torch.bool, device="cpu")
+        more = every if valid is None else valid.cpu()
         self._valid = torch.cat([known, more], dim=1)
 
     def _counts(self) -> int | Tensor:

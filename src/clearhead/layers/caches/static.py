@@ -43,10 +43,11 @@ class StaticCache(ColumnCache):
         return f"StaticCache({self.max_len})"
 
     def _check_room(self, batch: int, new: int, valid: Tensor | None) -> None:
-        if self._seen + new > self.max_len:
+        held = len(self)
+        if held + new > self.max_len:
             raise TooLargeError(
                 "cache.full",
-                f"the cache has room for max_len={self.max_len} tokens and holds {self._seen}; got "
+                f"the cache has room for max_len={self.max_len} tokens and holds {held}; got "
                 f"{new} more.",
             )
 

@@ -20,6 +20,8 @@ NAMES = {
     "longrope": {"factor", "short_factor", "long_factor", "attention_factor"},
 }
 COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+# Those that rotate a part of each head; others hold the share in their configuration all the same.
+WITH_PARTIAL = ("gpt_neox", "phi", "phi3", "stablelm")
 ORIGINAL = "original_max_position_embeddings"
 
 
@@ -47,6 +49,12 @@ def add_rotary(reader: ModuleReader, layout: Layout) -> None:
         )
         return
     share = found.get("partial_rotary_factor") or 1.0
+    if share != 1 and reader.model_type not in WITH_PARTIAL:
+        reader.reasons.append(
+            f"partial_rotary_factor={share:g}: the forward of {reader.model_type} rotates whole heads, "
+            "whatever it says"
+        )
+        return
     try:
         part = Rotary(
             head_dim,

@@ -180,6 +180,7 @@ def read(module: nn.Module, beside: Mapping[str, nn.Module]) -> ModuleReader:
     if family is None:
         raise _unknown(module)
     reader = ModuleReader(module, beside)
+    reader.check_forward()
     family.read(reader)
     reader.check_tensors()
     if reader.is_probed:

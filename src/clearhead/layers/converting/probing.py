@@ -2,8 +2,9 @@
 
 A class of the user's may hide the future, or do anything else, in its forward. So a copy of it with
 new random weights is run on a few tokens, in float64, and compared with an open layer and with a
-causal one. If neither is equal, it is refused. What shows only on longer texts is not seen; so a
-module with a window of that length or more is refused.
+causal one; then on a longer text, twice, which shows a window and what a call leaves behind. If
+neither layer is equal, it is refused. What shows only on longer texts is not seen; so a module with a
+window of that length or more is refused.
 """
 
 import copy
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import as_int
+from clearhead._common.foreign_names import SIZE_NAMES
 from clearhead.layers.converting.fitting import build
 from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.multi_head_attention import MultiHeadAttention
@@ -21,6 +23,8 @@ from clearhead.masks import causal
 from clearhead.masks.base import Mask
 
 BATCH, QUERIES, KEYS = 2, 5, 7
+# The longer text is the longest of these that the module runs on; its context has two tokens more.
+LONGER = (257, 131, 67, 31, 17)
 # Some modules compute their weights in float32 whatever the input; a difference that means something
 # is larger by thousands.
 CLOSE = 1e-5
@@ -39,35 +43,22 @@ def probe(reader: ModuleReader, read: Callable[[ModuleReader], None]) -> None:
     except (RuntimeError, TypeError) as error:
         reader.reasons.append(f"a copy of it could not be made to be run: {error}")
         return
-    _forget_hooks(twin)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in twin.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
     again = ModuleReader(twin)
     read(again)
-    sizes = [each.shape[-1] for each in twin.buffers() if each.ndim > 1]
-    queries, keys = (min([tokens, *sizes]) for tokens in (QUERIES, KEYS))
-    x = torch.randn(BATCH, queries, again.sizes["embed_dim"], generator=generator).double()
-    context = torch.randn(BATCH, keys, again.sizes["context_dim"], generator=generator).double()
-    windows = {name: as_int(value) for name, value in vars(module).items() if "window" in name}
-    reader.reasons += [
-        f"{name}={window}: a window does not show on the {queries} tokens that a copy is run on"
-        for name, window in windows.items()
-        if window is not None and window >= queries
-    ]
-    calls: list[tuple[Tensor, ...]] = [(x, context), (x[0], context[0])]
-    if x.shape[2] == context.shape[2]:
-        calls = [(x,), (x[0],), *calls]
-    first_error = None
-    for inputs in calls:
+    calls, first_error = _calls(again, QUERIES, KEYS, generator), None
+    for place, inputs in enumerate(calls):
         try:
             theirs = _run(twin, inputs)
         # Whatever its author's code raises says that it is called in another way.
         except Exception as error:
             first_error = first_error or error
             continue
-        _compare(reader, again, inputs, theirs)
+        if _compare(reader, again, inputs, theirs):
+            _compare_longer(reader, again, place, generator)
         return
     reader.reasons.append(
         f"a copy of it could not be run on x of shape {tuple(calls[0][0].shape)}, to find what its "
@@ -75,18 +66,22 @@ def probe(reader: ModuleReader, read: Callable[[ModuleReader], None]) -> None:
     )
 
 
-def _forget_hooks(twin: nn.Module) -> None:
-    """Remove hooks: those of the module must not be called for a copy."""
-    for each in twin.modules():
-        for name, hooks in vars(each).items():
-            if "_hooks" in name and isinstance(hooks, dict):
-                hooks.clear()
+def _calls(
+    again: ModuleReader, queries: int, keys: int, generator: torch.Generator
+) -> list[tuple[Tensor, ...]]:
+    """The inputs of the ways to call a module: with x alone or with a context, and without a batch."""
+    tables = [each.shape[-1] for each in again.module.buffers() if each.ndim > 1]
+    queries, keys = (min([tokens, *tables]) for tokens in (queries, keys))
+    x = torch.randn(BATCH, queries, again.sizes["embed_dim"], generator=generator).double()
+    context = torch.randn(BATCH, keys, again.sizes["context_dim"], generator=generator).double()
+    calls: list[tuple[Tensor, ...]] = [(x, context), (x[0], context[0])]
+    return [(x,), (x[0],), *calls] if x.shape[2] == context.shape[2] else calls
 
 
 def _run(twin: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        output = twin(*inputs)
+        output = twin(*(each.clone() for each in inputs))
     output = output[0] if isinstance(output, tuple | list) else output
     if not isinstance(output, Tensor):
         raise TypeError(f"its output is a {type(output).__name__}")
@@ -95,27 +90,73 @@ def _run(twin: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
 
 def _compare(
     reader: ModuleReader, again: ModuleReader, inputs: tuple[Tensor, ...], theirs: Tensor
-) -> None:
+) -> bool:
+    """Find the mask; False with a reason, if there is none."""
     masks: list[Mask | None] = [None, causal()]
     wrong = []
     for mask in masks:
-        layer = build(again, MultiHeadAttention, mask).eval()
-        with torch.no_grad():
-            ours = layer(*inputs)
+        ours = _ours(again, inputs, mask)
         if ours.shape != theirs.shape:
             reader.reasons.append(
                 f"its output has shape {tuple(theirs.shape)}; by its weights it would be "
                 f"{tuple(ours.shape)}"
             )
-            return
+            return False
         error = float((ours - theirs).abs().max())
-        if error <= CLOSE * max(1.0, float(theirs.abs().max())):
+        if _is_close(error, theirs):
             if mask is not None:
                 reader.hide(mask, ", ".join(reader.triangles) or "forward")
-            return
+            return True
         wrong.append(error)
     reader.reasons.append(
         "its output is not that of its weights: a copy that was run on "
         f"{inputs[0].shape[-2]} tokens is off by {wrong[0]:.2g} from a layer without a mask, by "
         f"{wrong[1]:.2g} from a causal one"
     )
+    return False
+
+
+def _compare_longer(
+    reader: ModuleReader, again: ModuleReader, place: int, generator: torch.Generator
+) -> None:
+    """Compare a longer text, twice, in the way in which the module was called on a short one."""
+    queries, outputs, inputs = QUERIES, [], ()
+    for tokens in LONGER:
+        inputs = _calls(again, tokens, tokens + KEYS - QUERIES, generator)[place]
+        try:
+            outputs = [_run(again.module, inputs) for _ in range(2)]
+        # It may be made for so many tokens at most.
+        except Exception:
+            continue
+        queries = inputs[0].shape[-2]
+        break
+    for name, value in vars(reader.module).items():
+        window = (
+            as_int(value) if "window" in name and name not in SIZE_NAMES["context_length"] else None
+        )
+        if window is not None and window >= queries:
+            reader.reasons.append(
+                f"{name}={window}: a window does not show on the {queries} tokens that a copy is run on"
+            )
+    if not outputs:
+        return
+    ours = _ours(again, inputs, reader.mask)
+    for count, theirs in enumerate(outputs, start=1):
+        error = float((ours - theirs).abs().max()) if ours.shape == theirs.shape else float("inf")
+        if not _is_close(error, theirs):
+            reader.reasons.append(
+                f"its output is not that of its weights: a copy is equal on {QUERIES} tokens, and off "
+                f"by {error:.2g} on {queries}{', when it is called again' if count > 1 else ''}"
+            )
+            return
+
+
+def _ours(again: ModuleReader, inputs: tuple[Tensor, ...], mask: Mask | None) -> Tensor:
+    """The output of the layer of a copy's weights, with a mask for its self-attention or its context."""
+    layer = build(again, MultiHeadAttention, None).eval()
+    with torch.no_grad():
+        return layer(*inputs, mask=mask)
+
+
+def _is_close(error: float, theirs: Tensor) -> bool:
+    return error <= CLOSE * max(1.0, float(theirs.abs().max()))

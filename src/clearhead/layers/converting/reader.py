@@ -68,6 +68,22 @@ class ModuleReader:
         """The kind of model, as transformers calls it; None for a class of the user's."""
         return model_type(self.module)
 
+    def check_forward(self) -> None:
+        """Refuse what another forward than that of the classes computes: hooks, and a forward that was
+        put in the place of one."""
+        for root, module in [("", self.module), *self.beside.items()]:
+            for path, each in module.named_modules(prefix=root):
+                name = path or "the module"
+                if each._forward_hooks or each._forward_pre_hooks:
+                    self.reasons.append(
+                        f"{name} has a hook, which may change what it gives; remove it before"
+                    )
+                if "forward" in vars(each):
+                    self.reasons.append(
+                        f"{name} has a forward of its own instead of that of its class, "
+                        f"{type(each).__name__}"
+                    )
+
     def check_model_type(self, known: Collection[str]) -> None:
         """Refuse a model of transformers that was not compared with our layer.
 

@@ -76,6 +76,7 @@ def from_torch(module: nn.MultiheadAttention, kind: type[Layer], mask: Mask | No
             f"module must be a torch.nn.MultiheadAttention; got {type(module).__name__}.",
         )
     reader = ModuleReader(module)
+    reader.check_forward()
     read(reader)
     if reader.is_probed:
         reader.reasons.append(

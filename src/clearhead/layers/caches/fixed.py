@@ -1,0 +1,236 @@
+"""A KV cache whose every step has the same shapes, for compiled, recorded and exported steps."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead._common.checks import check_tensor
+from clearhead._common.torch_internals import is_exporting, is_tracing
+from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.layers.caches.layout import Layout, check_valid, layout_of, positions_from_valid
+from clearhead.layers.caches.static import StaticCache
+from clearhead.masks.base import Mask
+from clearhead.masks.padding import padding
+from clearhead.masks.spans import Spans, one_run
+
+
+class FixedCache(StaticCache):
+    """A KV cache of fixed memory that returns all of it at every step, with a mask for what is held.
+
+    The tokens held are its first columns, and their number is a tensor, so that every step of as many
+    tokens is one graph: for `torch.compile`, for CUDA graphs, and, with `of` and `state`, for
+    `torch.export` and ONNX. Attention costs `max_len` keys at each compiled step, however few are held.
+
+    A step that is exported has the cache as tensors, which go in and come out again. Whether there is
+    room is checked in eager mode only: a compiled or exported step fails where it writes.
+
+    Args:
+        max_len: the largest number of tokens, padding included.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: codes `argument.type` and `argument.size`, for a max_len
+            below 1.
+
+    Example:
+        >>> import torch
+        >>> from clearhead.layers.caches import FixedCache
+        >>> cache = FixedCache(8)
+        >>> key, value = cache.append(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
+        >>> key.shape, len(cache)
+        (torch.Size([1, 2, 8, 4]), 5)
+        >>> print(cache.mask().draw(2, 8))
+        ● ● ● ● · · · ·
+        ● ● ● ● ● · · ·
+    """
+
+    def __init__(self, max_len: int) -> None:
+        super().__init__(max_len)
+        # Tokens held, int64, (); None before there are any.
+        self._length: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls, keys: Tensor, values: Tensor, length: Tensor, valid: Tensor | None = None
+    ) -> "FixedCache":
+        """A cache that holds these tensors, as `state` returns them. Exported, it does not write to
+        them, but makes new ones.
+
+        Args:
+            keys: (batch, num_kv_heads, max_len, head_dim).
+            values: (batch, num_kv_heads, max_len, value_head_dim).
+            length: int64, (), how many of the tokens are held; 0 for memory that is empty.
+            valid: bool, (batch, max_len), True at real tokens and where there is none yet; None if
+                all are real.
+
+        Raises:
+            ArgumentTypeError: codes `keys.type`, `values.type`, `length.type`, `valid.type`.
+            ShapeError, DtypeError, DeviceError: as `append` does.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import FixedCache
+            >>> empty = torch.zeros(1, 2, 8, 4)
+            >>> cache = FixedCache.of(empty, empty.clone(), torch.tensor(0))
+            >>> _ = cache.append(torch.randn(1, 2, 1, 4), torch.randn(1, 2, 1, 4))
+            >>> keys, values, length = cache.state()
+            >>> int(length)
+            1
+        """
+        check_tensor("keys", keys)
+        check_tensor("values", values)
+        check_tensor("length", length)
+        if length.ndim or length.dtype != torch.int64:
+            raise ArgumentTypeError(
+                "length.type",
+                f"length must be an int64 tensor of no dimensions; got {length.dtype} of shape "
+                f"{tuple(length.shape)}.",
+            )
+        layout = layout_of(keys, values, None)
+        cache = cls(keys.shape[2])
+        if valid is not None:
+            check_valid(valid, layout.batch, cache.max_len, layout.device)
+        cache._layout, cache._stores = layout, (keys, values)
+        cache._length, cache._valid, cache._finite = length, valid, False
+        return cache
+
+    def state(self) -> tuple[Tensor, ...]:
+        """The tensors of the cache, for `of`: keys, values, length, and `valid` where there was padding.
+
+        Raises:
+            ArgumentError: code `cache.empty`, before the first tokens.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import FixedCache
+            >>> cache = FixedCache(8)
+            >>> _ = cache.append(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
+            >>> [tuple(each.shape) for each in cache.state()]
+            [(1, 2, 8, 4), (1, 2, 8, 4), ()]
+        """
+        if self._length is None:
+            raise ArgumentError(
+                "cache.empty",
+                "the cache has no tensors before its first tokens. Give it empty ones: "
+                "FixedCache.of(keys, values, length) with a length of 0.",
+            )
+        padded = () if self._valid is None else (self._valid,)
+        return (*self._stores, self._length, *padded)
+
+    def describe(self) -> str:
+        return f"FixedCache({self.max_len})"
+
+    @property
+    def positions(self) -> Tensor:
+        if self._valid is None:
+            columns = 0 if self._length is None else self.max_len
+            return torch.arange(columns, device=self._device)
+        return positions_from_valid(self._valid)
+
+    def mask(self) -> Mask:
+        held = Held(self._held())
+        return held if self._valid is None else held & padding(self._valid)
+
+    @property
+    def in_order(self) -> bool:
+        return False  # the last query does not sit on the last key
+
+    def __len__(self) -> int:
+        return 0 if self._length is None else int(self._length)
+
+    def _held(self) -> Tensor:
+        return torch.zeros((), dtype=torch.int64) if self._length is None else self._length
+
+    def _check_room(self, batch: int, new: int, valid: Tensor | None) -> None:
+        if not is_tracing():
+            super()._check_room(batch, new, valid)
+
+    def _advance(self, new: int) -> None:
+        assert self._length is not None
+        if is_exporting():
+            self._length = self._length + new
+        else:
+            self._length += new  # in place, as compiled and recorded steps want it
+
+    def _snapshot(self, new: int) -> dict[str, Any]:
+        length = None if self._length is None else self._length.clone()
+        return super()._snapshot(new) | {"_length": length}
+
+    def _start(self, layout: Layout) -> None:
+        super()._start(layout)
+        self._length = layout.allocate(dtype=torch.int64, zeros=True)
+        # Not looked at: what is known would be another graph once a step cannot read it.
+        self._finite = False
+
+    def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert self._layout is not None
+        columns = torch.arange(key.shape[2], device=key.device) + self._held()
+        keys, values = (
+            _written(store, 2, columns, new)
+            for store, new in zip(self._stores, (key, value), strict=True)
+        )
+        self._stores = keys, values
+        if valid is not None or self._valid is not None:
+            batch = self._layout.batch
+            if self._valid is None:
+                self._valid = ~self._layout.allocate(
+                    batch, self.max_len, dtype=torch.bool, zeros=True
+                )
+            real = torch.ones_like(columns, dtype=torch.bool).expand(batch, -1)
+            self._valid = _written(self._valid, 1, columns, real if valid is None else valid)
+        return keys, values
+
+    def _counts(self) -> int | Tensor:
+        held = self._held()
+        if self._valid is None:
+            return held
+        columns = torch.arange(self.max_len, device=held.device)
+        return (self._valid & (columns < held)).sum(-1)
+
+    def _cut(self, length: int) -> None:
+        super()._cut(length)
+        assert self._length is not None
+        self._length.fill_(length)
+
+    def _take(self, rows: Tensor) -> None:
+        taken = [each.index_select(0, rows) for each in (*self._stores, *self.state()[3:])]
+        for index, (before, after) in enumerate(zip(self.state(), taken, strict=False)):
+            if index < 2 and before.shape == after.shape:
+                taken[index] = before.copy_(after)
+        self._stores = taken[0], taken[1]
+        self._valid = taken[2] if self._valid is not None else None
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._length = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Held(Mask):
+    """Keys up to the query's own, where the last query sits on the last of the `length` tokens held."""
+
+    length: Tensor
+
+    @property
+    def device(self) -> torch.device | None:
+        return self.length.device
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        return key_index <= query_index + (self.length - query_len)
+
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+        stop = torch.arange(query_len, device=device)[None] + (self.length - query_len + 1)
+        return one_run(torch.zeros_like(stop), stop, kv_len)
+
+    def describe(self) -> str:
+        return "held by the cache"
+
+
+def _written(store: Tensor, dim: int, columns: Tensor, new: Tensor) -> Tensor:
+    """The store with new columns: in place, or another tensor where an exported step returns it."""
+    if is_exporting():
+        return store.index_copy(dim, columns, new)
+    return store.index_copy_(dim, columns, new)

@@ -1,0 +1,82 @@
+import copy
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+import clearhead as ch
+from clearhead.layers.caches import FixedCache
+from tests.layers.caches.texts import Texts, tokens
+
+
+def test_all_of_its_memory_comes_back_at_every_step() -> None:
+    cache = FixedCache(11)
+    first = cache.append(*tokens(3, 5)[1:])
+    places = [each.data_ptr() for each in first]
+    for _ in range(2):
+        kept = cache.append(*tokens(3, 2)[1:])
+        assert [each.data_ptr() for each in kept] == places
+        assert [each.shape[2] for each in kept] == [11, 11]
+    assert len(cache) == 9
+    cache.reorder([2, 2, 0])
+    cache.truncate(3)
+    assert [each.data_ptr() for each in cache.append(*tokens(3, 1)[1:])] == places
+    cache.reset()
+    assert len(cache) == 0
+
+
+def test_a_full_cache_says_so_and_stays_as_it_was() -> None:
+    texts = Texts(FixedCache(7), 2)
+    texts.append(5)
+    with pytest.raises(ch.TooLargeError, match=r"max_len=7 tokens and holds 5; got 3 more"):
+        texts.cache.append(*tokens(2, 3)[1:])
+    texts.append(2)
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["plain", "padded"])
+def test_its_tensors_are_the_cache(padded: bool) -> None:
+    cache = FixedCache(11)
+    valid = torch.tensor([[False, True, True], [True, True, True]]) if padded else None
+    cache.append(*tokens(2, 3)[1:], valid=valid)
+    again = FixedCache.of(*copy.deepcopy(cache.state()))
+    _, key, value = tokens(2, 2)
+    for ours, theirs in zip(cache.append(key, value), again.append(key, value), strict=True):
+        assert torch.equal(ours, theirs)
+    assert len(cache) == len(again) == 5
+    assert torch.equal(cache.positions, again.positions)
+    assert cache.next_positions(1).tolist() == again.next_positions(1).tolist()
+    assert torch.equal(cache.mask().to_dense(2, 11), again.mask().to_dense(2, 11))
+
+
+KEYS = torch.zeros(2, 2, 7, 4)
+
+
+def test_tensors_that_are_no_cache_are_refused() -> None:
+    with pytest.raises(ch.ArgumentError) as raised:
+        FixedCache(7).state()
+    assert str(raised.value) == (
+        "[cache.empty] the cache has no tensors before its first tokens. Give it empty ones: "
+        "FixedCache.of(keys, values, length) with a length of 0."
+    )
+    with pytest.raises(ch.ArgumentTypeError) as raised:
+        FixedCache.of(KEYS, KEYS, torch.tensor([3]))
+    assert str(raised.value) == (
+        "[length.type] length must be an int64 tensor of no dimensions; got torch.int64 of shape (1,)."
+    )
+    with pytest.raises(ch.ShapeError, match=r"cache\.shape"):
+        FixedCache.of(KEYS, KEYS[:1], torch.tensor(3))
+    with pytest.raises(ch.ShapeError, match=r"cache\.valid"):
+        FixedCache.of(KEYS, KEYS, torch.tensor(3), torch.ones(2, 3, dtype=torch.bool))
+    with pytest.raises((ch.ArgumentTypeError, TypeCheckError)):
+        FixedCache.of(KEYS, KEYS, 3)  # pyright: ignore[reportArgumentType]
+
+
+@torch.no_grad()
+def test_a_context_is_refused() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    with pytest.raises(ch.ArgumentError) as raised:
+        layer(torch.randn(1, 3, 8), torch.randn(1, 4, 8), cache=FixedCache(5))
+    assert str(raised.value) == (
+        "[layer.cache-fixed] FixedCache(5) is for tokens that come one after the other, and a context "
+        "has all of them; use a StaticCache."
+    )
