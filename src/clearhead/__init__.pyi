@@ -21,6 +21,7 @@ from .errors import (
     TooLargeError,
     UnsupportedError,
     WatchError,
+    WatchWarning,
 )
 from .layers import MultiHeadAttention
 from .layers.converting.convert import Conversion, convert
@@ -42,6 +43,7 @@ from .matrix.rollout import rollout
 from .matrix.summary import Summary, TopK
 from .tracing.trace import Step, Trace, trace
 from .watching.estimate import Estimate
+from .watching.missing import Missing
 from .watching.seen import Seen, load
 from .watching.table import HeadRow, Table
 from .watching.watch import Watch, watch
@@ -63,6 +65,7 @@ __all__ = [
     "HeadRow",
     "Mask",
     "MaskError",
+    "Missing",
     "MissingExtraError",
     "ModelError",
     "MultiHeadAttention",
@@ -82,6 +85,7 @@ __all__ = [
     "UnsupportedError",
     "Watch",
     "WatchError",
+    "WatchWarning",
     "alibi",
     "attend",
     "causal",

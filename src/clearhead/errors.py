@@ -113,6 +113,10 @@ class WatchError(ClearheadError, RuntimeError):
     """A model's attention could not be seen."""
 
 
+class WatchWarning(UserWarning):
+    """A part of a watched model attended and was not seen."""
+
+
 class ModelError(ClearheadError, ValueError):
     """A model could not be loaded, or is not one that attends."""
 
