@@ -41,7 +41,8 @@ def test_gradients_are_as_before_in_the_block() -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_child_does_not_wait_for_a_lock_of_its_parent() -> None:
     """Another thread held it at the moment of the fork."""
-    model = Model()
+    model, threads = Model(), torch.get_num_threads()
+    torch.set_num_threads(1)  # those of OpenMP do not come along
     with ch.watch(model) as seen:
         model(X)
         [watching] = [each for each in installing.users() if each.seen is seen]
@@ -61,4 +62,5 @@ def test_a_child_does_not_wait_for_a_lock_of_its_parent() -> None:
             os._exit(0 if len(seen.calls("")) == 2 else 1)
         done.set()
         thread.join()
+        torch.set_num_threads(threads)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

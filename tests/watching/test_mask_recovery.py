@@ -8,7 +8,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.masks.full import Full
-from clearhead.watching.mask_recovery import hides_only, read_mask
+from clearhead.watching.mask_recovery import read_bias, read_mask
 
 VALID = torch.tensor([[True, True, True, False, False], [False, False, True, True, True]])
 PAST = torch.ones(5, 5, dtype=torch.bool).tril()
@@ -95,11 +95,27 @@ def test_full_is_no_mask() -> None:
     assert isinstance(read_mask(torch.ones(1, 1, dtype=torch.bool)), Full)
 
 
-def test_what_only_hides() -> None:
-    hiding = torch.zeros(3, 3).masked_fill(PAST[:3, :3], -torch.inf)
-    assert hides_only(hiding)
-    for other in (1.0, torch.inf, torch.nan, torch.finfo(torch.float32).min):
+def test_an_additive_mask_is_split_into_what_it_hides_and_the_rest() -> None:
+    hiding = torch.zeros(3, 5).masked_fill(torch.ones(3, 5).triu(1).bool(), -torch.inf)
+    visible, rest = read_bias(hiding)
+    assert visible is not None
+    assert torch.equal(visible, torch.ones(3, 5).tril().bool())
+    assert rest is None
+    for other in (1.0, -1e30, torch.finfo(torch.float32).min):
         changed = hiding.clone()
         changed[2, 1] = other
-        assert not hides_only(changed)
-    assert not hides_only(hiding.to("meta"))
+        visible, rest = read_bias(changed)
+        assert visible is not None
+        lowest = other < -1e38
+        assert bool(visible[2, 1]) is not lowest
+        assert (rest is None) is lowest
+        if rest is not None:
+            assert torch.equal(
+                rest,
+                torch.zeros(3, 5).index_put(
+                    (torch.tensor(2), torch.tensor(1)), torch.tensor(other)
+                ),
+            )
+    adding = torch.ones(3, 5)
+    assert read_bias(adding) == (None, adding)
+    assert read_bias(hiding.to("meta"))[0] is None

@@ -18,8 +18,9 @@ from clearhead.matrix.summary import Summary
 from clearhead.watching.encoding import Encoder, decode
 from clearhead.watching.token_ids import listed
 
-VERSIONS = (1, 2)
-"""In version 2 there may be the tokens beside what was seen."""
+VERSIONS = (1, 2, 3)
+"""In version 2 there may be the tokens beside what was seen, and in version 3 how many queries a role
+is the mean of."""
 
 KEY = "clearhead"
 
@@ -42,7 +43,8 @@ def write(path: str | os.PathLike[str], content: object, *, version: int = 1) ->
     """
     safetensors = _safetensors()
     encoder = Encoder()
-    header = json.dumps({"version": version, "content": encoder.encode(content)})
+    encoded = encoder.encode(content)
+    header = json.dumps({"version": max(version, encoder.version), "content": encoded})
     with replacing(path) as (name, target):
         safetensors.save_file(encoder.tensors(), name, metadata={KEY: header})
     return target

@@ -62,15 +62,27 @@ def read_mask(tensor: Tensor) -> Mask | None:
     return None
 
 
-def hides_only(tensor: Tensor) -> bool:
-    """Return True for an additive mask that does nothing but hide: it is 0 or −∞ everywhere.
+def read_bias(tensor: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Split an additive mask into what it hides and what it adds elsewhere.
+
+    −∞ and the lowest number of the dtype hide, as in the models of transformers.
+
+    Returns:
+        bool, True = may attend, or None if nothing is hidden; and the rest, or None if that is 0.
 
     Example:
         >>> import torch
-        >>> hides_only(torch.tensor([0.0, -torch.inf])), hides_only(torch.tensor([0.0, -1e30]))
-        (True, False)
+        >>> read_bias(torch.tensor([0.0, -torch.inf]))
+        (tensor([ True, False]), None)
+        >>> read_bias(torch.tensor([1.0, -1e30]))
+        (None, tensor([ 1.0000e+00, -1.0000e+30]))
     """
-    return not tensor.is_meta and bool(((tensor == 0) | (tensor == -torch.inf)).all())
+    if tensor.is_meta or not tensor.is_floating_point():
+        return None, tensor
+    hidden = tensor <= torch.finfo(tensor.dtype).min
+    hides = bool(hidden.any())
+    rest = tensor.masked_fill(hidden, 0.0) if hides else tensor
+    return ~hidden if hides else None, rest if bool((rest != 0).any()) else None
 
 
 def _alike(tensor: Tensor, dim: int) -> bool:
