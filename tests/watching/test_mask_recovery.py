@@ -25,6 +25,27 @@ READ: dict[str, tuple[Tensor, str]] = {
     "padding of every query": (VALID[:, None, None].repeat(1, 3, 7, 1), "padding(<valid 2 × 5>)"),
     "padding alike": (VALID[:1, None, None].repeat(3, 1, 1, 1), "padding(<valid 5>)"),
     "both": (PAST & VALID[:, None, None], "causal() & padding(<valid 2 × 5>)"),
+    "window": (PAST.triu(-2), "causal() & sliding_window(left=2, right=None)"),
+    "each itself": (
+        torch.eye(3, dtype=torch.bool),
+        "causal() & sliding_window(left=0, right=None)",
+    ),
+    "one token of the future": (
+        torch.ones(5, 5, dtype=torch.bool).tril(1),
+        "sliding_window(left=4, right=1)",
+    ),
+    "window behind a cache": (
+        torch.ones(3, 7, dtype=torch.bool).tril(4).triu(3),
+        "causal() & sliding_window(left=1, right=None)",
+    ),
+    "window on both sides": (
+        torch.ones(5, 5, dtype=torch.bool).tril(1).triu(-2),
+        "sliding_window(left=2, right=1)",
+    ),
+    "window and padding": (
+        PAST.triu(-2) & torch.tensor([False, True, True, True, True]),
+        "causal() & sliding_window(left=2, right=None) & padding(<valid 5>)",
+    ),
     "both alike": (PAST & VALID[1], "causal() & padding(<valid 5>)"),
 }
 
@@ -42,9 +63,9 @@ def test_what_is_read(name: str) -> None:
 @pytest.mark.parametrize(
     "tensor",
     [
-        torch.eye(3, dtype=torch.bool),
+        torch.eye(3, dtype=torch.bool).flip(0),
+        torch.eye(5, dtype=torch.bool) | torch.ones(5, 5, dtype=torch.bool).tril(-2),
         torch.ones(3, 5, dtype=torch.bool).tril(),  # from the first key on
-        torch.ones(5, 5, dtype=torch.bool).tril(1),
         torch.stack([PAST, PAST.mT]),
         torch.stack([PAST, ~PAST])[None],
         VALID[:, None],  # samples or heads

@@ -127,6 +127,8 @@ def test_every_kind_of_call(name: str) -> None:
     assert seen.layers == ("",)
     matrix = seen[""]
     assert matrix.ndim == 4
+    if query.ndim == 3:  # samples, not heads
+        assert matrix.shape[:2] == (query.shape[0], 1)
     close(matrix.dense().reshape(alone.shape), alone)
     value_heads = matrix.problem.num_kv_heads
     values = torch.randn(matrix.shape[0], value_heads, matrix.shape[3], 2, dtype=torch.float64)
@@ -684,7 +686,7 @@ class Only(nn.Module):
 
 def test_layers_that_share_a_mask_share_its_copy() -> None:
     x = inputs(1, 2)[0]
-    visible = torch.eye(5, dtype=torch.bool)
+    visible = torch.eye(5, dtype=torch.bool).flip(0)
     model = Direct()
     with watch(model) as seen:
         model(x, x, x, attn_mask=visible)

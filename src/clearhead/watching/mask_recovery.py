@@ -7,11 +7,12 @@ from clearhead.masks.base import Mask
 from clearhead.masks.causal import causal
 from clearhead.masks.full import full
 from clearhead.masks.padding import padding
+from clearhead.masks.sliding_window import sliding_window
 
 
 def read_mask(tensor: Tensor) -> Mask | None:
     """Return the description of a materialised mask, if it is exactly one of these: `full()`,
-    `padding(valid)`, `causal()`, or `causal() & padding(valid)`.
+    `padding(valid)`, `causal()`, a sliding window, causal or on both sides, and these with padding.
 
     With padding on the left some queries of the last see nothing, as in the tensor.
 
@@ -59,7 +60,29 @@ def read_mask(tensor: Tensor) -> Mask | None:
     past = past.tril_(kv_len - query_len)
     if torch.equal(rows, valid[:, None] & past):
         return causal() if everything else causal() & real
-    return None
+    return _read_window(rows)
+
+
+def _read_window(rows: Tensor) -> Mask | None:
+    """A sliding window, causal or on both sides, with or without padding, from (batch or 1,
+    query_len, kv_len)."""
+    query_len, kv_len = rows.shape[1:]
+    key = torch.arange(kv_len, device=rows.device)
+    behind = key[kv_len - query_len :, None] - key if query_len <= kv_len else None
+    if behind is None or not bool(rows.any()):
+        return None
+    left = max(0, int(behind.expand_as(rows)[rows].max()))
+    right = max(0, -int(behind.expand_as(rows)[rows].min()))
+    band = (behind <= left) & (behind >= -right)
+    # A key that no window reaches is not known to be padding.
+    valid = rows.any(dim=1) | ~band.any(dim=0)
+    if not torch.equal(rows, band & valid[:, None]):
+        return None
+    window = sliding_window(left=left, right=right or None)
+    mask = window if right else causal() & window
+    if bool(valid.all()):
+        return mask
+    return mask & padding(valid[0] if len(valid) == 1 else valid)
 
 
 def read_bias(tensor: Tensor) -> tuple[Tensor | None, Tensor | None]:
