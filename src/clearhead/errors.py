@@ -11,6 +11,7 @@
     ├── TooLargeError         MemoryError          something tokens × tokens that would not fit
     ├── UnsupportedError      NotImplementedError  a kernel, asked for by name, that cannot run the problem
     ├── WatchError            RuntimeError         a model whose attention could not be seen
+    ├── RankError             RuntimeError         ranks of a process group that disagree, or are gone
     ├── ModelError            ValueError           a model that could not be loaded or read
     ├── FileError             ValueError           a file that could not be written, or is not what it should be
     └── MissingExtraError     ImportError          an optional dependency that is not installed
@@ -115,6 +116,10 @@ class WatchError(ClearheadError, RuntimeError):
 
 class WatchWarning(UserWarning):
     """A part of a watched model attended and was not seen."""
+
+
+class RankError(ClearheadError, RuntimeError):
+    """The ranks of a process group disagree about a call, or one of them is gone."""
 
 
 class ModelError(ClearheadError, ValueError):

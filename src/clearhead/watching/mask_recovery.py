@@ -34,7 +34,7 @@ def read_mask(tensor: Tensor) -> Mask | None:
         ● ● ● ● · ·
         ● ● ● ● ● ·
         ● ● ● ● ● ●
-        >>> read_mask(torch.eye(3).bool()) is None
+        >>> read_mask(torch.eye(3).bool().flip(0)) is None
         True
     """
     if tensor.is_meta or tensor.numel() == 0:

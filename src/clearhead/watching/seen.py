@@ -51,8 +51,7 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         self._modules: dict[str, Calls[Any]] = {}
         self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(TEXTS)
         self.missing: list[Missing] = []
-        """The parts of the model that attended and were not seen, each with the reason and the way
-        out; a file does not hold them."""
+        """The parts of the model that attended and were not seen; a file does not hold them."""
 
     @property
     def tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
@@ -251,6 +250,8 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         other: "Seen[Any] | None" = None,
         title: str | None = None,
         sample: int = 0,
+        start: tuple[int, int] | None = None,
+        pin: tuple[str | int | None, str | int | None] | None = None,
     ) -> Path:
         """Write a page of everything that was seen, one file that opens offline; returns its path.
 
@@ -264,10 +265,14 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             other: another run on the same tokens, to compare with.
             title: the title of the page; None is the beginning of the text.
             sample: the row of the batch.
+            start: the layer and the head that it opens with, by number; None takes the one whose strong
+                link between words reaches farthest.
+            pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
 
         Raises:
             ArgumentTypeError: codes `page.tokens`, `page.other` and `page.sample-type`.
-            ArgumentError: codes `page.empty`, if nothing attended, and `page.sample`.
+            ArgumentError: codes `page.empty`, if nothing attended, `page.sample`, `page.start` and
+                `page.pin`.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
             FileError: code `file.unwritable`, if the place cannot be written to.
 
@@ -292,6 +297,8 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             source_tokens=self.source_tokens if source_tokens is None else source_tokens,
             title=title,
             sample=sample,
+            start=start,
+            pin=pin,
         )
 
     def save(
@@ -346,12 +353,7 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         lines = [f"{self._model_name}: {modules} attended"]
         width = max((len(name) for name in self._modules), default=0)
         for name, module in self._modules.items():
-            shown, calls = module.stitched(), module.all()
-            count = len(calls)
-            times = f", {count} calls" if count > 1 else ""
-            if isinstance(shown, str):
-                shown, times = calls[0], f"  and {count - 1} more ({shown})"
-            lines.append(f"  {name or '(the model)':{width}}  {shown!r}{times}")
+            lines.append(f"  {name or '(the model)':{width}}  {module.describe()}")
         lines += [
             f"  not seen: {each.path or '(the model)'}, {each.reason}" for each in self.missing
         ]
