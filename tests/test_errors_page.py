@@ -18,6 +18,8 @@ def test_every_kind_of_error_is_on_it() -> None:
     kinds = {
         name
         for name, kind in vars(errors).items()
-        if isinstance(kind, type) and kind is not errors.ClearheadError
+        if isinstance(kind, type)
+        and issubclass(kind, errors.ClearheadError)
+        and kind is not errors.ClearheadError
     }
     assert named == kinds

@@ -23,6 +23,7 @@ from .errors import (
     TooLargeError,
     UnsupportedError,
     WatchError,
+    WatchWarning,
 )
 from .layers import MultiHeadAttention
 from .layers.converting.convert import Conversion, convert
@@ -45,6 +46,7 @@ from .matrix.summary import Summary, TopK
 from .sharding.sharding import Sharding, across
 from .tracing.trace import Step, Trace, trace
 from .watching.estimate import Estimate
+from .watching.missing import Missing
 from .watching.seen import Seen, load
 from .watching.table import HeadRow, Table
 from .watching.watch import Watch, watch
@@ -66,6 +68,7 @@ __all__ = [
     "HeadRow",
     "Mask",
     "MaskError",
+    "Missing",
     "MissingExtraError",
     "ModelError",
     "MultiHeadAttention",
@@ -88,6 +91,7 @@ __all__ = [
     "UnsupportedError",
     "Watch",
     "WatchError",
+    "WatchWarning",
     "across",
     "alibi",
     "attend",

@@ -121,6 +121,10 @@ class WatchError(ClearheadError, RuntimeError):
     """A model's attention could not be seen."""
 
 
+class WatchWarning(UserWarning):
+    """A part of a watched model attended and was not seen."""
+
+
 class RankError(ClearheadError, RuntimeError):
     """The ranks of a process group disagree about a call, or one of them is gone."""
 

@@ -1,7 +1,7 @@
 """Models of transformers on the kernels of this package, against their own eager code."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from clearhead.errors import (
     UnsupportedError,
 )
 from clearhead.integrations import attention
+from clearhead.masks.causal import causal
 from clearhead.watching.hooks.described import Described
 from tests.integrations.models import KINDS, TOKENS, VOCABULARY, attentions, inputs, make, same
 from tests.memory import LargestTensor
@@ -385,3 +386,48 @@ def test_a_transformers_without_attention_by_name(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ModelError, match=r"needs transformers 4\.53 or later; this is") as refusal:
         attention.register()
     assert refusal.value.code == "model.interface"
+
+
+def of_own_code() -> dict[str, Any]:
+    small = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2}
+    more = small | {"num_hidden_layers": 1, "intermediate_size": 16}
+    wide = {"vocab_size": 50, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    local = {"attention_types": [[["global"], 1]], "num_layers": 1, "num_heads": 2}
+    return {
+        "MptModel": transformers.MptConfig(vocab_size=50, d_model=16, n_layers=1, n_heads=2),
+        "LongformerModel": transformers.LongformerConfig(**more, attention_window=4),
+        "FalconModel": transformers.FalconConfig(**small, num_hidden_layers=1),
+        "GPTJModel": transformers.GPTJConfig(**wide, rotary_dim=4),
+        "GPTNeoModel": transformers.GPTNeoConfig(vocab_size=50, hidden_size=16, **local),
+        "GitModel": transformers.GitConfig(**more),
+        "BloomModel": transformers.BloomConfig(**small, n_layer=1),
+    }
+
+
+@pytest.mark.parametrize("name", of_own_code())
+def test_a_type_with_code_of_its_own_is_refused_when_it_is_made(name: str) -> None:
+    attention.register()
+    config = of_own_code()[name]
+    config._attn_implementation = "clearhead"
+    with pytest.raises(ModelError, match=f"{name} cannot be made") as caught:
+        getattr(transformers, name)(config)
+    assert caught.value.code == "model.ignores-interface"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda mask: torch.zeros(1, 1, 2, 3).masked_fill(mask, -1.0),
+        lambda mask: mask < 0,
+        lambda mask: ~mask,
+        lambda mask: 1 - mask.float(),
+        lambda mask: torch.where(mask, 0.0, 1.0),
+        lambda mask: mask * 2,
+    ],
+)
+def test_a_mask_refuses_every_use_that_it_does_not_know(use: Callable[[Tensor], object]) -> None:
+    mask = Described(causal(), (1, 1, 2, 3), torch.device("cpu"))
+    with pytest.raises(ModelError, match="keeps to its own code"):
+        use(mask)
+    assert mask[..., :2].shape == (1, 1, 2, 2)
+    assert torch.equal(mask & torch.ones(1, dtype=torch.bool), causal().to_dense(2, 3)[None, None])

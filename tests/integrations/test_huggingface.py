@@ -124,3 +124,15 @@ def test_a_missing_package_is_named(
         load()
     assert command in str(refusal.value)
     assert isinstance(refusal.value, ClearheadError)
+
+
+def test_a_model_without_sdpa_is_loaded_as_it_is(tmp_path: Path) -> None:
+    config = transformers.Gemma2Config(
+        vocab_size=30_522, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+    )  # fmt: skip
+    transformers.Gemma2ForCausalLM(config).save_pretrained(tmp_path)
+    load().tokenizer.save_pretrained(tmp_path)
+    loaded = load(str(tmp_path))
+    assert loaded.model.config._attn_implementation == "eager"
+    assert len(loaded.read("to be").seen) == 1

@@ -109,7 +109,9 @@ def test_an_estimate_is_what_is_kept(
     else:
         found = seen[0]
         names = ("logsumexp", "entropy", "max", "distance", "first", "previous", "received")
-        roles = (getattr(found.roles, name) for name in ("previous", "first", "local", "uniform"))
+        measured = ("previous", "first", "local", "uniform")
+        both = found.roles, found.roles.counts
+        roles = (getattr(each, name) for each in both for name in measured)
         tensors = [getattr(found, name) for name in names] + [*found.top_k, found.pooled, *roles]
     estimate = watching.estimate(batch, query_len, kv_len)
     assert estimate.nbytes == sum(tensor.nbytes for tensor in tensors)

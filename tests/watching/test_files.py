@@ -185,14 +185,14 @@ def test_a_file_of_others(tmp_path: Path) -> None:
     assert "was not written by clearhead" in refused(path, "file.foreign")
 
 
-@pytest.mark.parametrize("version", [0, 3, "1", True, None])
+@pytest.mark.parametrize("version", [0, 4, "1", True, None])
 def test_another_version(version: object, tmp_path: Path) -> None:
     path = rewritten(
         files.write(tmp_path / "a.clearhead", matrix()), lambda head: head.update(version=version)
     )
     text = refused(path, "file.version")
     assert (
-        f"must be of version 1 or 2, which this clearhead reads; it is of version {version!r}"
+        f"must be of version 1 or 2 or 3, which this clearhead reads; it is of version {version!r}"
         in text
     )
 

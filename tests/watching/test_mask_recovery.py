@@ -8,7 +8,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.masks.full import Full
-from clearhead.watching.mask_recovery import hides_only, read_mask
+from clearhead.watching.mask_recovery import read_bias, read_mask
 
 VALID = torch.tensor([[True, True, True, False, False], [False, False, True, True, True]])
 PAST = torch.ones(5, 5, dtype=torch.bool).tril()
@@ -25,6 +25,27 @@ READ: dict[str, tuple[Tensor, str]] = {
     "padding of every query": (VALID[:, None, None].repeat(1, 3, 7, 1), "padding(<valid 2 × 5>)"),
     "padding alike": (VALID[:1, None, None].repeat(3, 1, 1, 1), "padding(<valid 5>)"),
     "both": (PAST & VALID[:, None, None], "causal() & padding(<valid 2 × 5>)"),
+    "window": (PAST.triu(-2), "causal() & sliding_window(left=2, right=None)"),
+    "each itself": (
+        torch.eye(3, dtype=torch.bool),
+        "causal() & sliding_window(left=0, right=None)",
+    ),
+    "one token of the future": (
+        torch.ones(5, 5, dtype=torch.bool).tril(1),
+        "sliding_window(left=4, right=1)",
+    ),
+    "window behind a cache": (
+        torch.ones(3, 7, dtype=torch.bool).tril(4).triu(3),
+        "causal() & sliding_window(left=1, right=None)",
+    ),
+    "window on both sides": (
+        torch.ones(5, 5, dtype=torch.bool).tril(1).triu(-2),
+        "sliding_window(left=2, right=1)",
+    ),
+    "window and padding": (
+        PAST.triu(-2) & torch.tensor([False, True, True, True, True]),
+        "causal() & sliding_window(left=2, right=None) & padding(<valid 5>)",
+    ),
     "both alike": (PAST & VALID[1], "causal() & padding(<valid 5>)"),
 }
 
@@ -42,9 +63,9 @@ def test_what_is_read(name: str) -> None:
 @pytest.mark.parametrize(
     "tensor",
     [
-        torch.eye(3, dtype=torch.bool),
+        torch.eye(3, dtype=torch.bool).flip(0),
+        torch.eye(5, dtype=torch.bool) | torch.ones(5, 5, dtype=torch.bool).tril(-2),
         torch.ones(3, 5, dtype=torch.bool).tril(),  # from the first key on
-        torch.ones(5, 5, dtype=torch.bool).tril(1),
         torch.stack([PAST, PAST.mT]),
         torch.stack([PAST, ~PAST])[None],
         VALID[:, None],  # samples or heads
@@ -95,11 +116,27 @@ def test_full_is_no_mask() -> None:
     assert isinstance(read_mask(torch.ones(1, 1, dtype=torch.bool)), Full)
 
 
-def test_what_only_hides() -> None:
-    hiding = torch.zeros(3, 3).masked_fill(PAST[:3, :3], -torch.inf)
-    assert hides_only(hiding)
-    for other in (1.0, torch.inf, torch.nan, torch.finfo(torch.float32).min):
+def test_an_additive_mask_is_split_into_what_it_hides_and_the_rest() -> None:
+    hiding = torch.zeros(3, 5).masked_fill(torch.ones(3, 5).triu(1).bool(), -torch.inf)
+    visible, rest = read_bias(hiding)
+    assert visible is not None
+    assert torch.equal(visible, torch.ones(3, 5).tril().bool())
+    assert rest is None
+    for other in (1.0, -1e30, torch.finfo(torch.float32).min):
         changed = hiding.clone()
         changed[2, 1] = other
-        assert not hides_only(changed)
-    assert not hides_only(hiding.to("meta"))
+        visible, rest = read_bias(changed)
+        assert visible is not None
+        lowest = other < -1e38
+        assert bool(visible[2, 1]) is not lowest
+        assert (rest is None) is lowest
+        if rest is not None:
+            assert torch.equal(
+                rest,
+                torch.zeros(3, 5).index_put(
+                    (torch.tensor(2), torch.tensor(1)), torch.tensor(other)
+                ),
+            )
+    adding = torch.ones(3, 5)
+    assert read_bias(adding) == (None, adding)
+    assert read_bias(hiding.to("meta"))[0] is None

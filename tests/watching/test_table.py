@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.watching.table import HeadRow, Table, rows_of
@@ -86,3 +88,56 @@ def test_calls_with_different_heads_are_refused() -> None:
         rows_of("a", [summary(2), summary(3)])
     assert raised.value.code == "table.heads"
     assert "every call of 'a' must have the same number of heads; got [2, 3]." in str(raised.value)
+
+
+def test_a_text_without_the_choice_does_not_dilute_a_role() -> None:
+    """Only the queries that have the choice are in the mean of a role."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.embedding = nn.Embedding(50, 8)
+            self.attention = ch.MultiHeadAttention(8, num_heads=1, mask=ch.causal())
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.attention(self.embedding(ids))
+
+    def duplicate(ids: Tensor) -> float | None:
+        with ch.watch(model) as seen:
+            model(ids)
+        [row] = seen.table(tokens=ids)
+        with ch.watch(model, keep="summary", tokens=ids) as kept:
+            model(ids)
+        assert kept.table()[0].duplicate == pytest.approx(row.duplicate)
+        return row.duplicate
+
+    model = Model().eval()
+    repeats, unique = torch.arange(6).repeat(2)[None], torch.arange(10, 22)[None]
+    alone = duplicate(repeats)
+    assert alone is not None
+    assert alone > 0.05
+    assert duplicate(torch.cat([repeats, unique])) == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.5])
+def test_padding_in_a_float_mask_is_not_counted(slope: float) -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor, valid: Tensor) -> Tensor:
+            place = torch.arange(x.shape[2])
+            seen = (place[:, None] >= place) & valid[:, None, None]
+            bias = -slope * (place[:, None] - place).float()
+            for lowest in (-torch.inf, torch.finfo(torch.float32).min):
+                mask = bias.masked_fill(~seen, lowest)
+                F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+            return x
+
+    model, x = Model(), torch.randn(2, 1, 6, 4)
+    valid = torch.ones(2, 6, dtype=torch.bool)
+    valid[1, 3:] = False
+    with ch.watch(model) as seen:
+        model(x, valid)
+    [row] = seen.table()
+    expected = [call.entropy()[:, 0][valid].mean() for call in seen.calls("")]
+    assert row.queries == 18
+    assert row.entropy == pytest.approx(float(sum(expected)) / 2, rel=1e-5)

@@ -37,6 +37,48 @@ def test_the_ids_of_the_tokens_are_found(steps: list[int], given: bool) -> None:
         torch.testing.assert_close(summary.roles.induction, expected.induction)
 
 
+def test_rows_that_a_beam_search_takes_anew() -> None:
+    model, rows = Language(), torch.tensor([1, 1])
+    with torch.no_grad(), watch(model) as matrices, watch(model, keep="summary") as seen:
+        model(IDS[:, :4])
+        model.past = model.past[rows]
+        model(IDS[:, 4:6])
+    read = torch.cat([IDS[rows, :4], IDS[:, 4:6]], dim=1)
+    expected = ch.roles(matrices.calls("attention")[1], read).duplicate
+    roles = seen.calls("attention")[1].roles
+    assert roles is not None
+    assert expected is not None
+    torch.testing.assert_close(roles.duplicate, expected)
+
+
+def test_ids_behind_a_cache_that_was_filled_before_are_unknown() -> None:
+    """From the first question on: those of an earlier question are not taken for it."""
+    model = Language()
+    with torch.no_grad():
+        model(IDS[:, :4])
+        prompt = model.past
+        with watch(model, keep="summary") as seen:
+            for question in (IDS[:, 4:6], IDS[:, 5:7], IDS[:, 3:5]):
+                model.past = prompt
+                model(question)
+    assert [call.roles and call.roles.duplicate for call in seen.calls("attention")] == [None] * 3
+
+
+def test_ids_that_were_cut_off_are_forgotten() -> None:
+    """As rejected tokens are, in speculative decoding."""
+    model = Language()
+    with torch.no_grad(), watch(model) as matrices, watch(model, keep="summary") as seen:
+        model(IDS[:, :5])
+        model.past = model.past[:, :, :3]
+        model(IDS[:, 5:7])
+    read = torch.cat([IDS[:, :3], IDS[:, 5:7]], dim=1)
+    expected = ch.roles(matrices.calls("attention")[1], read).duplicate
+    roles = seen.calls("attention")[1].roles
+    assert roles is not None
+    assert expected is not None
+    torch.testing.assert_close(roles.duplicate, expected)
+
+
 def test_ids_of_a_run_before_are_not_taken() -> None:
     model = Language()
     with torch.no_grad(), watch(model, keep="summary") as seen:

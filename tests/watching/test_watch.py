@@ -127,6 +127,8 @@ def test_every_kind_of_call(name: str) -> None:
     assert seen.layers == ("",)
     matrix = seen[""]
     assert matrix.ndim == 4
+    if query.ndim == 3:  # samples, not heads
+        assert matrix.shape[:2] == (query.shape[0], 1)
     close(matrix.dense().reshape(alone.shape), alone)
     value_heads = matrix.problem.num_kv_heads
     values = torch.randn(matrix.shape[0], value_heads, matrix.shape[3], 2, dtype=torch.float64)
@@ -579,17 +581,112 @@ def test_other_threads() -> None:
     close(seen.calls("first")[-1].dense(), weights_of(x, x))
 
 
-def test_what_is_computed_again_for_the_gradient_is_seen_again() -> None:
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_what_is_computed_again_for_the_gradient_is_seen_once(use_reentrant: bool) -> None:
     x = inputs(1, 2)[0].requires_grad_()
     model = Stack()
     with watch(model) as seen:
-        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum().backward()
-    assert [len(seen.calls(name)) for name in seen] == [2, 2]
+        output = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=use_reentrant)
+        assert isinstance(output, Tensor)
+        output.sum().backward()
+    assert [len(seen.calls(name)) for name in seen] == [1, 1]
+
+
+def test_a_watch_that_is_entered_again_begins_anew() -> None:
+    model, x = Stack(), inputs(1, 2)[0]
+    watching = watch(model)
+    with watching as first:
+        model(x)
+    with watching as second:
+        model(x)
+    assert first is not second
+    assert [len(each.calls("first")) for each in (first, second)] == [1, 1]
+    with pytest.raises(WatchError) as caught, watching:
+        pass
+    assert caught.value.code == "watch.not-run"
+    with watching as third:
+        model(x)
+    assert len(third) == 2
+
+
+def test_a_watch_is_entered_once_at_a_time() -> None:
+    model = Stack()
+    watching = watch(model)
+    with watching:
+        model(inputs(1, 2)[0])
+        with pytest.raises(WatchError, match="must be left before") as caught:
+            watching.__enter__()
+    assert caught.value.code == "watch.entered"
+
+
+@pytest.mark.parametrize("own_watch", [True, False])
+def test_threads_that_watch_see_their_own_calls(own_watch: bool) -> None:
+    """A thread that does not watch, such as one of DataParallel's, is seen by all."""
+    model, barrier = Stack(), threading.Barrier(2)
+    lengths: dict[int, list[int]] = {}
+
+    def run(tokens: int) -> None:
+        barrier.wait()
+        model(inputs(1, 2, query_len=tokens, kv_len=tokens)[0])
+        barrier.wait()
+
+    def request(tokens: int) -> None:
+        if not own_watch:
+            run(tokens)
+            return
+        with watch(model) as seen:
+            run(tokens)
+        lengths[tokens] = [call.kv_len for call in seen.calls("first")]
+
+    threads = [threading.Thread(target=request, args=(tokens,)) for tokens in (3, 7)]
+    if own_watch:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert lengths == {3: [3], 7: [7]}
+    else:
+        with watch(model) as seen:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert sorted(call.kv_len for call in seen.calls("first")) == [3, 7]
+
+
+def test_inference_mode_now_and_then() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    x = torch.randn(1, 5, 8)
+    with watch(layer) as seen:
+        with torch.inference_mode():
+            layer(x)
+        with torch.no_grad():
+            layer(x)
+    first, second = seen.calls("")
+    assert torch.equal(first.dense(), second.dense())
+    value = torch.randn(5, 3, requires_grad=True)
+    (first @ value).sum().backward()
+    assert value.grad is not None
+
+
+def test_modules_that_are_replaced_in_the_block_keep_the_path() -> None:
+    model, x = nn.Sequential(Only(), Only()), inputs(1, 2)[0]
+    with watch(model) as seen:
+        for _ in range(5):
+            model(x)
+            del model[1]
+            model.append(Only())
+    assert {name: len(seen.calls(name)) for name in seen} == {"0": 5, "1": 5}
+
+
+class Only(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
 
 
 def test_layers_that_share_a_mask_share_its_copy() -> None:
     x = inputs(1, 2)[0]
-    visible = torch.eye(5, dtype=torch.bool)
+    visible = torch.eye(5, dtype=torch.bool).flip(0)
     model = Direct()
     with watch(model) as seen:
         model(x, x, x, attn_mask=visible)

@@ -39,6 +39,18 @@ def private(path: str) -> Any:
 is_jit_tracing = private("jit.is_tracing")
 get_unwrapped = private("_C._functorch.get_unwrapped")
 is_functorch_wrapped_tensor = private("_C._functorch.is_functorch_wrapped_tensor")
+set_grad_enabled = private("_C._set_grad_enabled")
+"""As `torch.set_grad_enabled`, in one step that nothing interrupts."""
+
+
+def in_backward() -> bool:
+    """Return True while a backward pass runs in this thread.
+
+    Example:
+        >>> in_backward()
+        False
+    """
+    return private("_C._current_graph_task_id")() != -1
 
 
 def is_autocast(tensor: Tensor) -> bool:

@@ -17,7 +17,10 @@ from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError, missing_extra
 from clearhead.integrations.transformers_internals import (
     REMAPPED,
+    check_when_made,
+    classes_by_name,
     collects_attentions,
+    keeps_to_own_code,
     looks_attention_up,
     masking_utils,
     read_closure,
@@ -44,7 +47,8 @@ def register(name: str = NAME) -> None:
     before dropout.
 
     A padded query that may attend to nothing gets zeros. Arguments of a model to its attention that
-    clearhead does not know are refused by name.
+    clearhead does not know are refused by name, and so is a model of a type with code of attention
+    of its own (code `model.ignores-interface`), when it is made.
 
     Args:
         name: the name. Those that transformers gives a meaning to are refused.
@@ -97,6 +101,25 @@ def register(name: str = NAME) -> None:
         )
     interface.register(name, _attention)
     masks.register(name, _mask)
+    _names.add(name)
+    check_when_made(_check_kind)
+
+
+_names: set[object] = set()
+
+
+def _check_kind(kind: type[Any], name: object) -> None:
+    """Refuse a class of models that would not run on clearhead, before one is made."""
+    if name not in _names:
+        return
+    table = classes_by_name(kind)
+    if table is not None or keeps_to_own_code(kind, nn.Module):
+        reason = "it attends by code of its own" if table is None else f"its {table} has no other"
+        raise ModelError(
+            "model.ignores-interface",
+            f'{kind.__name__} cannot be made with attn_implementation="{name}": {reason}. Without '
+            "it the model runs as it is, and watch reads what it can.",
+        )
 
 
 def check_model(model: nn.Module) -> None:

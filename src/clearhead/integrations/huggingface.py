@@ -37,8 +37,9 @@ AFTER_ATTENTION = ("pooler",)
 def load(name: str | None = None, *, progress: bool = False) -> TextModel:
     """Load a model of transformers with its tokenizer, by its name or from a folder.
 
-    A folder is read without the network. The attention is PyTorch's own ("sdpa"), which `watch`
-    sees. Weights must be in safetensors; code that comes with a model is never run.
+    A folder is read without the network. The attention is the one that transformers takes by
+    itself, PyTorch's own ("sdpa") where the model has it. Weights must be in safetensors; code that
+    comes with a model is never run.
 
     Args:
         name: a folder, a name on the Hugging Face Hub, or None for the packaged model.
@@ -83,7 +84,6 @@ def load(name: str | None = None, *, progress: bool = False) -> TextModel:
         model, report = transformers.AutoModel.from_pretrained(
             where,
             use_safetensors=True,
-            attn_implementation="sdpa",
             output_loading_info=True,
             **options,
         )

@@ -5,7 +5,9 @@ a model are made whether it was asked for them or not.
 """
 
 import inspect
+import sys
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 REMAPPED = "remap_positions_for_packed_sequence"
@@ -67,3 +69,45 @@ def looks_attention_up(kind: type[Any], base: type[Any]) -> bool:
         if inspect.isfunction(method)
     ]
     return any(INTERFACE in method.__code__.co_names for method in methods)
+
+
+def classes_by_name(kind: type[Any]) -> str | None:
+    """Return the table from which the module of a model's class takes its class of attention by the
+    name of an implementation, which is fixed when the model is made; None if it has none."""
+    for name, table in vars(sys.modules.get(kind.__module__, inspect)).items():
+        if isinstance(table, dict) and "eager" in table and "ATTENTION" in name.upper():
+            return name
+    return None
+
+
+def keeps_to_own_code(kind: type[Any], base: type[Any]) -> bool:
+    """Return True if the module of a model's class has attentions, and none looks its function up by
+    name."""
+    module = sys.modules.get(kind.__module__)
+    own = [
+        each
+        for each in vars(module or inspect).values()
+        if isinstance(each, type)
+        and issubclass(each, base)
+        and each.__module__ == kind.__module__
+        and not hasattr(each, "get_correct_attn_implementation")  # a whole model
+    ]
+    attending = [each for each in own if "Attention" in each.__name__]
+    return bool(attending) and not any(looks_attention_up(each, base) for each in own)
+
+
+def check_when_made(check: Callable[[type[Any], object], None]) -> None:
+    """Have a model checked, by its class and the name of its implementation, before it is made."""
+    from transformers import PreTrainedModel
+
+    original: Any = getattr(PreTrainedModel, "get_correct_attn_implementation", None)
+    if original is None or hasattr(original, "checked"):  # before transformers 4.54, or done
+        return
+
+    @wraps(original)
+    def checked(self: Any, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
+        check(type(self), requested_attention)
+        return original(self, requested_attention, *args, **kwargs)
+
+    vars(checked)["checked"] = True
+    PreTrainedModel.get_correct_attn_implementation = checked

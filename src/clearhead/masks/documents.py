@@ -202,7 +202,7 @@ def _lengths_of(offsets: Sequence[int] | Tensor) -> list[int] | Tensor:
         raise MaskError(
             "mask.offsets",
             "offsets must be whole numbers of shape (documents + 1,), from 0 on and never falling; "
-            f"got {reprlib.repr(given)}.",
+            f"got {shown(given)}.",
         )
     lengths = [after - before for before, after in pairwise(ends)]
     return torch.tensor(lengths, device=offsets.device) if isinstance(offsets, Tensor) else lengths

@@ -16,6 +16,7 @@ from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, ShapeError
 from clearhead.masks.causal import Causal
+from clearhead.matrix.parts import visible_pairs
 
 if TYPE_CHECKING:
     from clearhead.matrix.summary import Summary
@@ -34,6 +35,19 @@ ROLES = ("first", "previous", "duplicate", "induction", "local", "uniform")
 
 PORTION = 1 << 21
 """Pairs of a mask that are read at a time."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoleCounts:
+    """The number of queries that the score of each role is the mean of, int64, (batch, num_heads);
+    None for a role that was not measured. Means of several texts are weighted by it."""
+
+    previous: Tensor
+    first: Tensor
+    duplicate: Tensor | None = None
+    induction: Tensor | None = None
+    local: Tensor
+    uniform: Tensor
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -56,6 +70,7 @@ class Roles:
         local: the weight on the token itself and eight tokens on either side.
         uniform: how even the weights are over the visible keys, as entropy / ln(number of keys):
             the evenness of Pielou (1966). What a sink parameter takes counts as nowhere.
+        counts: how many queries each of them is the mean of; None in files of before version 3.
 
     Example:
         >>> import torch, clearhead as ch
@@ -73,6 +88,7 @@ class Roles:
     induction: Tensor | None = None
     local: Tensor
     uniform: Tensor
+    counts: RoleCounts | None = None
 
     def names(self, threshold: float = 0.5) -> list[Any] | str:
         """The leading role of each head, "" where none reaches the threshold.
@@ -116,7 +132,8 @@ class Roles:
     def __repr__(self) -> str:
         names = ("batch", "num_heads")[2 - self.previous.ndim :]
         sizes = [f"{name}={size}" for name, size in zip(names, self.previous.shape, strict=True)]
-        measured = [each.name for each in fields(self) if getattr(self, each.name) is not None]
+        named = [each.name for each in fields(self) if each.name != "counts"]
+        measured = [name for name in named if getattr(self, name) is not None]
         return f"Roles [{', '.join(sizes)}] of {', '.join(measured)}"
 
 
@@ -185,18 +202,29 @@ def head_averages(layer: str, calls: Sequence["Summary"]) -> HeadAverages:
     queries = int(torch.cat(counts).sum())
     scores = {}
     for name in ROLES:
-        measured = [None if each.roles is None else getattr(each.roles, name) for each in calls]
-        weighed = [
-            (score.double().cpu().reshape(len(count), -1) * count[:, None]).sum(dim=0)
-            for score, count in zip(measured, counts, strict=True)
-            if score is not None
-        ]
-        if len(weighed) == len(calls):
-            scores[name] = torch.stack(weighed).sum(dim=0) / max(1, queries)
+        weighed = [_weighed(name, call, real) for call, real in zip(calls, counts, strict=True)]
+        measured = [each for each in weighed if each is not None]
+        if len(measured) == len(calls):
+            total, number = (torch.stack(each).sum(dim=0) for each in zip(*measured, strict=True))
+            scores[name] = total / number.clamp(min=1)
     leading = Roles(**scores).names() if scores else [""] * heads[0]
     assert isinstance(leading, list)
     entropy, distance = (mean_over_queries(name, calls) for name in ("entropy", "distance"))
     return HeadAverages(queries, entropy, distance, scores, leading)
+
+
+def _weighed(name: str, call: "Summary", real: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The score of a role summed over the queries that have the choice, and how many these are,
+    (num_heads,) each; None where it was not measured."""
+    score = None if call.roles is None else getattr(call.roles, name)
+    if call.roles is None or score is None:
+        return None
+    score = score.double().cpu().reshape(len(real), -1)
+    # A file of before version 3 does not say how many had the choice.
+    counts = call.roles.counts
+    number = real[:, None].expand_as(score) if counts is None else getattr(counts, name)
+    number = number.double().cpu().reshape(score.shape)
+    return (score * number).sum(dim=0), number.sum(dim=0)
 
 
 def mean_over_queries(name: str, calls: Sequence[Attended], sample: int | None = None) -> Tensor:
@@ -238,16 +266,22 @@ def real_queries(problem: Problem) -> Tensor | None:
     In self-attention the queries are the tokens that the keys are, and a key that no query may see
     is padding.
     """
-    mask = problem.mask
-    if mask is None or isinstance(mask, Causal) or problem.query_len != problem.kv_len:
+    mask, bias = problem.mask, problem.bias
+    hides = bias is not None and bias.may_hide
+    if problem.query_len != problem.kv_len or (
+        not hides and (mask is None or isinstance(mask, Causal))
+    ):
         return None
-    batch, heads = mask.leading
+    # A bias may hide with −∞, whatever the mask says, in some samples and heads only.
+    batch, heads = problem.query.shape[:2] if hides or mask is None else mask.leading
     seen = torch.zeros(batch, problem.kv_len, dtype=torch.bool, device=problem.device)
     portion = max(1, PORTION // max(1, batch * heads * problem.kv_len))
     for start in range(0, problem.query_len, portion):
-        visible = problem.visible(slice(start, min(start + portion, problem.query_len)))
+        visible = visible_pairs(problem, slice(start, min(start + portion, problem.query_len)))
         assert visible is not None
-        seen |= visible.any(dim=2).any(dim=1)
+        seen = seen | visible.any(dim=2).any(dim=1)
+    if hides and not seen.is_meta and bool(seen.all()):
+        return None  # the bias hides nothing
     return seen.expand(problem.batch, -1)
 
 

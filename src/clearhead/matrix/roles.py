@@ -1,7 +1,7 @@
 """The roles of heads, measured: how much of its weight a head puts where a known role would put it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from clearhead import stages
 from clearhead._common.checks import check_ids, check_tensor
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError
-from clearhead.matrix.head_numbers import NEAR, Roles
+from clearhead.matrix.head_numbers import NEAR, RoleCounts, Roles
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.parts import visible_pairs
 from clearhead.matrix.summary import Summary
@@ -71,19 +71,12 @@ def roles(
     ids = None if tokens is None else _ids(tokens, matrix.problem)
     with torch.no_grad():
         means = _Means(matrix, _counting(queries, matrix.problem))
-        duplicate = induction = None
-        if ids is not None:
-            earlier = _earlier(ids, matrix.query_len)
-            duplicate = means.on_keys(earlier)
-            induction = means.on_keys(earlier, behind=1)
-        return Roles(
-            previous=means.on_keys([means.position - 1]),
-            first=means.on_keys([means.first.expand(-1, matrix.query_len)]),
-            duplicate=duplicate,
-            induction=induction,
-            local=means.nearby(),
-            uniform=means.evenness(),
-        )
+        scores: dict[str, Tensor] = {}
+        counts: dict[str, Tensor] = {}
+        for name, measure in means.measures(ids).items():
+            scores[name] = measure()
+            counts[name] = means.number
+        return Roles(**scores, counts=RoleCounts(**counts))
 
 
 def mean_weight(matrix: AttentionMatrix, keys: Sequence[Tensor]) -> Tensor:
@@ -178,13 +171,31 @@ class _Means:
         position: of each query among the keys, (1, query_len): the last sits on the last.
         visible: the number of keys that each query sees, (batch or 1, num_heads or 1, query_len).
         first: the first key that a query that counts sees in any head, (batch or 1, 1); −1 for none.
+        number: how many queries the last mean was over, (batch, num_heads).
     """
+
+    number: Tensor
 
     def __init__(self, matrix: AttentionMatrix, counts: Tensor) -> None:
         self.matrix, self.counts = matrix, counts
         self.visible, self.first = _visible_keys(matrix.problem, counts)
         position = torch.arange(matrix.query_len, device=matrix.device)[None]
         self.position = position + (matrix.kv_len - matrix.query_len)
+
+    def measures(self, ids: Tensor | None) -> dict[str, Callable[[], Tensor]]:
+        """Return what measures each role; with the ids of the keys also those that need them."""
+        earlier = [] if ids is None else _earlier(ids, self.matrix.query_len)
+        first = self.first.expand(-1, self.matrix.query_len)
+        every: dict[str, Callable[[], Tensor]] = {
+            "previous": lambda: self.on_keys([self.position - 1]),
+            "first": lambda: self.on_keys([first]),
+            "local": self.nearby,
+            "uniform": self.evenness,
+        }
+        if ids is not None:
+            every["duplicate"] = lambda: self.on_keys(earlier)
+            every["induction"] = lambda: self.on_keys(earlier, behind=1)
+        return every
 
     def on_keys(self, keys: Sequence[Tensor], *, behind: int = 0) -> Tensor:
         """The mean weight on keys, (batch or 1, query_len) each, out of range for none; or on those
@@ -232,7 +243,9 @@ class _Means:
         choice = self.counts[:, None] & (hits > 0) & (hits < self.visible)
         choice = choice.expand(values.shape)
         total = torch.where(choice, values, 0.0).sum(dim=-1)
-        mean = (total / choice.sum(dim=-1).clamp(min=1)).clamp(0.0, 1.0)
+        number = choice.sum(dim=-1)
+        mean = (total / number.clamp(min=1)).clamp(0.0, 1.0)
+        self.number = self.matrix.problem.restore(number)
         return self.matrix.problem.restore(mean)
 
 

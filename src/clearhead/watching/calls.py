@@ -98,6 +98,13 @@ class Calls(ABC, Generic[Kept]):
         stitched = self.stitched()
         return None if isinstance(stitched, str) else stitched
 
+    def describe(self) -> str:
+        """Return the one object, or the first call and why there is none, in a line."""
+        shown, calls = self.stitched(), self.all()
+        if isinstance(shown, str):
+            return f"{calls[0]!r}  and {len(calls) - 1} more ({shown})"
+        return repr(shown) + (f", {len(calls)} calls" if len(calls) > 1 else "")
+
     def parts(self) -> tuple[Kept, ...]:
         """Return the whole alone, or every call where there is none."""
         whole = self.whole()

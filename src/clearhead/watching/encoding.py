@@ -27,7 +27,7 @@ from clearhead.masks.padding import PaddedTo, Valid
 from clearhead.masks.per_row import PerRow
 from clearhead.masks.prefix import Prefix
 from clearhead.masks.sliding_window import SlidingWindow
-from clearhead.matrix.head_numbers import Roles
+from clearhead.matrix.head_numbers import RoleCounts, Roles
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary, TopK
 
@@ -46,6 +46,7 @@ KINDS: dict[str, type] = {
     "per_row": PerRow,
     "prefix": Prefix,
     "relative": Relative,
+    "role_counts": RoleCounts,
     "roles": Roles,
     "sliding_window": SlidingWindow,
     "summary": Summary,
@@ -53,6 +54,12 @@ KINDS: dict[str, type] = {
     "valid": Valid,
 }
 NAMES = {kind: name for name, kind in KINDS.items()}
+
+SINCE = {"role_counts": 3}
+"""The version of a file that first had a kind, where that is not the first."""
+
+OPTIONAL = {"counts"}
+"""Fields that a file of an earlier version does not have."""
 
 OF_MATRIX = ("query", "key", "mask", "bias", "scale", "softcap", "sinks")
 PLAIN = bool | int | float | str | None
@@ -71,6 +78,8 @@ class Encoder:
 
     def __init__(self) -> None:
         self._largest: dict[tuple[Any, ...], tuple[str, Tensor]] = {}
+        self.version = 1
+        """The lowest version of a file that has all that was encoded."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by their names."""
@@ -88,6 +97,7 @@ class Encoder:
             return self._tensor(value)
         kind = NAMES.get(type(value))
         if kind is not None:
+            self.version = max(self.version, SINCE.get(kind, 1))
             fields = {name: self.encode(each) for name, each in _values(value).items()}
             return {"is": kind, **fields}
         if isinstance(value, Mapping):
@@ -130,7 +140,10 @@ def _fields(kind: Any) -> Mapping[str, Any]:
 def _values(thing: Any) -> dict[str, Any]:
     fields = _fields(type(thing))
     if not isinstance(thing, AttentionMatrix):
-        return {name: getattr(thing, name) for name in fields}
+        every = {name: getattr(thing, name) for name in fields}
+        return {
+            name: each for name, each in every.items() if each is not None or name not in OPTIONAL
+        }
     problem = thing.problem
     as_given = {name: problem.restore(getattr(problem, name)) for name in ("query", "key")}
     return {name: as_given.get(name, getattr(problem, name)) for name in fields}
@@ -192,12 +205,13 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
         )
     values = {key: decode(value, tensors) for key, value in json.items() if key != "is"}
     fields = _fields(kind)
-    if values.keys() != fields.keys():
+    if values.keys() | (OPTIONAL & fields.keys()) != fields.keys():
         raise FileError(
             "file.content",
             f"a {name} has the fields {', '.join(fields) or 'none'}; the file gives "
             f"{', '.join(values) or 'none'}.",
         )
+    values = dict.fromkeys(OPTIONAL & fields.keys()) | values
     for key, expected in fields.items():
         if not _is_of(values[key], expected):
             raise FileError(
@@ -294,6 +308,9 @@ def _expected(summary: Summary) -> Iterator[Expected]:
         tensor = getattr(summary, name)
         free = () if tensor is None else tensor.shape[-2 if name == "pooled" else len(rows) :]
         yield name, tensor, (*fixed, *free), None
-    for field in dataclasses.fields(Roles):
+    counts = getattr(summary.roles, "counts", None)
+    for field in dataclasses.fields(RoleCounts):
         yield f"roles.{field.name}", getattr(summary.roles, field.name, None), leading, None
+        number = getattr(counts, field.name, None)
+        yield f"roles.counts.{field.name}", number, leading, torch.int64
     yield "real", summary.real, (*(batch or (1,)), rows[-1]), torch.bool

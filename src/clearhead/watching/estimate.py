@@ -17,7 +17,7 @@ STATISTICS = 6
 """Of each query: logsumexp, entropy, max, distance, first, previous."""
 
 ROLES = 4
-"""Of each head without tokens; with them there are two more."""
+"""Of each head without tokens, with the number of queries in each; with them there are two more."""
 
 
 class AttentionSizes(NamedTuple):
@@ -151,7 +151,7 @@ def estimated(
             kept = rows * (STATISTICS * wide + min(TOP_K, keys) * (wide + 8))
             kept += batch * used * keys * wide
             pooled = min(POOL, query_len) * min(POOL, keys)
-            kept += batch * len(chosen) * (pooled + ROLES) * wide
+            kept += batch * len(chosen) * ((pooled + ROLES) * wide + ROLES * 8)
         total += kept
         matrices += rows * keys * wide
         count += len(chosen)

@@ -25,8 +25,9 @@ from clearhead.matrix.summary import Summary
 from clearhead.watching.encoding import Encoder, decode
 from clearhead.watching.token_ids import listed
 
-VERSIONS = (1, 2)
-"""In version 2 there may be the tokens beside what was seen."""
+VERSIONS = (1, 2, 3)
+"""In version 2 there may be the tokens beside what was seen, and in version 3 how many queries a role
+is the mean of."""
 
 KEY = "clearhead"
 
@@ -60,7 +61,8 @@ def write(path: str | os.PathLike[str], content: object, *, version: int = 1) ->
     """
     _safetensors()  # which reads it
     encoder = Encoder()
-    header = json.dumps({"version": version, "content": encoder.encode(content)})
+    encoded = encoder.encode(content)
+    header = json.dumps({"version": max(version, encoder.version), "content": encoded})
     with replacing(path) as (name, target), open(name, "wb") as file:
         _write_safetensors(file, encoder.tensors(), {KEY: header})
     return target

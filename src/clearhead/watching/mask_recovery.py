@@ -7,11 +7,12 @@ from clearhead.masks.base import Mask
 from clearhead.masks.causal import causal
 from clearhead.masks.full import full
 from clearhead.masks.padding import padding
+from clearhead.masks.sliding_window import sliding_window
 
 
 def read_mask(tensor: Tensor) -> Mask | None:
     """Return the description of a materialised mask, if it is exactly one of these: `full()`,
-    `padding(valid)`, `causal()`, or `causal() & padding(valid)`.
+    `padding(valid)`, `causal()`, a sliding window, causal or on both sides, and these with padding.
 
     With padding on the left some queries of the last see nothing, as in the tensor.
 
@@ -33,7 +34,7 @@ def read_mask(tensor: Tensor) -> Mask | None:
         ● ● ● ● · ·
         ● ● ● ● ● ·
         ● ● ● ● ● ●
-        >>> read_mask(torch.eye(3).bool()) is None
+        >>> read_mask(torch.eye(3).bool().flip(0)) is None
         True
     """
     if tensor.is_meta or tensor.numel() == 0:
@@ -59,18 +60,52 @@ def read_mask(tensor: Tensor) -> Mask | None:
     past = past.tril_(kv_len - query_len)
     if torch.equal(rows, valid[:, None] & past):
         return causal() if everything else causal() & real
-    return None
+    return _read_window(rows)
 
 
-def hides_only(tensor: Tensor) -> bool:
-    """Return True for an additive mask that does nothing but hide: it is 0 or −∞ everywhere.
+def _read_window(rows: Tensor) -> Mask | None:
+    """A sliding window, causal or on both sides, with or without padding, from (batch or 1,
+    query_len, kv_len)."""
+    query_len, kv_len = rows.shape[1:]
+    key = torch.arange(kv_len, device=rows.device)
+    behind = key[kv_len - query_len :, None] - key if query_len <= kv_len else None
+    if behind is None or not bool(rows.any()):
+        return None
+    left = max(0, int(behind.expand_as(rows)[rows].max()))
+    right = max(0, -int(behind.expand_as(rows)[rows].min()))
+    band = (behind <= left) & (behind >= -right)
+    # A key that no window reaches is not known to be padding.
+    valid = rows.any(dim=1) | ~band.any(dim=0)
+    if not torch.equal(rows, band & valid[:, None]):
+        return None
+    window = sliding_window(left=left, right=right or None)
+    mask = window if right else causal() & window
+    if bool(valid.all()):
+        return mask
+    return mask & padding(valid[0] if len(valid) == 1 else valid)
+
+
+def read_bias(tensor: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Split an additive mask into what it hides and what it adds elsewhere.
+
+    −∞ and the lowest number of the dtype hide, as in the models of transformers.
+
+    Returns:
+        bool, True = may attend, or None if nothing is hidden; and the rest, or None if that is 0.
 
     Example:
         >>> import torch
-        >>> hides_only(torch.tensor([0.0, -torch.inf])), hides_only(torch.tensor([0.0, -1e30]))
-        (True, False)
+        >>> read_bias(torch.tensor([0.0, -torch.inf]))
+        (tensor([ True, False]), None)
+        >>> read_bias(torch.tensor([1.0, -1e30]))
+        (None, tensor([ 1.0000e+00, -1.0000e+30]))
     """
-    return not tensor.is_meta and bool(((tensor == 0) | (tensor == -torch.inf)).all())
+    if tensor.is_meta or not tensor.is_floating_point():
+        return None, tensor
+    hidden = tensor <= torch.finfo(tensor.dtype).min
+    hides = bool(hidden.any())
+    rest = tensor.masked_fill(hidden, 0.0) if hides else tensor
+    return ~hidden if hides else None, rest if bool((rest != 0).any()) else None
 
 
 def _alike(tensor: Tensor, dim: int) -> bool:

@@ -22,7 +22,7 @@ from clearhead.masks.full import Full
 from clearhead.matrix.matrix import matrix_of
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
-from clearhead.watching.mask_recovery import hides_only, read_mask
+from clearhead.watching.mask_recovery import read_bias, read_mask
 
 TOP_K = 8
 POOL = 64
@@ -46,9 +46,12 @@ class Copies:
         """Return the problem with copies in the place of what the model may write to, except query
         and key. A tensor that says no more than a description becomes one."""
         mask, bias, sinks = problem.mask, problem.bias, problem.sinks
-        if isinstance(bias, DenseBias) and hides_only(bias.tensor):
-            shape = (*bias.tensor.shape[:3], problem.kv_len)
-            mask, bias = and_masks(mask, dense((bias.tensor == 0).expand(shape))), None
+        if isinstance(bias, DenseBias):
+            visible, rest = read_bias(bias.tensor)
+            if visible is not None:
+                shape = (*visible.shape[:3], problem.kv_len)
+                mask = and_masks(mask, dense(visible.expand(shape)))
+            bias = None if rest is None else bias if rest is bias.tensor else DenseBias(rest)
         mask = None if mask is None else self._mask(mask, problem.kv_len)
         return problem.replace(
             mask=None if isinstance(mask, Full) else mask,

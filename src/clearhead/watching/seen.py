@@ -11,12 +11,11 @@ from clearhead._common.lazy import drawing
 from clearhead._common.text import readable, shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
-from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.watching.calls import Calls, Kept, Matrices, Summaries
 from clearhead.watching.files import TEXTS, read_seen, write_seen
-from clearhead.watching.table import Table, rows_of
+from clearhead.watching.missing import Missing
+from clearhead.watching.table import Table, rows_of, summary_of
 from clearhead.watching.token_ids import Tokens, listed
 
 Keep = Literal["matrix", "summary"]
@@ -52,6 +51,8 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         self._keep = keep
         self._modules: dict[str, Calls[Any]] = {}
         self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(TEXTS)
+        self.missing: list[Missing] = []
+        """The parts of the model that attended and were not seen; a file does not hold them."""
 
     @property
     def tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
@@ -178,7 +179,7 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             )
         rows = []
         for name, module in self._modules.items():
-            rows += rows_of(name, [_summary(each, tokens) for each in module.parts()])
+            rows += rows_of(name, [summary_of(each, tokens) for each in module.parts()])
         return Table(rows)
 
     def plot(
@@ -353,12 +354,10 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         lines = [f"{self._model_name}: {modules} attended"]
         width = max((len(name) for name in self._modules), default=0)
         for name, module in self._modules.items():
-            part, calls = module.stitched(), module.all()
-            count = len(calls)
-            times = f", {count} calls" if count > 1 else ""
-            if isinstance(part, str):
-                part, times = calls[0], f"  and {count - 1} more ({part})"
-            lines.append(f"  {name or '(the model)':{width}}  {part!r}{times}")
+            lines.append(f"  {name or '(the model)':{width}}  {module.describe()}")
+        lines += [
+            f"  not seen: {each.path or '(the model)'}, {each.reason}" for each in self.missing
+        ]
         return readable("\n".join(lines))
 
     def _repr_html_(self) -> str:
@@ -368,7 +367,8 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         kind = Summaries if isinstance(call, Summary) else Matrices
         self._modules.setdefault(name, kind()).add(call)
 
-    def _close(self) -> None:
+    def _close(self, missing: Sequence[Missing] = ()) -> None:
+        self.missing = list(missing)
         for module in self._modules.values():
             module.close()
 
@@ -400,10 +400,3 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
     loaded._texts |= {name: content[name] for name in TEXTS & content.keys()}
     loaded._close()
     return loaded
-
-
-def _summary(call: AttentionMatrix | Summary, tokens: Tensor | None) -> Summary:
-    """The summary of a call with its roles; tokens may go on beyond its keys."""
-    if isinstance(call, Summary):
-        return call
-    return summary_with_roles(call, None if tokens is None else tokens[..., : call.kv_len])

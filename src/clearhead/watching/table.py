@@ -3,9 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
+from torch import Tensor
+
 from clearhead._common.text import readable
 from clearhead.errors import MissingExtraError
 from clearhead.matrix.head_numbers import ROLES, head_averages
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 
 
@@ -145,3 +149,10 @@ def rows_of(layer: str, summaries: Sequence[Summary]) -> list[HeadRow]:
         )
         for head in range(len(means.leading))
     ]
+
+
+def summary_of(call: AttentionMatrix | Summary, tokens: Tensor | None) -> Summary:
+    """Return the summary of a call with its roles; tokens may go on beyond its keys."""
+    if isinstance(call, Summary):
+        return call
+    return summary_with_roles(call, None if tokens is None else tokens[..., : call.kv_len])

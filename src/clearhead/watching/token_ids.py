@@ -42,7 +42,7 @@ class TokenIds:
             self._given = torch.atleast_2d(self._given).clone()
         self._embedding = _embedding(model) if self._given is None else None
         self._last: Tensor | None = None
-        self._past: Tensor | None = None
+        self._calls: dict[str, tuple[Tensor, Tensor | None]] = {}
 
     def forget(self) -> None:
         """Forget the ids that were read last: the next are known when the embedding runs."""
@@ -55,15 +55,12 @@ class TokenIds:
         ids = inputs[0].detach()
         if ids.ndim != 2 or ids.is_floating_point():
             return
-        past = self._past
-        goes_on = past is not None and (past.shape[0], past.device) == (ids.shape[0], ids.device)
-        self._past = torch.cat([past, ids], dim=1) if past is not None and goes_on else ids.clone()
         self._last = ids.clone()
 
     def of(self, problem: Problem, name: str) -> Tensor | None:
         """Return the ids of the keys of a call, (batch, kv_len), or None if they are not known.
 
-        With a KV cache, the keys are the tokens that were read last.
+        The keys of a KV cache are recognised by their numbers, those of the module's last call.
 
         Raises:
             WatchError: code `watch.tokens`, if the ids that were given do not reach so far.
@@ -79,13 +76,46 @@ class TokenIds:
                     f"{name or 'the model'} has batch={batch} and kv_len={kv_len}.",
                 )
             return self._given[:, :kv_len].expand(batch, -1)
-        last, past = self._last, self._past
-        if last is None or past is None or last.shape != (batch, query_len):
-            return None
-        if query_len == kv_len:
-            self._past = last  # a sequence begins
-            return last
-        return past[:, -kv_len:] if kv_len <= past.shape[1] else None
+        last = self._last
+        if last is not None and last.shape != (batch, query_len):
+            last = None
+        if problem.key.is_meta:
+            return last if query_len == kv_len else None
+        prints, before = _prints(problem.key), kv_len - query_len
+        ids = last
+        if before and last is not None:
+            past = _past_of(prints[:, :before], *self._calls.get(name, (None, None)))
+            ids = None if past is None else torch.cat([past, last.to(past.device)], dim=1)
+        self._calls[name] = prints, ids
+        return ids
+
+
+def _prints(key: Tensor) -> Tensor:
+    """A number for each key, (batch, kv_len), int64: that of another is another. It is made of whole
+    numbers, whose sum does not depend on the order."""
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = key[:, 0].view(kinds[key.dtype.itemsize]).long()
+    place = torch.arange(1, key.shape[3] + 1, device=key.device)
+    return (bits * (place * 0x9E3779B97F4A7C1 | 1)).sum(dim=-1)
+
+
+def _past_of(prints: Tensor, known: Tensor | None, ids: Tensor | None) -> Tensor | None:
+    """The ids of keys that an earlier call had: as its first keys, or as its last where a window
+    slides. A beam search takes rows of the call before, in any order. None for keys that it did not
+    have, as in a cache that was filled before or cut."""
+    if known is None or ids is None or known.device != prints.device:
+        return None
+    count = prints.shape[1]
+    for start in dict.fromkeys((0, max(0, known.shape[1] - count))):
+        part, of_part = known[:, start : start + count], ids[:, start : start + count]
+        if part.shape[1] < count:
+            continue
+        if torch.equal(part, prints):
+            return of_part
+        same = (prints[:, None] == part).all(dim=-1)
+        if bool(same.any(dim=1).all()):
+            return of_part[same.to(torch.uint8).argmax(dim=1)]
+    return None
 
 
 def _embedding(model: nn.Module) -> nn.Module | None:

@@ -7,40 +7,36 @@ would turn PyTorch's fast paths off, and so change the result.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from functools import cache
 from typing import Any, Generic, Literal, overload
 
-import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
 
 from clearhead._common.checks import as_ints, check_sizes
 from clearhead._common.text import readable, shown
 from clearhead._common.torch_internals import is_transformed
-from clearhead.errors import ArgumentError, ArgumentTypeError, WatchError
+from clearhead.errors import ArgumentError, ArgumentTypeError, WatchError, WatchWarning
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
 from clearhead.watching.calls import Kept
 from clearhead.watching.estimate import Estimate, estimated, sizes_of
-from clearhead.watching.hooks import multi_head_attention, own, sdpa, tap, transformers
+from clearhead.watching.hooks import installing, tap
+from clearhead.watching.listening import Listener, listen
+from clearhead.watching.missing import Missing, Paths, Ran
 from clearhead.watching.recording import Copies, of_heads, summarised
 from clearhead.watching.seen import Keep, Seen
 from clearhead.watching.token_ids import TokenIds
 
-HOOKS = (own, sdpa, multi_head_attention, transformers)
+OTHERS = ("torch.", "builtins", "typing", "abc", "collections")
+"""The modules of classes that hold nothing of a model's own."""
 
-_lock = threading.Lock()
-_active: list["Watch[Any]"] = []
-_restorers: list[Callable[[], None]] = []
-_running = threading.local()
+MOST_LISTED = 8
+"""The places that a message names."""
 
 
-class Watch(Generic[Kept]):
+class Watch(Listener, Generic[Kept]):
     """The context manager that `watch` returns.
 
     Example:
@@ -59,20 +55,29 @@ class Watch(Generic[Kept]):
         layers: tuple[str, ...] | None,
         heads: tuple[int, ...] | None,
         keep: Keep,
-        ids: TokenIds,
+        tokens: Tensor | None,
+        strict: bool,
     ) -> None:
-        self._names = {id(module): name for name, module in model.named_modules()}
         self._model = model
         self._layers = layers
         self._heads = heads
         self._keep: Keep = keep
-        self._ids = ids
+        self._tokens = tokens
+        self._strict = strict
+        self._begin()
+
+    def _begin(self) -> None:
+        model = self._model
+        self.thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._modules = dict(model.named_modules())
+        self._paths, self._parts = Paths(self._modules), Ran(model, self._modules)
+        self._ids = TokenIds(model, self._tokens)
         self._ran = False
         self._trouble: Exception | None = None
-        self._attended: dict[str, None] = {}
+        self._attended: dict[str, int] = {}
         self._copies = Copies()
-        self._lock = threading.Lock()
-        self.seen: Seen[Kept] = Seen(type(model).__name__, keep)
+        self.seen: Seen[Kept] = Seen(type(model).__name__, self._keep)
 
     def estimate(self, batch: int, query_len: int, kv_len: int | None = None) -> Estimate:
         """Return the memory that watching one run of the model would keep, in bytes.
@@ -110,37 +115,47 @@ class Watch(Generic[Kept]):
         return readable(f"watch({type(self._model).__name__}): {kept} of each call{of}{heads}")
 
     def __enter__(self) -> Seen[Kept]:
-        with _lock:
-            _active.append(self)
-            if len(_active) == 1:
-                _install()
+        if any(each is self for each in installing.users()):
+            raise WatchError(
+                "watch.entered",
+                "a watch must be left before it is entered again; this one is still entered. Nested "
+                "blocks take a watch each.",
+            )
+        try:
+            self._begin()
+            installing.install(self, listen)
+            installing.FUNCTIONS.hold(*self._held())
+        except BaseException:
+            installing.uninstall(self)
+            raise
         return self.seen
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        with _lock:
-            _active.remove(self)
-            if not _active:
-                _uninstall()
+        try:
+            installing.uninstall(self)
+        except BaseException:
+            installing.uninstall(self)  # finishes what an interrupt cut
+            raise
         with self._lock:
             self._copies.clear()
-            self.seen._close()
+            self.seen._close(self._missing())
         if error is None:
             self._raise_trouble()
 
     def path_of(self, stack: list[nn.Module], child: str | None) -> str | None:
         """Return the path of the innermost running module of this model, or of the child that it
         does the work of; None if none is running."""
-        for module in reversed(stack):
-            if id(module) in self._names:
-                part = None if child is None else getattr(module, child, None)
-                return self._names[id(module) if id(part) not in self._names else id(part)]
-        return None
+        found = self._paths.innermost(stack)
+        if found is None:
+            return None
+        part = None if child is None else self._paths.of(getattr(found[0], child, None))
+        return found[1] if part is None else part
 
     def record(self, name: str, read: tap.Read) -> None:
         """Keep a call that a module makes. A failure is raised when the block ends: until then the
         model goes on as if it was not watched."""
         with self._lock:
-            self._attended[name] = None
+            self._attended[name] = self._attended.get(name, 0) + 1
             if not self._chosen(name):
                 return
             try:
@@ -158,17 +173,42 @@ class Watch(Generic[Kept]):
             except Exception as error:
                 self._trouble = self._trouble or error
 
-    def enter(self, module: nn.Module, inputs: Any) -> None:
-        """Follow a module that begins to run."""
+    def enter(self, module: nn.Module, inputs: Any, parents: list[nn.Module]) -> None:
+        """Follow a module that begins to run inside others."""
+        name = self._paths.find(module, parents)
+        if name is None:
+            return
         if module is self._model:
             self._ran = True
             self._ids.forget()
+        self._parts.enter(name, module)
         self._ids.read(module, inputs)
 
-    def leave(self, module: nn.Module) -> None:
+    def leave(self, module: nn.Module, output: Any) -> None:
         """Follow a module that has run."""
         if module is self._model:
             self._ids.forget()
+            self._parts.leave(output)
+
+    def witness(self, stack: list[nn.Module], kind: str, shape: tuple[int, ...]) -> None:
+        """Note what attends and cannot be read."""
+        found = self._paths.innermost(stack)
+        if found is not None:
+            self._parts.witness(found[1], found[0], kind, shape)
+
+    def renew_lock(self) -> None:
+        """Take a lock that no other thread has."""
+        self._lock = threading.Lock()
+
+    def _held(self) -> tuple[set[type], list[nn.Module]]:
+        """The classes of the model, those of PyTorch aside, and its modules."""
+        modules = list(self._modules.values())
+        kinds = {kind for each in {type(module) for module in modules} for kind in each.__mro__}
+        return {kind for kind in kinds if not kind.__module__.startswith(OTHERS)}, modules
+
+    def _missing(self) -> list[Missing]:
+        found = self._parts.missing(self._attended, sum(self._attended.values()))
+        return [each for each in found if self._chosen(each.path)]
 
     def _chosen(self, name: str) -> bool:
         return self._layers is None or any(fnmatchcase(name, each) for each in self._layers)
@@ -193,6 +233,17 @@ class Watch(Generic[Kept]):
                     f"no module of {name} that attended has a path like {shown(pattern)}; these "
                     f"attended: {known}.",
                 )
+        self._say_missing(name)
+
+    def _say_missing(self, name: str) -> None:
+        missing = self.seen.missing
+        if not missing:
+            return
+        places = "1 place that was" if len(missing) == 1 else f"{len(missing)} places that were"
+        text = f"{name} attended in {places} not seen:{_listed(missing)}"
+        if self._strict:
+            raise WatchError("watch.missing", text)
+        warnings.warn(f"[watch.missing] {text}", WatchWarning, stacklevel=4)
 
     def _raise_nothing_seen(self, name: str) -> None:
         if not self._ran:
@@ -207,7 +258,7 @@ class Watch(Generic[Kept]):
             "torch.nn.functional.scaled_dot_product_attention, nn.MultiheadAttention, clearhead, or the\n"
             "attention interface of transformers.\n"
             "  - a model with code of its own for the softmax of the scores is not seen\n"
-            "  - code that torch.compile has compiled is not seen",
+            f"  - code that torch.compile has compiled is not seen{_listed(self.seen.missing)}",
         )
 
 
@@ -218,6 +269,7 @@ def watch(
     heads: Sequence[int] | None = None,
     keep: Literal["matrix"] = "matrix",
     tokens: Tensor | None = None,
+    strict: bool = False,
 ) -> Watch[AttentionMatrix]: ...
 @overload
 def watch(
@@ -227,6 +279,7 @@ def watch(
     *,
     keep: Literal["summary"],
     tokens: Tensor | None = None,
+    strict: bool = False,
 ) -> Watch[Summary]: ...
 def watch(
     model: nn.Module,
@@ -234,6 +287,7 @@ def watch(
     heads: Sequence[int] | None = None,
     keep: Keep = "matrix",
     tokens: Tensor | None = None,
+    strict: bool = False,
 ) -> Watch[Any]:
     """Record every call of attention that a model makes, in whichever way PyTorch has for it.
 
@@ -254,6 +308,8 @@ def watch(
         tokens: ids of the tokens, int64 (batch, len) or (len,), for the roles that need them; they
             begin with the first key. None takes those that the model's input embedding reads, if
             it has the method `get_input_embeddings` and reads one sequence.
+        strict: True raises an error if a part of the model attended and was not seen; else that is
+            a `WatchWarning`. `Seen.missing` lists them.
 
     Returns:
         A context manager; entering it gives a `Seen`, which maps the paths of modules to their
@@ -267,7 +323,9 @@ def watch(
         WatchError: when the block ends, codes `watch.not-run` if the model was not called,
             `watch.nothing-seen` if it attends by another route, `watch.layers` if no module that
             attended is like one of the layers, `watch.heads` if one has no such head,
-            `watch.tokens` if one attends to more than the tokens.
+            `watch.tokens` if one attends to more than the tokens, `watch.missing` with `strict` if
+            a part attended and was not seen; and when it begins, code `watch.entered` for a watch
+            that is entered already.
 
     Example:
         >>> import torch, clearhead as ch
@@ -294,7 +352,14 @@ def watch(
             "tokens.keep",
             'tokens are for the roles in a summary; they go with keep="summary".',
         )
-    return Watch(model, _globs(layers), _heads(heads), keep, TokenIds(model, tokens))
+    TokenIds(model, tokens)  # which refuses what are no ids
+    return Watch(model, _globs(layers), _heads(heads), keep, tokens, strict)
+
+
+def _listed(missing: Sequence[Missing]) -> str:
+    lines = [f"\n  - {each}" for each in missing[:MOST_LISTED]]
+    more = len(missing) - len(lines)
+    return "".join(lines) + (f"\n  - and {more} more, in seen.missing" if more else "")
 
 
 def _globs(given: object) -> tuple[str, ...] | None:
@@ -329,53 +394,3 @@ def _heads(given: object) -> tuple[int, ...] | None:
             f"heads must be different numbers, 0 or more, at least one; got {shown(list(numbers))}.",
         )
     return numbers
-
-
-def _stack() -> list[nn.Module]:
-    if not hasattr(_running, "stack"):
-        _running.stack = []
-    return _running.stack
-
-
-def _enter_module(module: nn.Module, inputs: Any) -> None:
-    if torch.compiler.is_compiling():
-        return
-    _stack().append(module)
-    for each in _active:
-        each.enter(module, inputs)
-
-
-def _leave_module(module: nn.Module, inputs: Any, output: Any) -> None:
-    if torch.compiler.is_compiling():
-        return
-    stack = _stack()
-    # A module that raised before its hook ran is still on top.
-    while stack and stack.pop() is not module:
-        pass
-    for each in _active:
-        each.leave(module)
-
-
-def _record(read: tap.Read, child: str | None) -> None:
-    stack = _stack()
-    # Read once for every watch; the guard is for what the reading and the summary call.
-    read_once = cache(read)
-    with tap.guard(), torch.no_grad():
-        for each in list(_active):
-            name = each.path_of(stack, child)
-            if name is not None:
-                each.record(name, read_once)
-
-
-def _install() -> None:
-    _stack().clear()
-    tap.observers.append(_record)
-    _restorers.append(lambda: tap.observers.remove(_record))
-    _restorers.append(register_module_forward_pre_hook(_enter_module).remove)
-    _restorers.append(register_module_forward_hook(_leave_module, always_call=True).remove)
-    _restorers.extend(each.install() for each in HOOKS)
-
-
-def _uninstall() -> None:
-    while _restorers:
-        _restorers.pop()()

@@ -10,6 +10,7 @@ from torch.autograd.profiler import profile
 
 from clearhead.attention.problem import Problem
 from clearhead.watching.hooks import tap
+from clearhead.watching.hooks.patching import Replacement, Undo
 from clearhead.watching.recording import matrix_of
 
 
@@ -23,12 +24,17 @@ def recorded(*routes: ModuleType) -> Iterator[list[Problem]]:
             found.append(read())
 
     tap.observers.append(observer)
-    endings = [route.install() for route in routes]
+    undo: Undo = []
+    for route in routes:
+        if hasattr(route, "FUNCTIONS"):
+            Replacement(route.FUNCTIONS, [vars(route)]).install(undo)
+        if hasattr(route, "install"):
+            route.install(undo)
     try:
         yield found
     finally:
-        for end in endings:
-            end()
+        while undo:
+            undo.pop()()
         tap.observers.remove(observer)
 
 

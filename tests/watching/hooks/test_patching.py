@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clearhead.watching.hooks.patching import replace
+from clearhead.watching.hooks.patching import Replacement, Undo
 
 
 def old() -> str:
@@ -32,17 +32,19 @@ def module() -> Iterator[Any]:
 
 
 def test_every_name_in_every_module_but_the_own(module: Any) -> None:
-    take_away = replace([(old, new)], globals())
+    undo: Undo = []
+    Replacement([(old, new)], [globals()]).install(undo)
     assert old() == "old"
     assert (module.first(), module.second(), module.other()) == ("new", "new", "somebody else's")
-    take_away()
+    undo.pop()()
     assert (module.first(), module.second()) == ("old", "old")
 
 
 def test_what_came_meanwhile(module: Any) -> None:
-    take_away = replace([(old, new)], globals())
+    undo: Undo = []
+    Replacement([(old, new)], [globals()]).install(undo)
     module.third = module.first
     module.second = somebody_elses
-    take_away()
+    undo.pop()()
     assert (module.first(), module.third()) == ("old", "old")
     assert module.second is somebody_elses

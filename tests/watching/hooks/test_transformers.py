@@ -17,6 +17,7 @@ from clearhead.attention.problem import Problem
 from clearhead.errors import UnsupportedError, WatchError
 from clearhead.watching.hooks import tap
 from clearhead.watching.hooks import transformers as hook
+from clearhead.watching.hooks.patching import Undo
 from tests.integrations.models import (
     KINDS,
     SOURCE_LEN,
@@ -449,14 +450,16 @@ def test_a_table_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Problem] = []
     tap.observers.append(lambda told, child: found.append(told()))
     table = Module.ALL_ATTENTION_FUNCTIONS
-    end = hook._monkeypatch(Module)
+    undo: Undo = []
+    hook._monkeypatch(Module, undo)
     try:
         query, key = tensors(3, 3)
         assert table["sdpa"](Layer(), query, key, key, None) == "sdpa"
         assert model.eager_attention_forward(Layer(), query, key, key, None) == "eager"
         assert table["mystery"](Layer(), query, key, key, None) == "eager"
     finally:
-        end()
+        while undo:
+            undo.pop()()
         tap.observers.pop()
     # What is not known is not read; the other two are causal by themselves, and not.
     assert [problem.mask is None for problem in found] == [False, True]

@@ -12,6 +12,14 @@ from clearhead.masks.base import Mask
 NAME = "clearhead"
 """The implementation of attention that runs on the kernels of this package."""
 
+KNOWN = frozenset({
+    "_reshape_alias", "_unsafe_view", "alias", "all", "any", "bitwise_and", "cat", "clone",
+    "contiguous", "detach", "equal", "expand", "index", "index_select", "is_nonzero", "lift_fresh",
+    "logical_and", "permute", "repeat", "reshape", "select", "slice", "split", "squeeze", "stack",
+    "sum", "t", "transpose", "unsqueeze", "view", "_to_copy",
+})  # fmt: skip
+"""The operators that give a mask of the same meaning, or read it."""
+
 _tree_map_only = private("utils._pytree.tree_map_only")
 
 
@@ -28,8 +36,9 @@ class Described(Tensor):
         device: where the tensor would be.
 
     Raises:
-        ModelError: code `model.ignores-interface`, when it is added to something or written to, as
-            a model does that keeps to its own code of attention.
+        ModelError: code `model.ignores-interface`, when a model computes something else with it than
+            a part of it or what it has in common with another mask, as one does that keeps to its
+            own code of attention.
 
     Example:
         >>> from clearhead.masks.causal import causal
@@ -67,8 +76,9 @@ class Described(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        # A bool mask that is added to the scores would count as 0 and 1.
-        if func.overloadpacket is torch.ops.aten.add or func._schema.is_mutable:
+        # A model that works with the mask itself may read True the other way round, or as a number.
+        as_number = (kwargs or {}).get("dtype") not in (None, torch.bool)
+        if func.overloadpacket.__name__ not in KNOWN or func._schema.is_mutable or as_number:
             raise ModelError(
                 "model.ignores-interface",
                 f'the model must attend by its attn_implementation "{NAME}"; it works on the mask '

@@ -9,7 +9,7 @@ the mask beside it is causal.
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +24,6 @@ from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import dense
 from clearhead.masks.padding import padding
 from clearhead.watching.hooks import tap
-from clearhead.watching.hooks.patching import replace
 
 
 def _bind(names: Iterable[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -143,7 +142,7 @@ FORWARD = tuple(inspect.signature(_forward).parameters)
 FAST_ATTENTION = argument_names("_native_multi_head_attention")
 FAST_ENCODER_LAYER = argument_names("_transformer_encoder_layer_fwd")
 
-_reported = [
+FUNCTIONS = [
     (_forward, tap.reporting(_forward, _read_forward, applies=_works_out_weights)),
     (_fast_attention, tap.reporting(_fast_attention, _read_fast_attention)),
     (
@@ -152,7 +151,4 @@ _reported = [
     ),
 ]
 
-
-def install() -> Callable[[], None]:
-    """Report what PyTorch's layers work out themselves; returns a function that ends it."""
-    return replace(_reported, globals())
+"""What PyTorch's layers work out themselves, and the same reporting each call."""

@@ -6,12 +6,18 @@ from contextlib import ExitStack
 from clearhead.attention import planning
 from clearhead.attention.problem import Problem
 from clearhead.watching.hooks import tap
+from clearhead.watching.hooks.patching import Undo
 
 
-def install() -> Callable[[], None]:
-    """Report the problems that run from now on; returns a function that ends it."""
+def install(undo: Undo) -> None:
+    """Report the problems that run from now on."""
+    undo.append(_remove)
     planning.observers.append(_observe)
-    return lambda: planning.observers.remove(_observe)
+
+
+def _remove() -> None:
+    if _observe in planning.observers:
+        planning.observers.remove(_observe)
 
 
 def _observe(problem: Problem) -> Callable[[], None]:

@@ -1,44 +1,217 @@
-"""Monkeypatching: one function in the place of another, under every name that a module has for it."""
+"""Monkeypatching: one function in the place of another, under every name that a module has for it.
 
+Searching every name of every loaded module takes tens of milliseconds, so a namespace that was
+searched before is searched again only if it had one of the functions, or has more or fewer names
+since. The namespaces that a model's own code runs in are always searched, and what its modules hold:
+attributes, defaults and closures of their methods.
+"""
+
+import functools
 import sys
-from collections.abc import Callable, Sequence
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 Function = Callable[..., Any]
 
+Undo = list[Callable[[], None]]
+"""What ends a change, written down before the change is made; each may run twice, or before."""
 
-def replace(functions: Sequence[tuple[Function, Function]], home: dict[str, Any]) -> Function:
-    """Put functions in the place of others, in every loaded module that has them under any name.
+_plain: weakref.WeakKeyDictionary[type, frozenset[int]] = weakref.WeakKeyDictionary()
+"""The classes that were searched and hold none of these functions."""
+
+
+class Replacement:
+    """Functions in the place of others, and the places where they are.
 
     Args:
         functions: pairs of a function and its replacement.
-        home: the names of the module that has both, and keeps them.
-
-    Returns:
-        A function that restores them, in modules that were loaded meanwhile as well. Another patch
-        on top of this one is left alone.
+        homes: namespaces that have both, and keep them.
 
     Example:
         >>> import math
         >>> def rounded(x): return 1.0
-        >>> restore = replace([(math.cos, rounded)], home={})
+        >>> replacement, undo = Replacement([(math.cos, rounded)]), []
+        >>> replacement.install(undo)
         >>> math.cos(0.5)
         1.0
-        >>> restore()
+        >>> undo.pop()()
         >>> round(math.cos(0.5), 2)
         0.88
     """
-    _put({id(old): (old, new) for old, new in functions}, home)
-    return lambda: _put({id(new): (new, old) for old, new in functions}, home)
 
+    def __init__(
+        self, functions: Sequence[tuple[Function, Function]], homes: Sequence[Any] = ()
+    ) -> None:
+        self.pairs = tuple(functions)
+        self._new = {id(old): new for old, new in functions}
+        self._old = {id(new): old for old, new in functions}
+        self._homes = {id(home) for home in homes}
+        self._places: list[tuple[Any, Any, Any, Any]] = []
+        self._holding: dict[int, dict[str, Any]] = {}
+        self._loaded = Loaded()
 
-def _put(functions: dict[int, tuple[Function, Function]], home: dict[str, Any]) -> None:
-    wanted = functions.keys()
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", {})
-        # There are tens of thousands of names: `map` takes half of the time of a loop.
-        if names is home or wanted.isdisjoint(map(id, list(names.values()))):
-            continue
+    def install(self, undo: Undo) -> None:
+        """Put the functions in every loaded module that has the others under any name."""
+        undo.append(self.restore)
+        changed = self._loaded.changed()
+        for names in [*self._holding.values(), *changed]:
+            if id(names) not in self._homes and self._search(names):
+                self._holding[id(names)] = names
+        # Not before they were searched, which may be interrupted.
+        self._loaded.know(changed)
+
+    def hold(self, classes: Iterable[type], instances: Iterable[Any]) -> None:
+        """Put them where the code of a model has the others: in the modules that its classes are
+        defined in, and in what classes and instances hold."""
+        for name in {kind.__module__ for kind in classes}:
+            names = namespace(sys.modules.get(name))
+            if names is not None and id(names) not in self._homes:
+                self._search(names)
+        functions = frozenset(self._new)
+        for kind in classes:
+            if _plain.get(kind) == functions:
+                continue
+            before = len(self._places)
+            for name, value in list(vars(kind).items()):
+                self._put(kind, name, value)
+                for holder, key, held in _held_by(value):
+                    self._put(holder, key, held)
+            if len(self._places) == before:
+                _plain[kind] = functions
+        for each in instances:
+            if not CALLABLE.isdisjoint(map(type, list(vars(each).values()))):
+                for name, value in list(vars(each).items()):
+                    self._put(vars(each), name, value)
+
+    def restore(self) -> None:
+        """Put everything back, in modules that were loaded meanwhile as well. Another patch on top
+        of one of these is left alone."""
+        for holder, name, old, new in reversed(self._places):
+            if _get(holder, name) is new:
+                _set(holder, name, old)
+        for names in [*self._holding.values(), *self._loaded.changed()]:
+            if id(names) not in self._homes:
+                for name, value in list(names.items()):
+                    if id(value) in self._old:
+                        names[name] = self._old[id(value)]
+        self._places.clear()
+
+    def _search(self, names: dict[str, Any]) -> bool:
+        """Replace in a namespace; False if there was nothing to replace."""
+        # `map` takes half of the time of a loop.
+        if self._new.keys().isdisjoint(map(id, list(names.values()))):
+            return False
         for name, value in list(names.items()):
-            if id(value) in functions:
-                names[name] = functions[id(value)][1]
+            if id(value) in self._new:
+                self._put(names, name, value)
+        return True
+
+    def _put(self, holder: Any, name: Any, old: Any) -> None:
+        new = self._replaced(old)
+        if new is not old:
+            if isinstance(holder, type) and not isinstance(new, staticmethod):
+                new = staticmethod(new)  # the one that was there did not bind
+            self._places.append((holder, name, old, new))
+            _set(holder, name, new)
+
+    def _replaced(self, value: Any) -> Any:
+        """The value, or the same with the functions in the place of others."""
+        if id(value) in self._new:
+            return self._new[id(value)]
+        if type(value) is functools.partial and id(value.func) in self._new:
+            return functools.partial(self._new[id(value.func)], *value.args, **value.keywords)
+        if type(value) is staticmethod and id(value.__func__) in self._new:
+            return staticmethod(self._new[id(value.__func__)])
+        if type(value) is tuple:  # the defaults of a function
+            every = tuple(map(self._replaced, value))
+            return value if all(map(_is, every, value)) else every
+        return value
+
+
+CALLABLE = {types.BuiltinFunctionType, types.FunctionType, functools.partial}
+
+
+def _is(left: object, right: object) -> bool:
+    return left is right
+
+
+def _held_by(value: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """The places in a method that can hold a function: its defaults and its closure."""
+    function = getattr(value, "__func__", value) if isinstance(value, staticmethod) else value
+    if not isinstance(function, types.FunctionType):
+        return
+    if function.__defaults__:
+        yield function, "__defaults__", function.__defaults__
+    for name, held in (function.__kwdefaults__ or {}).items():
+        yield function.__kwdefaults__, name, held
+    for cell in function.__closure__ or ():
+        try:
+            yield cell, "cell_contents", cell.cell_contents
+        except ValueError:  # a name that is not bound yet
+            continue
+
+
+def _get(holder: Any, name: Any) -> Any:
+    if isinstance(holder, dict | type):
+        return (holder if isinstance(holder, dict) else vars(holder)).get(name)
+    return getattr(holder, name, None)
+
+
+def _set(holder: Any, name: Any, value: Any) -> None:
+    if isinstance(holder, dict):
+        holder[name] = value
+    else:
+        setattr(holder, name, value)
+
+
+class Loaded:
+    """The namespaces of the loaded modules, and which of them have changed since they were known.
+    What is done at every watch runs in C: there are thousands of modules."""
+
+    def __init__(self) -> None:
+        self._modules: list[Any] = []  # held, so that no other has the id of one of them
+        self._ids: list[int] = []
+        self._names: list[dict[str, Any]] = []
+        self._sizes: list[int] = []
+
+    def changed(self) -> list[dict[str, Any]]:
+        """Return the namespaces that are new, or have more or fewer names than when they were known."""
+        modules = list(sys.modules.values())
+        if list(map(id, modules)) == self._ids and list(map(len, self._names)) == self._sizes:
+            return []
+        known = {id(names): size for names, size in zip(self._names, self._sizes, strict=True)}
+        found = (namespace(each) for each in modules)
+        return [
+            names for names in found if names is not None and known.get(id(names)) != len(names)
+        ]
+
+    def know(self, changed: list[dict[str, Any]]) -> None:
+        """Take the namespaces as known, as they are now, if some have changed."""
+        if changed:
+            modules = list(sys.modules.values())
+            # As many entries as there are modules, also where one has no namespace.
+            names = [{} if (found := namespace(each)) is None else found for each in modules]
+            self._modules, self._ids = modules, list(map(id, modules))
+            self._names, self._sizes = names, list(map(len, names))
+
+
+_OF_MODULES: Any = vars(types.ModuleType)["__dict__"]
+_DESCRIPTORS: dict[type, Any] = {types.ModuleType: _OF_MODULES}
+
+
+def namespace(module: Any) -> dict[str, Any] | None:
+    """The namespace of what stands in sys.modules, without running any code of its own."""
+    kind = type(module)
+    descriptor = _DESCRIPTORS.get(kind)
+    if descriptor is None:
+        slots = (vars(parent).get("__dict__") for parent in kind.__mro__)
+        descriptor = next((each for each in slots if each is not None), None)
+        if issubclass(kind, types.ModuleType):
+            # Lazy modules answer with all that they could load.
+            descriptor = _OF_MODULES
+    if not isinstance(descriptor, types.GetSetDescriptorType | types.MemberDescriptorType):
+        return None
+    names = descriptor.__get__(module)
+    return names if isinstance(names, dict) else None

@@ -1,6 +1,5 @@
 """PyTorch's own function of attention, wherever it was imported to."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from clearhead.masks.causal import causal
 from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import dense
 from clearhead.watching.hooks import tap
-from clearhead.watching.hooks.patching import replace
+from clearhead.watching.hooks.patching import Replacement, Undo
 
 
 def _read(
@@ -36,6 +35,8 @@ def _read(
         if attn_mask.ndim > 4:
             attn_mask = attn_mask.expand(*leading, *attn_mask.shape[-2:])
         attn_mask = attn_mask.expand(*attn_mask.shape[:-1], key.shape[-2])
+        if len(leading) > 1:
+            attn_mask = attn_mask[(None,) * (4 - attn_mask.ndim)]
         attn_mask = _four_dimensions(attn_mask)
         if attn_mask.dtype == torch.bool:
             mask = and_masks(mask, dense(attn_mask))
@@ -48,8 +49,11 @@ def _read(
 
 
 def _four_dimensions(tensor: Tensor) -> Tensor:
-    """(…, num_heads, len, dim) as (batch, num_heads, len, dim)."""
-    if tensor.ndim < 4:
+    """(…, num_heads, len, dim) as (batch, num_heads, len, dim); PyTorch's three dimensions are
+    (batch, len, dim)."""
+    if tensor.ndim == 3:
+        return tensor[:, None]
+    if tensor.ndim < 3:
         return tensor[(None,) * (4 - tensor.ndim)]
     return tensor if tensor.ndim == 4 else tensor.flatten(0, -4)
 
@@ -57,7 +61,17 @@ def _four_dimensions(tensor: Tensor) -> Tensor:
 _sdpa = F.scaled_dot_product_attention
 _reported = tap.reporting(_sdpa, _read)
 
+FUNCTIONS = [(_sdpa, _reported)]
+"""PyTorch's function, and the same reporting each call."""
 
-def install() -> Callable[[], None]:
-    """Report the calls of PyTorch's function from now on; returns a function that ends it."""
-    return replace([(_sdpa, _reported)], globals())
+
+def install(undo: Undo) -> None:
+    """Report the calls that do not go by the name of PyTorch's function: of its operator, and of a
+    patch of somebody else that lies on top."""
+    packet: Any = torch.ops.aten.scaled_dot_product_attention
+    operator = packet._op
+    undo.append(lambda: setattr(packet, "_op", operator))
+    packet._op = tap.reporting(operator, _read)
+    now = F.scaled_dot_product_attention
+    if now is not _sdpa and now is not _reported:
+        Replacement([(now, tap.reporting(now, _read))]).install(undo)

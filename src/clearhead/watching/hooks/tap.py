@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from clearhead.attention.problem import Problem
+from clearhead.watching.hooks.patching import Undo
 
 Read = Callable[[], Problem]
 """Reads a call as a problem. Its tensors may be those of the model, which writes to them later."""
@@ -21,7 +22,30 @@ Observer = Callable[[Read, str | None], None]
 
 observers: list[Observer] = []
 
+Witness = Callable[[str, tuple[int, ...]], None]
+
+witnesses: list[Witness] = []
+"""Called with what attended and cannot be read, "softmax" or "flex_attention", and the shape of the
+scores, () if that is not known."""
+
 _state = threading.local()
+
+
+def install(undo: Undo) -> None:
+    """Begin outside of every call, whatever an interrupt may have left; and end so."""
+    undo.append(_outside)
+    _outside()
+
+
+def _outside() -> None:
+    global _state
+    _state = threading.local()
+
+
+def witness(kind: str, shape: tuple[int, ...]) -> None:
+    """Say what attended and cannot be read; arguments as `witnesses` have them."""
+    for each in list(witnesses):
+        each(kind, shape)
 
 
 def report(read: Read, child: str | None = None) -> None:
@@ -70,8 +94,12 @@ def reporting(
         if is_guarded() or not applies(*args, **kwargs):
             return function(*args, **kwargs)
         report(lambda: read(*args, **kwargs), child)
-        with guard():
+        state, depth = _state, getattr(_state, "depth", 0)
+        try:
+            state.depth = depth + 1
             return function(*args, **kwargs)
+        finally:
+            state.depth = depth  # an interrupt cannot come before it, as in `guard`
 
     return reported
 
@@ -84,8 +112,9 @@ def is_guarded() -> bool:
 @contextmanager
 def guard() -> Iterator[None]:
     """Re-entrancy guard: what runs in this block belongs to a call that was reported."""
-    _state.depth = getattr(_state, "depth", 0) + 1
+    state, depth = _state, getattr(_state, "depth", 0)
     try:
+        state.depth = depth + 1
         yield
     finally:
-        _state.depth -= 1
+        state.depth = depth

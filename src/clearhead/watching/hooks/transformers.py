@@ -6,44 +6,39 @@ module runs, since it may be loaded later.
 """
 
 import sys
-from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
-from torch.nn.modules.module import register_module_forward_pre_hook
-
+from clearhead._common.torch_internals import private
 from clearhead.watching.hooks import tap
 from clearhead.watching.hooks.described import NAME
-from clearhead.watching.hooks.patching import replace
+from clearhead.watching.hooks.patching import Replacement, Undo, namespace
 from clearhead.watching.hooks.transformers_call import convention_of, read_call
 
+_KEY: Any = "clearhead.transformers"
+_before: dict[Any, Any] = private("nn.modules.module._global_forward_pre_hooks")
 
-def install() -> Callable[[], None]:
-    """Report the calls of models of transformers from now on; returns a function that ends it."""
-    endings: list[Callable[[], None]] = []
+
+def install(undo: Undo) -> None:
+    """Report the calls of models of transformers from now on."""
 
     def look(*_: object) -> None:
         loaded = sys.modules.get("transformers.modeling_utils")
         if hasattr(loaded, "ALL_ATTENTION_FUNCTIONS"):
-            hook.remove()
-            endings.append(_monkeypatch(loaded))
+            _before.pop(_KEY, None)
+            _monkeypatch(loaded, undo)
 
-    hook = register_module_forward_pre_hook(look)
+    undo.append(lambda: _before.pop(_KEY, None))
+    _before[_KEY] = look
     look()
 
-    def end() -> None:
-        hook.remove()
-        for each in endings:
-            each()
 
-    return end
-
-
-def _monkeypatch(modeling_utils: Any) -> Callable[[], None]:
-    """Have the models look up functions that report; returns a function that ends it."""
+def _monkeypatch(modeling_utils: Any, undo: Undo) -> None:
+    """Have the models look up functions that report."""
     interface = type(modeling_utils.ALL_ATTENTION_FUNCTIONS)
     if not hasattr(interface, "get_interface"):
-        return _monkeypatch_each(modeling_utils.ALL_ATTENTION_FUNCTIONS)
+        _monkeypatch_each(modeling_utils.ALL_ATTENTION_FUNCTIONS, undo)
+        return
     original = interface.get_interface
 
     @wraps(original)
@@ -51,17 +46,16 @@ def _monkeypatch(modeling_utils: Any) -> Callable[[], None]:
         function = original(self, attn_implementation, default)
         return function if tap.is_guarded() else _reporting(attn_implementation, function)
 
-    interface.get_interface = get_interface
-
     def end() -> None:
         # Another patch on top of this one is left alone; below it this one reports nothing.
         if vars(interface).get("get_interface") is get_interface:
             interface.get_interface = original
 
-    return end
+    undo.append(end)
+    interface.get_interface = get_interface
 
 
-def _monkeypatch_each(functions: Any) -> Callable[[], None]:
+def _monkeypatch_each(functions: Any, undo: Undo) -> None:
     """Likewise before transformers 5, where models look into a table, and else have a function of
     their own, which is named `eager_attention_forward` everywhere."""
     # Without AttentionInterface, before transformers 4.50, it is a plain dictionary.
@@ -70,18 +64,17 @@ def _monkeypatch_each(functions: Any) -> Callable[[], None]:
     eager = {
         id(function): function
         for module in list(sys.modules.values())
-        if callable(function := getattr(module, "__dict__", {}).get("eager_attention_forward"))
+        if callable(function := (namespace(module) or {}).get("eager_attention_forward"))
     }
-    for name, function in originals.items():
-        put(name, _reporting(name, function))
-    restore = replace([(each, _reporting("eager", each)) for each in eager.values()], {})
 
     def end() -> None:
         for name, function in originals.items():
             put(name, function)
-        restore()
 
-    return end
+    undo.append(end)
+    for name, function in originals.items():
+        put(name, _reporting(name, function))
+    Replacement([(each, _reporting("eager", each)) for each in eager.values()]).install(undo)
 
 
 def _reporting(implementation: str | None, function: Any) -> Any:

@@ -1,0 +1,135 @@
+"""The hooks of every way of attending, installed once for all that use them.
+
+Each step writes down what undoes it before it is made, so an interrupt at any moment leaves nothing
+that could not be undone; and whoever comes next undoes what is left of users that are gone.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from clearhead._common.torch_internals import private
+from clearhead.watching.hooks import (
+    multi_head_attention,
+    own,
+    running,
+    sdpa,
+    softmax,
+    tap,
+    transformers,
+)
+from clearhead.watching.hooks.patching import Replacement, Undo
+
+Install = Callable[[Undo], None]
+
+FUNCTIONS = Replacement(
+    [*sdpa.FUNCTIONS, *multi_head_attention.FUNCTIONS, *softmax.FUNCTIONS],
+    [vars(sdpa), vars(multi_head_attention), vars(softmax)],
+)
+"""The functions of PyTorch that report, searched for together."""
+
+_find_builtin = private("jit._builtins._find_builtin")
+_register_builtin = private("jit._builtins._register_builtin")
+
+
+def _script(undo: Undo) -> None:
+    """Let TorchScript, which looks functions up by their identity, compile code that calls them."""
+    for old, new in FUNCTIONS.pairs:
+        if _find_builtin(new) is None and (operator := _find_builtin(old)) is not None:
+            _register_builtin(new, operator)
+
+
+HOOKS: tuple[Install, ...] = (
+    tap.install,
+    running.install,
+    own.install,
+    softmax.install,
+    _script,
+    FUNCTIONS.install,
+    sdpa.install,
+    transformers.install,
+)
+
+_lock = threading.RLock()
+_users: list[weakref.ref[Any]] = []
+_installed: list[Install] = []
+_undo: Undo = []
+
+
+def install(user: object, *more: Install) -> None:
+    """Install the hooks, unless they are, for as long as a user uses them.
+
+    Args:
+        user: who uses them, until `uninstall` or until it is gone.
+        more: hooks of its own; those that are installed already are left so.
+
+    Example:
+        >>> import torch
+        >>> original = torch.nn.functional.scaled_dot_product_attention
+        >>> class User: pass
+        >>> user, other = User(), User()
+        >>> install(user), install(other), uninstall(user)
+        (None, None, None)
+        >>> torch.nn.functional.scaled_dot_product_attention is original
+        False
+        >>> uninstall(other)
+        >>> torch.nn.functional.scaled_dot_product_attention is original
+        True
+    """
+    with _lock:
+        _forget(None)
+        _users.append(weakref.ref(user, _gone))
+        for each in (*HOOKS, *more):
+            if each not in _installed:
+                _installed.append(each)
+                each(_undo)
+
+
+def uninstall(user: object) -> None:
+    """End the use of the hooks, and take them out with the last user. Called again, it finishes what
+    an interrupt cut."""
+    with _lock:
+        _forget(user)
+
+
+def users() -> list[Any]:
+    """Return those that use the hooks."""
+    return [user for each in list(_users) if (user := each()) is not None]
+
+
+def _gone(_: object) -> None:
+    # Python may free an object anywhere, also while hooks are installed by the same thread.
+    if _lock.acquire(blocking=False):
+        try:
+            if users() == [] and len(_installed) >= len(HOOKS):
+                _forget(None)
+        finally:
+            _lock.release()
+
+
+def _forget(gone: object) -> None:
+    _users[:] = [each for each in _users if (user := each()) is not None and user is not gone]
+    if _users:
+        return
+    errors: list[Exception] = []
+    while _undo:
+        try:
+            _undo[-1]()
+        except Exception as error:
+            errors.append(error)
+        _undo.pop()
+    _installed.clear()
+    if errors:
+        raise errors[0]
+
+
+def _renew() -> None:
+    # Another thread of the parent may have held it.
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)

@@ -1,0 +1,61 @@
+"""What attends and cannot be read: a softmax that a model takes itself, and FlexAttention called
+directly. Nothing is recorded of it but that it ran, so that a record can say what it lacks."""
+
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention
+
+from clearhead.watching.hooks import tap
+from clearhead.watching.hooks.patching import Undo
+
+
+def _noticed(function: Any) -> Any:
+    @wraps(function)
+    def noticed(scores: Any, *args: Any, **kwargs: Any) -> Any:
+        if tap.witnesses and not tap.is_guarded() and isinstance(scores, Tensor):
+            dim = kwargs.get("dim", args[0] if args else None)
+            if isinstance(dim, int) and dim in (-1, scores.ndim - 1):
+                tap.witness("softmax", tuple(scores.shape))
+        return function(scores, *args, **kwargs)
+
+    return noticed
+
+
+_flex = flex_attention.flex_attention
+
+
+@wraps(_flex)
+def _noticed_flex(*args: Any, **kwargs: Any) -> Any:
+    if tap.witnesses and not tap.is_guarded():
+        tap.witness("flex_attention", ())
+    with tap.guard():
+        return _flex(*args, **kwargs)
+
+
+_method = Tensor.softmax
+_noticed_method = _noticed(_method)
+
+FUNCTIONS = [
+    (torch.softmax, _noticed(torch.softmax)),
+    (torch.special.softmax, _noticed(torch.special.softmax)),
+    (_flex, _noticed_flex),
+]
+"""`torch.nn.functional.softmax` calls the method of the tensor."""
+
+
+def install(undo: Undo) -> None:
+    """Notice the softmaxes of tensors from now on."""
+    before = vars(Tensor).get("softmax")
+
+    def restore() -> None:
+        if vars(Tensor).get("softmax") is _noticed_method:
+            if before is None:
+                del Tensor.softmax
+            else:
+                Tensor.softmax = before
+
+    undo.append(restore)
+    Tensor.softmax = _noticed_method

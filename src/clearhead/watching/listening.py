@@ -1,0 +1,128 @@
+"""What the hooks report, handed to those that listen: each gets what its model does."""
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from clearhead._common.torch_internals import in_backward, set_grad_enabled
+from clearhead.watching.hooks import installing, running, tap
+from clearhead.watching.hooks.patching import Undo
+
+
+class Listener(ABC):
+    """A user of the hooks that is told of the calls and the modules of one model."""
+
+    thread: int
+    """The thread that listens."""
+
+    @abstractmethod
+    def path_of(self, stack: list[nn.Module], child: str | None) -> str | None:
+        """Return the path of the innermost running module of this model, or of the child that it
+        does the work of; None if none is running."""
+
+    @abstractmethod
+    def record(self, name: str, read: tap.Read) -> None:
+        """Take a call that a module makes."""
+
+    @abstractmethod
+    def witness(self, stack: list[nn.Module], kind: str, shape: tuple[int, ...]) -> None:
+        """Take what attends and cannot be read."""
+
+    @abstractmethod
+    def enter(self, module: nn.Module, inputs: Any, parents: list[nn.Module]) -> None:
+        """Follow a module that begins to run inside others."""
+
+    @abstractmethod
+    def leave(self, module: nn.Module, output: Any) -> None:
+        """Follow a module that has run."""
+
+    @abstractmethod
+    def renew_lock(self) -> None:
+        """Take a lock that no other thread has."""
+
+
+def listen(undo: Undo) -> None:
+    """Hand on what the hooks report from now on."""
+    undo.append(_unlisten)
+    tap.observers.append(_record)
+    tap.witnesses.append(_witness)
+    running.followers.append(_following)
+
+
+def _unlisten() -> None:
+    every: Any = (
+        (tap.observers, _record),
+        (tap.witnesses, _witness),
+        (running.followers, _following),
+    )
+    for listeners, listener in every:
+        if listener in listeners:
+            listeners.remove(listener)
+
+
+def _listeners() -> list[Listener]:
+    return [each for each in installing.users() if isinstance(each, Listener)]
+
+
+def _record(read: tap.Read, child: str | None) -> None:
+    if in_backward():
+        return  # the recomputation of a checkpoint, which was seen in the forward pass
+    stack = running.stack()
+    # Read once for every watch; the guard is for what the reading and the summary call.
+    read_once = cache(read)
+    gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    try:
+        set_grad_enabled(False)
+        # What is kept outlives inference mode.
+        with tap.guard(), torch.inference_mode(False) if inference else nullcontext():
+            for each, name in _watching(stack, child):
+                each.record(name, read_once)
+    finally:
+        set_grad_enabled(gradients)
+
+
+def _witness(kind: str, shape: tuple[int, ...]) -> None:
+    if not in_backward():
+        stack = running.stack()
+        for each, _ in _watching(stack, None):
+            each.witness(stack, kind, shape)
+
+
+def _watching(stack: list[nn.Module], child: str | None) -> list[tuple[Listener, str]]:
+    """The listeners of a running module with its path in each. A thread that listens itself is not
+    heard by those of others."""
+    found = [
+        (each, name) for each in _listeners() if (name := each.path_of(stack, child)) is not None
+    ]
+    own = [(each, name) for each, name in found if each.thread == threading.get_ident()]
+    return own or found
+
+
+class _Following:
+    def enter(self, module: nn.Module, inputs: Any) -> None:
+        stack = running.stack()[:-1]
+        for each in _listeners():
+            each.enter(module, inputs, stack)
+
+    def leave(self, module: nn.Module, output: Any) -> None:
+        for each in _listeners():
+            each.leave(module, output)
+
+
+_following = _Following()
+
+
+def _renew_locks() -> None:
+    # Another thread of the parent may have held them.
+    for each in _listeners():
+        each.renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

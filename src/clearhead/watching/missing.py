@@ -1,0 +1,231 @@
+"""The parts of a watched model that attended and were not seen, and the way out for each."""
+
+import re
+import weakref
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+ATTENDS = re.compile("attention|attend|attn", re.IGNORECASE)
+"""In the name of a class: it attends, or holds what does."""
+
+OTHERWISE = re.compile(
+    "linear|lightning|rwkv|delta|retention|fourier|conv|pool|norm|output|embed|bias|mask|dropout",
+    re.IGNORECASE,
+)
+"""In such a name: another mechanism than a softmax over keys, or a part of one."""
+
+NAMED = re.compile("(.*_)?att(entio)?n[0-9]*", re.IGNORECASE)
+"""The name of a module that attends."""
+
+ROUTES = re.compile("router|gate|gating|expert|moe|topk|top_k|quantiz|hyper", re.IGNORECASE)
+"""In the name of a class whose softmax chooses something else than tokens."""
+
+ATTENTIONS = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+"""The fields by which the models of transformers return their weights."""
+
+RETURNED = "Its weights come with output_attentions=True."
+
+WAYS_OUT = {
+    "timm": "timm.layers.set_fused_attn(True), before the model is made.",
+    "diffusers": "model.set_attn_processor(AttnProcessor2_0()).",
+    "x_transformers": "attn_flash=True (flash=True of one Attention) when the model is made.",
+}
+"""The way to PyTorch's function of attention, by the package of a class."""
+
+OWN_CODE = "torch.nn.functional.scaled_dot_product_attention in the place of it."
+
+
+class Missing(NamedTuple):
+    """A part of a watched model that attended and was not seen.
+
+    Attributes:
+        path: where it stands in the model; "" is the model.
+        kind: the name of its class.
+        reason: why it was not seen.
+        way_out: what makes it seen.
+
+    Example:
+        >>> import warnings, torch, clearhead as ch
+        >>> class Own(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         return torch.softmax(x @ x.mT, dim=-1) @ x
+        >>> model = torch.nn.Sequential(ch.MultiHeadAttention(8, num_heads=2), Own())
+        >>> with warnings.catch_warnings(action="ignore"), ch.watch(model) as seen:
+        ...     output = model(torch.randn(1, 5, 8))
+        >>> seen.missing[0].path, seen.missing[0].reason
+        ('1', 'it takes a softmax of its own')
+    """
+
+    path: str
+    kind: str
+    reason: str
+    way_out: str
+
+    def __str__(self) -> str:
+        return f"{self.path or '(the model)'} ({self.kind}): {self.reason}. Way out: {self.way_out}"
+
+
+class Paths:
+    """The paths of the modules of a model, those that come meanwhile included.
+
+    Args:
+        modules: those that are there, by their paths.
+    """
+
+    def __init__(self, modules: dict[str, nn.Module]) -> None:
+        self._known = {id(each): (weakref.ref(each), name) for name, each in modules.items()}
+
+    def of(self, module: nn.Module | None) -> str | None:
+        """Return the path of a module, or None for one of another model."""
+        reference, name = self._known.get(id(module), (None, None))
+        return name if reference is not None and reference() is module else None
+
+    def find(self, module: nn.Module, parents: list[nn.Module]) -> str | None:
+        """Return the path of a module that runs inside others; one that has come since the model was
+        searched is found as a child of the innermost of them."""
+        name = self.of(module)
+        if name is None and (above := self.innermost(parents)) is not None:
+            parent, path = above
+            for child, each in parent.named_children():
+                if each is module:
+                    name = f"{path}.{child}" if path else child
+                    self._known[id(module)] = weakref.ref(module), name
+        return name
+
+    def innermost(self, running: list[nn.Module]) -> tuple[nn.Module, str] | None:
+        """Return the innermost module of this model, and its path."""
+        for module in reversed(running):
+            name = self.of(module)
+            if name is not None:
+                return module, name
+        return None
+
+
+class Ran:
+    """What ran of a model, beside what was seen of it.
+
+    Args:
+        model: the model.
+        modules: those of the model, by their paths.
+    """
+
+    def __init__(self, model: nn.Module, modules: dict[str, nn.Module]) -> None:
+        self._model = model
+        self._modules = modules
+        self._ran: dict[str, type] = {}
+        self._own: dict[str, tuple[type, str]] = {}
+        self._returned = 0
+
+    def enter(self, path: str, module: nn.Module) -> None:
+        """Note a module that runs."""
+        self._ran[path] = type(module)
+
+    def witness(self, path: str, module: nn.Module, kind: str, shape: tuple[int, ...]) -> None:
+        """Note what a module does that attends, or may."""
+        if type(module).__module__.startswith("torch.nn.") and "." in path:
+            # nn.Softmax as a part of the module in question.
+            path = path.rpartition(".")[0]
+            module = self._model.get_submodule(path)
+        name = type(module).__name__
+        if kind == "softmax":
+            square = len(shape) > 2 and shape[-1] == shape[-2] > 1
+            named = ATTENDS.search(name) or NAMED.fullmatch(path.rpartition(".")[2])
+            if ROUTES.search(name) or not (named or square) or len(shape) < 2:
+                return
+        self._own[path] = type(module), kind
+
+    def leave(self, output: Any) -> None:
+        """Note what the model returned."""
+        fields = (getattr(output, name, None) for name in ATTENTIONS)
+        for field in fields:
+            if isinstance(field, tuple | list):
+                self._returned += sum(isinstance(each, Tensor) for each in field)
+
+    def missing(self, seen: Collection[str], calls: int) -> list[Missing]:
+        """Return what attended and is not among the modules that were seen.
+
+        Args:
+            seen: the paths of those that were.
+            calls: how many calls they made.
+        """
+        found = {path: self._of_own(path, *own) for path, own in self._own.items()}
+        known = {*seen, *found}
+        for path, kind, reason, way_out in [*self._compiled(seen), *self._silent(known)]:
+            if not any(other and _within(path, other) for other in found):
+                found[path] = Missing(path, kind.__name__, reason, way_out)
+        if not found and self._returned > calls:
+            reason = f"the model returned {self._returned} attentions, and {calls} calls were seen"
+            found[""] = Missing("", type(self._model).__name__, reason, RETURNED)
+        return list(found.values())
+
+    def _of_own(self, path: str, kind: type, what: str) -> Missing:
+        if what == "flex_attention":
+            way_out = "torch.nn.functional.scaled_dot_product_attention, or clearhead.attend."
+            return Missing(path, kind.__name__, "it calls FlexAttention itself", way_out)
+        return Missing(path, kind.__name__, "it takes a softmax of its own", self._way_out(kind))
+
+    def _silent(self, known: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
+        """The modules with the name of an attention from which nothing was heard."""
+        named = {path: kind for path, kind in self._ran.items() if _attends(kind)}
+        above = {outer for path in (*known, *named) for outer in _outer(path)}
+        for path, kind in named.items():
+            inside = any(outer in named and outer in known for outer in _outer(path))
+            if path not in known and path not in above and not inside:
+                reason = "it attends by a kernel that cannot be seen"
+                yield path, kind, reason, self._way_out(kind)
+
+    def _compiled(self, seen: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
+        """The attentions in parts that are compiled, whose modules do not run one by one."""
+        for root, module in self._modules.items():
+            if self._ran.keys().isdisjoint([root, *_outer(root)]) or not _is_compiled(module):
+                continue
+            parts = {
+                f"{root}.{path}".strip("."): type(each)
+                for path, each in module.named_modules()
+                if _attends(type(each))
+            }
+            for path, kind in parts.items():
+                inner = any(_within(other, path) for other in parts if other != path)
+                if not inner and not any(_within(other, path) for other in seen):
+                    yield (
+                        path,
+                        kind,
+                        "it was compiled",
+                        "the model before torch.compile or TorchScript.",
+                    )
+
+    def _way_out(self, kind: type) -> str:
+        package = kind.__module__.partition(".")[0]
+        if package != "transformers":
+            return WAYS_OUT.get(package, OWN_CODE)
+        now = getattr(getattr(self._model, "config", None), "_attn_implementation", None)
+        if getattr(self._model, "_supports_sdpa", False) and now != "sdpa":
+            return 'model.set_attn_implementation("sdpa").'
+        return f"none in transformers, where this type has code of its own only. {RETURNED}"
+
+
+def _attends(kind: type) -> bool:
+    return bool(ATTENDS.search(kind.__name__)) and not OTHERWISE.search(kind.__name__)
+
+
+def _outer(path: str) -> list[str]:
+    """The paths of the modules that a module is in, the model's "" included."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:count]) for count in range(len(parts))]
+
+
+def _within(path: str, outer: str) -> bool:
+    """True for the same path, or one below it."""
+    return path == outer or outer == "" or path.startswith(f"{outer}.")
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return (
+        getattr(module, "_compiled_call_impl", None) is not None
+        or type(module).__name__ == "OptimizedModule"
+        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+        or isinstance(module, torch.jit.ScriptModule)
+    )

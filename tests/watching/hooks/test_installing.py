@@ -1,0 +1,238 @@
+"""The hooks are installed once, and taken out whatever happens."""
+
+import gc
+import random
+import signal
+import sys
+import time
+import types
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+import clearhead as ch
+from clearhead.attention import planning
+from clearhead.watching.hooks import installing, running, tap
+
+FUNCTIONS = {
+    (F, "scaled_dot_product_attention"): F.scaled_dot_product_attention,
+    (F, "multi_head_attention_forward"): F.multi_head_attention_forward,
+    (torch, "softmax"): torch.softmax,
+    (torch, "_native_multi_head_attention"): vars(torch)["_native_multi_head_attention"],
+    (torch, "_transformer_encoder_layer_fwd"): vars(torch)["_transformer_encoder_layer_fwd"],
+}
+
+
+def left_behind() -> list[str]:
+    """What is not as it was before a watch."""
+    found = [name for (home, name), old in FUNCTIONS.items() if getattr(home, name) is not old]
+    found += ["Tensor.softmax"] if "softmax" in vars(Tensor) else []
+    every: dict[str, Any] = {
+        "forward hooks": torch_module._global_forward_hooks,
+        "forward pre-hooks": torch_module._global_forward_pre_hooks,
+        "observers": planning.observers,
+        "tap": [*tap.observers, *tap.witnesses, *running.followers],
+        "users": installing.users(),
+        "stacks": running._stacks,
+        "guarded": tap.is_guarded(),
+        "no gradients": not torch.is_grad_enabled(),
+    }
+    return found + [name for name, thing in every.items() if thing]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    assert left_behind() == []
+    yield
+    assert left_behind() == []
+
+
+class Model(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+X = torch.randn(2, 2, 5, 8)
+
+
+class Interrupt(KeyboardInterrupt):
+    """One that the test sends."""
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_an_interrupt_at_any_moment_leaves_nothing(keep: Any, alarm: None) -> None:
+    model, at_random = Model(), random.Random(0)
+
+    def watched() -> None:
+        with ch.watch(model, keep=keep):
+            model(X)
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        watched()
+        return time.perf_counter() - start
+
+    usual = sorted(seconds() for _ in range(9))[4]
+    interrupted, left = 0, []
+    for _ in range(150):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1e-5 + 1.2 * usual * at_random.random())
+            watched()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except Interrupt:
+            interrupted += 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        left += left_behind()
+    assert left == []
+    assert interrupted > 20
+
+
+@pytest.mark.parametrize("step", range(len(installing.HOOKS)))
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_error_in_any_step(
+    step: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = list(installing.HOOKS)
+
+    def fails(undo: Any) -> None:
+        hooks_before[step](undo)
+        raise error
+
+    hooks_before = tuple(hooks)
+    hooks[step] = fails
+    monkeypatch.setattr(installing, "HOOKS", tuple(hooks))
+    with pytest.raises(error), ch.watch(Model()):
+        raise AssertionError
+    monkeypatch.undo()
+    assert left_behind() == []
+    model = Model()
+    with ch.watch(model) as seen:
+        model(X)
+    assert len(seen) == 1
+
+
+def test_an_error_in_undoing_does_not_stop_it() -> None:
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    model = Model()
+    with pytest.raises(ZeroDivisionError), ch.watch(model):
+        installing._undo.insert(2, fails)
+    assert left_behind() == []
+
+
+def test_the_next_watch_cleans_up_after_one_that_was_never_left() -> None:
+    model = Model()
+    forgotten = ch.watch(model)
+    forgotten.__enter__()
+    assert left_behind() != []
+    del forgotten
+    gc.collect()
+    assert left_behind() == []
+
+
+class Strange:
+    """As a lazy module of other libraries: it answers with an error, or by loading much."""
+
+    def __init__(self, error: BaseException) -> None:
+        object.__setattr__(self, "error", error)
+
+    def __getattribute__(self, name: str) -> Any:
+        raise object.__getattribute__(self, "error")
+
+
+STRANGE: dict[str, Any] = {
+    "error": lambda: Strange(RuntimeError("lazy")),
+    "interrupt": lambda: Strange(KeyboardInterrupt()),
+    "None": lambda: None,
+    "dict": lambda: {"a": 1},
+    "slots": type("Slots", (), {"__slots__": ()}),
+    "class": lambda: type(
+        "Own", (), {"attend": staticmethod(FUNCTIONS[F, "scaled_dot_product_attention"])}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_what_is_no_module_in_sys_modules(name: str) -> None:
+    model = Model()
+    sys.modules["something_strange"] = STRANGE[name]()
+    try:
+        with ch.watch(model) as seen:
+            model(X)
+    finally:
+        del sys.modules["something_strange"]
+    assert len(seen) == 1
+
+
+def test_a_module_with_a_namespace_of_its_own_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Lazy(types.ModuleType):
+        @property
+        def __dict__(self) -> Any:
+            raise AssertionError("it loads everything")
+
+    monkeypatch.setitem(sys.modules, "a_lazy_module", Lazy("a_lazy_module"))
+    model = Model()
+    with ch.watch(model) as seen:
+        model(X)
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("rebound", [False, True])
+def test_a_module_that_changed_is_searched_again(
+    rebound: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper: Any = types.ModuleType("a_helper")
+    monkeypatch.setitem(sys.modules, "a_helper", helper)
+
+    class Calling(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return helper.attend(x, x, x)
+
+    if rebound:
+        # The module of a class of the model is always searched.
+        Calling.__module__ = "a_helper"
+        helper.attend = None
+    model = Calling()
+    plain = Model()
+    with ch.watch(plain):
+        plain(X)
+    helper.attend = FUNCTIONS[F, "scaled_dot_product_attention"]
+    with ch.watch(model) as seen:
+        model(X)
+    assert len(seen) == 1
+    assert helper.attend is FUNCTIONS[F, "scaled_dot_product_attention"]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_code_that_is_scripted_in_the_block() -> None:
+    class Scripted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(x, x, x) + torch.softmax(x, -1)
+
+    model = Model()
+    with ch.watch(model):
+        model(X)
+        scripted: Any = torch.jit.script(Scripted())
+    torch.testing.assert_close(scripted(X), Scripted()(X))

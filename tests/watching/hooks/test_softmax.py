@@ -1,0 +1,65 @@
+"""What attends and cannot be read is noticed, and computes the same."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import flex_attention
+
+from clearhead.watching.hooks import softmax, tap
+from tests.watching.hooks.recording import recorded
+
+SCORES = torch.linspace(-2, 3, 42).reshape(2, 3, 7)
+
+
+@pytest.fixture
+def said() -> Iterator[list[tuple[str, tuple[int, ...]]]]:
+    found: list[tuple[str, tuple[int, ...]]] = []
+
+    def witness(kind: str, shape: tuple[int, ...]) -> None:
+        found.append((kind, shape))
+
+    tap.witnesses.append(witness)
+    with recorded(softmax):
+        yield found
+    tap.witnesses.remove(witness)
+
+
+WAYS: dict[str, Callable[[Tensor], Tensor]] = {
+    "torch": lambda x: torch.softmax(x, -1),
+    "method": lambda x: x.softmax(dim=2),
+    "functional": lambda x: F.softmax(x, dim=-1),
+    "special": lambda x: torch.special.softmax(x, 2),
+    "module": nn.Softmax(dim=-1),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_to_take_a_softmax(way: str, said: list[object]) -> None:
+    expected = SCORES.exp() / SCORES.exp().sum(dim=-1, keepdim=True)
+    torch.testing.assert_close(WAYS[way](SCORES), expected)
+    assert said == [("softmax", (2, 3, 7))]
+
+
+def test_one_over_another_axis_is_none(said: list[object]) -> None:
+    SCORES.softmax(dim=1)
+    assert said == []
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention:UserWarning")
+def test_flex_attention(said: list[object]) -> None:
+    query = torch.randn(1, 2, 16, 8)
+    flex_attention.flex_attention(query, query, query)
+    assert said == [("flex_attention", ())]
+
+
+def test_nothing_is_left_behind() -> None:
+    before = torch.softmax, flex_attention.flex_attention
+    with recorded(softmax):
+        assert torch.softmax is not before[0]
+        assert "softmax" in vars(Tensor)
+    assert torch.softmax is before[0]
+    assert flex_attention.flex_attention is before[1]
+    assert "softmax" not in vars(Tensor)

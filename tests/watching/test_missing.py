@@ -1,0 +1,322 @@
+"""What attended and was not seen is said; nothing is said of what was seen whole."""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+from torch.nn.attention import flex_attention
+
+import clearhead as ch
+from clearhead.errors import WatchError, WatchWarning
+from tests.integrations.models import KINDS, inputs, make
+
+X = torch.randn(1, 5, 8)
+
+
+class Seen(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+class Square(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.mT).softmax(-1) @ x
+
+
+class CrossAttention(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(x[:, :2] @ x.mT, dim=-1) @ x
+
+
+class WithModule(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = nn.Softmax(dim=-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attn(x @ x.mT) @ x
+
+
+class KernelAttention(nn.Module):
+    """As with a kernel of another library."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = torch.exp(x @ x.mT)
+        return weights / weights.sum(-1, keepdim=True) @ x
+
+
+class Flex(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[None]
+        return flex_attention.flex_attention(x, x, x)[0]
+
+
+OWN: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "square scores": (Square, "it takes a softmax of its own"),
+    "by its name": (CrossAttention, "it takes a softmax of its own"),
+    "nn.Softmax": (WithModule, "it takes a softmax of its own"),
+    "a kernel": (KernelAttention, "it attends by a kernel that cannot be seen"),
+    "FlexAttention": (Flex, "it calls FlexAttention itself"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention:UserWarning")
+@pytest.mark.parametrize("name", OWN)
+def test_each_reason(name: str) -> None:
+    make_own, reason = OWN[name]
+    model = nn.Sequential(Seen(), make_own(), Seen())
+    with pytest.warns(WatchWarning, match="watch.missing") as said, ch.watch(model) as seen:
+        model(X)
+    assert seen.layers == ("0", "2")
+    [missing] = seen.missing
+    assert (missing.path, missing.kind) == ("1", type(model[1]).__name__)
+    assert missing.reason == reason
+    assert missing.way_out
+    assert str(missing) in str(said[-1].message)
+    assert "not seen: 1" in repr(seen)
+
+
+def test_strict() -> None:
+    model = nn.Sequential(Seen(), Square())
+    expected = pytest.raises(WatchError, match="attended in 1 place that was not seen")
+    with expected as caught, ch.watch(model, strict=True):
+        model(X)
+    assert caught.value.code == "watch.missing"
+
+
+def test_layers_that_are_not_asked_for_are_not_missing() -> None:
+    model = nn.Sequential(Seen(), Square())
+    with ch.watch(model, layers="0", strict=True) as seen:
+        model(X)
+    assert seen.missing == []
+
+
+def test_a_compiled_part() -> None:
+    model = nn.Sequential(Layer(), Layer())
+    model[0].compile(backend="aot_eager")
+    with torch.no_grad():
+        model(X)
+        with pytest.warns(WatchWarning, match="it was compiled"), ch.watch(model) as seen:
+            model(X)
+    assert seen.layers == ("1.self_attention",)
+    assert [(each.path, each.reason) for each in seen.missing] == [
+        ("0.self_attention", "it was compiled")
+    ]
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.self_attention = KernelOf()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.self_attention(x)
+
+
+class KernelOf(Seen):
+    pass
+
+
+KernelOf.__name__ = "SelfAttention"
+
+
+def test_weights_that_the_model_returned() -> None:
+    class Output:
+        attentions = (torch.eye(5)[None, None],) * 2
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen = Seen()
+
+        def forward(self, x: Tensor) -> Any:
+            self.seen(x)
+            return Output()
+
+    model = Model()
+    with (
+        pytest.warns(WatchWarning, match="returned 2 attentions, and 1 calls"),
+        ch.watch(model) as seen,
+    ):
+        model(X)
+    assert "output_attentions" in seen.missing[0].way_out
+
+
+class Router(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.mT).softmax(-1)[..., :1] * x
+
+
+class TokenMixer(nn.Module):
+    """A softmax that chooses no tokens: over another axis, or as many as there are classes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.softmax(x, dim=-1) + F.softmax(x @ x.mT, dim=1) @ x
+
+
+class SelfOutput(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class AttentionNorm(SelfOutput):
+    pass
+
+
+class WrapperAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Seen()
+        self.output = AttentionNorm()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.inner(x))
+
+
+class OuterAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rotary_attention = SelfOutput()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, self.rotary_attention(x))
+
+
+@pytest.mark.parametrize("kind", [Router, TokenMixer, WrapperAttention, OuterAttention])
+def test_no_alarm(kind: type[nn.Module]) -> None:
+    model = nn.Sequential(Seen(), kind())
+    with ch.watch(model, strict=True) as seen:
+        model(X)
+    assert seen.missing == []
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", KINDS)
+def test_no_alarm_for_models_of_transformers(name: str) -> None:
+    model, given = make(name, KINDS[name].implementations[0]), inputs(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", WatchWarning)
+        with ch.watch(model) as seen:
+            model(**given)
+    assert seen.missing == []
+
+
+def sizes(**more: Any) -> dict[str, Any]:
+    return {"vocab_size": 50, "d_model": 32, "max_position_embeddings": 64} | more
+
+
+def long_t5() -> tuple[nn.Module, dict[str, Tensor], int]:
+    config = transformers.LongT5Config(
+        vocab_size=50, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4, local_radius=3
+    )
+    return transformers.LongT5Model(config), {"decoder_input_ids": torch.arange(5)[None]}, 1
+
+
+def big_bird() -> tuple[nn.Module, dict[str, Tensor], int]:
+    config = transformers.BigBirdPegasusConfig(
+        **sizes(encoder_layers=1, decoder_layers=1, encoder_ffn_dim=48, decoder_ffn_dim=48),
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        block_size=4,
+        num_random_blocks=1,
+    )
+    return transformers.BigBirdPegasusModel(config), {"decoder_input_ids": torch.arange(5)[None]}, 1
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:transformers")
+@torch.no_grad()
+@pytest.mark.parametrize("made", [long_t5, big_bird])
+def test_parts_of_transformers_with_code_of_their_own(
+    made: Callable[[], tuple[nn.Module, dict[str, Tensor], int]],
+) -> None:
+    model, given, count = made()
+    ids = torch.arange(40)[None].clamp(max=49)
+    with pytest.warns(WatchWarning, match="softmax of its own"), ch.watch(model.eval()) as seen:
+        model(input_ids=ids, **given)
+    assert len(seen.missing) == count
+    assert all(each.path.startswith("encoder") for each in seen.missing)
+    assert all(path.startswith("decoder") for path in seen)
+    assert "output_attentions" in seen.missing[0].way_out
+
+
+@pytest.mark.parametrize(
+    ("package", "way_out"),
+    [
+        ("timm.models.cait", "set_fused_attn"),
+        ("diffusers.models", "AttnProcessor2_0"),
+        ("x_transformers", "flash=True"),
+        ("somebody", "scaled_dot_product_attention"),
+    ],
+)
+def test_the_way_out_of_each_library(
+    package: str, way_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Square, "__module__", package)
+    model = nn.Sequential(Square())
+    with pytest.raises(WatchError, match=way_out) as caught, ch.watch(model):
+        model(X)
+    assert caught.value.code == "watch.nothing-seen"
+
+
+def test_a_function_that_the_model_holds_is_seen() -> None:
+    function = F.scaled_dot_product_attention
+    scaled = functools.partial(F.scaled_dot_product_attention, scale=0.5)
+
+    class Attribute(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fn = function
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fn(x, x, x)
+
+    class Default(nn.Module):
+        def forward(self, x: Tensor, fn: Any = scaled) -> Tensor:
+            return fn(x, x, x)
+
+    class Keyword(nn.Module):
+        def forward(self, x: Tensor, *, fn: Any = F.scaled_dot_product_attention) -> Tensor:
+            return fn(x, x, x)
+
+    class OfClass(nn.Module):
+        fn: Any = F.scaled_dot_product_attention
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fn(x, x, x)
+
+    class Closure(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return function(x, x, x)
+
+    class Operator(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.ops.aten.scaled_dot_product_attention(x, x, x)
+
+    model = nn.Sequential(Attribute(), Default(), Keyword(), OfClass(), Closure(), Operator())
+    expected = model(X)
+    held = model[0].fn, Default.forward.__defaults__, vars(OfClass)["fn"]
+    with ch.watch(model, strict=True) as seen:
+        assert torch.equal(model(X), expected)
+    assert seen.layers == ("0", "1", "2", "3", "4", "5")
+    assert (model[0].fn, Default.forward.__defaults__, vars(OfClass)["fn"]) == held
+    assert function is F.scaled_dot_product_attention
+
+
+def test_a_patch_of_somebody_else_is_seen_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = F.scaled_dot_product_attention
+
+    def theirs(*args: Any, **kwargs: Any) -> Tensor:
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", theirs)
+    model = Seen()
+    with ch.watch(model) as seen:
+        model(X)
+    assert len(seen.calls("")) == 1
+    assert F.scaled_dot_product_attention is theirs
