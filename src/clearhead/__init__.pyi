@@ -6,12 +6,15 @@ from .attention.planning import Plan
 from .checking import Contract, Finding, Report, check
 from .checking.profiling import Profile, profile
 from .drawing.notebook.widget import view
+from .editing.edit import Edit, edit
+from .editing.effects import Effects, effects
 from .errors import (
     ArgumentError,
     ArgumentTypeError,
     ClearheadError,
     DeviceError,
     DtypeError,
+    EditError,
     FileError,
     MaskError,
     MissingExtraError,
@@ -57,6 +60,9 @@ __all__ = [
     "Conversion",
     "DeviceError",
     "DtypeError",
+    "Edit",
+    "EditError",
+    "Effects",
     "Estimate",
     "FileError",
     "Finding",
@@ -89,6 +95,8 @@ __all__ = [
     "convert",
     "dense",
     "documents",
+    "edit",
+    "effects",
     "full",
     "layers",
     "load",

@@ -11,6 +11,7 @@
     ├── TooLargeError         MemoryError          something tokens × tokens that would not fit
     ├── UnsupportedError      NotImplementedError  a kernel, asked for by name, that cannot run the problem
     ├── WatchError            RuntimeError         a model whose attention could not be seen
+    ├── EditError             RuntimeError         a model whose attention could not be edited as was asked
     ├── ModelError            ValueError           a model that could not be loaded or read
     ├── FileError             ValueError           a file that could not be written, or is not what it should be
     └── MissingExtraError     ImportError          an optional dependency that is not installed
@@ -111,6 +112,10 @@ class UnsupportedError(ClearheadError, NotImplementedError):
 
 class WatchError(ClearheadError, RuntimeError):
     """A model's attention could not be seen."""
+
+
+class EditError(ClearheadError, RuntimeError):
+    """A model's attention could not be edited as was asked."""
 
 
 class ModelError(ClearheadError, ValueError):

@@ -26,12 +26,10 @@ from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
 from clearhead.watching.calls import Kept
 from clearhead.watching.estimate import Estimate, estimated, sizes_of
-from clearhead.watching.hooks import multi_head_attention, own, sdpa, tap, transformers
+from clearhead.watching.hooks import installing, tap
 from clearhead.watching.recording import Copies, of_heads, summarised
 from clearhead.watching.seen import Keep, Seen
 from clearhead.watching.token_ids import TokenIds
-
-HOOKS = (own, sdpa, multi_head_attention, transformers)
 
 _lock = threading.Lock()
 _active: list["Watch[Any]"] = []
@@ -372,7 +370,7 @@ def _install() -> None:
     _restorers.append(lambda: tap.observers.remove(_record))
     _restorers.append(register_module_forward_pre_hook(_enter_module).remove)
     _restorers.append(register_module_forward_hook(_leave_module, always_call=True).remove)
-    _restorers.extend(each.install() for each in HOOKS)
+    _restorers.append(installing.install())
 
 
 def _uninstall() -> None:

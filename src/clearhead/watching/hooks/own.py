@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from torch import Tensor
+
 from clearhead.attention import planning
 from clearhead.attention.problem import Problem
 from clearhead.watching.hooks import tap
@@ -10,14 +12,26 @@ from clearhead.watching.hooks import tap
 
 def install() -> Callable[[], None]:
     """Report the problems that run from now on; returns a function that ends it."""
+    planning.editors.append(_edit)
     planning.observers.append(_observe)
-    return lambda: planning.observers.remove(_observe)
+
+    def end() -> None:
+        planning.editors.remove(_edit)
+        planning.observers.remove(_observe)
+
+    return end
+
+
+def _edit(problem: Problem) -> Callable[[Tensor], Tensor] | None:
+    edited = tap.edit(lambda: problem)
+    return None if edited is None else edited.context
 
 
 def _observe(problem: Problem) -> Callable[[], None]:
     running = ExitStack()
     if not tap.is_guarded():
-        tap.report(lambda: problem)
+        edited = tap.edit(lambda: problem)
+        tap.report((lambda: problem) if edited is None else edited.read)
         # The fused kernel calls PyTorch's function in turn; that is the same attention.
         running.enter_context(tap.guard())
     return running.close
