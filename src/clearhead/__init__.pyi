@@ -1,4 +1,4 @@
-from . import layers, testing
+from . import layers, samples, testing
 from .attention.biases import Bias
 from .attention.distance_biases import alibi, relative
 from .attention.functional import attend, plan
@@ -107,6 +107,7 @@ __all__ = [
     "relative",
     "roles",
     "rollout",
+    "samples",
     "sliding_window",
     "testing",
     "trace",

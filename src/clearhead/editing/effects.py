@@ -38,6 +38,13 @@ class Effects(Sequence[Effect]):
 
     Attributes:
         baseline: the metric of the model as it is.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+        >>> found = ch.effects(layer, torch.randn(1, 5, 8), lambda output: output.square().mean())
+        >>> found.top(1)[0].change == found.top(1)[0].metric - found.baseline
+        True
     """
 
     def __init__(self, rows: Sequence[Effect], baseline: float) -> None:
