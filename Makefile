@@ -29,7 +29,7 @@ unexport PYTHONPATH
 
 # `test` means lint first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test lint page bench bounds setup browser samples test-samples
+.PHONY: demo test lint page bench across bounds cover setup browser samples test-samples
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -71,6 +71,14 @@ test-samples: setup
 bench: setup
 	@$(RUN) -m benchmarks
 
+# One text that two processes share: the losses of training are those of one process, then its attention.
+across: setup
+	@for count in 1 2; do \
+		echo "across: $$count of torchrun"; \
+		OMP_NUM_THREADS=1 $(VENV)/bin/torchrun --standalone --nproc-per-node $$count \
+			examples/long_context.py DESIGN.md || exit 1; \
+	done
+
 # The oldest versions that pyproject.toml admits, and the newest there are: a smoke of every verb on both.
 bounds: setup
 	@$(RUN) -m pip install -qq uv
@@ -80,6 +88,12 @@ bounds: setup
 		$(RUN) -m uv pip install --quiet --python .cache/bounds/$$resolution --resolution $$resolution \
 			--editable '.[test]' && .cache/bounds/$$resolution/bin/python -m tests.smoke || exit 1; \
 	done
+
+# Lines and branches that no test runs, in .cache/cover. Code that is compiled is traced as it is, so those tests stay out.
+cover: setup browser
+	@$(RUN) -m pip install -qq pytest-cov
+	@$(PYTEST) --quiet --ignore=tests/test_compiling.py --ignore=tests/test_exporting.py \
+		--cov=clearhead --cov-branch --cov-report=term:skip-covered --cov-report=html:.cache/cover
 
 setup: $(READY)
 

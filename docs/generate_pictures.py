@@ -9,6 +9,7 @@ import matplotlib as mpl
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 import clearhead as ch
 from clearhead import ladder
@@ -17,6 +18,9 @@ from clearhead.integrations import huggingface
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
 TEXT = "The animal didn't cross the street because it was too tired"
+OTHER_END = "The animal didn't cross the street because it was too wide"
+LAYER, HEAD = 3, 1
+"""A head in which “it” looks at “animal”, and the end of the sentence decides how much."""
 
 
 def save(axes: Axes, name: str, dots_per_inch: int) -> None:
@@ -35,7 +39,14 @@ def main() -> None:
     with ch.watch(reader.model) as seen:
         reader.model(**ids)
 
-    picture = head_picture(reading.matrices[5][0, 11], reading.tokens, title="layer 5, head 11")
+    figure = Figure(figsize=(11.6, 5.4), layout="constrained")
+    for axes, text in zip(figure.subplots(1, 2), (TEXT, OTHER_END), strict=True):
+        read = reader.read(text)
+        weights = read.matrices[LAYER][0, HEAD]
+        it, animal = read.tokens.index("it"), read.tokens.index("animal")
+        title = f"… because it was too {read.tokens[-2]}: it → animal {weights[it, animal]:.0%}"
+        picture = head_picture(weights, read.tokens, title=title, axes=axes)
+        picture.add_patch(Rectangle((-0.5, it - 0.5), len(read.tokens), 1, fill=False, ec="w"))
     save_png(picture, FOLDER / "head.png")
     save(seen.plot(heads=range(6))[0, 0], "layers", 80)
     save(seen.plot("entropy"), "entropy", 90)

@@ -13,6 +13,10 @@ test("what cannot be seen is spelled out", () => {
     ["\u{e0001}", "\\U000e0001"],
     ["\ud800", "\\ud800"],
     ["猫😀", "猫😀"],
+    ["👩‍👩‍👧", "👩‍👩‍👧"],
+    ["👩🏽‍🚀!", "👩🏽‍🚀!"],
+    ["a\u200db", "a\\u200db"],
+    ["\u200d👩", "\\u200d👩"],
   ];
   for (const [token, expected] of cases) assert.equal(label(token), expected);
 });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { DECADES, number, percent, placeOf, quantity, ticks } from "../src/shared/scale";
+import { DECADES, number, percent, placeOf, quantity, ticks, within } from "../src/shared/scale";
 
 test("a value has its place on the scale, and no value leaves it", () => {
   assert.equal(placeOf(0.2, 0.8, "linear"), 0.25);
@@ -16,7 +16,7 @@ test("a value has its place on the scale, and no value leaves it", () => {
 });
 
 test("the ticks of the legend are where the scale has their values", () => {
-  for (const kind of ["linear", "log"]) {
+  for (const kind of ["linear", "log", "root"]) {
     const found = ticks(0.6, kind);
     assert.equal(found.length, 5);
     // The logarithmic scale ends at its last decade, where it has 0 as well.
@@ -47,5 +47,10 @@ test("numbers have three digits, and none is made of what is no number", () => {
   assert.equal(number(12345.6), "12,346");
   assert.equal(number(Number.POSITIVE_INFINITY), "no number");
   assert.equal(quantity(2.5, "nats"), "2.5 nats");
+  assert.equal(quantity(1, "tokens"), "1 token");
+  assert.equal(quantity(1.0001, "queries"), "1 query");
+  assert.equal(within(0.6466, 0.0023), "64.7 ± 0.2 %");
+  assert.equal(within(0.00031, 0.00006), "0.031 ± 0.006 %");
+  assert.equal(within(0.6466, 0), "64.7 %");
   assert.equal(quantity(Number.NaN, "nats"), "no number");
 });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { halfStep, strongest, table } from "../src/views/heads/data";
+import { endOf, HeadMap, halfStep, strongest, table } from "../src/views/heads/data";
 import { headsTile } from "../src/views/heads/tiles";
 
 const LEVELS = 254;
@@ -51,7 +51,7 @@ test("a tile of single tokens is the weights", async () => {
     ],
   );
   assert.deepEqual([tile.grain, tile.links], [[1, 1], 0]);
-  assert.equal(tile.top, 1);
+  assert.ok(Math.abs(tile.top - 0.75) < 5e-3);
   near([...tile.values], weights);
 });
 
@@ -76,7 +76,8 @@ test("a cell has the mean of its queries and the sum of its keys", async () => {
     }
   }
   near([...tile.values], expected, 2e-2);
-  assert.ok(Math.abs(tile.top - Math.max(...expected)) < 2e-2);
+  // The first row of cells does not set the end of the colours.
+  assert.ok(Math.abs(tile.top - Math.max(...expected.slice(3))) < 2e-2);
 });
 
 test("cells begin at multiples of their size, wherever the view begins", async () => {
@@ -118,10 +119,77 @@ test("a long text is its map, and finer than that its links where they are", asy
   assert.deepEqual([fine.links, fine.grain], [1, [4, 4]]);
   const expected = Array.from({ length: 64 }, (_, at) => {
     const [query, key] = [Math.floor(at / 8), at % 8];
-    const spread = Math.floor(query / 4) === Math.floor(key / 4) ? 0.5 / 4 : 0;
-    return spread + (query === key ? 0.5 : 0);
+    // A link is known; the rest is of the three others.
+    if (query === key) return 0.5;
+    return Math.floor(query / 4) === Math.floor(key / 4) ? 0.5 / 3 : 0;
   });
   near([...fine.values], expected);
+});
+
+test("nothing is spread over what a query may not see", async () => {
+  const [queries, keys] = [8, 8];
+  const layer = {
+    heads: 1,
+    kv_heads: 1,
+    queries,
+    keys,
+    pooled: { levels: LEVELS, power: 1, top: [1], shape: [2, 2] },
+    links: { levels: LEVELS, power: 1, top: [[0.5]], count: 1, planes: 1 },
+    spans: { pieces: 1 },
+  };
+  // Causal: every query looks at itself with 0.5, and 0.5 more are in its cells.
+  const shares = [1, -1, 0.25, 0.75];
+  const from = source(layer, {
+    "0/spans": Int32Array.from([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]),
+    "0/0/pooled": Uint8Array.from(shares, (share) =>
+      share < 0 ? 0 : 1 + Math.round(LEVELS * share),
+    ),
+    "0/0/back0": new Uint8Array(queries),
+    "0/0/link0": new Uint8Array(queries).fill(LEVELS + 1),
+  });
+  const coarse = await headsTile(from, ask([0, 8], [0, 8], [2, 2]));
+  near([...coarse.values], shares);
+  for (const size of [8, 4]) {
+    const fine = await headsTile(from, ask([0, 8], [0, 8], [8, size]));
+    assert.deepEqual(fine.cells, [8, size]);
+    let sum = 0;
+    for (const [at, value] of fine.values.entries()) {
+      const [query, key] = [Math.floor(at / size), ((at % size) * 8) / size];
+      assert.equal(value === -1, key > query, `${query} → ${key}: ${value}`);
+      if (value > 0) sum += value;
+    }
+    // What the cells have is all there.
+    assert.ok(Math.abs(sum - 4 * (1 + 0.25 + 0.75)) < 0.05, String(sum));
+  }
+  const map = await HeadMap.read(from, 0, layer, 0);
+  assert.equal(map.weight(2, 3), -1);
+});
+
+test("links are in order, though each rank is rounded by itself", async () => {
+  const layer = {
+    heads: 1,
+    kv_heads: 1,
+    queries: 1,
+    keys: 4,
+    links: { levels: 10, power: 1, top: [[0.5], [0.46]], count: 2, planes: 1 },
+  };
+  const from = source(layer, {
+    "0/0/back0": Uint8Array.of(2),
+    "0/0/link0": Uint8Array.of(9), // 0.40
+    "0/0/back1": Uint8Array.of(4),
+    "0/0/link1": Uint8Array.of(10), // 0.414
+  });
+  const map = await HeadMap.read(from, 0, layer, 0);
+  const weights = map.looksAt(0, 2).map((link) => link.weight);
+  assert.equal(weights.length, 2);
+  assert.ok(weights[0] >= weights[1]);
+});
+
+test("colours end at what nearly all queries are below, the first one not asked", () => {
+  const largest = (row) => (row === 0 ? 1 : row === 7 ? 0.9 : 0.1 + row / 10_000);
+  assert.ok(endOf(1000, largest) < 0.21);
+  assert.equal(endOf(1, largest), 1);
+  assert.equal(endOf(9, largest), 0.9);
 });
 
 test("a layer that is not there has no tile", async () => {

@@ -3,6 +3,7 @@ from .attention.biases import Bias
 from .attention.distance_biases import alibi, relative
 from .attention.functional import attend, plan
 from .attention.planning import Plan
+from .attention.sharded.sharded_plan import ShardedPlan
 from .checking import Contract, Finding, Report, check
 from .checking.profiling import Profile, profile
 from .drawing.notebook.widget import view
@@ -19,6 +20,7 @@ from .errors import (
     MaskError,
     MissingExtraError,
     ModelError,
+    RankError,
     SelectionError,
     ShapeError,
     TooLargeError,
@@ -43,6 +45,7 @@ from .matrix.matrix import AttentionMatrix
 from .matrix.roles import roles
 from .matrix.rollout import rollout
 from .matrix.summary import Summary, TopK
+from .sharding.sharding import Sharding, across
 from .tracing.trace import Step, Trace, trace
 from .watching.estimate import Estimate
 from .watching.seen import Seen, load
@@ -74,11 +77,14 @@ __all__ = [
     "MultiHeadAttention",
     "Plan",
     "Profile",
+    "RankError",
     "Report",
     "Roles",
     "Seen",
     "SelectionError",
     "ShapeError",
+    "ShardedPlan",
+    "Sharding",
     "Step",
     "Summary",
     "Table",
@@ -88,6 +94,7 @@ __all__ = [
     "UnsupportedError",
     "Watch",
     "WatchError",
+    "across",
     "alibi",
     "attend",
     "causal",

@@ -12,6 +12,7 @@
     ├── UnsupportedError      NotImplementedError  a kernel, asked for by name, that cannot run the problem
     ├── WatchError            RuntimeError         a model whose attention could not be seen
     ├── EditError             RuntimeError         a model whose attention could not be edited as was asked
+    ├── RankError             RuntimeError         ranks of a process group that disagree, or are gone
     ├── ModelError            ValueError           a model that could not be loaded or read
     ├── FileError             ValueError           a file that could not be written, or is not what it should be
     └── MissingExtraError     ImportError          an optional dependency that is not installed
@@ -116,6 +117,10 @@ class WatchError(ClearheadError, RuntimeError):
 
 class EditError(ClearheadError, RuntimeError):
     """A model's attention could not be edited as was asked."""
+
+
+class RankError(ClearheadError, RuntimeError):
+    """The ranks of a process group disagree about a call, or one of them is gone."""
 
 
 class ModelError(ClearheadError, ValueError):

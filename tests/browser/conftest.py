@@ -66,7 +66,7 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
         contexts.append(context)
 
         def check(route: Route) -> None:
-            url = route.request.url
+            url = route.request.url.partition("#")[0]
             known = url == address or url.startswith(("blob:", "data:"))
             if known or (allowed is not None and url.startswith(allowed)):
                 route.continue_()

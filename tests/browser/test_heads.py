@@ -120,7 +120,7 @@ def test_a_token_tells_where_it_looks_and_who_looks_at_it(opens: Opens) -> None:
     choose(page, 0, 1)
     weights = matrix(len(WORDS))[0, 1]
     page.locator(".ch-token").nth(7).hover()
-    lists = page.locator(".ch-bars")
+    lists = page.locator(".ch-numbers .ch-bars")
     page.get_by_text("7 it looks at").wait_for()
     first = lists.nth(0).locator("li").first.inner_text().split()
     assert first[:2] == [str(int(weights[7].argmax())), WORDS[int(weights[7].argmax())]]
@@ -129,7 +129,7 @@ def test_a_token_tells_where_it_looks_and_who_looks_at_it(opens: Opens) -> None:
     assert seen[0] == str(int(weights[:, 7].argmax()))
     entropy = float(matrix(len(WORDS)).entropy()[0, 1, 7])
     assert f"entropy\n{entropy:.3g} nats" in page.locator(".ch-facts").first.inner_text()
-    assert page.locator(".ch-arcs path").count() > 0
+    assert page.locator(".ch-arcs > path").count() > 0
 
 
 def test_a_pinned_token_stays(opens: Opens) -> None:
@@ -164,7 +164,7 @@ def test_keys_do_all_of_it(opens: Opens) -> None:
     page.keyboard.press("0")
     expect(page.locator(".ch-axes text")).to_have_count(22)
     page.keyboard.press("l")
-    assert page.get_by_role("button", name="Log").get_attribute("aria-pressed") == "true"
+    assert page.get_by_label("Colours").input_value() == "linear"
     page.get_by_role("listbox").focus()
     page.keyboard.press("Escape")
     page.keyboard.press("ArrowRight")
@@ -218,8 +218,85 @@ def test_two_heads_side_by_side(opens: Opens) -> None:
     assert headings[1] == "Layer 0, head 2"
     page.locator(".ch-token").nth(3).hover()
     assert page.get_by_text("3 on looks at").count() == 2
+    # One scale for both: the larger end.
+    ends = page.locator(".ch-legend-ticks").all_inner_texts()
+    assert ends[0].split()[-2:] == ends[1].split()[-2:]
     page.keyboard.press("c")
     assert page.get_by_role("article").count() == 1
+
+
+def arcs(page: Page, place: int = 0) -> list[str | None]:
+    """The arcs of a panel, by what they are drawn as."""
+    drawn = page.locator(".ch-panel").nth(place).locator(".ch-arcs > path")
+    return [
+        f"{each.get_attribute('d')} {each.get_attribute('stroke-width')}" for each in drawn.all()
+    ]
+
+
+def test_arcs_are_those_of_the_head_that_is_shown(opens: Opens) -> None:
+    page = opens(payload(WORDS))
+    choose(page, 1, 2)
+    page.locator(".ch-token").nth(7).click()
+    page.mouse.move(5, 5)
+    fresh = arcs(page)
+    choose(page, 0, 1)
+    page.locator('[data-head="0/1"].ch-chosen').wait_for()
+    other = arcs(page)
+    choose(page, 1, 2)
+    page.get_by_role("heading", name="Layer 1, head 2").wait_for()
+    assert other
+    assert other != fresh == arcs(page)
+    # In a comparison each panel has its own.
+    page.keyboard.press("c")
+    expect(page.get_by_role("article")).to_have_count(2)
+    choose(page, 0, 1)
+    page.get_by_role("heading", name="Layer 0, head 1").wait_for()
+    assert len(arcs(page, 1)) == len(other)
+    assert [each and each.split()[-1] for each in arcs(page, 1)] == [
+        each and each.split()[-1] for each in other
+    ]
+    # And what a search has found is that of the layer.
+    assert page.locator(".ch-hit").count() == 0
+
+
+def test_the_heads_answer_and_the_address_keeps_it(opens: Opens) -> None:
+    page = opens(payload(WORDS))
+    choose(page, 0, 0)
+    page.locator(".ch-token").nth(9).click()
+    page.locator(".ch-token").nth(5).click(modifiers=["Shift"])
+    weights = torch.stack([matrix(len(WORDS), seed=n)[0, :, 9, 5] for n in range(2)]).flatten()
+    order = [f"{place // 3}.{place % 3}" for place in weights.argsort(descending=True).tolist()]
+    answers = page.get_by_role("region", name="Heads by what is pinned")
+    expect(answers).to_contain_text("Heads in which tired looks at mat")
+    page.wait_for_function("() => location.hash === '#head=0.0&pin=9,5'")
+    lines = [each.inner_text().split() for each in answers.locator("li").all()]
+    assert [line[0] for line in lines] == order
+    for line, weight in zip(lines, weights.sort(descending=True).values.tolist(), strict=True):
+        assert float(line[1]) == pytest.approx(100 * weight, abs=0.051)
+    page.get_by_label("Order", exact=True).select_option("link")
+    shown = [each.get_attribute("data-head") for each in page.get_by_role("gridcell").all()]
+    assert shown == [each.replace(".", "/") for each in order]
+    answers.get_by_role("button").nth(1).click()
+    expect(page.get_by_role("heading", level=2)).to_have_text(
+        f"Layer {order[1][0]}, head {order[1][2]}"
+    )
+    expect(page.locator(".ch-sentence")).to_have_text(
+        re.compile(r"tired gives [\d.]+ % of its attention to mat\.")
+    )
+    page.keyboard.press("l")
+    page.mouse.move(5, 5)
+    page.wait_for_function(
+        "(hash) => location.hash === hash", arg=f"#head={order[1]}&pin=9,5&scale=linear&order=link"
+    )
+    page.evaluate("document.activeElement.blur()")
+    before = page.screenshot()
+    page.reload()
+    expect(page.locator(".ch-map-side > .ch-remark")).to_contain_text("One cell")
+    answers.wait_for()
+    assert page.screenshot() == before
+    page.go_back()
+    expect(page.get_by_role("heading", level=2)).to_have_text("Layer 0, head 0")
+    assert page.get_by_label("Colours").input_value() == "root"
 
 
 def test_two_runs(opens: Opens) -> None:
@@ -285,6 +362,19 @@ def test_two_texts(opens: Opens) -> None:
     assert abs(value - true) <= error * 1.1 + 0.051 * true + 5e-4
     page.locator(".ch-token").nth(len(WORDS) + 1).hover()
     page.get_by_text("1 chat is looked at by").wait_for()
+    # There is no distance from one text to another, and no role that is one.
+    facts = page.locator("article").inner_text()
+    assert "distance" not in facts
+    assert "local" not in facts
+    page.mouse.move(5, 5)
+    page.get_by_role("searchbox").fill("at")
+    page.get_by_role("searchbox").press("Enter")
+    page.get_by_text("1 cat looks at").wait_for()
+    found = page.get_by_role("search").get_by_role("status")
+    assert found.inner_text() == "1 of 4"  # cat, sat, mat; chat
+    for _ in range(3):
+        page.get_by_role("searchbox").press("Enter")
+    page.get_by_text("1 chat is looked at by").wait_for()
 
 
 def test_the_map_zooms_to_single_tokens(opens: Opens) -> None:
@@ -307,7 +397,7 @@ def test_the_map_zooms_to_single_tokens(opens: Opens) -> None:
     # A link that is kept is under the pointer what it is in the matrix.
     query = 41 + 97
     page.get_by_text(f"{query} ␣w41 looks at").wait_for()
-    line = page.locator(".ch-bars").first.locator("li").first.inner_text().split()
+    line = page.locator(".ch-numbers .ch-bars").first.locator("li").first.inner_text().split()
     weights, keys = long.top_k(1)
     assert line[0] == str(int(keys[0, 1, query, 0]))
     assert float(line[2]) == pytest.approx(100 * float(weights[0, 1, query, 0]), abs=0.45)
@@ -319,7 +409,14 @@ def test_dragging_and_the_wheel_move_the_map(opens: Opens) -> None:
     labels = page.locator(".ch-axes text")
     before = labels.all_inner_texts()
     page.mouse.move(x, y)
+    page.mouse.wheel(0, 300)  # scrolls the page
+    page.wait_for_function("() => scrollY > 10")
+    assert labels.all_inner_texts() == before
+    page.evaluate("scrollTo(0, 0)")
+    page.wait_for_function("() => scrollY === 0")
+    page.keyboard.down("Control")
     page.mouse.wheel(0, -900)
+    page.keyboard.up("Control")
     page.wait_for_function(
         "(before) => document.querySelector('.ch-axes text').textContent !== before", arg=before[0]
     )
@@ -381,6 +478,31 @@ def heads_of(layers: int, heads: int, tokens: int = 7, keys: int | None = None) 
     return heads_payload([Run("", made, text, source)], "a large model")
 
 
+def test_the_map_has_room_at_any_width(opens: Opens) -> None:
+    page = opens(payload(WORDS))
+    page.keyboard.press("c")
+    reading = page.locator(".ch-reading").nth(1)
+    found: dict[tuple[int, bool], float] = {}
+    for both in (True, False):
+        for width in (320, 390, 719, 721, 800, 1000, 1100, 1280, 1920, 2560):
+            page.set_viewport_size({"width": width, "height": max(800, width * 9 // 16)})
+            page.wait_for_function(
+                "(width) => document.documentElement.scrollWidth <= width", arg=width
+            )
+            box = canvas(page).bounding_box()
+            assert box is not None
+            found[width, both] = box["width"]
+            if both:
+                page.locator(".ch-token").nth(3).hover()
+                assert reading.evaluate("(each) => each.scrollWidth <= each.clientWidth")
+        page.keyboard.press("c")
+    for (width, both), room in found.items():
+        least = 0.15 * width if both else 0.6 * width if width < 700 else 0.32 * width
+        assert room >= least, (width, both, room)
+    # No cliff from one pixel to the next.
+    assert found[721, False] > 0.8 * found[719, False]
+
+
 @pytest.mark.parametrize("size", [DESKTOP, PHONE, {"width": 320, "height": 640}])
 def test_nothing_lies_over_something_else(opens: Opens, size: dict[str, int]) -> None:
     for given in (heads_of(2, 64), heads_of(2, 4, tokens=80), heads_of(1, 2, tokens=5, keys=700)):
@@ -409,7 +531,7 @@ def test_a_narrow_page_is_laid_out_before_its_first_frame(opens: Opens) -> None:
     page = opens(heads_of(2, 4), size=PHONE)
     page.add_init_script("window.ResizeObserver = class { observe() {} disconnect() {} };")
     page.reload()
-    page.locator(".ch-shell.ch-narrow").wait_for(timeout=5_000)
+    page.locator(".ch-heads").wait_for(timeout=5_000)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
@@ -431,7 +553,7 @@ def test_the_head_that_is_shown_is_in_sight_among_all(opens: Opens) -> None:
 def test_numbers_stay_visible_in_colours_of_the_reader(opens: Opens) -> None:
     page = opens(payload(WORDS), forced=True)
     page.locator(".ch-token").nth(3).hover()
-    page.locator(".ch-bars").first.wait_for()
+    page.locator(".ch-numbers .ch-bars").first.wait_for()
     bar = """(name) => getComputedStyle(document.querySelector(name)).forcedColorAdjust"""
     for name in (".ch-bar span", ".ch-legend-bar"):
         assert page.evaluate(bar, name) == "none"
@@ -459,7 +581,10 @@ def test_the_view_is_exported(opens: Opens, kind: str) -> None:
     else:
         text = content.decode("utf-8")
         assert "<script" not in text
-        assert "data:image/png;base64," in text
+        # Cells are vectors, with the axes named.
+        assert "data:image" not in text
+        assert text.count("<rect") > len(HOSTILE) ** 2
+        assert {"key →", "query ↓"} <= set(re.findall(r">([^<]+)</text>", text))
         assert "Layer 1, head 0" in text
 
 
@@ -510,6 +635,7 @@ def test_a_hostile_vocabulary_is_shown_and_never_run(opens: Opens) -> None:
         "∅",
         "⏎",
     ]
+    assert shown[-1] == HOSTILE[-1]  # one emoji, as it is
     for place in range(len(HOSTILE)):
         tokens.nth(place).hover()
     page.get_by_role("searchbox").fill("<script>")

@@ -65,8 +65,16 @@ def canvas(page: Page) -> Locator:
     return page.locator("canvas.ch-map-canvas").first
 
 
+def zoom(page: Page, by: int) -> None:
+    """The wheel with Ctrl."""
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, by)
+    page.keyboard.up("Control")
+
+
 def point(page: Page, across: float, down: float) -> None:
     """Move the pointer to a place on the map, in shares of it."""
+    canvas(page).scroll_into_view_if_needed()
     box = canvas(page).bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
@@ -128,7 +136,7 @@ def test_zoom_to_single_tokens(long: Seen, serves: Callable[..., Server], opens:
     answers: list[Response] = []
     page.on("response", lambda got: answers.append(got) if "/tile?" in got.url else None)
     for _ in range(6):
-        page.mouse.wheel(0, -500)
+        zoom(page, -500)
     expect(detail(page)).to_have_text("One cell = 1 × 1 token, worked out from query and key.")
     canvas(page).focus()
     page.wait_for_timeout(300)
@@ -171,11 +179,11 @@ def test_a_finer_map_comes_when_it_is_there(
     server = serves(long, [f"t{place}" for place in range(LONG)])
     page = opens(server.address, allowed=server.address)
     point(page, 0.3, 0.7)
-    page.mouse.wheel(0, -500)
+    zoom(page, -500)
     expect(detail(page)).to_have_text(re.compile(r"A finer map is being worked out: 25 %\.$"))
     go.set()
     expect(detail(page)).to_have_text("One cell = 2 × 2 tokens, worked out from query and key.")
-    page.mouse.wheel(0, -500)
+    zoom(page, -500)
     expect(detail(page)).to_have_text("One cell = 1 × 1 token, worked out from query and key.")
 
 
@@ -195,7 +203,7 @@ def test_summaries_are_served_as_they_are(serves: Callable[..., Server], opens: 
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     for _ in range(3):
-        page.mouse.wheel(0, -500)
+        zoom(page, -500)
         page.wait_for_timeout(100)
     assert not [url for url in asked if "/tile?" in url or "/token?" in url]
 
@@ -207,7 +215,7 @@ def test_it_says_that_the_server_has_stopped(
     page = opens(server.address, allowed=server.address, may_stop=True)
     canvas(page).focus()
     point(page, 0.3, 0.7)
-    page.mouse.wheel(0, -1500)
+    zoom(page, -1500)
     expect(detail(page)).to_have_text(re.compile("worked out from query and key"))
     server.close()
     page.keyboard.press("ArrowRight")

@@ -287,3 +287,14 @@ def test_attention_over_an_image_is_checked_by_a_function():
     layer = OfImages()
     report = ch.check(lambda x: layer(x.mT[..., None])[..., 0].mT, takes="x")
     assert report.ok, report
+
+
+def test_masks_that_are_wanted_are_none_where_none_is_declared():
+    class Wanting(Optional):
+        def forward(self, x, mask):
+            return super().forward(x, mask)
+
+    assert ch.check(Wanting(), takes="x").ok
+    with pytest.raises(ch.ModelError) as caught:
+        ch.check(Wanting(), takes="x", causal=True)
+    assert "missing 1 required positional argument: 'mask'" in str(caught.value)

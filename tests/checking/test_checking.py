@@ -88,7 +88,8 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         refused(subject=plain, takes="kqv"),
         ch.ArgumentError,
         "check.takes",
-        "takes must be one of qkv, qkv,mask, x, x2d, x,mask, x,context, decode; got 'kqv'.",
+        "takes must be one of qkv, qkv,mask, x, x2d, x,mask, x,context, decode, ids, "
+        "ids,mask; got 'kqv'.",
     ),
     (
         refused(subject=plain, takes="qkv", args={"d_in": 3}),
@@ -418,3 +419,25 @@ def test_a_module_of_one_length_is_checked_at_that_length(spread: float) -> None
     report = ch.check(OneLength(spread), takes="x")
     assert report.ok, report
     assert "gradients" in report.passed
+
+
+class Refusing(nn.Module):
+    """A decoder whose steps all fail, and so are not known to be right."""
+
+    def reset(self) -> None:
+        pass
+
+    def step(self, x: Tensor) -> Tensor:
+        raise RuntimeError("no cache yet")
+
+    def full(self, x: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+def test_steps_that_are_all_refused_are_not_judged() -> None:
+    report = ch.check(Refusing(), takes="decode", causal=True, sizes={"d_in": 4})
+    assert report.outcome == "not judged"
+    assert report.unverified[0] == (
+        "decoding: every way to hand tokens over is refused: RuntimeError: no cache yet; let step(x) "
+        "take any number of tokens"
+    )

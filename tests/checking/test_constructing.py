@@ -1,5 +1,6 @@
 """The arguments of a constructor, from sizes and from instances."""
 
+import inspect
 from typing import Any
 
 import torch
@@ -7,7 +8,14 @@ from torch import nn
 
 from clearhead._common.foreign_names import size_of
 from clearhead.checking.contract import Contract
-from clearhead.checking.subject.constructing import arguments_again, declared_arguments, parameters
+from clearhead.checking.subject.constructing import (
+    arguments_again,
+    declared_arguments,
+    guess,
+    guessed_arguments,
+    parameters,
+)
+from clearhead.checking.subject.subject import prepare
 
 
 class Parent(nn.Module):
@@ -68,3 +76,41 @@ def test_the_arguments_of_an_instance() -> None:
 
 def test_an_instance_that_does_not_show_them() -> None:
     assert arguments_again(Secretive(3), Contract(), {"d_in": 3}) is None
+
+
+class Divided(nn.Module):
+    """Eight heads by default, which divide the width."""
+
+    def __init__(self, emb_width: int, heads: int = 8) -> None:
+        super().__init__()
+        assert emb_width % heads == 0
+        self.heads, self.query = heads, nn.Linear(emb_width, emb_width)
+
+
+class Grouped(nn.Module):
+    """A norm over 32 groups of channels, which divide the width."""
+
+    def __init__(self, channels) -> None:  # type: ignore[no-untyped-def]
+        super().__init__()
+        self.norm = nn.GroupNorm(32, channels)
+        self.query, self.key, self.value = (nn.Linear(channels, channels) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(x.mT).mT
+        return nn.functional.scaled_dot_product_attention(self.query(x), self.key(x), self.value(x))
+
+
+def test_a_width_fits_the_heads_of_the_signature() -> None:
+    assert guessed_arguments(Divided, {}, Contract()) == {"emb_width": 80}
+    assert guessed_arguments(Divided, {"heads": 2}, Contract()) == {"emb_width": 30}
+
+
+def test_another_width_is_tried_where_the_first_is_not_taken() -> None:
+    prepared = prepare(Grouped, "x", None, Contract(), 0)
+    assert prepared.args == {"channels": 64}
+    assert prepared.guessed == ("channels",)
+
+
+def test_a_temperature_is_that_of_the_heads() -> None:
+    assert guess("temperature", inspect.Parameter.empty, {}) == 10**0.5
+    assert guess("patch_dim_count", inspect.Parameter.empty, {"d_in": 30}) is False

@@ -272,3 +272,28 @@ def test_attending_over_the_first_axis_says_which_axis_is_wanted():
     assert finding.code == "batch.mixed"
     assert finding.sentence.endswith("no token another: it attends over the first axis")
     assert "batch_first=True" in finding.likely
+
+
+class Tiled(nn.Module):
+    """Eight query heads that read four key heads in a tiled order, which nothing declares."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.out = nn.Linear(24, 24), nn.Linear(24, 24)
+        self.key, self.value = nn.Linear(24, 12), nn.Linear(24, 12)
+
+    def forward(self, x):
+        q = self.query(x).unflatten(-1, (8, 3)).transpose(1, 2)
+        k, v = (each(x).unflatten(-1, (4, 3)).transpose(1, 2) for each in (self.key, self.value))
+        k, v = (each.repeat(1, 2, 1, 1) for each in (k, v))
+        context = ((q @ k.mT / 3**0.5).softmax(-1) @ v).transpose(1, 2)
+        return self.out(context.flatten(2))
+
+
+def test_the_order_of_key_heads_is_said_with_their_number():
+    torch.manual_seed(0)
+    report = ch.check(Tiled(), takes="x")
+    assert report.ok
+    assert any("reads key head h % 4, not h // 2" in each for each in report.told), report.told
+    declared = ch.check(Tiled(), takes="x", num_kv_heads=4, num_heads=8)
+    assert [each.code for each in declared.findings] == ["heads.gqa-tiled"]

@@ -18,6 +18,7 @@ from torch import nn
 import clearhead as ch
 from clearhead.cli import serve
 from clearhead.drawing.live import server as served
+from clearhead.drawing.page import head_page
 from clearhead.drawing.page.head_page import Run
 from clearhead.drawing.page.payload import Payload
 from tests import tiny_models
@@ -117,6 +118,17 @@ def test_some_layers(
     result = invoke("serve", str(file), *options)
     assert result.exit_code == 0, result.output
     assert shown == [names]
+
+
+def test_a_long_run_is_announced(
+    at_once: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_page, "LONG", 4)
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    with ch.watch(layer) as seen:
+        layer(torch.randn(1, 5, 8))
+    result = invoke("serve", str(seen.save(tmp_path / "run.clearhead")))
+    assert result.stderr == "Going over run.clearhead; its address comes when that is done.\n"
 
 
 def test_layers_that_are_not_there(run: Path) -> None:

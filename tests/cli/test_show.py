@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from clearhead.drawing.page import head_page
+from clearhead.drawing.page.page import write_page
+from clearhead.drawing.page.payload import Payload
 from tests import tiny_models
 from tests.cli.commands import invoke, lines
 
@@ -54,6 +57,61 @@ def test_show_a_head_with_a_picture(tmp_path: Path) -> None:
 def test_show_draws_the_head_that_it_chose(tmp_path: Path) -> None:
     found = lines("show", "The cat sat", "--layer", "0", "--png", str(tmp_path / "a.png"))
     assert found[-1].startswith("The picture of layer 0, head 2 is in ")
+
+
+def test_show_finds_heads(tmp_path: Path) -> None:
+    found = lines("show", SENTENCE, "--find", "it,animal", "--html", str(tmp_path / "a.html"))
+    at = found.index("The heads in which it looks at animal")
+    assert found[at + 1].startswith("layer  5 head 11   it → animal  0.65")
+    assert found[at + 2].startswith("layer  3 head  1   it → animal  0.64")
+    assert any(line.startswith("Layer 5, head 11") for line in found)
+    found = lines("show", SENTENCE, "--find", "it,")
+    at = found.index("The heads by their strongest link of it")
+    assert found[at + 1].startswith("layer  0 head  2   it → because  1.00")
+    found = lines("show", SENTENCE, "--find", ",tired")
+    assert "The heads by their strongest link to tired" in found
+
+
+@pytest.mark.parametrize(
+    ("find", "words"),
+    [
+        (["it"], "--find needs a query and a key with a comma, such as it,animal; got it."),
+        ([","], "--find needs a query and a key with a comma, such as it,animal; got ,."),
+        (["it,dog"], "there is no token 'dog' in the text."),
+        (["it,it", "--layer", "1"], "--find asks the heads of all layers; leave --layer out."),
+    ],
+)
+def test_what_cannot_be_found(find: list[str], words: str) -> None:
+    result = invoke("show", SENTENCE, "--find", *find)
+    assert result.exit_code == 1
+    assert " ".join(result.stderr.split()) == f"clearhead: [show.find] {words}"
+
+
+def test_nothing_is_found_in_a_long_text(llama: str, book: str) -> None:
+    result = invoke("show", "--file", book, "--model", llama, "--find", "it,it")
+    assert result.exit_code == 1
+    assert "[show.find] --find needs a text of 1024 tokens at most." in result.stderr
+
+
+def test_a_page_opens_where_it_was_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Payload] = []
+    monkeypatch.setattr(
+        head_page,
+        "write_page",
+        lambda path, payload: written.append(payload) or write_page(path, payload),
+    )
+    file = str(tmp_path / "a.html")
+    lines("show", SENTENCE, "--html", file)
+    lines("show", SENTENCE, "--layer", "3", "--head", "1", "--html", file)
+    lines("show", SENTENCE, "--find", "it,animal", "--html", file)
+    starts = [each.data["start"] for each in written]
+    assert starts == [
+        {"layer": 5, "head": 11, "query": 10, "key": 2},
+        {"layer": 0, "head": 1},
+        {"layer": 5, "head": 11, "query": 10, "key": 2},
+    ]
+    # Only this layer, under its own number.
+    assert [layer["number"] for layer in written[1].data["layers"]] == [3]
 
 
 def test_show_reads_a_file(tmp_path: Path) -> None:

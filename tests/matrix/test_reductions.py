@@ -16,15 +16,14 @@ from clearhead import AttentionMatrix, stages
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.matrix.chunk import Chunk, Extent
+from clearhead.matrix.distances import Distance, Near
 from clearhead.matrix.reductions import (
     Context,
-    Distance,
     Entropy,
     Largest,
     LogSumExp,
     Mass,
     Maximum,
-    Near,
     OfKey,
     Pooled,
     Received,

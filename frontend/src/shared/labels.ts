@@ -6,10 +6,26 @@ const NAMES: Record<string, string> = { "\n": "⏎", "\t": "⇥", "\r": "␍", "
 const INVISIBLE = /[\p{C}\p{Z}]/gu;
 const MARK = /^\p{M}/u;
 
+/** Emoji that joiners make one of: a family, a profession. */
+const JOINED =
+  // biome-ignore lint/suspicious/noMisleadingCharacterClass: each of them is meant by itself.
+  /\p{Extended_Pictographic}[\p{EMod}\uFE0F]?(?:\u200D\p{Extended_Pictographic}[\p{EMod}\uFE0F]?)+/gu;
+
 export function label(token: string): string {
-  const text = token.replace(INVISIBLE, (char) => NAMES[char] ?? escaped(char)) || "∅";
+  let text = "";
+  let from = 0;
+  for (const joined of token.matchAll(JOINED)) {
+    text += spelled(token.slice(from, joined.index)) + joined[0];
+    from = joined.index + joined[0].length;
+  }
+  text += spelled(token.slice(from));
+  if (!text) return "∅";
   // A mark would combine with whatever stands before the label.
   return MARK.test(text) ? `◌${text}` : text;
+}
+
+function spelled(text: string): string {
+  return text.replace(INVISIBLE, (char) => NAMES[char] ?? escaped(char));
 }
 
 /** A label of so many characters at most, those with marks and joined emoji counted as one. */

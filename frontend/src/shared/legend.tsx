@@ -1,11 +1,18 @@
 // What the colours mean.
 import { css } from "./colour";
-import { percent, scale, ticks } from "./scale";
+import { percent, SCALES, type Scale, scale, ticks } from "./scale";
 import { theme } from "./theme";
 
 const STEPS = 24;
 
-export function Legend({ top, unit }: { top: number; unit: string }) {
+interface LegendProps {
+  top: number;
+  /** Some values are larger than where the colours end. */
+  beyond: boolean;
+  unit: string;
+}
+
+export function Legend({ top, beyond, unit }: LegendProps) {
   const kind = scale.value;
   const dark = theme.value;
   const colours = Array.from({ length: STEPS + 1 }, (_, at) => css(at / STEPS, dark));
@@ -18,28 +25,35 @@ export function Legend({ top, unit }: { top: number; unit: string }) {
       />
       <div class="ch-legend-ticks">
         {shown.map(({ value, at }) => (
-          <span key={at}>{percent(value)}</span>
+          <span key={at}>
+            {at === 1 && beyond ? "≥ " : ""}
+            {percent(value)}
+          </span>
         ))}
       </div>
       <div class="ch-legend-unit">
         {unit}
-        {kind === "log" ? ", logarithmic" : ""}
+        {kind === "log" ? ", logarithmic" : kind === "root" ? ", by its square root" : ""}
       </div>
     </div>
   );
 }
 
-/** A button that goes from one scale to the other. */
-export function ScaleButton() {
+const NAMES: Record<Scale, string> = { root: "square root", linear: "linear", log: "logarithm" };
+
+export function ScaleChoice() {
   return (
-    <button
-      type="button"
-      class="ch-button"
-      aria-pressed={scale.value === "log"}
-      title="Logarithmic colours"
-      onClick={() => (scale.value = scale.value === "log" ? "linear" : "log")}
+    <select
+      aria-label="Colours"
+      title="How colours grow with the weight"
+      value={scale.value}
+      onChange={(event) => (scale.value = event.currentTarget.value as Scale)}
     >
-      Log
-    </button>
+      {SCALES.map((kind) => (
+        <option key={kind} value={kind}>
+          {NAMES[kind]}
+        </option>
+      ))}
+    </select>
   );
 }

@@ -1,5 +1,6 @@
 // A map of queries × keys on a canvas: drawn from tiles, which are asked for as they come into
-// view. Panned by dragging, zoomed by the wheel or two fingers, and all of it by keys.
+// view. Panned by dragging, zoomed by the wheel with Ctrl, panned and zoomed by two fingers, and all of
+// it by keys. The wheel alone, and one finger, scroll the page.
 
 import { type ReadonlySignal, type Signal, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
@@ -11,6 +12,9 @@ import { theme } from "./theme";
 export interface Point {
   query: number | null;
   key: number | null;
+  /** Both are one token of a text that attends to itself: all of its links are meant, and not the one
+   * to itself. */
+  token?: boolean;
 }
 
 /** From which query and key on the map shows how many of them. */
@@ -41,6 +45,8 @@ export interface MapProps {
   onPin: (point: Point) => void;
   /** What was drawn last. */
   drawn: Signal<Tile | null>;
+  /** The value at which the colours end. */
+  top: ReadonlySignal<number>;
   /** Changes when tiles have to be asked for anew. */
   version: unknown;
   /** What is under the pointer, in words. */
@@ -114,9 +120,9 @@ export function HeatMap(props: MapProps) {
     if (!place || !state.picture) return;
     const context = place.getContext("2d")!;
     const { tile, image } = state.picture;
-    const fingerprint = `${theme.peek()} ${scale.peek()}`;
+    const fingerprint = `${theme.peek()} ${scale.peek()} ${props.top.peek()}`;
     if (state.picture.colours !== fingerprint) {
-      colour(state.picture);
+      colour(state.picture, props.top.peek());
       state.picture.colours = fingerprint;
     }
     const down = place.height / view.rows;
@@ -203,7 +209,7 @@ export function HeatMap(props: MapProps) {
         void ask();
         soon();
       }),
-      ...[hover, pinned, theme, scale].map((each) => each.subscribe(soon)),
+      ...[hover, pinned, theme, scale, props.top].map((each) => each.subscribe(soon)),
     ];
     return () => {
       // What was asked for before is of no use any more.
@@ -252,8 +258,11 @@ export function HeatMap(props: MapProps) {
           zoom: apart / (was || 1),
           row: here.y,
           column: here.x,
+          // What lies between two fingers goes half as far as the one that moves.
+          down: ((before.y - here.y) / 2) * view.rows,
+          right: ((before.x - here.x) / 2) * view.columns,
         });
-      } else {
+      } else if (event.pointerType === "mouse" || event.pointerType === "pen") {
         viewport.value = moved(view, rows, columns, {
           down: (before.y - here.y) * view.rows,
           right: (before.x - here.x) * view.columns,
@@ -272,14 +281,23 @@ export function HeatMap(props: MapProps) {
   useEffect(() => {
     const place = canvas.current!;
     const onWheel = (event: WheelEvent) => {
+      // A pinch on a touchpad comes as a wheel with Ctrl.
+      if (!event.ctrlKey && !event.metaKey) return;
       event.preventDefault();
       const { x, y } = at(event);
-      const zoom = Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0022));
+      const zoom = Math.exp(-event.deltaY * (Math.abs(event.deltaY) < 50 ? 0.01 : 0.0022));
       viewport.value = moved(viewport.peek(), rows, columns, { zoom, row: y, column: x });
+    };
+    const onTouch = (event: TouchEvent) => {
+      if (event.touches.length > 1) event.preventDefault();
     };
     // Not by Preact, which adds listeners that cannot prevent the page from scrolling.
     place.addEventListener("wheel", onWheel, { passive: false });
-    return () => place.removeEventListener("wheel", onWheel);
+    place.addEventListener("touchmove", onTouch, { passive: false });
+    return () => {
+      place.removeEventListener("wheel", onWheel);
+      place.removeEventListener("touchmove", onTouch);
+    };
   }, [rows, columns]);
 
   const onKeyDown = (event: KeyboardEvent) => {
@@ -352,6 +370,10 @@ export function HeatMap(props: MapProps) {
           columns={columns}
           marks={marks.value}
         />
+        <span class="ch-axis-title" aria-hidden="true">
+          key →<br />
+          query ↓
+        </span>
         <canvas
           ref={canvas}
           class="ch-map-canvas"
@@ -368,7 +390,10 @@ export function HeatMap(props: MapProps) {
           onPointerDown={onPointerDown}
           onPointerMove={onPointerMove}
           onPointerUp={onPointerUp}
-          onPointerCancel={(event) => fingers.current.delete(event.pointerId)}
+          onPointerCancel={(event) => {
+            fingers.current.delete(event.pointerId);
+            hover.value = { query: null, key: null };
+          }}
           onPointerLeave={() => (hover.value = { query: null, key: null })}
           onBlur={() => (hover.value = { query: null, key: null })}
           onKeyDown={onKeyDown}
@@ -421,10 +446,10 @@ function picture(tile: Tile): Picture {
   return { tile, image, colours: "" };
 }
 
-function colour({ tile, image }: Picture) {
+function colour({ tile, image }: Picture, top: number) {
   const context = image.getContext("2d")!;
   const pixels = context.createImageData(image.width, image.height);
-  paintValues(new Uint32Array(pixels.data.buffer), tile.values, tile.top);
+  paintValues(new Uint32Array(pixels.data.buffer), tile.values, top);
   context.putImageData(pixels, 0, 0);
 }
 
@@ -433,7 +458,7 @@ export function paintValues(
   pixels: Uint32Array,
   values: ArrayLike<number>,
   top: number,
-  kind: Scale | "root" = scale.peek(),
+  kind: Scale = scale.peek(),
 ) {
   const colours = ramp(theme.peek());
   const hidden = hiddenPixel(theme.peek());

@@ -1,14 +1,20 @@
-// From a share to its place on the row of colours, linear or logarithmic.
+// From a share to its place on the row of colours: by its square root, linear or logarithmic.
 import { signal } from "@preact/signals";
 
-export type Scale = "linear" | "log";
+export const SCALES = ["root", "linear", "log"] as const;
+export type Scale = (typeof SCALES)[number];
 
 /** The logarithmic scale goes down to this part of the largest value. */
 export const DECADES = 4;
 
-export const scale = signal<Scale>("linear");
+/** Shares are mostly near 0, and few of them large: their root is spread far more evenly. */
+export const scale = signal<Scale>("root");
 
-export function placeOf(value: number, top: number, kind: Scale | "root"): number {
+export function nextScale(now: Scale): Scale {
+  return SCALES[(SCALES.indexOf(now) + 1) % SCALES.length]!;
+}
+
+export function placeOf(value: number, top: number, kind: Scale): number {
   if (!(value > 0) || !(top > 0)) return 0;
   const share = Math.min(1, value / top);
   if (kind === "root") return Math.sqrt(share);
@@ -18,8 +24,8 @@ export function placeOf(value: number, top: number, kind: Scale | "root"): numbe
 /** Values for the legend, and where they are on it. */
 export function ticks(top: number, kind: Scale): { value: number; at: number }[] {
   const values =
-    kind === "linear"
-      ? [0, 0.25, 0.5, 0.75, 1].map((part) => part * top)
+    kind !== "log"
+      ? [0, 0.25, 0.5, 0.75, 1].map((part) => (kind === "root" ? part ** 2 : part) * top)
       : Array.from({ length: DECADES + 1 }, (_, n) => top * 10 ** (n - DECADES));
   return values.map((value, n) => ({ value, at: n / (values.length - 1) }));
 }
@@ -35,9 +41,25 @@ export function percent(share: number): string {
   return hundredths < 0.0001 ? "< 0.0001 %" : `${Number(hundredths.toPrecision(1))} %`;
 }
 
-/** A number with what it counts. */
+/** Errors below this are not worth a word. */
+export const ROUNDED = 5e-7;
+
+/** A share that may be off by so much, with the places that this leaves. */
+export function within(share: number, error: number): string {
+  if (!(error >= ROUNDED)) return percent(share);
+  const by = 100 * error;
+  const places = Math.max(0, Math.min(6, -Math.floor(Math.log10(by))));
+  return `${(100 * share).toFixed(places)} ± ${by.toFixed(places)} %`;
+}
+
+/** A number with what it counts, in the plural. */
 export function quantity(value: number, unit: string): string {
-  return Number.isFinite(value) ? `${number(value)} ${unit}` : number(value);
+  if (!Number.isFinite(value)) return number(value);
+  return `${number(value)} ${number(value) === "1" ? singular(unit) : unit}`;
+}
+
+export function singular(unit: string): string {
+  return unit.replace(/ies$/, "y").replace(/s$/, "");
 }
 
 export function number(value: number): string {

@@ -1,8 +1,7 @@
 // What every view stands in: the title, the tools, the help, dark and light.
 
-import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useLayoutEffect, useRef } from "preact/hooks";
+import { useRef } from "preact/hooks";
 import { useKeys } from "./keys";
 import { label } from "./labels";
 import { theme, toggleTheme } from "./theme";
@@ -13,24 +12,16 @@ interface ShellProps {
   note?: string;
   /** Buttons on the right of the title. */
   tools?: ComponentChildren;
+  /** What the help begins with. */
+  guide?: ComponentChildren;
   /** Keys and what they do, shown by "?". */
   keys: [string, string][];
   children: ComponentChildren;
 }
 
-export function Shell({ title, note, tools, keys, children }: ShellProps) {
+export function Shell({ title, note, tools, guide, keys, children }: ShellProps) {
   const root = useRef<HTMLDivElement>(null);
   const help = useRef<HTMLDialogElement>(null);
-  const narrow = useSignal(false);
-  // Measured before the first frame, which would be laid out for a wide page otherwise.
-  useLayoutEffect(() => {
-    const place = root.current!;
-    const measure = () => (narrow.value = place.clientWidth < 720);
-    measure();
-    const watch = new ResizeObserver(measure);
-    watch.observe(place);
-    return () => watch.disconnect();
-  }, []);
   const open = () => help.current!.showModal();
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key === "?" && !(event.target instanceof HTMLInputElement)) {
@@ -40,7 +31,7 @@ export function Shell({ title, note, tools, keys, children }: ShellProps) {
   };
   useKeys(root, onKeyDown);
   return (
-    <div class={`ch-shell${narrow.value ? " ch-narrow" : ""}`} data-theme={theme.value} ref={root}>
+    <div class="ch-shell" data-theme={theme.value} ref={root}>
       <header class="ch-header">
         <div class="ch-titles">
           <h1 dir="auto">{label(title).replaceAll("␣", " ")}</h1>
@@ -58,6 +49,12 @@ export function Shell({ title, note, tools, keys, children }: ShellProps) {
       </header>
       {children}
       <dialog class="ch-help" ref={help} aria-labelledby="ch-help-title">
+        <form method="dialog" class="ch-help-close">
+          <button type="submit" class="ch-button">
+            Close
+          </button>
+        </form>
+        {guide}
         <h2 id="ch-help-title">Keys</h2>
         <dl>
           {keys.map(([key, does]) => (
@@ -69,11 +66,6 @@ export function Shell({ title, note, tools, keys, children }: ShellProps) {
             </div>
           ))}
         </dl>
-        <form method="dialog">
-          <button type="submit" class="ch-button">
-            Close
-          </button>
-        </form>
       </dialog>
     </div>
   );

@@ -3,11 +3,13 @@ import { computed, signal } from "@preact/signals";
 
 export type Theme = "light" | "dark";
 
-const system = matchMedia("(prefers-color-scheme: dark)");
-const ofSystem = signal<Theme>(system.matches ? "dark" : "light");
-system.addEventListener("change", () => (ofSystem.value = system.matches ? "dark" : "light"));
+// Outside of a browser, in a test, there is none.
+const system = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
+const ofSystem = signal<Theme>(system?.matches ? "dark" : "light");
+system?.addEventListener("change", () => (ofSystem.value = system.matches ? "dark" : "light"));
 
-const chosen = signal<Theme | null>(null);
+/** null is as the system has it. */
+export const chosen = signal<Theme | null>(null);
 
 export const theme = computed<Theme>(() => chosen.value ?? ofSystem.value);
 

@@ -4,7 +4,7 @@
 import { signal } from "@preact/signals";
 import type { Reader } from "../payload";
 import { BytesSource, type Tile, type TileRequest, type Tiler, type TokenNumbers } from "../source";
-import type { HeadsData } from "../views/heads/data";
+import { endOf, type HeadsData, largestOf } from "../views/heads/data";
 
 const AT_ONCE = 3;
 const MOST_CELLS = 1024;
@@ -49,8 +49,8 @@ export class ServerSource extends BytesSource {
     const layer = layers[request.layer];
     if (!layer) return null;
     const coarse = await this.fallback(this, request);
-    const rows = within(request.rows, layer.queries);
-    const columns = within(request.columns, layer.keys);
+    const rows = within(request.rows, layer.queries, request.cells[0]);
+    const columns = within(request.columns, layer.keys, request.cells[1]);
     if (!rows || !columns || this.lacking.has(request.layer)) return coarse;
     const name = `${request.layer},${request.head}`;
     if (coarse && enough(coarse)) return coarse;
@@ -63,11 +63,7 @@ export class ServerSource extends BytesSource {
     try {
       const answer = await this.ask(`tile?${query}`, request.abort);
       if (answer.status === 200) {
-        const tile = this.decode(
-          await answer.arrayBuffer(),
-          name,
-          layer.max.top[request.head] ?? 0,
-        );
+        const tile = this.decode(await answer.arrayBuffer(), name, coarse);
         if (this.kept.size >= KEPT) this.kept.delete(this.kept.keys().next().value!);
         this.kept.set(query, tile);
         return tile;
@@ -128,7 +124,7 @@ export class ServerSource extends BytesSource {
     setTimeout(again, PATIENCE);
   }
 
-  private decode(bytes: ArrayBuffer, name: string, single: number): Tile {
+  private decode(bytes: ArrayBuffer, name: string, coarse: Tile | null): Tile {
     const head = new Uint32Array(bytes, 0, 6);
     const [row, lastRow, rows, column, lastColumn, columns] = head as unknown as [
       number,
@@ -140,10 +136,15 @@ export class ServerSource extends BytesSource {
     ];
     const values = new Float32Array(bytes, BEFORE_VALUES);
     const grain: [number, number] = [(lastRow - row) / rows, (lastColumn - column) / columns];
-    // Where the colours end: the largest that was seen in cells of this size.
+    // Where the colours end: as in the page where it knows cells of this size, else as far as was seen.
     const size = `${name}/${grain}`;
-    let top = grain[0] * grain[1] === 1 ? single : (this.tops.get(size) ?? 0);
-    for (const value of values) if (value > top) top = value;
+    const largest = (at: number) =>
+      largestOf((place) => values[place]!, at * columns, (at + 1) * columns);
+    const own = endOf(rows, largest);
+    const top =
+      coarse && `${cellOf(coarse)}` === `${grain}`
+        ? coarse.top
+        : Math.max(own, this.tops.get(size) ?? 0);
     this.tops.set(size, top);
     return {
       rows: [row, lastRow],
@@ -167,11 +168,23 @@ function enough({ rows, columns, cells, grain, links }: Tile): boolean {
   );
 }
 
-/** Whole tokens around a range, as far as there are any. */
-function within([from, to]: [number, number], length: number): [number, number] | null {
+function cellOf({ rows, columns, cells }: Tile): [number, number] {
+  return [(rows[1] - rows[0]) / cells[0], (columns[1] - columns[0]) / cells[1]];
+}
+
+/** Whole tokens around a range, as far as there are any, up to where its last cell ends: a cell that is
+ * cut short has less than is there. */
+function within(
+  [from, to]: [number, number],
+  length: number,
+  cells: number,
+): [number, number] | null {
   const first = Math.max(0, Math.floor(from));
   const last = Math.min(length, Math.ceil(to));
-  return first < last ? [first, last] : null;
+  if (first >= last) return null;
+  const most = Math.max(1, Math.min(MOST_CELLS, Math.round(cells)));
+  const size = Math.ceil((last - first) / most);
+  return [first, Math.min(length, first + Math.ceil((last - first) / size) * size)];
 }
 
 async function overNetwork(route: string, abort?: AbortSignal): Promise<Response> {

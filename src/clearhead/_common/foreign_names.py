@@ -76,6 +76,8 @@ SIZE_NAMES: Mapping[str, tuple[str, ...]] = {
         "in_channels", "in_channel", "feature_dim", "input_size", "n_dim", "d_hid", "d_embed",
         "hidden_channels", "embed_dims", "model_size", "d_q", "q_dim", "in_planes", "num_hiddens",
         "n_units", "size", "n_state", "embeddings_dim", "dims", "d", "in_size", "n_feat", "inp_dim",
+        "embd_dim", "embedding_size", "n_channels", "in_ch", "feats", "dim_model", "h_dim", "dimensions",
+        "embedding_dimension", "num_channels", "num_features", "input_depth",
     ),
     "d_out": (
         "d_out", "output_dim", "out_dim", "out_features", "dim_out", "out_channels", "output_size",
@@ -84,7 +86,8 @@ SIZE_NAMES: Mapping[str, tuple[str, ...]] = {
     "num_heads": (
         "num_heads", "n_heads", "n_head", "nhead", "heads", "h", "num_attention_heads", "nheads",
         "num_head", "head_num", "n_h", "attention_heads", "attn_heads", "heads_num", "nb_heads",
-        "encoder_attention_heads", "head", "num_q_heads",
+        "encoder_attention_heads", "head", "num_q_heads", "heads_count", "nr_heads", "query_heads",
+        "no_of_heads", "number_of_heads", "n_q_heads",
     ),
     "num_kv_heads": (
         "num_kv_heads", "n_kv_heads", "num_key_value_heads", "kv_heads", "n_kv_head", "kv",
@@ -107,6 +110,7 @@ SIZE_NAMES: Mapping[str, tuple[str, ...]] = {
         "max_seq_length", "context_size", "max_context_length", "n_tokens", "num_tokens",
         "max_tokens", "context_window", "max_sequence_length", "seqlen", "num_patches", "n_token",
         "max_sequence_len", "max_relative_position", "size_of_context", "len_max", "max_position",
+        "max_t", "n_patch", "n_patches", "max_seqlen",
     ),
     "d_context": (
         "d_context", "context_dim", "kdim", "cross_attention_dim", "dim_context", "encoder_dim",

@@ -39,6 +39,16 @@ def cell_len(text: str) -> int:
     return sum(_columns(char) for char in text)
 
 
+def count(number: int, unit: str) -> str:
+    """A number with what it counts, in the plural unless it is 1.
+
+    Example:
+        >>> count(1, "token"), count(5_600, "token")
+        ('1 token', '5,600 tokens')
+    """
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
+
+
 def format_bytes(size: float) -> str:
     """Return a size in bytes as a person says it.
 

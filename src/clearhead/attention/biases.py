@@ -199,6 +199,67 @@ class DenseBias(Bias):
         return f"<{' × '.join(map(str, self.tensor.shape))}>"
 
 
+@dataclass(frozen=True, eq=False)
+class SelectedBias(ByPair):
+    """Some rows, columns and heads of another bias, which goes on to count in its own tokens.
+
+    The arguments are those of `masks.selected.Selected`; made by `select_bias`.
+    """
+
+    bias: Bias
+    query_len: int
+    kv_len: int
+    some_rows: Tensor | None = None
+    some_columns: Tensor | None = None
+    some_heads: slice | None = None
+
+    @property
+    def numbers(self) -> Tensor | None:
+        return self.bias.numbers
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.bias.requires_grad
+
+    @property
+    def may_hide(self) -> bool:
+        return self.bias.may_hide
+
+    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+        if self.some_rows is not None:
+            query_index = self.some_rows.to(query_index.device)[query_index]
+        if self.some_columns is not None:
+            key_index = self.some_columns.to(key_index.device)[key_index]
+        added = self.bias.at(query_index, key_index, self.query_len, self.kv_len)
+        if self.some_heads is None or added.shape[1] == 1:
+            return added
+        return added[:, self.some_heads]
+
+    def describe(self) -> str:
+        return self.bias.describe()
+
+
+def select_bias(
+    bias: Bias,
+    lengths: tuple[int, int],
+    *,
+    rows: Tensor | None = None,
+    columns: Tensor | None = None,
+    some_heads: slice | None = None,
+) -> Bias:
+    """Some rows, columns and heads of a bias that was made for `lengths`, query_len and kv_len."""
+    if not isinstance(bias, DenseBias):
+        return SelectedBias(bias, *lengths, rows, columns, some_heads)
+    tensor = bias.tensor
+    if rows is not None and tensor.shape[2] > 1:
+        tensor = tensor.index_select(2, rows.to(tensor.device))
+    if columns is not None and tensor.shape[3] > 1:
+        tensor = tensor.index_select(3, columns.to(tensor.device))
+    if some_heads is not None and tensor.shape[1] > 1:
+        tensor = tensor[:, some_heads]
+    return DenseBias(tensor)
+
+
 def as_bias(bias: Tensor | Bias) -> Bias:
     """A bias object from what a user gave, or a refusal.
 

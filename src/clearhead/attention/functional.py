@@ -1,11 +1,16 @@
 """Attention as one function, and the plan of a call of it."""
 
+from typing import Any
+
 from torch import Tensor
 
 from clearhead.attention.biases import Bias
 from clearhead.attention.planning import Plan, plan_for, run
 from clearhead.attention.problem import make_problem
+from clearhead.attention.sharded.attending import attend_across
+from clearhead.attention.sharded.sharded_plan import plan_across
 from clearhead.masks.base import Mask
+from clearhead.sharding.sharding import Sharding
 
 
 def attend(
@@ -20,6 +25,7 @@ def attend(
     sinks: Tensor | None = None,
     dropout: float | None = None,
     kernel: str = "auto",
+    across: Sharding | tuple[Sharding, Sharding] | None = None,
 ) -> Tensor:
     """Scaled dot-product attention (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762).
 
@@ -42,6 +48,10 @@ def attend(
         dropout: probability, in [0, 1), of dropping a weight; the others grow by 1/(1 − dropout).
             It is applied whenever it is given.
         kernel: "auto", or the name of one; that one runs, or raises with every reason.
+        across: the ranks that share the tokens, of `clearhead.across`, or a pair, of the queries and
+            of the keys. Query, key and value then have the tokens of this rank; mask and bias are
+            those of all tokens. The loss is the sum of the losses of the ranks: gradients of key and
+            value are summed, and those of bias and sinks are this rank's share.
 
     Returns:
         The context, (batch, num_heads, query_len, value_head_dim), with the query's dtype and as
@@ -50,7 +60,9 @@ def attend(
     Raises:
         ShapeError, DtypeError, DeviceError, MaskError, ArgumentError, ArgumentTypeError: for input
             that attention is not defined for, before anything is computed.
-        UnsupportedError: code `kernel.refused`, if the kernel asked for cannot run this.
+        UnsupportedError: code `kernel.refused`, if the kernel asked for cannot run this; codes
+            `across.refused` and `across.dropout`.
+        RankError: codes `across.rank`, `across.differ` and `across.lost`, on every rank.
 
     Example:
         >>> import torch, clearhead as ch
@@ -58,17 +70,17 @@ def attend(
         >>> ch.attend(query, key, value, mask=ch.causal()).shape
         torch.Size([2, 4, 5, 8])
     """
-    problem = make_problem(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        scale=scale,
-        softcap=softcap,
-        sinks=sinks,
-        dropout=dropout,
-    )
+    options: dict[str, Any] = {
+        "mask": mask,
+        "bias": bias,
+        "scale": scale,
+        "softcap": softcap,
+        "sinks": sinks,
+        "dropout": dropout,
+    }
+    if across is not None:
+        return attend_across(query, key, value, across, kernel=kernel, **options)
+    problem = make_problem(query, key, value, **options)
     return problem.restore(run(problem, kernel))
 
 
@@ -84,6 +96,7 @@ def plan(
     sinks: Tensor | None = None,
     dropout: float | None = None,
     kernel: str = "auto",
+    across: Sharding | tuple[Sharding, Sharding] | None = None,
 ) -> Plan:
     """Return what `attend` would do with these arguments, without doing it.
 
@@ -91,6 +104,7 @@ def plan(
 
     Returns:
         The kernel, what it will do, and for each other kernel the reason against it; `print` it.
+        With across=, also what each way of communication sends and holds; nothing is sent.
 
     Raises:
         ClearheadError: for the input that `attend` refuses.
@@ -108,15 +122,14 @@ def plan(
         not blockwise: it comes after fused; it would run 1 block of up to 5 queries × 5 keys; ...
         not eager: it comes after fused; it would run the stages one by one; ...
     """
-    problem = make_problem(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        scale=scale,
-        softcap=softcap,
-        sinks=sinks,
-        dropout=dropout,
-    )
-    return plan_for(problem, kernel)
+    options: dict[str, Any] = {
+        "mask": mask,
+        "bias": bias,
+        "scale": scale,
+        "softcap": softcap,
+        "sinks": sinks,
+        "dropout": dropout,
+    }
+    if across is not None:
+        return plan_across(query, key, value, across, kernel=kernel, **options)
+    return plan_for(make_problem(query, key, value, **options), kernel)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead._common.axes import KEY_AXES, QUERY_AXES, VALUE_AXES, describe_tensor
 from clearhead._common.checks import check_dropout, check_number, check_tensor
 from clearhead._common.torch_internals import (
     has_tangent,
@@ -20,6 +19,7 @@ from clearhead._common.torch_internals import (
     is_plain,
 )
 from clearhead.attention.biases import Bias, as_bias
+from clearhead.attention.mismatches import DTYPES, listed, mismatch, shapes
 from clearhead.errors import (
     DeviceError,
     DtypeError,
@@ -29,11 +29,11 @@ from clearhead.masks.base import Mask
 from clearhead.masks.dense import dense
 from clearhead.masks.full import Full
 from clearhead.masks.spans import Spans
+from clearhead.sharding.matrix_part import MatrixPart
+from clearhead.sharding.sharding import Sharding
 
 # New in PyTorch 2.7.
 is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
-
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,8 @@ class Problem:
         dims: number of dimensions of the user's query.
         keys_finite: True if key and value are known to be finite, so that no kernel looks again; a
             cache has looked at each token once.
+        part: the place in the matrix that all ranks share, of which mask and bias are a part as
+            well; None for a whole matrix.
     """
 
     query: Tensor
@@ -66,6 +68,7 @@ class Problem:
     dropout: float | None
     dims: int
     keys_finite: bool = False
+    part: MatrixPart | None = None
 
     @property
     def batch(self) -> int:
@@ -90,6 +93,28 @@ class Problem:
     @property
     def device(self) -> torch.device:
         return self.query.device
+
+    @property
+    def sharding(self) -> Sharding | None:
+        """The tokens that the queries are, where other ranks hold the rest; else None."""
+        return None if self.part is None else self.part.sharding
+
+    @property
+    def rows(self) -> Tensor:
+        """Which query of all each is, int64, (query_len,)."""
+        if self.sharding is None:
+            return torch.arange(self.query_len, device=self.device)
+        return self.sharding.positions.to(self.device)
+
+    @property
+    def all_queries(self) -> int:
+        """The number of queries, those of other ranks included."""
+        return self.query_len if self.sharding is None else self.sharding.tokens
+
+    @property
+    def query_positions(self) -> Tensor:
+        """The key on which each query sits, int64, (query_len,); the last query on the last key."""
+        return self.rows + (self.kv_len - self.all_queries)
 
     @cached_property
     def spans(self) -> Spans | None:
@@ -185,7 +210,7 @@ class Problem:
         options += [f"softcap={self.softcap:g}"] if self.softcap is not None else []
         options += ["sinks"] if self.sinks is not None else []
         options += [f"dropout={self.dropout:g}"] if self.dropout is not None else []
-        return "\n".join([*_shapes(self.query, self.key, self.value), ", ".join(options)])
+        return "\n".join([*shapes(self.query, self.key, self.value), ", ".join(options)])
 
 
 FIELDS = tuple(Problem.__dataclass_fields__)
@@ -274,7 +299,7 @@ def check_fit(query: Tensor, key: Tensor, value: Tensor) -> None:
         and dtype in DTYPES
         and device == key.device == value.device
     ):
-        raise _mismatch(query, key, value)
+        raise mismatch(query, key, value)
 
 
 def _check_sinks(sinks: Tensor, num_heads: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -320,78 +345,7 @@ def _four_dimensions(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor,
             "shape.dimensions",
             "query, key and value must have the same number of dimensions, 2 to 4: "
             "(batch, num_heads, len, dim), (num_heads, len, dim) or (len, dim); got "
-            f"{dims}, {key.ndim} and {value.ndim}." + _listed(query, key, value),
+            f"{dims}, {key.ndim} and {value.ndim}." + listed(query, key, value),
         )
     missing = (None,) * (4 - dims)
     return query[missing], key[missing], value[missing]
-
-
-def _shapes(query: Tensor, key: Tensor, value: Tensor) -> list[str]:
-    return [
-        f"query  {describe_tensor(query, QUERY_AXES)}",
-        f"key    {describe_tensor(key, KEY_AXES)}",
-        f"value  {describe_tensor(value, VALUE_AXES)}",
-    ]
-
-
-def _listed(query: Tensor, key: Tensor, value: Tensor) -> str:
-    return "".join(f"\n  {line}" for line in _shapes(query, key, value))
-
-
-def _mismatch(query: Tensor, key: Tensor, value: Tensor) -> ShapeError | DtypeError | DeviceError:
-    """Return the error for the first mismatch of query, key and value, in the order a user looks."""
-    shapes = _listed(query, key, value)
-    batch, num_heads, _, head_dim = query.shape
-    _, num_kv_heads, kv_len, _ = key.shape
-    dtypes = [str(t.dtype).removeprefix("torch.") for t in (query, key, value)]
-    if len(set(dtypes)) > 1:
-        return DtypeError(
-            "dtype.mixed",
-            "query, key and value must have one dtype; got {}, {} and {}.".format(*dtypes) + shapes,
-        )
-    if query.dtype not in DTYPES:
-        return DtypeError(
-            "dtype.unsupported",
-            "query, key and value must be float16, bfloat16, float32 or float64; got "
-            f"{dtypes[0]}." + shapes,
-        )
-    if not query.device == key.device == value.device:
-        return DeviceError(
-            "device.mixed",
-            "query, key and value must be on one device; got "
-            f"{query.device}, {key.device} and {value.device}." + shapes,
-        )
-    if not batch == key.shape[0] == value.shape[0]:
-        return ShapeError(
-            "shape.batch",
-            "query, key and value must have the same batch; got "
-            f"{batch}, {key.shape[0]} and {value.shape[0]}." + shapes,
-        )
-    if head_dim != key.shape[3] or head_dim == 0:
-        return ShapeError(
-            "shape.head-dim",
-            "query and key must have the same head_dim, 1 or more; got "
-            f"{head_dim} and {key.shape[3]}." + shapes,
-        )
-    if value.shape[2] != kv_len:
-        return ShapeError(
-            "shape.kv-len",
-            f"key and value must have the same kv_len; got {kv_len} and {value.shape[2]}." + shapes,
-        )
-    if value.shape[1] != num_kv_heads:
-        return ShapeError(
-            "shape.value-heads",
-            "key and value must have the same num_kv_heads; got "
-            f"{num_kv_heads} and {value.shape[1]}." + shapes,
-        )
-    hint = ""
-    if query.shape[2] == key.shape[2] and num_heads != num_kv_heads:
-        hint = (
-            "\nIf the tensors are (batch, len, num_heads, head_dim), turn them: "
-            "tensor.transpose(1, 2)."
-        )
-    return ShapeError(
-        "shape.kv-heads",
-        "num_heads must be a multiple of num_kv_heads, both 1 or more; got "
-        f"{num_heads} and {num_kv_heads}." + shapes + hint,
-    )

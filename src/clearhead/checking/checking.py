@@ -17,6 +17,7 @@ from clearhead.checking.judging.notes import notes, ticks
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown
 from clearhead.checking.report import Finding, Report
 from clearhead.checking.rules import Judged, judge, required
+from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.subject import Subject, left_alone, prepare, undisturbed
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
@@ -28,6 +29,8 @@ KINDS: Mapping[str, type[Evidence]] = {
     "x,mask": PaddedEvidence,
     "x,context": CrossEvidence,
     "decode": DecodingEvidence,
+    "ids": TokensEvidence,
+    "ids,mask": PaddedEvidence,
 }
 # What no tick is for beside a mistake of another topic.
 BESIDE: Mapping[str, tuple[str, ...]] = {
@@ -57,7 +60,8 @@ def check(
         takes: how it is called. "qkv": f(query, key, value), each (batch, heads, len, dim);
             "qkv,mask": with a mask (batch, 1, query_len, kv_len), True = may attend; "x": (batch,
             tokens, d_in); "x2d": (tokens, d_in); "x,mask": with (batch, tokens), True = a real
-            token; "x,context"; "decode": an object with reset(), step(x), full(x).
+            token; "x,context"; "decode": an object with reset(), step(x), full(x); "ids": a whole
+            model of ids (batch, tokens); "ids,mask": with (batch, tokens), True = a real token.
         contract: what it promises; or its fields as keywords, such as causal=True.
         args: for the constructor of a class.
         sizes: d_in, num_heads, context_length and the like, where they cannot be found.
@@ -80,7 +84,7 @@ def check(
         with undisturbed():
             found = prepare(subject, takes, args, promised, seed)
             with left_alone(found):
-                evidence = KINDS[takes](found, promised, seed)
+                evidence = KINDS[takes](found, found.contract, seed)
                 return reported(evidence, judge(evidence))
     except SystemExit as error:  # not to be taken for a report without findings
         raise ModelError(
@@ -219,6 +223,7 @@ def _asked(each: Judged) -> tuple[str, str, str]:
 def _place(subject: Subject) -> tuple[str, int] | None:
     """File and line of what is checked."""
     original = subject.original
+    original = original.model if isinstance(original, Embedded) else original
     found = original if inspect.isroutine(original) else type(original)
     try:
         file, (_, line) = inspect.getsourcefile(found), inspect.getsourcelines(found)

@@ -214,7 +214,8 @@ RULES: tuple[Rule, ...] = (
         DECODING,
     ),
     *(
-        Rule(code, "decoding", partial(decoders.cache, code), DECODING)
+        Rule(code, "decoding", partial(applies, code), of)
+        for applies, of in ((decoders.cache, DECODING), (decoders.model_cache, SELF))
         for code in ("cache.window", "cache.offset", "rope.offset")
     ),
     Rule("cache.stale", "reset", decoders.stale, DECODING),
@@ -269,6 +270,8 @@ def required(evidence: Evidence) -> tuple[str, ...]:
         given = [getattr(evidence.contract, name) for name in names]
         if any(isinstance(each, Tensor) or each not in (None, (), False, 0) for each in given):
             found.append(topic)
+    if isinstance(evidence, TokensEvidence) and evidence.steps is not None:
+        found.append("decoding")
     if isinstance(evidence, PaddedEvidence):
         found.append("padding")
     if isinstance(evidence, CrossEvidence):

@@ -23,7 +23,7 @@ def check(
     takes: Annotated[
         str,
         typer.Option(
-            help='How it is called: qkv, "qkv,mask", x, x2d, "x,mask", "x,context", decode.'
+            help='How it is called: qkv, "qkv,mask", x, x2d, "x,mask", "x,context", decode, ids, "ids,mask".'
         ),
     ] = "x",
     args: Annotated[

@@ -9,6 +9,9 @@ from rich.text import Text
 
 from clearhead._common.text import readable
 
+Progress = Callable[[str, float], None]
+"""Called with a task, and the share of it that is done."""
+
 
 def say(console: Console, words: str) -> None:
     """Print a line that the terminal wraps, so that a path in it can be copied."""
@@ -27,7 +30,7 @@ def busy(words: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress_bars() -> Iterator[Callable[[str, float], None]]:
+def progress_bars() -> Iterator[Progress]:
     """A bar for each task that reports its share done, on a terminal only."""
     notes = Console(stderr=True)
     if not notes.is_terminal:

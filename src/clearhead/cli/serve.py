@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from clearhead.cli.progress import busy, progress_bars, say
+from clearhead.cli.progress import Progress, busy, progress_bars, say
 from clearhead.errors import ArgumentError
 
 
@@ -57,7 +57,12 @@ def serve(
     layers = [int(each) if each.lstrip("-").isdecimal() else each for each in layer or []]
     with progress_bars() as progress:
         server = serve_seen(
-            seen, run.name, tokens=listed, layers=layers or None, port=port, progress=progress
+            seen,
+            run.name,
+            tokens=listed,
+            layers=layers or None,
+            port=port,
+            progress=_announced(run.name, progress),
         )
     with server, _until_stopped() as wait:
         console = Console()
@@ -71,6 +76,21 @@ def serve(
             webbrowser.open(server.address)
         wait()
     print("Stopped.")
+
+
+def _announced(name: str, progress: Progress) -> Progress:
+    """Progress that says once what is waited for, where no bar shows it: a long run takes a while."""
+    notes = Console(stderr=True)
+    told = notes.is_terminal
+
+    def report(doing: str, done: float) -> None:
+        nonlocal told
+        if not told and doing != "packing":
+            told = True
+            say(notes, f"Going over {name}; its address comes when that is done.")
+        progress(doing, done)
+
+    return report
 
 
 @contextmanager

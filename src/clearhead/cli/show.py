@@ -11,22 +11,28 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 from rich.console import Console
 
-from clearhead._common.text import format_bytes
+from clearhead._common.text import count, format_bytes
 from clearhead.cli.progress import busy, progress_bars, say
 from clearhead.errors import ArgumentError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from clearhead.drawing.page.runs import Layer
     from clearhead.integrations.text_models import LongReading, TextModel, TextReading
-    from clearhead.matrix.matrix import AttentionMatrix
-    from clearhead.matrix.summary import Summary
 
 
 def show(
     text: Annotated[str | None, typer.Argument(help="A sentence, or more.")] = None,
     layer: Annotated[int | None, typer.Option(help="Only this layer, counted from 0.")] = None,
     head: Annotated[int | None, typer.Option(help="Only this head of the layer.")] = None,
+    find: Annotated[
+        str | None,
+        typer.Option(
+            help="Which heads look from the first of these tokens to the second; either may be empty.",
+            metavar="QUERY,KEY",
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -58,6 +64,7 @@ def show(
     sentence = _read_text(text, file)
     if head is not None and layer is None:
         raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
+    wanted = None if find is None else _read_find(find, layer)
     if png is not None:
         from clearhead.drawing.figures.png_files import check_place
 
@@ -66,10 +73,12 @@ def show(
         from clearhead._common.writing import check_writable
 
         check_writable(written)
-    asked = ShowRequest(Console(), _load(model), sentence, layer, head, png, html, save)
+    asked = ShowRequest(Console(), _load(model), sentence, layer, head, wanted, png, html, save)
     from clearhead.drawing.page.head_page import LONG
 
     long = asked.reader.count(sentence) > LONG
+    if long and wanted is not None:
+        raise ArgumentError("show.find", f"--find needs a text of {LONG} tokens at most.")
     shown = _show_long(asked) if long else _show_short(asked)
     asked.console.print()
     _write_files(asked, shown, "map" if long else "head")
@@ -84,6 +93,7 @@ class ShowRequest:
     text: str
     layer: int | None
     head: int | None
+    find: tuple[str, str] | None
     png: Path | None
     html: Path | None
     save: Path | None
@@ -93,34 +103,46 @@ class Shown(NamedTuple):
     """The reading on the screen, its layers by their paths, and the head of the map."""
 
     reading: "TextReading | LongReading"
-    layers: "Sequence[tuple[str, AttentionMatrix | Summary]]"
+    layers: "Sequence[Layer]"
     layer: int
     head: int
     picture: "Callable[[], Axes]"
+    pin: tuple[int | None, int | None] | None = None
 
 
 def _show_short(asked: ShowRequest) -> Shown:
     with busy("reading"):
         reading = asked.reader.read(asked.text)
+    from clearhead.drawing.page.runs import Layer
     from clearhead.drawing.terminal.screens import Screens
 
     screens = Screens(asked.console, reading)
     screens.check(asked.layer, asked.head)
     screens.title(asked.reader.name, encoder_only=asked.reader.encoder_only)
     layer, head = asked.layer, asked.head
-    if layer is None:
-        layer, head = screens.model()
+    pin: tuple[int | None, int | None] | None = None
+    if asked.find is not None:
+        pin = _places(asked.find, reading.tokens)
+        layer, head = screens.find(*pin)
+    elif layer is None:
+        layer, head, link = screens.model()
+        pin = None if link is None else (link.query, link.key)
     elif head is None:
         head = screens.layer(layer)
     else:
         screens.head(layer, head)
-    layers = list(zip(reading.layers, reading.matrices, strict=True))
-    return Shown(reading, layers, layer, head, lambda: screens.picture(layer, head))
+    layers = [
+        Layer(name, matrix, number)
+        for number, (name, matrix) in enumerate(zip(reading.layers, reading.matrices, strict=True))
+        if asked.layer in (None, number)
+    ]
+    return Shown(reading, layers, layer, head, lambda: screens.picture(layer, head), pin)
 
 
 def _show_long(asked: ShowRequest) -> Shown:
     """Show numbers, maps and the tokens that stand out, without a matrix of weights."""
     from clearhead.drawing.page.head_arrays import LINKS, MAPS
+    from clearhead.drawing.page.runs import Layer
     from clearhead.drawing.terminal.long import PICTURE_CELLS, TERMINAL_CELLS, LongScreens, coarser
 
     cells = TERMINAL_CELLS if asked.png is None else PICTURE_CELLS
@@ -138,8 +160,12 @@ def _show_long(asked: ShowRequest) -> Shown:
     screens.title(asked.reader.name, encoder_only=asked.reader.encoder_only)
     layer = screens.model() if asked.layer is None else asked.layer
     head = screens.layer(layer, asked.head)
-    layers = [(reading.layers[number], each) for number, each in reading.summaries.items()]
     only = asked.head is not None
+    heads = (head,) if only else None
+    layers = [
+        Layer(reading.layers[number], each, number, heads)
+        for number, each in reading.summaries.items()
+    ]
     return Shown(reading, layers, layer, head, lambda: screens.picture(layer, head, only=only))
 
 
@@ -162,7 +188,9 @@ def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
         say(console, f"The {name} of layer {layer}, head {head} is in {file}")
     elif asked.html is None:
         closer = ""
-        if asked.layer is None:
+        if asked.find is not None:
+            closer = f"--layer {layer} --head {head} instead of --find, "
+        elif asked.layer is None:
             closer = f"--layer {layer}, --layer {layer} --head {head}, "
         elif asked.head is None:
             closer = f"--head {head}, "
@@ -177,15 +205,40 @@ def _write_page(html: Path, asked: ShowRequest, shown: Shown) -> tuple[Path, str
     from clearhead.drawing.page.page import MOST_OF_TITLE
 
     words, tokens = " ".join(asked.text.split()), shown.reading.tokens
-    counted = "1 layer" if len(shown.layers) == 1 else f"{len(shown.layers)} layers"
+    counted = count(len(shown.layers), "layer")
     file = write_heads(
         html,
         [shown.layers],
         tokens=tokens,
         title=words if len(words) <= MOST_OF_TITLE else f"{words[: MOST_OF_TITLE - 2]} …",
-        note=f"{asked.reader.name} · {counted} · {len(tokens):,} tokens",
+        start=(shown.layer, shown.head),
+        pin=shown.pin,
+        note=f"{asked.reader.name} · {counted} · {count(len(tokens), 'token')}",
     )
     return file, format_bytes(file.stat().st_size)
+
+
+def _read_find(find: str, layer: int | None) -> tuple[str, str]:
+    parts = tuple(part.strip() for part in find.split(","))
+    if len(parts) != 2 or not any(parts):
+        raise ArgumentError(
+            "show.find",
+            f"--find needs a query and a key with a comma, such as it,animal; got {find}.",
+        )
+    if layer is not None:
+        raise ArgumentError("show.find", "--find asks the heads of all layers; leave --layer out.")
+    return parts
+
+
+def _places(find: tuple[str, str], tokens: "Sequence[str]") -> tuple[int | None, int | None]:
+    """The places of the tokens that were asked for; None for either is none."""
+    from clearhead.drawing.page.starts import first_place
+
+    places = [first_place(each, tokens) if each else None for each in find]
+    for each, place in zip(find, places, strict=True):
+        if each and place is None:
+            raise ArgumentError("show.find", f"there is no token {each!r} in the text.")
+    return places[0], places[1]
 
 
 def _read_text(text: str | None, file: Path | None) -> str:

@@ -1,9 +1,16 @@
 """Coarser maps: neighbouring rows or columns put together, in bins as equal as can be."""
 
+import math
+
 import torch
 from torch import Tensor
 
+from clearhead.attention.problem import Problem
+from clearhead.matrix.parts import visible_pairs
 from clearhead.matrix.reductions import bins
+
+PORTION = 1 << 21
+"""The pairs of a mask that are materialised at a time."""
 
 
 def bin_sums(numbers: Tensor, axis: int, most: int) -> Tensor:
@@ -56,3 +63,47 @@ def coarser(shares: Tensor, rows: int, columns: int) -> Tensor:
     if sums is not shares:
         sums = sums / bin_sizes(shares.shape[1], rows, shares.device)[:, None]
     return bin_sums(sums, 2, columns)
+
+
+def hidden_cells(
+    problem: Problem, sample: int, heads: list[int], rows: int, columns: int
+) -> Tensor | None:
+    """The cells of which everything is hidden, (heads or 1, rows, columns); None for none."""
+    mask = problem.mask
+    hides = problem.bias is not None and problem.bias.may_hide
+    if mask is None and not hides:
+        return None
+    device = problem.device
+    row_of = bins(problem.query_len, rows, device)
+    column_of = bins(problem.kv_len, columns, device)
+    if mask is not None and not hides:
+        spans = problem.spans
+        if spans is not None:
+            each = sample if len(spans.start) > 1 else 0
+            return ~_entered(spans.start[each], spans.stop[each], row_of, column_of)[None]
+    leading = (problem.batch, problem.num_heads) if mask is None or hides else mask.leading
+    seen: Tensor | float = 0.0
+    portion = max(1, PORTION // max(1, math.prod(leading) * problem.kv_len))
+    for start in range(0, problem.query_len, portion):
+        queries = slice(start, min(start + portion, problem.query_len))
+        visible = visible_pairs(problem, queries)
+        assert visible is not None
+        visible = visible[sample if len(visible) > 1 else 0]
+        visible = visible[heads] if len(visible) > 1 else visible
+        counts = bin_sums(visible.float(), 2, columns)
+        seen = seen + counts.new_zeros(len(counts), rows, columns).index_add_(
+            1, row_of[queries], counts
+        )
+    return seen == 0 if isinstance(seen, Tensor) else None
+
+
+def _entered(start: Tensor, stop: Tensor, row_of: Tensor, column_of: Tensor) -> Tensor:
+    """The cells, bool, that some run of keys, [start, stop) for each query, enters."""
+    rows, columns = int(row_of[-1]) + 1, int(column_of[-1]) + 1
+    query, piece = (stop > start).nonzero(as_tuple=True)
+    steps = torch.zeros(rows * (columns + 1), dtype=torch.int64, device=start.device)
+    line = row_of[query] * (columns + 1)
+    ones = torch.ones_like(line)
+    steps.index_add_(0, line + column_of[start[query, piece]], ones)
+    steps.index_add_(0, line + column_of[stop[query, piece] - 1] + 1, -ones)
+    return steps.view(rows, columns + 1).cumsum(dim=1)[:, :columns] > 0

@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from clearhead.attention.functional import attend, plan
 from clearhead.attention.planning import Plan, kernel_named, plan_for, run
 from clearhead.attention.problem import Problem, make_problem, under_autocast
+from clearhead.attention.sharded.sharded_call import read_across
 from clearhead.layers.caches.base import Cache, Rollback
 from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
     LayerCall,
+    check_alone,
     check_cache,
     check_projected,
     check_widths,
@@ -102,12 +105,38 @@ class AttentionLayer(nn.Module, ABC):
         x: Tensor,
         context: Tensor | None = None,
         *,
+        across: Any = None,
+        **options: Any,
+    ) -> LayerCall:
+        """Check the arguments of a call; the cache stays as it is."""
+        if across is None:
+            return self._check_here(x, context, **options)
+        pair = read_across(across)
+
+        def check() -> tuple[LayerCall, str]:
+            others = {name: options.get(name) for name in ("cache", "valid")}
+            check_alone(**others, nested=sequences_of(x))
+            call = self._check_here(x, context, **options)._replace(across=pair)
+            for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
+                held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")
+            if self.parts:
+                query, key = (each.positions.to(call.x.device) for each in pair)
+                call = call._replace(positions=Positions(query, key))
+            return call, f"{type(self).__name__}({self.extra_repr()}), training={self.training}"
+
+        return pair[0].agree(check, x)
+
+    def _check_here(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         cache: Cache | None = None,
         kernel: str = "auto",
     ) -> LayerCall:
-        """Check the arguments of a call; the cache stays as it is."""
+        """The same on this rank."""
         kernel_named(kernel)
         mask = and_masks(self.mask, as_mask(mask))
         sequences = sequences_of(x, context=context, valid=valid, cache=cache)
@@ -143,12 +172,11 @@ class AttentionLayer(nn.Module, ABC):
             x, source, is_cross, mask, valid, cache, absorbs, sequences, positions, kernel, dims
         )
 
-    def _problem(self, call: LayerCall) -> Problem:
-        """The problem that a call poses to a kernel; its cache takes the tokens."""
+    def _posed(self, call: LayerCall) -> tuple[Heads, dict[str, Any]]:
+        """The heads of a call, and the options of `attend`; its cache takes the tokens."""
         query, key, value, unrotated = self._project(call)
         if call.positions is not None:
-            for part in self.parts:
-                query, key = part.transform_query_key(query, key, *call.positions)
+            query, key = self._transform(query, key, call)
         value = key if value is None else value
         cache = call.cache
         if cache is not None:
@@ -158,14 +186,30 @@ class AttentionLayer(nn.Module, ABC):
         heads = self._expand(query, key, value, unrotated, call)
         if heads.scale is not None:
             options.setdefault("scale", heads.scale)
-        problem = make_problem(
-            heads.query,
-            heads.key,
-            heads.value,
-            mask=mask,
-            dropout=self.dropout if self.training else None,
-            **options,
-        )
+        dropout = self.dropout if self.training else None
+        return heads, {"mask": mask, "dropout": dropout, **options}
+
+    def _transform(self, query: Tensor, key: Tensor, call: LayerCall) -> tuple[Tensor, Tensor]:
+        """Query and key as the parts transform them."""
+        assert call.positions is not None
+        positions = call.positions
+        if call.across is not None:
+            # One token more, the last of the text: some parts go by its length.
+            last = [
+                each.new_full((1,), max(0, held.tokens - 1))
+                for each, held in zip(positions, call.across, strict=True)
+            ]
+            positions = Positions(*(torch.cat(pair) for pair in zip(positions, last, strict=True)))
+            query, key = (nn.functional.pad(each, (0, 0, 0, 1)) for each in (query, key))
+        for part in self.parts:
+            query, key = part.transform_query_key(query, key, *positions)
+        return (query, key) if call.across is None else (query[:, :, :-1], key[:, :, :-1])
+
+    def _problem(self, call: LayerCall) -> Problem:
+        """The problem that a call poses to a kernel; its cache takes the tokens."""
+        cache = call.cache
+        heads, options = self._posed(call)
+        problem = make_problem(heads.query, heads.key, heads.value, **options)
         if cache is None or not heads.is_cached:
             return problem
         return problem.replace(keys_finite=cache.finite)
@@ -191,16 +235,29 @@ class AttentionLayer(nn.Module, ABC):
         return and_masks(mask, visible), options
 
     def _attend(self, call: LayerCall) -> Tensor:
+        if call.across is not None:
+            heads, options = self._posed(call)
+            options = {"kernel": call.kernel, **options}
+            context = attend(heads.query, heads.key, heads.value, across=call.across, **options)
+            return call.restore(self._join(context, call))
         with Rollback(call.cache, call.source.shape[1]):
             context = run(self._problem(call), call.kernel)
         return call.restore(self._join(context, call))
 
     def _matrix(self, call: LayerCall) -> AttentionMatrix:
+        if call.across is not None:
+            heads, options = self._posed(call)
+            del options["dropout"]
+            return AttentionMatrix(heads.query, heads.key, across=call.across, **options)
         # A cache takes values as well.
         call = call._replace(cache=copy.deepcopy(call.cache), values=call.cache is not None)
         return matrix_of(self._problem(call))
 
     def _plan(self, call: LayerCall) -> Plan:
+        if call.across is not None:
+            heads, options = self._posed(call)
+            options = {"kernel": call.kernel, **options}
+            return plan(heads.query, heads.key, heads.value, across=call.across, **options)
         call = call._replace(cache=copy.deepcopy(call.cache))
         return plan_for(self._problem(call), call.kernel)
 

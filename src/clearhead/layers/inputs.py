@@ -23,6 +23,7 @@ from clearhead.masks.base import Mask
 from clearhead.masks.documents import documents
 from clearhead.masks.full import Full
 from clearhead.masks.padding import padding
+from clearhead.sharding.sharding import Sharding
 
 
 class Sequences(NamedTuple):
@@ -58,6 +59,7 @@ class LayerCall(NamedTuple):
         kernel: "auto", or the name of one.
         dims: number of dimensions of x as it was given.
         values: False if only the weights are wanted.
+        across: who holds the tokens of x and of the source, where ranks share them; else None.
     """
 
     x: Tensor
@@ -72,6 +74,7 @@ class LayerCall(NamedTuple):
     kernel: str
     dims: int
     values: bool = True
+    across: tuple[Sharding, Sharding] | None = None
 
     def in_order(self) -> bool:
         """True if columns of keys are as far apart as their tokens, in every row."""
@@ -118,6 +121,21 @@ def sequences_of(x: object, **others: object) -> Sequences | None:
     columns = torch.arange(len(tokens), device=tokens.device)
     positions = columns - offsets[:-1].repeat_interleave(lengths)
     return Sequences(tokens[None], offsets, positions[None], documents(lengths=lengths))
+
+
+def check_alone(**others: object) -> None:
+    """Refuse what a layer cannot have beside ranks that share its tokens.
+
+    Raises:
+        UnsupportedError: code `layer.across`.
+    """
+    also = [name for name, other in others.items() if other is not None]
+    if also:
+        raise UnsupportedError(
+            "layer.across",
+            f"across= goes without {', '.join(others)}; got {', '.join(also)}. Padding of all tokens "
+            "is mask=clearhead.padding(…).",
+        )
 
 
 def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim: int) -> None:

@@ -14,6 +14,7 @@ from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import as_mask
 from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.sharding.sharding import Sharding
 
 
 class LatentAttention(AttentionLayer):
@@ -124,6 +125,7 @@ class LatentAttention(AttentionLayer):
         valid: Tensor | None = None,
         cache: Cache | None = None,
         kernel: str = "auto",
+        across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Tensor:
         """Attend from x to itself, and to what a cache holds.
 
@@ -132,7 +134,9 @@ class LatentAttention(AttentionLayer):
         Returns:
             (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
         """
-        call = self._check_call(x, mask=mask, valid=valid, cache=cache, kernel=kernel)
+        call = self._check_call(
+            x, mask=mask, valid=valid, cache=cache, kernel=kernel, across=across
+        )
         return self._attend(call)
 
     def weights(
@@ -142,13 +146,14 @@ class LatentAttention(AttentionLayer):
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         cache: Cache | None = None,
+        across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> AttentionMatrix:
         """The attention weights of `forward`; a cache is read, and stays as it is.
 
         Returns:
             An `AttentionMatrix` of shape (batch, num_heads, tokens, keys).
         """
-        return self._matrix(self._check_call(x, mask=mask, valid=valid, cache=cache))
+        return self._matrix(self._check_call(x, mask=mask, valid=valid, cache=cache, across=across))
 
     def plan(
         self,
@@ -158,9 +163,12 @@ class LatentAttention(AttentionLayer):
         valid: Tensor | None = None,
         cache: Cache | None = None,
         kernel: str = "auto",
+        across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Plan:
         """The kernel that `forward` would run for these arguments, and why not the others."""
-        call = self._check_call(x, mask=mask, valid=valid, cache=cache, kernel=kernel)
+        call = self._check_call(
+            x, mask=mask, valid=valid, cache=cache, kernel=kernel, across=across
+        )
         return self._plan(call)
 
     def extra_repr(self) -> str:

@@ -16,6 +16,7 @@ from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import as_mask
 from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.sharding.sharding import Sharding
 
 Layer = TypeVar("Layer", bound="MultiHeadAttention")
 
@@ -125,6 +126,7 @@ class MultiHeadAttention(AttentionLayer):
         valid: Tensor | None = None,
         cache: Cache | None = None,
         kernel: str = "auto",
+        across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Tensor:
         """Attend from x to itself, or to a context.
 
@@ -144,6 +146,8 @@ class MultiHeadAttention(AttentionLayer):
                 `clearhead.layers.Cache`.
             kernel: "auto", or the name of one, as of `attend`: "eager" has derivatives of any
                 order, and "flex" compiles.
+            across: the ranks that share the tokens, of `clearhead.across`; or a pair, of x and of the
+                context. x has the tokens of this rank, and masks are those of all tokens.
 
         Returns:
             (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
@@ -158,7 +162,9 @@ class MultiHeadAttention(AttentionLayer):
                 `layer.cache-window`, for a `SlidingCache` of a context.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
                 where those of the cache are not tokens in order; `kernel.refused`, if the requested
-                kernel cannot run this.
+                kernel cannot run this; `layer.across`, for across= beside a cache, `valid` or a nested
+                x.
+            RankError: on every rank, if one of them is refused, or they differ.
 
         Example:
             >>> import torch, clearhead as ch
@@ -169,7 +175,9 @@ class MultiHeadAttention(AttentionLayer):
             ...     torch.allclose(torch.cat(steps, dim=1), layer(x), atol=1e-6)
             True
         """
-        call = self._check_call(x, context, mask=mask, valid=valid, cache=cache, kernel=kernel)
+        call = self._check_call(
+            x, context, mask=mask, valid=valid, cache=cache, kernel=kernel, across=across
+        )
         return self._attend(call)
 
     def make_problem(
@@ -197,6 +205,7 @@ class MultiHeadAttention(AttentionLayer):
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         cache: Cache | None = None,
+        across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> AttentionMatrix:
         """The attention weights of `forward`; they are never materialised.
 
@@ -212,7 +221,9 @@ class MultiHeadAttention(AttentionLayer):
             >>> layer.weights(torch.randn(1, 1000, 8))[..., -1, :].shape
             torch.Size([1, 2, 1000])
         """
-        return self._matrix(self._check_call(x, context, mask=mask, valid=valid, cache=cache))
+        return self._matrix(
+            self._check_call(x, context, mask=mask, valid=valid, cache=cache, across=across)
+        )
 
     def join(self, context: Tensor, x: Tensor) -> Tensor:
         """Concatenate the contexts of the heads and project them to the output.
@@ -235,9 +246,12 @@ class MultiHeadAttention(AttentionLayer):
         valid: Tensor | None = None,
         cache: Cache | None = None,
         kernel: str = "auto",
+        across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Plan:
         """The kernel that `forward` would run for these arguments, and why not the others."""
-        call = self._check_call(x, context, mask=mask, valid=valid, cache=cache, kernel=kernel)
+        call = self._check_call(
+            x, context, mask=mask, valid=valid, cache=cache, kernel=kernel, across=across
+        )
         return self._plan(call)
 
     @classmethod

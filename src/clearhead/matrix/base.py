@@ -7,7 +7,7 @@ from clearhead import stages
 from clearhead._common.checks import check_tensor
 from clearhead.attention.kernels import blockwise, eager, fused
 from clearhead.attention.problem import Problem, check_fit, under_autocast
-from clearhead.errors import ShapeError
+from clearhead.errors import ShapeError, UnsupportedError
 from clearhead.matrix.head_numbers import real_queries
 from clearhead.matrix.indexing import as_indices
 from clearhead.matrix.parts import Rectangle, check_fits, from_every_key, from_logsumexp, is_narrow
@@ -76,6 +76,19 @@ class BaseMatrix:
     def device(self) -> torch.device:
         """The device of the query, and of every result."""
         return self.problem.device
+
+    def check_whole(self, verb: str) -> None:
+        """Refuse what needs the queries of all ranks, where this matrix has those of one.
+
+        Raises:
+            UnsupportedError: code `across.whole`.
+        """
+        if self.problem.sharding is not None:
+            raise UnsupportedError(
+                "across.whole",
+                f"{verb} needs the queries of all ranks; this matrix has {self.query_len} of "
+                f"{self.problem.all_queries}. Gather query and key, and make it without across=.",
+            )
 
     @property
     def nbytes(self) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
@@ -17,12 +16,14 @@ from clearhead._common.lazy import drawing
 from clearhead.attention.biases import Bias
 from clearhead.attention.planning import choose
 from clearhead.attention.problem import Problem, make_problem
+from clearhead.attention.sharded.attending import rows_across
 from clearhead.errors import ArgumentTypeError
 from clearhead.masks.base import Mask
 from clearhead.matrix.indexing import Index, complete, read_index, read_pairs
 from clearhead.matrix.parts import pairs
 from clearhead.matrix.transposed import Transposed
 from clearhead.matrix.weight_statistics import WeightStatistics
+from clearhead.sharding.sharding import Sharding
 
 
 class AttentionMatrix(WeightStatistics):
@@ -35,6 +36,10 @@ class AttentionMatrix(WeightStatistics):
         query: (batch, num_heads, query_len, head_dim), or fewer leading dimensions.
         key: (batch, num_kv_heads, kv_len, head_dim), with as many dimensions.
         mask, bias, scale, softcap, sinks: as in `attend`.
+        across: as in `attend`. The matrix then has the queries of this rank as rows and all keys as
+            columns, which are gathered at once, whatever `how=` says. What is a number for each query
+            is this rank's, and what is summed over queries (`received`, `pool`, `mT`, those of
+            `summary`) is summed over the ranks: every rank calls it, and gets the whole.
 
     Raises:
         ClearheadError: for input that `attend` refuses.
@@ -61,12 +66,20 @@ class AttentionMatrix(WeightStatistics):
         scale: float | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
+        across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> None:
+        options: dict[str, Any] = {
+            "mask": mask,
+            "bias": bias,
+            "scale": scale,
+            "softcap": softcap,
+            "sinks": sinks,
+        }
         # There is no value yet; the key stands in for it, with the right length and heads.
         super().__init__(
-            make_problem(
-                query, key, key, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks
-            )
+            make_problem(query, key, key, **options)
+            if across is None
+            else rows_across(query, key, across, **options)
         )
 
     @classmethod
@@ -159,11 +172,10 @@ class AttentionMatrix(WeightStatistics):
                 "diagonal.type", f"offset must be a whole number; got {type(offset).__name__}."
             )
         problem = self.problem
-        steps = max(-problem.query_len, min(steps, problem.kv_len))  # beyond them is nothing
-        first = max(0, -steps)
-        count = max(0, min(problem.query_len - first, problem.kv_len - max(0, steps)))
-        queries = torch.arange(first, first + count)
-        return self.at(queries, queries + steps)
+        steps = max(-problem.all_queries, min(steps, problem.kv_len))  # beyond them is nothing
+        keys = problem.rows + steps
+        queries = ((keys >= 0) & (keys < problem.kv_len)).nonzero()[:, 0]
+        return self.at(queries, keys[queries])
 
     def __matmul__(self, value: Tensor) -> Tensor:
         """The context: weights times values, by a kernel that never forms the weights.
@@ -238,6 +250,7 @@ class AttentionMatrix(WeightStatistics):
             >>> weights.plot("received", head=0).get_ylabel()
             'the 24 keys of 5000 that receive most'
         """
+        self.check_whole("plot")
         return drawing("figures").of_attention(
             self,
             kind,
@@ -273,6 +286,8 @@ class AttentionMatrix(WeightStatistics):
         source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
         title: str | None = None,
         sample: int = 0,
+        start: tuple[int, int] | None = None,
+        pin: tuple[str | int | None, str | int | None] | None = None,
     ) -> Path:
         """Write the heads as a page, one file that opens offline; returns its path.
 
@@ -286,6 +301,7 @@ class AttentionMatrix(WeightStatistics):
             ...     file.read_text()[:15]
             '<!doctype html>'
         """
+        self.check_whole("to_html")
         return drawing("page.head_page").write_heads(
             path,
             [[("", self)]],
@@ -293,6 +309,8 @@ class AttentionMatrix(WeightStatistics):
             source_tokens=source_tokens,
             title=title,
             sample=sample,
+            start=start,
+            pin=pin,
         )
 
     def __repr__(self) -> str:
@@ -300,9 +318,12 @@ class AttentionMatrix(WeightStatistics):
         names = ("batch", "num_heads", "query_len", "kv_len")[4 - problem.dims :]
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))
         mask = "" if problem.mask is None else f" mask={problem.mask.describe()}"
-        return f"AttentionMatrix [{sizes}]{mask}"
+        here = "" if problem.sharding is None else f" of query_len={problem.all_queries}"
+        return f"AttentionMatrix [{sizes}]{here}{mask}"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
+        if self.problem.sharding is not None:
+            return None
         return drawing("notebook.inline.matrices").matrix_html(self)
 
 

@@ -12,6 +12,7 @@ from clearhead import stages
 from clearhead.attention.problem import Problem
 from clearhead.matrix.chunk import Chunk
 from clearhead.matrix.summary import TopK
+from clearhead.sharding.sharding import Sharding
 
 R = TypeVar("R", bound="Reduction")
 
@@ -50,6 +51,10 @@ class Reduction(ABC):
     @abstractmethod
     def update(self, chunk: Chunk) -> None:
         """Add a chunk; every weight comes by once."""
+
+    def share(self, sharding: Sharding) -> None:
+        """Sum with the other ranks what is a sum over their queries as well: here, nothing is."""
+        return
 
 
 def in_order(reductions: Iterable[R]) -> list[R]:
@@ -132,63 +137,6 @@ class Entropy(PerQuery):
         spread = torch.linalg.vecdot(chunk.scores.sub_(chunk.best_score[..., None]), chunk.weights)
         # Counted down from 0, so that nothing is −0.
         return (0.0 - torch.xlogy(chunk.total, chunk.maximum) - spread).clamp_(min=0.0)
-
-
-class Distance(PerQuery):
-    """Σ weight · |query position − key position|, tokens; the last query sits on the last key."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        self.offset = problem.kv_len - problem.query_len
-
-    def of(self, chunk: Chunk) -> Tensor:
-        # Positions are counted from the first query of the chunk. In the chunk and as many tokens
-        # behind it, distances are taken pair by pair. Farther away the sign of p − j is that of −j,
-        # so that the sum is ∓ Σ weight · j ± p · Σ weight: products with two vectors, which lose
-        # no digits there.
-        weights = chunk.weights
-        queries, width = weights.shape[1:]
-        origin = self.offset + chunk.queries.start
-        position = torch.arange(queries, device=weights.device)
-        key = torch.arange(chunk.keys.start, chunk.keys.stop, device=weights.device) - origin
-        first = chunk.keys.start - origin
-        near, far = (max(0, min(edge - first, width)) for edge in (0, 2 * queries))
-        steps = (position[:, None] - key[near:far]).abs().to(weights.dtype)
-        distance = torch.linalg.vecdot(weights[..., near:far], steps)
-        if far - near < width:
-            rows, away = weights.flatten(0, 1), key.to(weights.dtype)
-            away[near:far] = 0.0  # a product with whole rows is faster than one with parts of them
-            total = (rows @ -away.sign()).unflatten(0, weights.shape[:2])
-            distance += (rows @ away.abs()).unflatten(0, weights.shape[:2]) + total * position
-        return distance
-
-
-class Near(PerQuery):
-    """Σ weight over the keys at most so many tokens away; the last query sits on the last key.
-
-    Args:
-        problem: the problem.
-        reach: tokens on either side.
-    """
-
-    def __init__(self, problem: Problem, reach: int) -> None:
-        super().__init__(problem)
-        self.reach = reach
-        self.offset = problem.kv_len - problem.query_len
-
-    def of(self, chunk: Chunk) -> Tensor:
-        weights = chunk.weights
-        queries, width = weights.shape[1:]
-        position = self.offset + torch.arange(
-            chunk.queries.start, chunk.queries.stop, device=weights.device
-        )
-        first = self.offset + chunk.queries.start - self.reach - chunk.keys.start
-        low, high = (max(0, min(end, width)) for end in (first, first + queries + 2 * self.reach))
-        key = torch.arange(low, high, device=weights.device) + chunk.keys.start
-        far = (position[:, None] - key).abs() > self.reach
-        if chunk.visible is not None:
-            return weights[..., low:high].masked_fill(far, 0.0).sum(dim=-1)
-        return torch.linalg.vecdot(weights[..., low:high], (~far).to(weights.dtype))
 
 
 class OfKey(PerQuery):
@@ -312,7 +260,7 @@ class Pooled(Reduction):
     provides = frozenset({"column_sums"})
 
     def __init__(self, problem: Problem, rows: int, columns: int) -> None:
-        self.row_bins = bins(problem.query_len, rows, problem.device)
+        self.row_bins = bins(problem.all_queries, rows, problem.device)[problem.rows]
         self.column_bins = bins(problem.kv_len, columns, problem.device)
         shape = (*problem.query.shape[:2], rows, columns)
         self.dtype = stages.upcast(problem.query[:0]).dtype
@@ -325,7 +273,7 @@ class Pooled(Reduction):
 
     def update(self, chunk: Chunk) -> None:
         rows = self.row_bins[chunk.queries]
-        first, last = int(rows[0]), int(rows[-1])
+        first, last = (int(edge) for edge in rows.aminmax())
         sums = chunk.row_sums(rows - first, last + 1 - first)
         chunk.column_sums = sums.sum(dim=1)
         into = self.sums[chunk.sample, chunk.heads, first : last + 1]
@@ -335,6 +283,9 @@ class Pooled(Reduction):
             into += sums.unflatten(-1, (count, -1)).sum(dim=-1, dtype=torch.float64)
         else:
             into.index_add_(-1, self.column_bins[chunk.keys], sums.double())
+
+    def share(self, sharding: Sharding) -> None:
+        self.sums = sharding.sum(self.sums, "pooled maps")
 
 
 class Received(Reduction):
@@ -353,6 +304,9 @@ class Received(Reduction):
         sums = chunk.column_sums
         grouped = sums.unflatten(0, (chunk.kv_heads.stop - chunk.kv_heads.start, -1)).sum(dim=1)
         self.result[chunk.sample, chunk.kv_heads, chunk.keys] += grouped
+
+    def share(self, sharding: Sharding) -> None:
+        self.result = sharding.sum(self.result, "what keys receive")
 
 
 class Context(Reduction):

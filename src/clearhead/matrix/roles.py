@@ -67,6 +67,7 @@ def roles(
         raise ArgumentTypeError(
             "roles.type", f"matrix must be an AttentionMatrix; got {type(matrix).__name__}."
         )
+    matrix.check_whole("roles")
     ids = None if tokens is None else _ids(tokens, matrix.problem)
     with torch.no_grad():
         means = _Means(matrix, _counting(queries, matrix.problem))

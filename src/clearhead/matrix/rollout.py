@@ -101,6 +101,7 @@ def _checked(matrices: object) -> list[AttentionMatrix]:
     first = matrices[0]
     want = (*first.shape[:-3], first.shape[-1], first.shape[-1])
     for place, each in enumerate(matrices):
+        each.check_whole("rollout")
         if (*each.shape[:-3], *each.shape[-2:]) != want or each.ndim != first.ndim:
             raise ShapeError(
                 "rollout.shape",

@@ -70,6 +70,9 @@ def sweep(
     quiet = torch.autocast(problem.device.type, enabled=False) if lowered else nullcontext()
     with torch.no_grad(), quiet:
         _sweep(problem, in_order(reductions), progress)
+        if problem.sharding is not None:
+            for each in reductions:
+                each.share(problem.sharding)
 
 
 def _sweep(problem: Problem, reductions: Sequence[Reduction], progress: Progress | None) -> None:

@@ -13,6 +13,7 @@ from clearhead.errors import DeviceError, DtypeError, ShapeError, UnsupportedErr
 from clearhead.matrix.chunk import Chunk
 from clearhead.matrix.reductions import Reduction
 from clearhead.matrix.sweep import sweep
+from clearhead.sharding.sharding import Sharding
 
 
 class Transposed:
@@ -121,6 +122,9 @@ class TransposedSum(Reduction):
             product = stages.context(chunk.weights.mT, vectors, chunk.visible.mT)
         self.result[chunk.sample, chunk.heads, chunk.keys] += product
 
+    def share(self, sharding: Sharding) -> None:
+        self.result = sharding.sum(self.result, "transposed products")
+
 
 class _TransposedProduct(torch.autograd.Function):
     """Pᵀ · vectors. Seen from the other side it is attention: ⟨Pᵀ x, g⟩ = ⟨x, P g⟩, so that its
@@ -148,6 +152,9 @@ class _TransposedProduct(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         problem = ctx.problem
         query, key, vectors, sinks = ctx.saved_tensors
+        grad = grads[0]
+        if problem.sharding is not None:
+            grad = problem.sharding.sum(grad, "gradients of transposed products")
         query, key = (stages.upcast(each.detach()).requires_grad_() for each in (query, key))
         if sinks is not None:
             sinks = stages.upcast(sinks.detach()).requires_grad_()
@@ -155,7 +162,7 @@ class _TransposedProduct(torch.autograd.Function):
         with torch.enable_grad(), torch.autocast(query.device.type, enabled=False):
             key_of_head = stages.repeat_kv_heads(key, problem.num_heads)
             mirrored = problem.replace(query=query, key=key_of_head, sinks=sinks)
-            mirrored = mirrored.with_value(grads[0])
+            mirrored = mirrored.with_value(grad)
             context = choose(mirrored).attend(mirrored)
         wanted = [each for each in (query, key, sinks) if each is not None]
         found = list(torch.autograd.grad(context, wanted, vectors))

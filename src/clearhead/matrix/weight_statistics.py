@@ -12,17 +12,16 @@ from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError
 from clearhead.matrix import parts
 from clearhead.matrix.base import BaseMatrix
+from clearhead.matrix.distances import Distance, Near
 from clearhead.matrix.head_numbers import NEAR
 from clearhead.matrix.indexing import check_bins, read_k, read_segments, read_slice
 from clearhead.matrix.reductions import (
     Context,
-    Distance,
     Entropy,
     Largest,
     LogSumExp,
     Mass,
     Maximum,
-    Near,
     OfKey,
     PerQuery,
     Pooled,
@@ -221,13 +220,19 @@ class WeightStatistics(BaseMatrix):
                     [1.1667, 0.8333]])
         """
         problem = self.problem
-        picked_rows = read_slice(queries, problem.query_len, self.device)
+        picked_rows = read_slice(queries, problem.all_queries, self.device)
         picked_keys = read_slice(keys, problem.kv_len, self.device)
         check_bins(rows, columns, len(picked_rows), len(picked_keys))
         if queries is None and keys is None:
             return self._gather(Pooled(problem, rows, columns))
         row_bins = bins(len(picked_rows), rows, self.device)
         column_bins = bins(len(picked_keys), columns, self.device)
+        if problem.sharding is not None:
+            # The queries that are here, by their places here.
+            place = picked_rows.new_full((problem.all_queries,), -1)
+            place[problem.rows] = torch.arange(problem.query_len, device=self.device)
+            here = place[picked_rows] >= 0
+            picked_rows, row_bins = place[picked_rows][here], row_bins[here]
         leading = (problem.batch, problem.num_heads)
         pooled = torch.zeros(*leading, rows, columns, dtype=torch.float64, device=self.device)
         portion = max(1, parts.PORTION // max(1, math.prod(leading) * problem.kv_len))
@@ -239,6 +244,8 @@ class WeightStatistics(BaseMatrix):
                 part = self._part(everything, everything, some, picked_keys).double()
                 sums = part.new_zeros(*leading, rows, len(picked_keys)).index_add_(2, places, part)
                 pooled.index_add_(3, column_bins, sums)
+        if problem.sharding is not None:
+            pooled = problem.sharding.sum(pooled, "pooled maps")
         return self._restore(pooled.to(self.dtype))
 
     def summary(
@@ -285,7 +292,7 @@ class WeightStatistics(BaseMatrix):
                 raise ArgumentTypeError(
                     "pool.type", f"pool must be a pair (rows, columns); got {reprlib.repr(pool)}."
                 )
-            check_bins(*pool, problem.query_len, problem.kv_len)
+            check_bins(*pool, problem.all_queries, problem.kv_len)
             pooled = Pooled(problem, *pool)
         mass = None if members is None else Mass(problem, members[0])
         if progress is not None and not callable(progress):
@@ -298,8 +305,8 @@ class WeightStatistics(BaseMatrix):
         total, entropy, maximum = LogSumExp(problem), Entropy(problem), Maximum(problem)
         distance, near, received = Distance(problem), Near(problem, NEAR), Received(problem)
         # The token before by position: the last query sits on the last key.
-        place = torch.arange(problem.query_len, device=self.device)
-        before = OfKey(problem, place + (problem.kv_len - problem.query_len - 1))
+        place = problem.query_positions
+        before = OfKey(problem, place - 1)
         first = OfKey(problem, torch.zeros_like(place))
         single = [total, maximum, distance, near, first, before, received, entropy]
         every = [largest, pooled, mass, context, *single]

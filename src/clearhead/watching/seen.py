@@ -249,6 +249,8 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         other: "Seen[Any] | None" = None,
         title: str | None = None,
         sample: int = 0,
+        start: tuple[int, int] | None = None,
+        pin: tuple[str | int | None, str | int | None] | None = None,
     ) -> Path:
         """Write a page of everything that was seen, one file that opens offline; returns its path.
 
@@ -262,10 +264,14 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             other: another run on the same tokens, to compare with.
             title: the title of the page; None is the beginning of the text.
             sample: the row of the batch.
+            start: the layer and the head that it opens with, by number; None takes the one whose strong
+                link between words reaches farthest.
+            pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
 
         Raises:
             ArgumentTypeError: codes `page.tokens`, `page.other` and `page.sample-type`.
-            ArgumentError: codes `page.empty`, if nothing attended, and `page.sample`.
+            ArgumentError: codes `page.empty`, if nothing attended, `page.sample`, `page.start` and
+                `page.pin`.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
             FileError: code `file.unwritable`, if the place cannot be written to.
 
@@ -290,6 +296,8 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
             source_tokens=self.source_tokens if source_tokens is None else source_tokens,
             title=title,
             sample=sample,
+            start=start,
+            pin=pin,
         )
 
     def save(

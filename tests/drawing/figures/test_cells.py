@@ -89,7 +89,7 @@ def test_many_tokens_are_pooled(tied: bool) -> None:
     drawn = torch.from_numpy(cells.shares.data)
     assert_no_worse(drawn, pooled(exact[1, [3, 4]]), pooled(weights[1, [3, 4]]))
     assert cells.detail() == "one cell ≈ 6 × 5 tokens"
-    assert cells.unit() == "share of a query's attention, mean; white: hidden"
+    assert cells.unit() == "share of a query's attention, mean; grey: hidden"
 
 
 def test_the_matrix_is_never_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_no_number_is_not_called_hidden() -> None:
     query = torch.randn(1, 1, 3, 5)
     query[..., 1, :] = torch.nan
     cells = of_weights(ch.AttentionMatrix(query, query.nan_to_num(), mask=ch.causal()), 0, [0], 3)
-    assert cells.blank() == "white: hidden or no number"
+    assert cells.blank() == ["grey: hidden", "orange: no number"]
     assert np.ma.getmaskarray(cells.shares)[0].tolist() == [
         [False, True, True],
         [False, False, True],

@@ -37,7 +37,7 @@ def test_a_map_for_each_head() -> None:
         assert drawn.nan_to_num(0.0).equal(weights[1, head].double())
         assert each.get_title() == f"head {head}"
         assert each.images[0].norm.vmax == float(weights[1].max())
-    assert bar_label(axes[0]) == "attention weight (share of 1) white: hidden"
+    assert bar_label(axes[0]) == "attention weight (share of 1) grey: hidden"
 
 
 def test_some_heads() -> None:

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LogNorm, to_rgba
 from matplotlib.figure import Figure
 
 import clearhead as ch
+from clearhead.drawing.figures import scales
 from tests.drawing.figures.drawn import bar_label, blank, matrix, numbers, same, words
 
 SIX = ["The", "cat", "sat", "on", "the", "mat", "."]
@@ -21,9 +22,21 @@ def test_the_image_is_the_matrix() -> None:
     assert axes.get_title() == "sample 1, head 3"
     assert words(axes, "x") == words(axes, "y") == SIX
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("attended to (key)", "attends (query)")
-    assert bar_label(axes) == "attention weight (share of 1) white: hidden"
+    assert bar_label(axes) == "attention weight (share of 1) grey: hidden"
     assert axes.images[0].norm.vmin == 0.0
     assert axes.images[0].norm.vmax == float(weights[1, 3].max())
+
+
+def test_hidden_and_no_number_look_different() -> None:
+    query = torch.randn(1, 1, 3, 5)
+    query[..., 1, :] = torch.nan
+    axes = ch.AttentionMatrix(query, query.nan_to_num(), mask=ch.causal()).plot(head=0)
+    map_, broken = axes.images
+    assert tuple(map_.cmap.get_bad()) == to_rgba(scales.HIDDEN)
+    assert broken.to_rgba(broken.get_array())[1, 0].tolist() == list(to_rgba(scales.NO_NUMBER))
+    drawn = ~np.ma.getmaskarray(broken.get_array())
+    assert drawn.tolist() == [[False] * 3, [True, True, False], [False] * 3]
+    assert bar_label(axes) == "attention weight (share of 1) grey: hidden orange: no number"
 
 
 def test_negative_numbers_count_from_the_end() -> None:

@@ -5,9 +5,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from clearhead.drawing.figures.lettering import (
+    LETTERS,
     drawable,
     even_step,
     families,
+    name,
     short_paths,
     tick,
     wrapped,
@@ -18,6 +20,18 @@ from tests.drawing.figures.drawn import words
 def test_a_character_that_no_font_has_is_spelled_out() -> None:
     assert drawable("a\U000e0101\U00012000") == "a\\U000e0101\\U00012000"
     assert drawable("two\nlines") == "two\nlines"
+
+
+def test_what_is_spelled_out_is_cut_as_well() -> None:
+    assert len(name("👩‍👩‍👧" * 3)) == LETTERS
+    assert name("👩‍👩‍👧").startswith("\\U0001f469\\u2") or name("👩‍👩‍👧").startswith("👩")
+    with mpl.rc_context({"font.family": ["DejaVu Sans"]}):
+        figure = Figure(figsize=(4, 4), layout="constrained")
+        axes = figure.subplots()
+        tick(axes, "x", 2, ["👩‍👩‍👧", "a"])
+        tick(axes, "y", 2, ["👩‍👩‍👧", "a"])
+        figure.canvas.draw()
+        assert axes.get_window_extent().width > 0.5 * figure.bbox.width
 
 
 def test_the_font_of_the_user_comes_first() -> None:

@@ -32,7 +32,7 @@ def test_a_picture_says_what_it_shows() -> None:
     assert bar.get_ylabel() == "attention weight (share of 1)"
 
 
-def test_hidden_pairs_are_white() -> None:
+def test_hidden_pairs_are_blank() -> None:
     visible = torch.tensor([[True, False], [True, True]])
     axes = head_picture(square(2), ["a", "b"], title="", visible=visible)
     blank = np.ma.masked_invalid(np.ma.asarray(axes.images[0].get_array())).mask

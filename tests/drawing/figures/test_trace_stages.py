@@ -41,6 +41,13 @@ def test_every_panel_is_its_stage(tokens: int) -> None:
         assert low == (0.0 if name == "weights" else -high)
 
 
+def test_negative_numbers_are_orange_as_on_the_page() -> None:
+    image = traced().plot(["query"])[0].images[0]
+    (below, above) = (image.cmap(image.norm(image.norm.vmin * sign)) for sign in (1, -1))
+    assert below[0] > below[2]  # more red than blue
+    assert above[0] < above[2]
+
+
 def test_small_stages_have_their_numbers() -> None:
     trace = traced()
     (axes,) = trace.plot(["weights"])

@@ -21,7 +21,7 @@ def tensors(payload: Payload) -> dict[str, Tensor]:
     """The arrays, those included that were deflated before."""
     import zlib
 
-    dtypes = {"uint8": torch.uint8, "uint16": torch.uint16}
+    dtypes = {"uint8": torch.uint8, "uint16": torch.uint16, "int32": torch.int32}
     return {
         name: torch.frombuffer(
             bytearray(zlib.decompress(each.content)), dtype=dtypes[each.dtype]
@@ -46,7 +46,22 @@ def of(seen: ch.AttentionMatrix | ch.Summary, **options: Any) -> Payload:
 
 
 @pytest.mark.parametrize("sizes", [[2, 3, 7, 7], [3, 7, 11], [7, 11]])
-def test_every_weight_of_a_short_text_is_there(sizes: list[int]) -> None:
+def test_every_weight_of_a_very_short_text_is_there_as_it_is(sizes: list[int]) -> None:
+    seen = matrix(*sizes, mask=ch.causal())
+    payload = of(seen, sample=len(sizes) // 4)
+    layer, arrays = payload.data["layers"][0], tensors(payload)
+    weights = seen.dense().reshape(-1, *([1, *sizes])[-3:])[-1]
+    hidden = torch.ones(sizes[-2:]).tril(sizes[-1] - sizes[-2]) == 0
+    assert layer["weights"] == {"exact": True, "shape": sizes[-2:]}
+    for head, true in enumerate(weights):
+        assert torch.equal(arrays[f"0/{head}/weights"], true.masked_fill(hidden, -1.0))
+
+
+@pytest.mark.parametrize("sizes", [[2, 3, 7, 7], [3, 7, 11], [7, 11]])
+def test_every_weight_of_a_short_text_is_there(
+    sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_page, "EXACT_BYTES", 0)
     seen = matrix(*sizes, mask=ch.causal())
     payload = of(seen, sample=len(sizes) // 4)
     layer, arrays = payload.data["layers"][0], tensors(payload)
@@ -117,6 +132,66 @@ def test_a_long_text_is_pooled(monkeypatch: pytest.MonkeyPatch) -> None:
             assert torch.equal((where - back)[keys >= 0], keys[keys >= 0])
 
 
+def spans_of(payload: Payload) -> Tensor:
+    """(edges, queries)"""
+    return tensors(payload)["0/spans"].cumsum(dim=1)
+
+
+def test_a_long_text_knows_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_page, "LONG", 20)
+    monkeypatch.setattr(head_arrays, "MAPS", (7,))
+    monkeypatch.setattr(head_page, "MAPS", (7,))
+    position = torch.arange(23)
+    for mask, runs in [
+        (ch.causal(), [0 * position, position + 7]),
+        (ch.sliding_window(left=3, right=0), [(position + 3).clamp(min=0), position + 7]),
+    ]:
+        seen = matrix(1, 2, 23, 29, mask=mask)
+        payload = of(seen)
+        layer, arrays = payload.data["layers"][0], tensors(payload)
+        assert layer["spans"] == {"pieces": 1}
+        assert torch.equal(spans_of(payload), torch.stack(runs))
+        # Grey in either map: cells in which no pair is visible.
+        blocks = seen.dense()[0, 0].new_zeros(7, 7)
+        rows, columns = position * 7 // 23, torch.arange(29) * 7 // 29
+        blocks.index_put_(
+            (rows[:, None], columns[None]), (seen.dense()[0, 0] > 0).float(), accumulate=True
+        )
+        for name in ("0/0/pooled", "0/small"):
+            codes = arrays[name] if arrays[name].ndim == 2 else arrays[name][0]
+            assert torch.equal(codes == 0, blocks == 0)
+    assert of(matrix(1, 2, 23, 29)).data["layers"][0]["spans"] is None
+
+
+def test_a_summary_of_a_causal_model_hides_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_page, "LONG", 20)
+    for mask, known in ((ch.causal(), True), (None, False)):
+        summary = matrix(1, 2, 23, 23, mask=mask).summary(top_k=2, pool=(7, 7))
+        layer = of(summary).data["layers"][0]
+        assert (layer.get("spans") is not None) == known
+        if known:
+            assert torch.equal(spans_of(of(summary))[1], torch.arange(23) + 1)
+
+
+def test_heads_between_two_texts_have_neither_roles_nor_distance() -> None:
+    texts = [read_text("tokens", ["a"] * 7), read_text("source_tokens", ["b"] * 7)]
+    layer = Layer("decoder.cross", matrix(1, 2, 7, 7))
+    data = heads_payload([Run("", [layer], texts[0], texts[1])], "").data["layers"][0]
+    assert data["cross"]
+    for row in data["rows"]:
+        assert (row["distance"], row["role"]) == (None, "")
+        assert set(row["scores"].values()) == {None}
+        assert row["entropy"] is not None
+    # As the path of the layer tells where there is no text.
+    assert heads_payload([Run("", [layer])], "").data["layers"][0]["cross"]
+
+
+def test_layers_keep_their_number_in_the_model() -> None:
+    layers = [Layer("a", matrix(1, 1, 3, 3), 5), Layer("b", matrix(1, 1, 3, 3))]
+    data = heads_payload([Run("", layers)], "").data
+    assert [layer["number"] for layer in data["layers"]] == [5, 1]
+
+
 def test_links_go_in_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_page, "LONG", 20)
     seen = matrix(1, 2, 211, 223)
@@ -129,6 +204,7 @@ def test_links_go_in_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_weights_are_rounded_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_page, "EXACT_BYTES", 0)
     seen = matrix(1, 2, 41, 43)
     found = []
     for room in (10**6, 3000, 100):

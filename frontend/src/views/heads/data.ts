@@ -15,6 +15,12 @@ export interface RoundedMap extends Rounded {
   shape: [number, number];
 }
 
+/** Weights as they are, float32; -1 is hidden. */
+export interface ExactMap {
+  exact: true;
+  shape: [number, number];
+}
+
 export interface Row {
   entropy: number | null;
   distance: number | null;
@@ -25,19 +31,29 @@ export interface Row {
 
 export interface LayerData {
   name: string;
+  /** Its place in the model, which a page of some layers only does not tell. */
+  number: number;
   run: number;
+  /** Queries and keys are of two texts, so that there is no distance between them. */
+  cross: boolean;
   heads: number;
+  /** Where it is some heads of a layer only. */
+  head_numbers?: number[] | null;
   kv_heads: number;
   queries: number;
   keys: number;
   query: { text: number | null; first: number };
   key: { text: number | null; first: number };
   rows: Row[];
+  /** The roles of a head that gives every key the same; null where they are not known. */
+  chance?: Record<string, number | null> | null;
   entropy: Rounded;
   distance: Rounded;
   max: Rounded;
   received: Rounded;
-  weights?: RoundedMap;
+  weights?: RoundedMap | ExactMap;
+  /** Runs of keys that a query of a long text may see; null where they are not known. */
+  spans?: { pieces: number } | null;
   small?: RoundedMap | null;
   pooled?: RoundedMap;
   links?: (Steps & { top: number[][]; count: number; planes: number }) | null;
@@ -54,6 +70,8 @@ export interface HeadsData {
   roles: { all: string[]; matching: string[] };
   runs: string[];
   texts: string[][];
+  /** Where the page opens. */
+  start?: { layer?: number; head?: number; query?: number | null; key?: number | null } | null;
   layers: LayerData[];
 }
 
@@ -82,44 +100,82 @@ export function halfStep(value: number, about: Steps, top: number): number {
   return top * Math.max(root ** power - less ** power, more ** power - root ** power);
 }
 
+/** Where colours end: what the largest weights of nearly all rows are below. The first query, which
+ * has often nobody else to look at, would make everything else pale. */
+export function endOf(rows: number, largestOf: (row: number) => number): number {
+  const largest: number[] = [];
+  for (let row = rows > 1 ? 1 : 0; row < rows; row++) {
+    const most = largestOf(row);
+    if (most > 0) largest.push(most);
+  }
+  largest.sort((a, b) => a - b);
+  return largest[Math.ceil(BELOW_END * largest.length) - 1] ?? Math.max(0, largestOf(0) || 0);
+}
+
+const BELOW_END = 0.995;
+
+/** The largest of some values in a row; 0 where there is none. */
+export function largestOf(value: (at: number) => number, from: number, to: number): number {
+  let most = 0;
+  for (let at = from; at < to; at++) {
+    const here = value(at);
+    if (here > most) most = here;
+  }
+  return most;
+}
+
+/** Runs of keys, by query: of each piece where it begins, and where it ends. */
+export type Spans = Int32Array[];
+
 /** One head: what is known of its weights. Queries and keys count from 0. */
 export class HeadMap {
   readonly layer: LayerData;
   readonly head: number;
-  /** Of every weight, row by row, and what a code stands for; null in a long text. */
-  readonly codes: Uint8Array | null;
-  readonly values: Float32Array;
+  /** Every weight, row by row, -1 where it is hidden; null in a long text. */
+  readonly at: ((place: number) => number) | null;
   /** The map of a long text: shares as a tile has them. */
   readonly pooled: Float32Array | null;
   /** By rank: the key of each query, or -1, and its weight. */
   readonly linkKeys: Int32Array[];
   readonly linkWeights: Float32Array[];
+  readonly spans: Spans | null;
+  private known: number | null = null;
   private received: Float32Array | null = null;
 
   constructor(
     layer: LayerData,
     head: number,
-    codes: Uint8Array | null,
-    pooled: Float32Array | null,
-    linkKeys: Int32Array[],
-    linkWeights: Float32Array[],
+    at: ((place: number) => number) | null,
+    pooled: Float32Array | null = null,
+    linkKeys: Int32Array[] = [],
+    linkWeights: Float32Array[] = [],
+    spans: Spans | null = null,
   ) {
     this.layer = layer;
     this.head = head;
-    this.codes = codes;
-    this.values = layer.weights
-      ? table(layer.weights, layer.weights.top[head]!)
-      : new Float32Array();
+    this.at = at;
     this.pooled = pooled;
     this.linkKeys = linkKeys;
     this.linkWeights = linkWeights;
+    this.spans = spans;
+  }
+
+  /** The weight at which the colours end. */
+  get end(): number {
+    const { queries, keys } = this.layer;
+    const [first, at] = [this.linkWeights[0], this.at];
+    return (this.known ??= endOf(queries, (query) =>
+      at ? largestOf(at, query * keys, (query + 1) * keys) : (first?.[query] ?? 0),
+    ));
   }
 
   static async read(source: Source, place: number, layer: LayerData, head: number) {
     const at = `${place}/${head}`;
     if (layer.weights) {
-      const codes = (await source.array(`${at}/weights`)) as Uint8Array;
-      return new HeadMap(layer, head, codes, null, [], []);
+      const held = await source.array(`${at}/weights`);
+      if ("exact" in layer.weights) return new HeadMap(layer, head, (place) => held[place]!);
+      const values = table(layer.weights, layer.weights.top[head]!);
+      return new HeadMap(layer, head, (place) => values[held[place]!]!);
     }
     let pooled: Float32Array | null = null;
     if (layer.pooled) {
@@ -146,18 +202,22 @@ export class HeadMap {
           zigzag = zigzag * 256 + back[plane * layer.queries + query]!;
         }
         const distance = zigzag & 1 ? -(zigzag + 1) / 2 : zigzag / 2;
-        weight[query] = values[codes[query]!]!;
+        // Ranks are rounded each by itself; a later one is never the larger.
+        const most = weights[rank - 1]?.[query] ?? Infinity;
+        weight[query] = Math.min(values[codes[query]!]!, most);
         key[query] = weight[query]! > 0 ? query + offset - distance : -1;
       }
       keys.push(key);
       weights.push(weight);
     }
-    return new HeadMap(layer, head, null, pooled, keys, weights);
+    const spans = layer.spans ? await spansOf(source, place, layer) : null;
+    return new HeadMap(layer, head, null, pooled, keys, weights, spans);
   }
 
   /** The weight of a pair; -1 if the mask hides it, null if it is not known to the single token. */
   weight(query: number, key: number): number | null {
-    if (this.codes) return this.values[this.codes[query * this.layer.keys + key]!]!;
+    if (this.at) return this.at(query * this.layer.keys + key);
+    if (this.spans && overlap(this.spans, query, key, key + 1) === 0) return -1;
     for (const [rank, keys] of this.linkKeys.entries()) {
       if (keys[query] === key) return this.linkWeights[rank]![query]!;
     }
@@ -167,6 +227,7 @@ export class HeadMap {
   /** How far a weight may be from the true one. */
   error(weight: number): number {
     const about = this.layer.weights;
+    if (about && "exact" in about) return 0;
     if (about) return halfStep(weight, about, about.top[this.head]!);
     const links = this.layer.links;
     return links ? halfStep(weight, links, links.top[0]![this.head]!) : 0;
@@ -174,7 +235,8 @@ export class HeadMap {
 
   /** Where a query looks: its strongest links, the strongest first. */
   looksAt(query: number, count: number): Link[] {
-    if (!this.codes) {
+    const { at } = this;
+    if (!at) {
       return this.linkKeys.flatMap((keys, rank) =>
         keys[query]! >= 0 && rank < count
           ? [{ query, key: keys[query]!, weight: this.linkWeights[rank]![query]! }]
@@ -183,20 +245,21 @@ export class HeadMap {
     }
     const { keys } = this.layer;
     const from = query * keys;
-    return strongest(count, keys, (key) => this.values[this.codes![from + key]!]!).map(
-      ([key, weight]) => ({ query, key, weight }),
-    );
+    return strongest(count, keys, (key) => at(from + key)).map(([key, weight]) => ({
+      query,
+      key,
+      weight,
+    }));
   }
 
   /** Who looks at a key: of a long text, of the links that are known. */
   seenBy(key: number, count: number): Link[] {
     const { keys, queries } = this.layer;
-    if (this.codes) {
-      return strongest(
-        count,
-        queries,
-        (query) => this.values[this.codes![query * keys + key]!]!,
-      ).map(([query, weight]) => ({ query, key, weight }));
+    const { at } = this;
+    if (at) {
+      return strongest(count, queries, (query) => at(query * keys + key)).map(
+        ([query, weight]) => ({ query, key, weight }),
+      );
     }
     const found: Link[] = [];
     for (const [rank, each] of this.linkKeys.entries()) {
@@ -211,10 +274,12 @@ export class HeadMap {
   /** The strongest links of the whole head. */
   strongest(count: number): Link[] {
     const { keys, queries } = this.layer;
-    if (this.codes) {
-      return strongest(count, queries * keys, (at) => this.values[this.codes![at]!]!).map(
-        ([at, weight]) => ({ query: Math.floor(at / keys), key: at % keys, weight }),
-      );
+    if (this.at) {
+      return strongest(count, queries * keys, this.at).map(([at, weight]) => ({
+        query: Math.floor(at / keys),
+        key: at % keys,
+        weight,
+      }));
     }
     const first = this.linkWeights[0];
     if (!first) return [];
@@ -229,9 +294,8 @@ export class HeadMap {
   row(query: number): Float32Array {
     const { keys } = this.layer;
     const found = new Float32Array(keys);
-    if (this.codes) {
-      for (let key = 0; key < keys; key++)
-        found[key] = this.values[this.codes[query * keys + key]!]!;
+    if (this.at) {
+      for (let key = 0; key < keys; key++) found[key] = this.at(query * keys + key);
     } else {
       for (const link of this.looksAt(query, this.linkKeys.length)) found[link.key] = link.weight;
     }
@@ -248,6 +312,30 @@ export class HeadMap {
       this.layer.keys,
     ));
   }
+}
+
+/** The runs of keys of a layer: each kept as what it differs by from that of the query before. */
+async function spansOf(source: Source, place: number, layer: LayerData): Promise<Spans> {
+  const steps = (await source.array(`${place}/spans`)) as Int32Array;
+  const { queries } = layer;
+  return Array.from({ length: 2 * layer.spans!.pieces }, (_, edge) => {
+    let now = 0;
+    return Int32Array.from(
+      { length: queries },
+      (_, query) => (now += steps[edge * queries + query]!),
+    );
+  });
+}
+
+/** How many of the keys from one up to another a query may see. */
+export function overlap(spans: Spans, query: number, from: number, to: number): number {
+  let seen = 0;
+  for (let piece = 0; piece < spans.length; piece += 2) {
+    const first = Math.max(from, spans[piece]![query]!);
+    const last = Math.min(to, spans[piece + 1]![query]!);
+    if (last > first) seen += last - first;
+  }
+  return seen;
 }
 
 /** One head's row of an array that a layer has for all heads. */

@@ -1,5 +1,5 @@
 // A head's map as a picture of its own: SVG, and PNG made of it.
-import { css } from "../../shared/colour";
+import { css, cssOf } from "../../shared/colour";
 import { label, short } from "../../shared/labels";
 import { paintValues, type Viewport } from "../../shared/map";
 import { percent, scale, ticks } from "../../shared/scale";
@@ -9,6 +9,8 @@ import type { Tile } from "../../source";
 export interface Figure {
   title: string;
   tile: Tile;
+  /** The value at which the colours end. */
+  end: number;
   view: Viewport;
   queries: number;
   keys: number;
@@ -21,6 +23,8 @@ const SIDE = 480;
 const LEAST_SIDE = 120;
 const GUTTER = 90;
 const BELOW = 64;
+/** So many cells are drawn as vectors, which a program for drawings can change. */
+const MOST_VECTORS = 4096;
 
 /** Figures side by side, as one SVG with everything in it. */
 export function toSvg(figures: Figure[]): string {
@@ -41,7 +45,7 @@ export function toSvg(figures: Figure[]): string {
 }
 
 function one(
-  { title, tile, view, queries, keys, queryToken, keyToken }: Figure,
+  { title, tile, end, view, queries, keys, queryToken, keyToken }: Figure,
   text: string,
   quiet: string,
 ): string {
@@ -49,12 +53,6 @@ function one(
   const height = Math.max(LEAST_SIDE, view.rows * unit);
   const width = Math.max(LEAST_SIDE, view.columns * unit);
   const [down, right] = [height / view.rows, width / view.columns];
-  const image = document.createElement("canvas");
-  [image.height, image.width] = [tile.cells[0], tile.cells[1]];
-  const context = image.getContext("2d")!;
-  const pixels = context.createImageData(image.width, image.height);
-  paintValues(new Uint32Array(pixels.data.buffer), tile.values, tile.top);
-  context.putImageData(pixels, 0, 0);
   const top = GUTTER + 28;
   const labels: string[] = [];
   const rows = places(view.row, view.rows, queries, down);
@@ -77,7 +75,7 @@ function one(
     (_, at) =>
       `<rect x="${GUTTER + at * 4}" y="${top + height + 16}" width="4.5" height="8" fill="${css(at / 59, theme.peek())}"/>`,
   );
-  const numbers = ticks(tile.top, scale.peek())
+  const numbers = ticks(end, scale.peek())
     .filter((_, at) => at % 2 === 0)
     .map(
       ({ value, at }) =>
@@ -87,12 +85,46 @@ function one(
   return (
     `<text x="${GUTTER}" y="20" font-size="14" font-weight="600" fill="${text}">${escaped(title)}</text>` +
     `<clipPath id="${clip}"><rect x="${GUTTER}" y="${top}" width="${width}" height="${height}"/></clipPath>` +
-    `<image clip-path="url(#${clip})" x="${GUTTER + (tile.columns[0] - view.column) * right}" y="${top + (tile.rows[0] - view.row) * down}" ` +
-    `width="${(tile.columns[1] - tile.columns[0]) * right}" height="${(tile.rows[1] - tile.rows[0]) * down}" ` +
-    `preserveAspectRatio="none" style="image-rendering:pixelated" href="${image.toDataURL()}"/>` +
+    `<g clip-path="url(#${clip})">${cells(tile, end, {
+      x: GUTTER + (tile.columns[0] - view.column) * right,
+      y: top + (tile.rows[0] - view.row) * down,
+      width: (tile.columns[1] - tile.columns[0]) * right,
+      height: (tile.rows[1] - tile.rows[0]) * down,
+    })}</g>` +
+    `<g fill="${quiet}" text-anchor="end"><text x="${GUTTER - 6}" y="${top - 26}">key →</text>` +
+    `<text x="${GUTTER - 6}" y="${top - 12}">query ↓</text></g>` +
     `<g fill="${text}">${labels.join("")}</g>${legend.join("")}${numbers.join("")}` +
     `<text x="${GUTTER + 262}" y="${top + height + 23}" fill="${quiet}">of a query’s attention</text>`
   );
+}
+
+/** The cells of a tile: few of them as vectors, many as an image. */
+function cells(tile: Tile, end: number, box: Record<"x" | "y" | "width" | "height", number>) {
+  const [rows, columns] = tile.cells;
+  const pixels = new Uint32Array(rows * columns);
+  paintValues(pixels, tile.values, end);
+  const { x, y, width, height } = box;
+  if (pixels.length <= MOST_VECTORS) {
+    const [wide, high] = [width / columns, height / rows];
+    const one = (pixel: number, at: number) =>
+      `<rect x="${round(x + (at % columns) * wide)}" y="${round(y + Math.floor(at / columns) * high)}" ` +
+      `width="${round(wide)}" height="${round(high)}" fill="${cssOf(pixel)}"/>`;
+    return `<g shape-rendering="crispEdges">${Array.from(pixels, one).join("")}</g>`;
+  }
+  const image = document.createElement("canvas");
+  [image.height, image.width] = [rows, columns];
+  const context = image.getContext("2d")!;
+  const painted = context.createImageData(columns, rows);
+  new Uint32Array(painted.data.buffer).set(pixels);
+  context.putImageData(painted, 0, 0);
+  return (
+    `<image x="${x}" y="${y}" width="${width}" height="${height}" preserveAspectRatio="none" ` +
+    `style="image-rendering:pixelated" href="${image.toDataURL()}"/>`
+  );
+}
+
+function round(number: number): number {
+  return Number(number.toFixed(2));
 }
 
 /** Which queries or keys get a label, of those that there are: every one, by its name, or some. */

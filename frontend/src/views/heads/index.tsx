@@ -1,50 +1,96 @@
 // The heads of a model: all of them as small maps, and one or two of them closely.
 
-import { batch, useSignal } from "@preact/signals";
+import { batch, computed, signal, useSignal } from "@preact/signals";
 import { useMemo, useRef } from "preact/hooks";
 import { useKeys } from "../../shared/keys";
-import { ScaleButton } from "../../shared/legend";
+import { ScaleChoice } from "../../shared/legend";
 import { including, type Point, whole } from "../../shared/map";
-import { scale } from "../../shared/scale";
+import { nextScale, scale } from "../../shared/scale";
 import { Shell } from "../../shared/shell";
+import { chosen as chosenTheme } from "../../shared/theme";
 import type { Tile, ViewProps } from "../../source";
-import { type HeadsData, isFew } from "./data";
+import { CopyLink, useAddress } from "./address";
+import { Answers, useAnswers } from "./ask";
+import { type HeadsData, isFew, type LayerData } from "./data";
 import { save, toPng, toSvg } from "./figure";
-import { type Chosen, layerName, Overview, score } from "./overview";
+import { Guide } from "./guide";
+import { type Chosen, headName, layerName, type Order, Overview, score, titleOf } from "./overview";
 import { HeadText, matches, NOTHING, Panel, tokenOf } from "./panel";
+import { ofToken, readState, type ViewState } from "./state";
 
 const KEYS: [string, string][] = [
   ["arrows", "Go from head to head, cell to cell, or token to token, wherever the focus is"],
   ["Enter", "Pin the token or the cell; once more, or Escape, lets go"],
-  ["+  −  0", "On the map: zoom in, zoom out, show all"],
+  ["Shift + Enter", "On a token, with another one pinned: ask the heads for the link to it"],
+  [
+    "+  −  0",
+    "On the map: zoom in, zoom out, show all; with a mouse Ctrl and the wheel, or two fingers",
+  ],
   ["Shift + arrows", "On the map: move it"],
   ["[  ]", "The head before, the next head"],
   ["/", "Search for a token; Enter goes to the next one"],
   ["c", "Compare with another head"],
-  ["l", "Linear or logarithmic colours"],
+  ["l", "Colours by the square root, linear or logarithmic"],
+  ["f", "The map alone, as large as there is room; once more goes back"],
   ["?", "This help"],
 ];
 
-const MANY = 64;
-
 export function Heads({ head, source }: ViewProps) {
   const data = head.data as HeadsData;
-  const start = useMemo(() => interesting(data), [data]);
-  const first = useSignal<Chosen>(start);
-  const second = useSignal<Chosen | null>(null);
+  const root = useRef<HTMLDivElement>(null);
+  const start = useMemo(() => startOf(data), [data]);
+  const first = useSignal<Chosen>(start.first);
+  const second = useSignal<Chosen | null>(start.second);
   const focused = useSignal<0 | 1>(0);
   const layer = data.layers[first.value.layer]!;
   const viewport = useSignal(whole(layer.queries, layer.keys));
   const hover = useSignal<Point>(NOTHING);
-  const pinned = useSignal<Point>(NOTHING);
+  const pinned = useSignal<Point>(start.pinned);
+  const order = useSignal<Order>("model");
+  const role = useSignal("");
   const search = useSignal("");
+  const full = useSignal(false);
   const at = useSignal(0);
-  const drawn = [useSignal<Tile | null>(null), useSignal<Tile | null>(null)] as const;
+  const drawn = useMemo(() => [signal<Tile | null>(null), signal<Tile | null>(null)] as const, []);
+  const ends = useMemo(() => [signal(0), signal(0)] as const, []);
+  const top = useMemo(
+    () => computed(() => larger(drawn[0].value?.top, second.value && drawn[1].value?.top)),
+    [drawn],
+  );
+  const end = useMemo(
+    () => computed(() => larger(ends[0].value, second.value && ends[1].value)),
+    [ends],
+  );
   const input = useRef<HTMLInputElement>(null);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the scale is chosen once for each run.
-  useMemo(() => {
-    scale.value = layer.keys > MANY ? "log" : "linear";
-  }, [data]);
+
+  const state = {
+    get value(): ViewState {
+      const { queries, keys } = data.layers[first.value.layer]!;
+      const [view, all] = [viewport.value, whole(queries, keys)];
+      return {
+        first: first.value,
+        second: second.value,
+        pinned: pinned.value,
+        viewport: view.rows === all.rows && view.columns === all.columns ? null : view,
+        scale: scale.value,
+        theme: chosenTheme.value,
+        order: order.value,
+        role: role.value,
+        full: full.value,
+      };
+    },
+    set value(next: ViewState) {
+      const { queries, keys } = data.layers[next.first.layer]!;
+      batch(() => {
+        [first.value, second.value, pinned.value] = [next.first, next.second, next.pinned];
+        viewport.value = next.viewport ?? whole(queries, keys);
+        [scale.value, chosenTheme.value] = [next.scale, next.theme];
+        [order.value, role.value, full.value] = [next.order, next.role, next.full];
+        focused.value = 0;
+      });
+    },
+  };
+  const inAddress = useAddress(root, data, start, state);
 
   const choose = (next: Chosen) => {
     const old = data.layers[(focused.value && second.value ? second.value : first.value).layer]!;
@@ -87,19 +133,22 @@ export function Heads({ head, source }: ViewProps) {
     });
   };
 
-  const keyToken = useMemo(() => tokenOf(data, layer, "key"), [data, layer]);
-  const hits = search.value ? matches(layer.keys, keyToken, search.value) : [];
+  const wanted = search.value;
+  const hits = useMemo(() => (wanted ? found(data, layer, wanted) : []), [data, layer, wanted]);
   const goTo = (number: number) => {
-    const key = hits[((number % hits.length) + hits.length) % hits.length];
-    if (key === undefined) return;
-    const own = layer.query.text !== null && layer.query.text === layer.key.text;
-    const query = own ? key - (layer.keys - layer.queries) : null;
+    const place = number % hits.length;
+    const point = hits[place];
+    if (!point) return;
     batch(() => {
-      at.value = ((number % hits.length) + hits.length) % hits.length;
-      pinned.value = { query: query !== null && query >= 0 ? query : null, key };
+      at.value = place;
+      pinned.value = point;
       viewport.value = including(viewport.value, pinned.value, layer.queries, layer.keys);
     });
   };
+
+  const answers = useAnswers(data, source, layer, pinned.value);
+  const hit = hits[at.value];
+  const isAt = hit?.query === pinned.value.query && hit?.key === pinned.value.key;
 
   const picture = async (kind: "svg" | "png") => {
     const panels = [first.value, ...(second.value ? [second.value] : [])];
@@ -109,8 +158,9 @@ export function Heads({ head, source }: ViewProps) {
       return tile?.values.length
         ? [
             {
-              title: `Layer ${layerName(data, each.layer)}, head ${each.head}`,
+              title: titleOf(data, each),
               tile,
+              end: top.value,
               view: viewport.value,
               queries: layer.queries,
               keys: layer.keys,
@@ -123,7 +173,7 @@ export function Heads({ head, source }: ViewProps) {
     if (!figures.length) return;
     const svg = toSvg(figures);
     const name = panels
-      .map((each) => `layer-${layerName(data, each.layer)}-head-${each.head}`)
+      .map((each) => `layer-${layerName(data, each.layer)}-head-${headName(data, each)}`)
       .join("-");
     save(
       kind === "svg" ? new Blob([svg], { type: "image/svg+xml" }) : await toPng(svg),
@@ -149,17 +199,18 @@ export function Heads({ head, source }: ViewProps) {
       choose(next(data, current, event.key === "]" ? 1 : -1));
     } else if (event.key === "c") {
       compare();
+    } else if (event.key === "f") {
+      full.value = !full.value;
     } else if (event.key === "l") {
-      scale.value = scale.value === "log" ? "linear" : "log";
+      scale.value = nextScale(scale.value);
     } else {
       return;
     }
     event.preventDefault();
   };
 
-  const root = useRef<HTMLDivElement>(null);
   useKeys(root, onKeyDown);
-  const shared = { viewport, hover, pinned, search };
+  const shared = { viewport, hover, pinned, search, top, end };
   const both = second.value;
   // A longer text is beside the map, where there is only one.
   const beside = !both && !isFew(layer);
@@ -168,13 +219,15 @@ export function Heads({ head, source }: ViewProps) {
       <Shell
         title={head.title}
         note={data.note}
+        guide={<Guide layer={layer} />}
         keys={KEYS}
         tools={
           <>
             <button type="button" class="ch-button" aria-pressed={both !== null} onClick={compare}>
               Compare
             </button>
-            <ScaleButton />
+            {inAddress && <CopyLink />}
+            <ScaleChoice />
             <button type="button" class="ch-button" onClick={() => void picture("png")}>
               PNG
             </button>
@@ -184,27 +237,41 @@ export function Heads({ head, source }: ViewProps) {
           </>
         }
       >
-        <main class={`ch-heads${both ? " ch-two" : ""}`}>
+        <main class={`ch-heads${both ? " ch-two" : ""}${full.value ? " ch-full" : ""}`}>
           <div class="ch-left">
             <Overview
               data={data}
               source={source}
               chosen={chosen}
               other={both ? (focused.value ? first.value : both) : null}
+              order={order}
+              only={role}
+              answers={answers}
             />
+            {answers && (
+              <Answers
+                data={data}
+                about={layer}
+                pinned={pinned.value}
+                answers={answers}
+                chosen={current}
+                choose={choose}
+                queryToken={tokenOf(data, layer, "query")}
+                keyToken={tokenOf(data, layer, "key")}
+              />
+            )}
             {beside && (
               <HeadText data={data} source={source} chosen={first.value} shared={shared} />
             )}
           </div>
           <div class="ch-right">
-            {layer.key.text !== null && (
+            {(layer.key.text ?? layer.query.text) !== null && (
               <form
                 class="ch-search"
                 role="search"
                 onSubmit={(event) => {
                   event.preventDefault();
-                  if (hits.length)
-                    goTo(pinned.value.key === hits[at.value] ? at.value + 1 : at.value);
+                  if (hits.length) goTo(isAt ? at.value + 1 : at.value);
                 }}
               >
                 <input
@@ -221,7 +288,7 @@ export function Heads({ head, source }: ViewProps) {
                 <span role="status">
                   {search.value &&
                     (hits.length
-                      ? `${pinned.value.key === hits[at.value] ? `${at.value + 1} of ` : ""}${hits.length.toLocaleString("en")}`
+                      ? `${isAt ? `${at.value + 1} of ` : ""}${hits.length.toLocaleString("en")}`
                       : "not there")}
                 </span>
               </form>
@@ -240,6 +307,7 @@ export function Heads({ head, source }: ViewProps) {
                     chosen={each}
                     shared={shared}
                     drawn={drawn[place]!}
+                    ownEnd={ends[place]!}
                     withText={!beside}
                   />
                 </div>
@@ -250,6 +318,31 @@ export function Heads({ head, source }: ViewProps) {
       </Shell>
     </div>
   );
+}
+
+function larger(a: number | undefined, b: number | null | undefined): number {
+  return Math.max(a ?? 0, b ?? 0);
+}
+
+/** Where a text is found: of one that attends to itself each token once, of two texts first among the
+ * queries, then among the keys. */
+function found(data: HeadsData, layer: LayerData, wanted: string): Point[] {
+  const keys = matches(layer.keys, tokenOf(data, layer, "key"), wanted);
+  if (layer.query.text === layer.key.text) {
+    return keys.map((key) => ofToken(key, layer));
+  }
+  const queries = matches(layer.queries, tokenOf(data, layer, "query"), wanted);
+  return [
+    ...queries.map((query) => ({ query, key: null })),
+    ...keys.map((key) => ({ query: null, key })),
+  ];
+}
+
+/** What a page shows at first: what Python chose, or else a head that stands out. */
+function startOf(data: HeadsData): ViewState {
+  const { layer, head, query = null, key = null } = data.start ?? {};
+  const chosen = layer !== undefined && head !== undefined ? { layer, head } : interesting(data);
+  return { ...readState("", data, chosen), pinned: { query, key } };
 }
 
 /** The head to begin with: one that points at certain tokens, not at the first one. */

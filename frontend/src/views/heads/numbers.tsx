@@ -4,7 +4,7 @@ import type { ReadonlySignal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { label, short } from "../../shared/labels";
 import type { Point } from "../../shared/map";
-import { percent, quantity } from "../../shared/scale";
+import { percent, quantity, ROUNDED, within } from "../../shared/scale";
 import type { Source, TokenNumbers } from "../../source";
 import { type HeadMap, type Link, ofHead, strongest } from "./data";
 
@@ -65,10 +65,12 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
                   : map.looksAt(query, SHOWN)
               }
               token={(link) => tokenName(keyToken, link.key)}
+              error={(link) => (looksAt ? 0 : map.error(link.weight))}
+              onPin={onPin}
               empty={
                 Number.isNaN(all?.max[query])
                   ? "Its weights are no numbers."
-                  : looksAt || map.codes || map.linkKeys.length
+                  : looksAt || map.at || map.linkKeys.length
                     ? "nothing"
                     : "not kept to the single token"
               }
@@ -80,14 +82,18 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
                 <dt>entropy</dt>
                 <dd>{quantity(all.entropy[query]!, "nats")}</dd>
               </div>
-              <div>
-                <dt>mean distance</dt>
-                <dd>{quantity(all.distance[query]!, "tokens")}</dd>
-              </div>
-              <div>
-                <dt>largest weight</dt>
-                <dd>{percent(all.max[query]!)}</dd>
-              </div>
+              {!map.layer.cross && (
+                <div>
+                  <dt>mean distance</dt>
+                  <dd>{quantity(all.distance[query]!, "tokens")}</dd>
+                </div>
+              )}
+              {!looksAt && !map.at && map.linkKeys.length === 0 && (
+                <div>
+                  <dt>largest weight</dt>
+                  <dd>{percent(all.max[query]!)}</dd>
+                </div>
+              )}
             </dl>
           )}
           {key !== null && (
@@ -99,7 +105,9 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
                   : map.seenBy(key, SHOWN)
               }
               token={(link) => tokenName(queryToken, link.query)}
-              empty={seenBy || map.codes ? "nobody" : "nobody’s strongest links"}
+              error={(link) => (seenBy ? 0 : map.error(link.weight))}
+              onPin={onPin}
+              empty={seenBy || map.at ? "nobody" : "nobody’s strongest links"}
             />
           )}
           {key !== null && all && (
@@ -153,10 +161,13 @@ interface LinksProps {
   title: string;
   links: Link[];
   token: (link: Link) => string;
+  /** How far a weight may be from the true one. */
+  error: (link: Link) => number;
+  onPin: (point: Point) => void;
   empty: string;
 }
 
-function Links({ title, links, token, empty }: LinksProps) {
+function Links({ title, links, token, error, onPin, empty }: LinksProps) {
   return (
     <section>
       <h3>
@@ -165,13 +176,14 @@ function Links({ title, links, token, empty }: LinksProps) {
       {links.length === 0 ? (
         <p class="ch-remark">{empty}</p>
       ) : (
-        <ol class="ch-bars">
+        <ol class={`ch-bars${links.some((link) => error(link) >= ROUNDED) ? " ch-rounded" : ""}`}>
           {links.map((link) => (
             <Bar
               key={`${link.query}/${link.key}`}
               name={token(link)}
               share={link.weight}
-              words={percent(link.weight)}
+              words={within(link.weight, error(link))}
+              onPin={() => onPin({ query: link.query, key: link.key })}
             />
           ))}
         </ol>
@@ -180,12 +192,21 @@ function Links({ title, links, token, empty }: LinksProps) {
   );
 }
 
-function Bar({ name, share, words }: { name: string; share: number; words: string }) {
+interface BarProps {
+  name: string;
+  share: number;
+  words: string;
+  onPin: () => void;
+}
+
+function Bar({ name, share, words, onPin }: BarProps) {
   const [at, ...rest] = name.split(" ");
   return (
     <li>
       <span class="ch-bar-at">{at}</span>
-      <bdi class="ch-bar-name">{rest.join(" ")}</bdi>
+      <button type="button" class="ch-link" onClick={onPin}>
+        <bdi>{rest.join(" ")}</bdi>
+      </button>
       <span class="ch-bar" aria-hidden="true">
         <span style={{ width: `${Math.max(1, 100 * Math.min(1, share))}%` }} />
       </span>

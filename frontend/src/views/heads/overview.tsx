@@ -1,11 +1,13 @@
 // Every head as a small map: layers down, heads across, or in the order of a number.
 
-import { type Signal, useComputed, useSignal } from "@preact/signals";
-import { useEffect, useRef } from "preact/hooks";
+import { type Signal, useSignal } from "@preact/signals";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { css } from "../../shared/colour";
 import { paintValues } from "../../shared/map";
-import { number } from "../../shared/scale";
+import { number, percent, placeOf } from "../../shared/scale";
 import { theme } from "../../shared/theme";
 import type { Source } from "../../source";
+import type { Answer } from "./ask";
 import { type HeadsData, type Row, table } from "./data";
 
 export interface Chosen {
@@ -13,7 +15,22 @@ export interface Chosen {
   head: number;
 }
 
-type Order = "model" | "role" | "entropy" | "distance";
+export const ORDERS = ["model", "link", "role", "entropy", "distance"] as const;
+export type Order = (typeof ORDERS)[number];
+
+interface Listed extends Chosen {
+  row: Row;
+}
+
+interface Line {
+  name: string;
+  title: string;
+  line: Listed[];
+}
+
+/** Heads in a line: as many as there is room for, and in this range. */
+const [LEAST_COLUMNS, MOST_COLUMNS] = [12, 24];
+const [LEAST_WIDTH, LINE_NAME] = [24, 34];
 
 interface OverviewProps {
   data: HeadsData;
@@ -21,28 +38,62 @@ interface OverviewProps {
   chosen: Signal<Chosen>;
   /** Another chosen head, in a comparison. */
   other: Chosen | null;
+  order: Signal<Order>;
+  /** Heads of this role only; "" for all. */
+  only: Signal<string>;
+  /** What each head answers to what is pinned; null while nothing is. */
+  answers: Answer[] | null;
 }
 
-export function Overview({ data, source, chosen, other }: OverviewProps) {
-  const order = useSignal<Order>("model");
-  const only = useSignal("");
+export function Overview({ data, source, chosen, other, order, only, answers }: OverviewProps) {
+  const weights = useMemo(
+    () =>
+      answers && new Map(answers.map((each) => [`${each.layer}/${each.head}`, each.link.weight])),
+    [answers],
+  );
+  const weightOf = ({ layer, head }: Chosen) => weights?.get(`${layer}/${head}`) ?? -1;
+  const strongest = answers?.[0]?.link.weight ?? 0;
   const grid = useRef<HTMLDivElement>(null);
   const runs = data.runs.length > 1;
   const every = data.layers.flatMap((layer, place) =>
     layer.rows.map((row, head) => ({ layer: place, head, row })),
   );
   const there = data.roles.all.filter((role) => every.some(({ row }) => row.role === role));
-  const shown = useComputed(() => {
-    const some = only.value ? every.filter(({ row }) => row.role === only.value) : every;
-    return order.value === "model"
+  const some = only.value ? every.filter(({ row }) => row.role === only.value) : every;
+  const shown =
+    order.value === "model"
       ? some
-      : [...some].sort((a, b) => compare(a.row, b.row, order.value, data.roles));
-  });
-  const most = Math.max(1, ...data.layers.map((layer) => layer.heads));
+      : order.value === "link"
+        ? [...some].sort((a, b) => weightOf(b) - weightOf(a))
+        : [...some].sort((a, b) => compare(a.row, b.row, order.value, data.roles));
   const inModel = order.value === "model" && !only.value;
-  const lines: (typeof every)[] = inModel
-    ? data.layers.map((_, place) => every.filter((each) => each.layer === place))
-    : chunks(shown.value, most);
+  const heads = Math.max(1, ...data.layers.map((layer) => layer.heads));
+  const room = useSignal(MOST_COLUMNS);
+  useLayoutEffect(() => {
+    const box = grid.current!;
+    const measure = () => {
+      const fit = Math.floor((box.clientWidth - LINE_NAME) / LEAST_WIDTH);
+      room.value = Math.max(LEAST_COLUMNS, Math.min(MOST_COLUMNS, fit));
+    };
+    measure();
+    const watch = new ResizeObserver(measure);
+    watch.observe(box);
+    return () => watch.disconnect();
+  }, []);
+  // Layers of many heads take several lines, as equal as can be.
+  const most = Math.ceil(heads / Math.ceil(heads / room.value));
+  const lines: Line[] = inModel
+    ? data.layers.flatMap((_, place) =>
+        chunks(
+          every.filter((each) => each.layer === place),
+          most,
+        ).map((line, part) => ({
+          name: part ? `+${part * most}` : layerName(data, place),
+          title: data.layers[place]!.name,
+          line,
+        })),
+      )
+    : chunks(shown, most).map((line) => ({ name: "", title: "", line }));
 
   // Only the grid is scrolled for the head that is looked at.
   const { layer, head } = chosen.value;
@@ -61,13 +112,13 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
   }, [layer, head, order.value, only.value]);
 
   const go = (down: number, right: number) => {
-    const places = lines.flatMap((line, row) =>
+    const places = lines.flatMap(({ line }, row) =>
       line.map((each, column) => ({ ...each, at: row, column })),
     );
     const now = places.find(
       (each) => each.layer === chosen.value.layer && each.head === chosen.value.head,
     );
-    const line = lines[Math.max(0, Math.min(lines.length - 1, (now?.at ?? 0) + down))]!;
+    const { line } = lines[Math.max(0, Math.min(lines.length - 1, (now?.at ?? 0) + down))]!;
     const next = line[Math.max(0, Math.min(line.length - 1, (now?.column ?? 0) + right))];
     if (!next) return;
     chosen.value = { layer: next.layer, head: next.head };
@@ -87,9 +138,7 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
     event.preventDefault();
     go(...step);
   };
-  const active = shown.value.some((each) => same(each, chosen.value))
-    ? chosen.value
-    : shown.value[0];
+  const active = shown.some((each) => same(each, chosen.value)) ? chosen.value : shown[0];
 
   return (
     <section class="ch-overview" aria-label="All heads">
@@ -102,6 +151,9 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
             onChange={(event) => (order.value = event.currentTarget.value as Order)}
           >
             <option value="model">as in the model</option>
+            <option value="link" disabled={answers === null && order.value !== "link"}>
+              by what is pinned
+            </option>
             <option value="role">by role</option>
             <option value="entropy">by entropy</option>
             <option value="distance">by distance</option>
@@ -141,14 +193,10 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
             ))}
           </div>
         )}
-        {lines.map((line, row) => (
+        {lines.map(({ name, title, line }, row) => (
           <div class="ch-line" role="row" key={row}>
-            <span
-              class="ch-line-name"
-              role="rowheader"
-              title={inModel ? data.layers[row]!.name : ""}
-            >
-              {inModel ? layerName(data, row) : ""}
+            <span class="ch-line-name" role="rowheader" title={title}>
+              {name}
             </span>
             {line.map((each) => (
               <Small
@@ -159,6 +207,8 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
                 head={each.head}
                 row={each.row}
                 named={!inModel}
+                weight={weights ? weightOf(each) : null}
+                most={strongest}
                 chosen={same(each, chosen.value)}
                 other={other !== null && same(each, other)}
                 reachable={active !== undefined && same(each, active)}
@@ -169,9 +219,9 @@ export function Overview({ data, source, chosen, other }: OverviewProps) {
         ))}
       </div>
       <p class="ch-remark">
-        {shown.value.length === every.length
+        {shown.length === every.length
           ? `${every.length} ${every.length === 1 ? "head" : "heads"}`
-          : `${shown.value.length} of ${every.length} heads`}
+          : `${shown.length} of ${every.length} heads`}
         {runs ? `, ${data.runs.length} runs` : ""}. Each map up to its own largest value, by the
         square root.
       </p>
@@ -185,9 +235,18 @@ export function same(a: Chosen, b: Chosen): boolean {
 
 /** A layer's number within its run. */
 export function layerName(data: HeadsData, place: number): string {
-  const { run } = data.layers[place]!;
-  const within = place - data.layers.findIndex((layer) => layer.run === run);
-  return data.runs.length > 1 ? `${"AB"[run] ?? run}${within}` : String(within);
+  const { run, number } = data.layers[place]!;
+  return data.runs.length > 1 ? `${"AB"[run] ?? run}${number}` : String(number);
+}
+
+/** A head's number in its layer. */
+export function headName(data: HeadsData, { layer, head }: Chosen): number {
+  return data.layers[layer]!.head_numbers?.[head] ?? head;
+}
+
+/** "Layer 5, head 11". */
+export function titleOf(data: HeadsData, chosen: Chosen): string {
+  return `Layer ${layerName(data, chosen.layer)}, head ${headName(data, chosen)}`;
 }
 
 /** Those that find an earlier token come first among the roles, and heads without a role last. */
@@ -220,6 +279,10 @@ interface SmallProps {
   head: number;
   row: Row;
   named: boolean;
+  /** What it answers to what is pinned, -1 for nothing; null while nothing is. */
+  weight: number | null;
+  /** The largest that any head answers. */
+  most: number;
   chosen: boolean;
   other: boolean;
   reachable: boolean;
@@ -233,6 +296,8 @@ function Small({
   head,
   row,
   named,
+  weight,
+  most,
   chosen,
   other,
   reachable,
@@ -266,8 +331,9 @@ function Small({
       gone = true;
     };
   }, [source, about, layer, head, colours]);
-  const name = `Layer ${layerName(data, layer)}, head ${head}`;
+  const name = titleOf(data, { layer, head });
   const numbers = [
+    weight !== null && (weight < 0 ? "not known" : `${percent(weight)} of what is pinned`),
     row.role && `${row.role} ${Math.round(score(row) * 100)} %`,
     row.entropy !== null && `entropy ${number(row.entropy)} nats`,
     row.distance !== null && `distance ${number(row.distance)} tokens`,
@@ -284,9 +350,16 @@ function Small({
       onClick={choose}
     >
       <canvas ref={canvas} aria-hidden="true" />
+      {weight !== null && (
+        <i
+          aria-hidden="true"
+          class="ch-answer"
+          style={{ backgroundColor: weight < 0 ? "" : css(placeOf(weight, most, "root"), colours) }}
+        />
+      )}
       {named && (
         <span aria-hidden="true">
-          {layerName(data, layer)}.{head}
+          {layerName(data, layer)}.{headName(data, { layer, head })}
         </span>
       )}
     </div>

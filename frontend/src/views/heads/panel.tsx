@@ -1,15 +1,17 @@
 // One head: its map, its numbers, and the text.
 
-import { batch, type Signal, useComputed } from "@preact/signals";
+import { batch, computed, type ReadonlySignal, type Signal } from "@preact/signals";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { label, short } from "../../shared/labels";
 import { Legend } from "../../shared/legend";
 import { HeatMap, including, moved, type Point, type Viewport, whole } from "../../shared/map";
-import { number, percent } from "../../shared/scale";
+import { percent, quantity } from "../../shared/scale";
 import type { Source, Tile } from "../../source";
+import { answerOf, questionOf } from "./ask";
 import { type HeadMap, type HeadsData, isFew, type LayerData } from "./data";
+import { ROLES } from "./guide";
 import { Numbers } from "./numbers";
-import { type Chosen, layerName, score } from "./overview";
+import { type Chosen, score, titleOf } from "./overview";
 import { type Side, Texts } from "./text";
 import { headMap } from "./tiles";
 
@@ -21,6 +23,10 @@ export interface Shared {
   hover: Signal<Point>;
   pinned: Signal<Point>;
   search: Signal<string>;
+  /** Where the colours of the maps end, and those of single weights, as in the text: one scale for all
+   * heads that are shown. */
+  top: ReadonlySignal<number>;
+  end: ReadonlySignal<number>;
 }
 
 interface PanelProps {
@@ -30,6 +36,8 @@ interface PanelProps {
   shared: Shared;
   /** Filled with what an export needs. */
   drawn: Signal<Tile | null>;
+  /** Filled with the weight at which the colours of this head would end. */
+  ownEnd: Signal<number>;
   withText: boolean;
 }
 
@@ -70,20 +78,28 @@ function useHeadMap(
 
 /** What is pointed at, or else pinned, as far as the layer has it. */
 function useActive(layer: LayerData, { hover, pinned }: Shared) {
-  return useComputed<Point>(() => {
-    const here =
-      hover.value.query !== null || hover.value.key !== null ? hover.value : pinned.value;
-    return inside(here, layer);
-  });
+  return useMemo(
+    () =>
+      computed<Point>(() => {
+        const here =
+          hover.value.query !== null || hover.value.key !== null ? hover.value : pinned.value;
+        return inside(here, layer);
+      }),
+    [layer, hover, pinned],
+  );
 }
 
 function useFound(data: HeadsData, layer: LayerData, { search }: Shared) {
-  return useComputed(() => ({
-    queries: search.value
-      ? matches(layer.queries, tokenOf(data, layer, "query"), search.value)
-      : [],
-    keys: search.value ? matches(layer.keys, tokenOf(data, layer, "key"), search.value) : [],
-  }));
+  return useMemo(
+    () =>
+      computed(() => ({
+        queries: search.value
+          ? matches(layer.queries, tokenOf(data, layer, "query"), search.value)
+          : [],
+        keys: search.value ? matches(layer.keys, tokenOf(data, layer, "key"), search.value) : [],
+      })),
+    [data, layer, search],
+  );
 }
 
 /** Pins a point, or lets go of it. */
@@ -112,30 +128,43 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
       map={map}
       active={active}
       found={found}
+      end={shared.end}
       onHover={(point) => (shared.hover.value = point)}
-      onPin={(point) => pin(point, layer, shared)}
+      onPin={(point, asKey) => {
+        const { query } = shared.pinned.value;
+        // One of two texts is a query or a key already.
+        const both = point.token ? asKey : point.query === null || asKey;
+        if (both && query !== null && point.key !== null) point = { query, key: point.key };
+        pin(point, layer, shared);
+      }}
     />
   );
 }
 
-export function Panel({ data, source, chosen, shared, drawn, withText }: PanelProps) {
+export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }: PanelProps) {
   const layer = data.layers[chosen.layer]!;
   const { viewport, hover, pinned } = shared;
   const [ready, failed] = useHeadMap(source, data, chosen);
   const queryToken = useMemo(() => tokenOf(data, layer, "query"), [data, layer]);
   const keyToken = useMemo(() => tokenOf(data, layer, "key"), [data, layer]);
+  useEffect(() => {
+    ownEnd.value = ready?.end ?? 0;
+  }, [ready, ownEnd]);
+  const tile = drawn.value;
+  const top = shared.top.value;
+  const beyond = useMemo(() => tile?.values.some((value) => value > 1.001 * top), [tile, top]);
   const self = layer.query.text !== null && layer.query.text === layer.key.text;
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const row = layer.rows[chosen.head]!;
   const roles = data.roles.all.filter((role) => (row.scores[role] ?? null) !== null);
-  const title = `Layer ${layerName(data, chosen.layer)}, head ${chosen.head}`;
+  const title = titleOf(data, chosen);
   return (
     <article class="ch-panel" aria-label={title}>
       <div class="ch-panel-head">
         <h2>{title}</h2>
         {row.role && (
-          <span class="ch-role">
+          <span class="ch-role" title={roleCard(row.role, layer)}>
             {row.role} {Math.round(score(row) * 100)} %
           </span>
         )}
@@ -144,6 +173,7 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
         </span>
       </div>
       {failed && <p role="alert">{failed}</p>}
+      <p class="ch-sentence">{sentence(active.value, ready, layer, queryToken, keyToken)}</p>
       {withText && isFew(layer) && (
         <HeadText data={data} source={source} chosen={chosen} shared={shared} />
       )}
@@ -164,13 +194,14 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
             marks={found}
             onPin={(point) => pin(point, layer, shared)}
             drawn={drawn}
+            top={shared.top}
             version={`${chosen.layer}/${chosen.head}/${source.changed?.value ?? 0}`}
             words={(point, tile) =>
               words(inside(point, layer), tile, ready, layer, queryToken, keyToken)
             }
           />
           <div class="ch-under">
-            <Legend top={drawn.value?.top ?? 0} unit="of a query’s attention" />
+            <Legend top={top} beyond={beyond ?? false} unit="of a query’s attention" />
             <div class="ch-zoom" role="group" aria-label="Zoom">
               <button
                 type="button"
@@ -203,7 +234,7 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
               </button>
             </div>
           </div>
-          <p class="ch-remark">{detail(drawn.value, layer, ready)}</p>
+          <p class="ch-remark">{detail(tile, layer, ready)}</p>
         </div>
         {ready && (
           <Numbers
@@ -226,23 +257,73 @@ export function Panel({ data, source, chosen, shared, drawn, withText }: PanelPr
         {row.entropy !== null && (
           <div>
             <dt>entropy</dt>
-            <dd>{number(row.entropy)} nats</dd>
+            <dd>{quantity(row.entropy, "nats")}</dd>
           </div>
         )}
         {row.distance !== null && (
           <div>
             <dt>mean distance</dt>
-            <dd>{number(row.distance)} tokens</dd>
+            <dd>{quantity(row.distance, "tokens")}</dd>
           </div>
         )}
         {roles.map((role) => (
-          <div key={role}>
+          <div key={role} title={roleCard(role, layer)}>
             <dt>{role}</dt>
-            <dd>{Math.round(row.scores[role]! * 100)} %</dd>
+            <dd>
+              {Math.round(row.scores[role]! * 100)} %
+              {typeof layer.chance?.[role] === "number" && (
+                <span class="ch-chance"> by chance {Math.round(layer.chance[role] * 100)} %</span>
+              )}
+            </dd>
           </div>
         ))}
       </dl>
     </article>
+  );
+}
+
+function roleCard(role: string, layer: LayerData): string {
+  const chance = layer.chance?.[role];
+  const even = typeof chance === "number" ? Math.round(chance * 100) : null;
+  return `${role}: ${ROLES[role] ?? role}.${even === null ? "" : `\nA head that looks at all alike has ${even} % in this text.`}`;
+}
+
+/** What is pointed at, or pinned, as a sentence. */
+function sentence(
+  point: Point,
+  map: HeadMap | null,
+  layer: LayerData,
+  queryToken: (at: number) => string,
+  keyToken: (at: number) => string,
+) {
+  const name = (token: string) => (
+    <bdi>
+      <i>{short(label(token).replace(/^␣(?=.)/, ""), 24)}</i>
+    </bdi>
+  );
+  const question = questionOf(point);
+  if (!question || !map) {
+    return layer.queries && layer.keys
+      ? "Each row is a query: it looks at the keys, the darker the more."
+      : "";
+  }
+  const { query, key } = question;
+  if (query !== null && key !== null && map.weight(query, key) === -1) {
+    return (
+      <>
+        The mask hides {name(keyToken(key))} from {name(queryToken(query))}.
+      </>
+    );
+  }
+  const link = answerOf(map, question);
+  if (!link) return "";
+  const most = query === null || key === null;
+  return (
+    <>
+      {name(queryToken(link.query))} gives {percent(link.weight)} of its attention to{" "}
+      {name(keyToken(link.key))}
+      {most && (query === null ? ", more than any other query" : ", more than to any other key")}.
+    </>
   );
 }
 
@@ -252,8 +333,9 @@ function toQuery(key: number, layer: LayerData): number | null {
   return query >= 0 ? query : null;
 }
 
-function inside({ query, key }: Point, layer: LayerData): Point {
+function inside({ query, key, token = false }: Point, layer: LayerData): Point {
   return {
+    token,
     query: query !== null && query < layer.queries ? query : null,
     key: key !== null && key < layer.keys ? key : null,
   };
@@ -301,7 +383,7 @@ function sidesOf(data: HeadsData, layer: LayerData): Side[] {
 }
 
 function words(
-  { query, key }: Point,
+  { query, key, token }: Point,
   tile: Tile | null,
   map: HeadMap | null,
   layer: LayerData,
@@ -311,6 +393,7 @@ function words(
   if (!map || (query === null && key === null)) return "Point at the map, or at a token.";
   const name = (token: (at: number) => string, at: number) =>
     `${at} ${short(label(token(at)), 16)}`;
+  if (token) return `token ${name(keyToken, key!)}`;
   if (query === null || key === null) {
     return query === null ? `key ${name(keyToken, key!)}` : `query ${name(queryToken, query)}`;
   }
@@ -347,7 +430,8 @@ function error(by: number): string {
 
 /** How fine the map is, and how far it can be trusted. */
 function detail(tile: Tile | null, layer: LayerData, map: HeadMap | null): string {
-  if (!tile) return map && !map.codes && !map.pooled ? "No map of this head was kept." : " ";
+  if (!tile) return map && !map.at && !map.pooled ? "No map of this head was kept." : " ";
+  if (tile.values.length === 0) return "There are no tokens.";
   const tall = cellSize(tile.rows, tile.cells[0]);
   const wide = cellSize(tile.columns, tile.cells[1]);
   const cell = `One cell = ${tall} × ${wide} ${tall === "1" && wide === "1" ? "token" : "tokens"}`;
@@ -367,8 +451,9 @@ function known(tile: Tile, layer: LayerData, map: HeadMap | null): string {
   if (tile.links) {
     return `. The ${tile.links} strongest links of each query are where they are; the rest is known for ${queries} × ${keys} tokens, and spread evenly there.`;
   }
-  if (map?.codes) {
-    const worst = map.error(layer.weights!.top[map.head]!);
+  if (map && layer.weights) {
+    if ("exact" in layer.weights) return ". Weights are as they were, in float32.";
+    const worst = map.error(layer.weights.top[map.head]!);
     return `. Weights are rounded, by ${percent(worst)} at most, and small ones by far less.`;
   }
   return queries > 1 || keys > 1 ? `; the finest that is known is ${queries} × ${keys}.` : ".";

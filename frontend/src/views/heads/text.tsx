@@ -1,7 +1,7 @@
 // The text itself: what a token looks at is coloured, and its strongest links are arcs.
 
-import { type ReadonlySignal, useSignalEffect } from "@preact/signals";
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import type { ReadonlySignal } from "@preact/signals";
+import { useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { css, cssOnTop } from "../../shared/colour";
 import { label } from "../../shared/labels";
 import type { Point } from "../../shared/map";
@@ -12,6 +12,11 @@ import { type HeadMap, isFew, type Link } from "./data";
 /** So many tokens are in the page at a time. */
 const WINDOW = 600;
 const ARCS = 8;
+/** Weaker links are not drawn. */
+const LEAST = 0.02;
+/** While nothing is pointed at. */
+const IDLE_ARCS = 40;
+const IDLE_LEAST = 0.15;
 
 export interface Side {
   /** "query" and "key", or both for a text that attends to itself. */
@@ -30,13 +35,16 @@ interface TextsProps {
   map: HeadMap | null;
   active: ReadonlySignal<Point>;
   found: ReadonlySignal<{ queries: number[]; keys: number[] }>;
+  /** The weight at which the colours end, as on the map. */
+  end: ReadonlySignal<number>;
   onHover: (point: Point) => void;
-  onPin: (point: Point) => void;
+  /** `asKey`: as the key of the query that is pinned. */
+  onPin: (point: Point, asKey: boolean) => void;
   /** Where tokens are on the screen has changed. */
   onScroll?: () => void;
 }
 
-export function Texts({ sides, map, active, found, onHover, onPin }: TextsProps) {
+export function Texts({ sides, map, active, found, end, onHover, onPin }: TextsProps) {
   const root = useRef<HTMLDivElement>(null);
   const [size, setSize] = useState(0);
   const [scrolled, setScrolled] = useState(0);
@@ -45,22 +53,10 @@ export function Texts({ sides, map, active, found, onHover, onPin }: TextsProps)
     watch.observe(root.current!);
     return () => watch.disconnect();
   }, []);
-  const [links, setLinks] = useState<Link[]>([]);
-  useSignalEffect(() => {
-    const { query, key } = active.value;
-    if (!map) return;
-    const arcs = [
-      ...(query === null ? [] : map.looksAt(query, ARCS)),
-      ...(key === null ? [] : map.seenBy(key, ARCS)),
-    ].filter((link) => link.weight >= 0.02);
-    setLinks(arcs);
-  });
   const few = map !== null && isFew(map.layer);
-  const idle = active.value.query === null && active.value.key === null;
-  const drawn =
-    idle && few
-      ? map.strongest(Math.min(40, map.layer.queries * 2)).filter((link) => link.weight > 0.15)
-      : links;
+  const { query, key, token = false } = active.value;
+  const idle = query === null && key === null;
+  const drawn = useMemo(() => linksOf(map, query, key, token), [map, query, key, token]);
   return (
     <div class={`ch-texts${few ? " ch-few" : ""}`} ref={root}>
       {sides.map((side) => (
@@ -70,6 +66,7 @@ export function Texts({ sides, map, active, found, onHover, onPin }: TextsProps)
           map={map}
           active={active}
           found={found}
+          end={end}
           onHover={onHover}
           onPin={onPin}
           onScroll={() => setScrolled(scrolled + 1)}
@@ -87,9 +84,29 @@ export function Texts({ sides, map, active, found, onHover, onPin }: TextsProps)
   );
 }
 
+/** The arcs of what is pointed at, of a pair those of its query; of nothing, the strongest ones of a short text. */
+function linksOf(
+  map: HeadMap | null,
+  query: number | null,
+  key: number | null,
+  token: boolean,
+): Link[] {
+  if (!map) return [];
+  if (query === null && key === null) {
+    if (!isFew(map.layer)) return [];
+    return map
+      .strongest(Math.min(IDLE_ARCS, map.layer.queries * 2))
+      .filter((link) => link.weight > IDLE_LEAST);
+  }
+  return [
+    ...(query === null ? [] : map.looksAt(query, ARCS)),
+    ...(key === null || (query !== null && !token) ? [] : map.seenBy(key, ARCS)),
+  ].filter((link) => link.weight >= LEAST);
+}
+
 type TokensProps = Omit<TextsProps, "sides"> & { side: Side };
 
-function Tokens({ side, map, active, found, onHover, onPin, onScroll }: TokensProps) {
+function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: TokensProps) {
   const list = useRef<HTMLDivElement>(null);
   const [start, setStart] = useState(0);
   const { tokens } = side;
@@ -103,6 +120,7 @@ function Tokens({ side, map, active, found, onHover, onPin, onScroll }: TokensPr
     return {
       query: asQuery && query >= 0 && query < side.queries ? query : null,
       key: asKey && key >= 0 && key < side.keys ? key : null,
+      token: asQuery && asKey,
     };
   };
   const ownOf = ({ query, key }: Point): number | null => {
@@ -110,46 +128,43 @@ function Tokens({ side, map, active, found, onHover, onPin, onScroll }: TokensPr
     return asKey && key !== null ? key + side.firstKey : null;
   };
 
+  const here = active.value;
+  const own = ownOf(here);
   // A long text shows the part where the token of interest is.
-  useSignalEffect(() => {
-    const own = ownOf(active.value);
-    if (own !== null && tokens.length > WINDOW && (own < start || own >= start + WINDOW)) {
-      setStart(Math.max(0, Math.min(tokens.length - WINDOW, own - WINDOW / 2)));
+  useEffect(() => {
+    if (own !== null && tokens.length > WINDOW) {
+      setStart((start) =>
+        own >= start && own < start + WINDOW
+          ? start
+          : Math.max(0, Math.min(tokens.length - WINDOW, own - WINDOW / 2)),
+      );
     }
-  });
+  }, [own, tokens.length]);
 
-  const colour = () => {
-    const spans = list.current?.querySelectorAll<HTMLElement>("[data-at]");
-    if (!spans) return;
-    const { query, key } = active.value;
-    const kind = scale.value;
-    const dark = theme.value;
-    const hits = new Set(found.value[asKey ? "keys" : "queries"]);
-    let shares: Float32Array | null = null;
-    let top = 1;
-    if (map && query !== null && asKey) {
-      shares = map.row(query);
-      top = Math.max(1e-9, ...map.looksAt(query, 1).map((link) => link.weight));
-    }
-    const own = ownOf(active.value);
-    for (const span of spans) {
+  const [kind, dark, top] = [scale.value, theme.value, end.value];
+  const { firstKey, firstQuery } = side;
+  const hits = found.value[asKey ? "keys" : "queries"];
+  const { query } = here;
+  const ownKey = asKey && !asQuery && here.key !== null ? here.key + firstKey : null;
+  // Not by Preact, which would compare all tokens for each of them that is pointed at.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: another start shows other tokens.
+  useLayoutEffect(() => {
+    const found = new Set(hits);
+    const shares = map && query !== null && asKey ? map.row(query) : null;
+    for (const span of list.current!.querySelectorAll<HTMLElement>("[data-at]")) {
       const at = Number(span.dataset.at);
-      const weight = shares ? (shares[at - side.firstKey] ?? 0) : 0;
-      const place = placeOf(weight, top, kind);
+      const place = placeOf(shares?.[at - firstKey] ?? 0, top, kind);
       span.style.backgroundColor = place > 0.02 ? css(place, dark) : "";
       span.style.color = place > 0.02 ? cssOnTop(place, dark) : "";
-      span.classList.toggle(
-        "ch-own",
-        at === own || (asKey && !asQuery && key !== null && at === key + side.firstKey),
-      );
-      span.classList.toggle("ch-hit", hits.has(at - (asKey ? side.firstKey : side.firstQuery)));
+      span.classList.toggle("ch-own", at === own || at === ownKey);
+      span.classList.toggle("ch-hit", found.has(at - (asKey ? firstKey : firstQuery)));
       span.setAttribute("aria-selected", String(at === own));
     }
-  };
-  useSignalEffect(colour);
+  }, [map, query, own, ownKey, hits, kind, dark, top, asKey, firstKey, firstQuery, start]);
+
   // A token that is pointed at elsewhere comes into view; only the list is scrolled for it.
-  useSignalEffect(() => {
-    const own = ownOf(active.value);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: another start shows other tokens.
+  useLayoutEffect(() => {
     const box = list.current;
     if (own === null || !box || box.matches(":hover") || box.scrollHeight <= box.clientHeight)
       return;
@@ -159,9 +174,7 @@ function Tokens({ side, map, active, found, onHover, onPin, onScroll }: TokensPr
     if (top < seen || top + span.offsetHeight > seen + box.clientHeight) {
       box.scrollTop = top - box.clientHeight / 2;
     }
-  });
-  // biome-ignore lint/correctness/useExhaustiveDependencies: signals call it by themselves.
-  useEffect(colour, [map, start]);
+  }, [own, start]);
 
   const atOf = (event: Event): number | null => {
     const span = (event.target as Element).closest<HTMLElement>("[data-at]");
@@ -177,7 +190,7 @@ function Tokens({ side, map, active, found, onHover, onPin, onScroll }: TokensPr
           : Math.max(0, Math.min(tokens.length - 1, own + step * (rightToLeft ? -1 : 1)));
       onHover(pointOf(next));
     } else if ((event.key === "Enter" || event.key === " ") && own !== null) {
-      onPin(pointOf(own));
+      onPin(pointOf(own), event.shiftKey);
     } else {
       return;
     }
@@ -234,9 +247,11 @@ function Tokens({ side, map, active, found, onHover, onPin, onScroll }: TokensPr
         onPointerLeave={() => onHover({ query: null, key: null })}
         onBlur={() => onHover({ query: null, key: null })}
         onScroll={onScroll}
+        // With Shift a browser would select the text between both.
+        onMouseDown={(event) => event.shiftKey && event.preventDefault()}
         onClick={(event) => {
           const at = atOf(event);
-          if (at !== null) onPin(pointOf(at));
+          if (at !== null) onPin(pointOf(at), event.shiftKey);
         }}
       >
         {sample.map((token, place) => (
@@ -280,6 +295,7 @@ interface Arc {
 }
 
 function Arcs({ root, links, active, quiet, placed, sides }: ArcsProps) {
+  const heads = useId();
   const [arcs, setArcs] = useState<Arc[]>([]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: `placed` changes with what is measured.
   useLayoutEffect(() => {
@@ -310,9 +326,28 @@ function Arcs({ root, links, active, quiet, placed, sides }: ArcsProps) {
   }, [links, placed, quiet]);
   return (
     <svg class={`ch-arcs${quiet ? " ch-quiet" : ""}`} aria-hidden="true">
+      <defs>
+        {[false, true].map((incoming) => (
+          <marker
+            key={String(incoming)}
+            id={`${heads}-${incoming}`}
+            class={incoming ? "ch-head-incoming" : ""}
+            viewBox="0 0 8 8"
+            refX="7"
+            refY="4"
+            markerWidth="7"
+            markerHeight="7"
+            markerUnits="userSpaceOnUse"
+            orient="auto"
+          >
+            <path d="M0 0.5 L8 4 L0 7.5 z" />
+          </marker>
+        ))}
+      </defs>
       {arcs.map((each, at) => (
         <path
           key={at}
+          marker-end={`url(#${heads}-${each.incoming})`}
           d={each.path}
           class={each.incoming ? "ch-incoming" : ""}
           stroke-width={0.7 + 2.3 * each.weight}

@@ -1,7 +1,7 @@
 // Tiles from the arrays of a page of heads. Cells are whole numbers of tokens, or of cells of the
 // map of a long text, and begin at multiples of their size, so that panning does not make them dance.
 import type { Source, Tile, TileRequest } from "../../source";
-import { HeadMap, type HeadsData, type LayerData } from "./data";
+import { endOf, HeadMap, type HeadsData, type LayerData, largestOf, overlap } from "./data";
 
 const maps = new WeakMap<Source, Map<string, Promise<HeadMap>>>();
 
@@ -20,7 +20,7 @@ export async function headsTile(source: Source, request: TileRequest): Promise<T
   const layer = (data as HeadsData).layers[request.layer];
   if (!layer) return null;
   const map = await headMap(source, request.layer, layer, request.head);
-  return map.codes ? fromWeights(map, request) : fromPooled(map, request);
+  return map.at ? fromWeights(map, request) : fromPooled(map, request);
 }
 
 /** How many places of a grid a cell takes, so that no more cells than asked for cover them. */
@@ -51,20 +51,15 @@ function fromWeights(map: HeadMap, request: TileRequest): Tile {
   const { queries, keys } = map.layer;
   const rows = span(request.rows, request.cells[0], queries);
   const columns = span(request.columns, request.cells[1], keys);
-  const values = pool(rows, columns, keys, (at) => map.values[map.codes![at]!]!);
+  const value = map.at!;
   return {
     ...bounds(rows, columns),
-    values,
-    top: topOf(map, rows.step, columns.step, () => {
-      if (rows.step === 1 && columns.step === 1) return map.layer.weights!.top[map.head]!;
-      const all = pool(
-        span([0, queries], Math.ceil(queries / rows.step), queries),
-        span([0, keys], Math.ceil(keys / columns.step), keys),
-        keys,
-        (at) => map.values[map.codes![at]!]!,
-      );
-      return largest(all);
-    }),
+    values: pool(rows, columns, keys, value),
+    top: topOf(map, rows.step, columns.step, () =>
+      rows.step === 1 && columns.step === 1
+        ? map.end
+        : endOfPool(spanOf(queries, rows.step), spanOf(keys, columns.step), keys, value),
+    ),
     grain: [1, 1],
     links: 0,
   };
@@ -123,10 +118,15 @@ function topOf(map: HeadMap, height: number, width: number, find: () => number):
   return found;
 }
 
-function largest(values: Float32Array): number {
-  let most = 0;
-  for (const value of values) if (value > most) most = value;
-  return most;
+/** All of a side, in cells of this size. */
+function spanOf(length: number, size: number): Span {
+  return span([0, length], Math.ceil(length / size), length);
+}
+
+function endOfPool(rows: Span, columns: Span, width: number, value: (at: number) => number) {
+  const all = pool(rows, columns, width, value);
+  const { cells } = columns;
+  return endOf(rows.cells, (row) => largestOf((at) => all[at]!, row * cells, (row + 1) * cells));
 }
 
 function fromPooled(map: HeadMap, request: TileRequest): Tile | null {
@@ -153,44 +153,46 @@ function fromPooled(map: HeadMap, request: TileRequest): Tile | null {
     ...bounds(rows, columns, tall, wide),
     values: pool(rows, columns, width, get),
     top: topOf(map, rows.step, columns.step, () =>
-      largest(
-        pool(
-          span([0, height], Math.ceil(height / rows.step), height),
-          span([0, width], Math.ceil(width / columns.step), width),
-          width,
-          get,
-        ),
-      ),
+      endOfPool(spanOf(height, rows.step), spanOf(width, columns.step), width, get),
     ),
     grain,
     links: 0,
   };
 }
 
-/** Finer than the map: the links where they are, and what is left of its cells, evenly. */
+/** Finer than the map: the links where they are, and what is left of its cells, evenly over the pairs
+ * that are visible. */
 function fromLinks(map: HeadMap, request: TileRequest, grain: [number, number]): Tile {
-  const { layer } = map;
+  const { layer, spans } = map;
   const [height, width] = layer.pooled!.shape;
   const rows = span(request.rows, request.cells[0], layer.queries);
   const columns = span(request.columns, request.cells[1], layer.keys);
   const bin = (at: number, count: number, length: number) =>
     Math.min(count - 1, Math.floor((at * count) / length));
   const start = (at: number, count: number, length: number) => Math.ceil((at * length) / count);
+  const visible = (query: number, from: number, to: number) =>
+    spans ? overlap(spans, query, from, Math.min(to, layer.keys)) : Math.min(to, layer.keys) - from;
   const top = bin(rows.from, height, layer.queries);
   const bottom = bin(rows.to - 1, height, layer.queries);
   const left = bin(columns.from, width, layer.keys);
   const right = bin(columns.to - 1, width, layer.keys);
   const across = right - left + 1;
-  // What the cells of the map have beyond the links in them.
+  const first = start(top, height, layer.queries);
+  const last = start(bottom + 1, height, layer.queries);
+  // What the cells of the map have beyond the links in them, and the visible pairs that it is of.
   const rest = new Float32Array((bottom - top + 1) * across);
+  const pairs = new Float32Array(rest.length);
   for (let row = top; row <= bottom; row++) {
+    const from = start(row, height, layer.queries);
+    const to = start(row + 1, height, layer.queries);
     for (let column = left; column <= right; column++) {
-      rest[(row - top) * across + column - left] = map.pooled![row * width + column]!;
+      const place = (row - top) * across + column - left;
+      rest[place] = (to - from) * Math.max(0, map.pooled![row * width + column]!);
+      const [key, end] = [start(column, width, layer.keys), start(column + 1, width, layer.keys)];
+      for (let query = from; query < to; query++) pairs[place]! += visible(query, key, end);
     }
   }
   const values = new Float32Array(rows.cells * columns.cells);
-  const first = start(top, height, layer.queries);
-  const last = start(bottom + 1, height, layer.queries);
   for (const [rank, keys] of map.linkKeys.entries()) {
     const weights = map.linkWeights[rank]!;
     for (let query = first; query < last; query++) {
@@ -199,8 +201,9 @@ function fromLinks(map: HeadMap, request: TileRequest, grain: [number, number]):
       const row = bin(query, height, layer.queries);
       const column = bin(key, width, layer.keys);
       if (column < left || column > right) continue;
-      const count = start(row + 1, height, layer.queries) - start(row, height, layer.queries);
-      rest[(row - top) * across + column - left]! -= weights[query]! / count;
+      const place = (row - top) * across + column - left;
+      rest[place]! -= weights[query]!;
+      pairs[place]! -= 1;
       if (query < rows.from || query >= rows.to || key < columns.from || key >= columns.to)
         continue;
       const cell =
@@ -209,23 +212,42 @@ function fromLinks(map: HeadMap, request: TileRequest, grain: [number, number]):
       values[cell]! += weights[query]! / rows.step;
     }
   }
+  const isLink = linksAt(map, rows, columns);
   const columnBins = Int32Array.from({ length: columns.cells }, (_, cell) =>
     bin(columns.from + (cell + 0.5) * columns.step, width, layer.keys),
   );
   for (let row = 0; row < rows.cells; row++) {
+    const from = rows.from + row * rows.step;
+    const to = Math.min(layer.queries, from + rows.step);
     const at = bin(rows.from + (row + 0.5) * rows.step, height, layer.queries) - top;
     for (let column = 0; column < columns.cells; column++) {
-      const place = columnBins[column]!;
-      const count = start(place + 1, width, layer.keys) - start(place, width, layer.keys);
-      const remains = Math.max(0, rest[at * across + place - left]!);
-      values[row * columns.cells + column]! += (remains / count) * columns.step;
+      const cell = row * columns.cells + column;
+      const key = columns.from + column * columns.step;
+      let seen = 0;
+      for (let query = from; query < to; query++) seen += visible(query, key, key + columns.step);
+      if (seen === 0) {
+        values[cell] = -1;
+        continue;
+      }
+      const place = at * across + columnBins[column]! - left;
+      const others = seen - isLink[cell]!;
+      const each = pairs[place]! > 0 ? Math.max(0, rest[place]!) / pairs[place]! : 0;
+      values[cell]! += (each * others) / (to - from);
     }
   }
-  return {
-    ...bounds(rows, columns),
-    values,
-    top: layer.links!.top[0]![map.head]!,
-    grain,
-    links: map.linkKeys.length,
-  };
+  return { ...bounds(rows, columns), values, top: map.end, grain, links: map.linkKeys.length };
+}
+
+/** How many links are in each cell: their pairs take no part in what is spread. */
+function linksAt(map: HeadMap, rows: Span, columns: Span): Uint16Array {
+  const found = new Uint16Array(rows.cells * columns.cells);
+  for (const keys of map.linkKeys) {
+    for (let query = rows.from; query < rows.to; query++) {
+      const key = keys[query]!;
+      if (key < columns.from || key >= columns.to) continue;
+      const row = Math.floor((query - rows.from) / rows.step);
+      found[row * columns.cells + Math.floor((key - columns.from) / columns.step)]!++;
+    }
+  }
+  return found;
 }

@@ -1,6 +1,6 @@
 // A trace: every stage from left to right, and how the number under the pointer came about.
 import "./steps.css";
-import { computed, useComputed, useSignal } from "@preact/signals";
+import { computed, useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { Head } from "../../payload";
 import { css } from "../../shared/colour";
@@ -69,16 +69,17 @@ function Empty({ data }: { data: TraceData }) {
 function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
   const { data } = head;
   const state = useMemo(() => makeState(data, firstStage(data)), [data]);
-  const stages = useComputed(() =>
-    stagesOf(head, arrays, state.parts.value.sample, state.parts.value.head),
+  const stages = useMemo(
+    () => computed(() => stagesOf(head, arrays, state.parts.value.sample, state.parts.value.head)),
+    [head, arrays, state],
   );
   const byName = useMemo(
     () => computed(() => new Map(stages.value.map((each) => [each.name, each]))),
-    [],
+    [stages],
   );
   const shown = useMemo(
     () => computed(() => state.hovered.value ?? state.cellOf(stages.value[state.stage.value]!)),
-    [state],
+    [state, stages],
   );
   const told = useMemo(
     () =>

@@ -1,5 +1,6 @@
 """Both passes of the blockwise kernel, tile by tile."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.torch_internals import softmax_backward_
-from clearhead.attention.biases import Bias, DenseBias
+from clearhead.attention.biases import Bias, DenseBias, SelectedBias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.kernels._blockwise_work import (
     Buffer,
@@ -28,6 +29,10 @@ def _with_tensor(bias: Bias | None, tensor: Tensor | None) -> Bias | None:
         return bias
     if isinstance(bias, DenseBias):
         return DenseBias(tensor)
+    if isinstance(bias, SelectedBias):
+        made = _with_tensor(bias.bias, tensor)
+        assert made is not None
+        return replace(bias, bias=made)
     return Relative(tensor) if isinstance(bias, Relative) else Alibi(tensor, follows=False)
 
 
@@ -89,7 +94,7 @@ def forward(
         ):
             each[place] = rows.view(each[place].shape)
         if pattern is not None:
-            weights.mul_(pattern.view(number, *shape))
+            weights.mul_(pattern.view(number, tile, part, shape))
         mixed = torch.bmm(weights, some_value)
         mixed.div_(sums.masked_fill(empty, 1.0).masked_fill(broken, torch.nan))
         context[place] = mixed.view(context[place].shape)
@@ -163,7 +168,7 @@ def backward(
                 grad_sinks[part.heads] -= _lost(sinks, context, grad_context, sums, place)
             dropped = weights
             if pattern is not None:
-                kept = pattern.view(number, *shape)
+                kept = pattern.view(number, tile, part, shape)
                 grads.mul_(kept)
                 dropped = kept.mul_(weights)
             if grad_value is not None:

@@ -7,7 +7,8 @@ backward pass recomputes the weights from the logsumexp, so that a call holds O(
 between the passes and the scores of one tile at a time within them.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from clearhead import stages
 from clearhead._common.text import format_bytes
 from clearhead._common.torch_internals import is_autocast
-from clearhead.attention.biases import DenseBias
+from clearhead.attention.biases import Bias, DenseBias, SelectedBias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.kernels._blockwise_passes import Saved, backward, forward
 from clearhead.attention.kernels._blockwise_work import Work, by_head, keys_of, parts, work_of
@@ -23,6 +24,8 @@ from clearhead.attention.kernels._nonfinite import contain
 from clearhead.attention.problem import Problem
 from clearhead.errors import UnsupportedError
 from clearhead.masks.tiles import length
+
+T = TypeVar("T")
 
 NAME = "blockwise"
 SUMMARY = "block by block in plain PyTorch, with every option; memory grows with tokens"
@@ -38,7 +41,7 @@ def refusals(problem: Problem) -> list[str]:
         )
     elif problem.has_tangents:
         reasons.append("forward-mode derivatives: this kernel has the backward pass only")
-    bias = problem.bias
+    bias = _of_all(problem.bias)
     if (
         bias is not None
         and bias.requires_grad
@@ -83,7 +86,31 @@ def logsumexp(problem: Problem) -> Tensor:
     return _without_autocast(problem, _logsumexp)
 
 
-def _without_autocast(problem: Problem, compute: Any) -> Tensor:
+def context_and_logsumexp(problem: Problem) -> tuple[Tensor, Tensor]:
+    """The context and the logsumexp of each query, both in the precision of sums and with gradients;
+    for a problem without sinks."""
+    seed = 0 if problem.part is None else problem.part.seed or 0
+    width = problem.value.shape[3]
+
+    def run(problem: Problem) -> tuple[Tensor, Tensor]:
+        tensors = problem.query, problem.key, problem.value[..., :width]
+        return _Blockwise.apply(*tensors, None, _tensor_of(problem), work_of(problem, seed))
+
+    finite = stages.all_finite(problem.query) and stages.both_finite(problem.key, problem.value)
+    if finite:
+        return _without_autocast(problem, run)
+    # One more column of values, in whose place the logsumexp is contained as well.
+    padded = problem.replace(value=torch.nn.functional.pad(problem.value, (0, 1)))
+
+    def run_as_one(problem: Problem) -> Tensor:
+        context, total = run(problem)
+        return torch.cat([context, total[..., None]], dim=3)
+
+    both = _without_autocast(padded, lambda problem: contain(problem, run_as_one, _count))
+    return both[..., :width], both[..., width]
+
+
+def _without_autocast(problem: Problem, compute: Callable[[Problem], T]) -> T:
     # The tensors have been brought to their precision; sums are not to be lowered.
     if not is_autocast(problem.query):
         return compute(problem)
@@ -92,8 +119,8 @@ def _without_autocast(problem: Problem, compute: Any) -> Tensor:
 
 
 def _attend(problem: Problem) -> Tensor:
-    seed = 0
-    if problem.dropout is not None:
+    seed = 0 if problem.part is None else problem.part.seed or 0
+    if problem.dropout is not None and problem.part is None:
         seed = int(torch.randint(1 << 62, (), device=problem.device))
 
     def run(problem: Problem) -> Tensor:
@@ -116,10 +143,15 @@ def _logsumexp(problem: Problem) -> Tensor:
 
 def _tensor_of(problem: Problem) -> Tensor | None:
     """The tensor that a bias is made of, where gradients can be had for it."""
-    bias = problem.bias
+    bias = _of_all(problem.bias)
     if isinstance(bias, Alibi) and bias.follows:
         return None  # the slopes of the paper, which go to any device, and are never trained
     return bias.numbers if isinstance(bias, DenseBias | Alibi | Relative) else None
+
+
+def _of_all(bias: Bias | None) -> Bias | None:
+    """The bias of all queries and keys that one of some of them is taken from."""
+    return bias.bias if isinstance(bias, SelectedBias) else bias
 
 
 def _count(problem: Problem, marks: Tensor) -> Tensor:

@@ -102,6 +102,32 @@ class PaddedEvidence(TokensEvidence):
         return measure(self.subject.spare(), *self.padded, generator)
 
     @cached_property
+    def padded_left(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The same samples with their padding before them, and their output."""
+        x, mask = self.padded
+        shifts = (~mask).sum(-1).tolist()
+        x, mask = (
+            torch.stack([row.roll(by, 0) for row, by in zip(each, shifts, strict=True)])
+            for each in (x, mask)
+        )
+        return x, mask, self.subject.spare()(x, mask).detach()
+
+    @cached_property
+    def left_gap(self) -> float:
+        """The difference of real tokens where padding goes before them, of the largest number."""
+        _, mask, output = self.padded_left
+        return distance(output[mask], self.padded_output[self.padded[1]])
+
+    @cached_property
+    def left_leaks(self) -> bool:
+        """True if real outputs move with padding before them, which causality does not hide."""
+        x, mask, output = self.padded_left
+        generator = torch.Generator().manual_seed(self.seed)
+        noise = 2 * torch.randn(x.shape, generator=generator, dtype=x.dtype)
+        moved = self.subject.spare()(x + noise * ~mask[..., None], mask).detach()
+        return not _same(moved, output, mask)
+
+    @cached_property
     def explained_padded(self) -> Explanation | None:
         """The recipe that is followed where tokens are padded."""
         if not self.groups or self.groups[0].arranged is None:

@@ -27,6 +27,7 @@ class Splitting:
         alike: which of query, key and value are the same in all heads, though more is projected.
         shared: heads of keys that several query heads read, in a tiled order or not: "tiled",
             "grouped" or "".
+        kv_heads: how many these are; 0 where none is shared.
         sliced: a head sees a part of x only.
         merged: True if each row behind the heads is of one token, False if of several; None if it
             was not seen.
@@ -40,6 +41,7 @@ class Splitting:
     across: bool
     alike: tuple[str, ...]
     shared: str
+    kv_heads: int
     sliced: bool
     merged: bool | None
     summed: bool
@@ -80,7 +82,7 @@ def splitting(
         split,
         any(map(_across, known)),
         alike,
-        _shared(group, arranged),
+        *_shared(group, arranged),
         heads is not None and heads > 1 and _sliced(recorded, group),
         _merged(consumer[0], group, found)
         if consumer is not None and consumer[1] != "summed" and len(known) == len(found)
@@ -157,9 +159,9 @@ def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
     return bool(one < other)
 
 
-def _shared(group: Sequence[ObservedAttention], arranged: Arrangement | None) -> str:
+def _shared(group: Sequence[ObservedAttention], arranged: Arrangement | None) -> tuple[str, int]:
     if arranged is None:
-        return ""
+        return "", 0
     keys = torch.cat([arranged.heads(each.key, keys=True) for each in group], 1)
     heads = keys.shape[1]
     same = torch.tensor(
@@ -167,13 +169,13 @@ def _shared(group: Sequence[ObservedAttention], arranged: Arrangement | None) ->
     )
     count = int(same[0].sum())
     if count in (1, heads) or heads % count:
-        return ""
+        return "", 0
     grouped = torch.arange(heads) // count
     tiled = torch.arange(heads) % (heads // count)
     for name, order in (("grouped", grouped), ("tiled", tiled)):
         if torch.equal(same, order[:, None] == order):
-            return name
-    return ""
+            return name, heads // count
+    return "", 0
 
 
 def _sliced(recorded: Recorder, group: Sequence[ObservedAttention]) -> bool:

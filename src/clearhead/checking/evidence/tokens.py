@@ -11,6 +11,7 @@ from torch import Tensor
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.arranging import trial
 from clearhead.checking.evidence.base import Evidence, Recorded, Settled, again, with_beside
+from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.feeding import Feed, call_error, feed, found, longest, shortened
 from clearhead.checking.evidence.grouping import Group, grouped
 from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
@@ -22,8 +23,9 @@ from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, 
 from clearhead.checking.hypotheses.mutants import Mutant, bank
 from clearhead.checking.hypotheses.recipe import RIGHT, right_visible
 from clearhead.checking.subject.calling import hidden_by_itself, unfilled_mask
+from clearhead.checking.subject.embedding import Embedded, Steps
 from clearhead.checking.subject.refusals import raised
-from clearhead.checking.subject.subject import Subject
+from clearhead.checking.subject.subject import Subject, prepare
 from clearhead.checking.thresholds import FOLDED_NUMBERS, LARGE, LONGEST
 from clearhead.errors import ModelError
 
@@ -103,7 +105,8 @@ class TokensEvidence(Evidence):
             if not self._sees_all(bare, given["x"]):
                 return Settled(bare, given, bare(given["x"]).detach(), None, notes)
             return Settled(subject, given, output, None, (("hands-mask", {}),))
-        name = unfilled_mask(subject.run, subject.takes)
+        model = subject.run.model if isinstance(subject.run, Embedded) else subject.run
+        name = unfilled_mask(model, subject.takes)
         if name is not None and self._sees_all(subject, given["x"]):
             raise ModelError(
                 "check.mask",
@@ -268,6 +271,15 @@ class TokensEvidence(Evidence):
             except RuntimeError:  # another number of blocks a sample
                 continue
         return found
+
+    @cached_property
+    def steps(self) -> DecodingEvidence | None:
+        """The same model token by token with its cache; None where it is not called that way."""
+        model = self.given.run
+        if not self.contract.causal or not isinstance(model, Embedded) or not model.decodes:
+            return None
+        subject = prepare(Steps(model), "decode", None, self.contract, self.seed)
+        return DecodingEvidence(subject, self.contract, self.seed)
 
     @cached_property
     def explanations(self) -> list[Explanation | None]:

@@ -5,16 +5,20 @@ from dataclasses import replace
 import torch
 
 from clearhead.checking.evidence.decoding import DecodingEvidence
+from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.recipe import Setting, visible
 from clearhead.checking.judging.drawings import drawn
-from clearhead.checking.judging.verdicts import Clear, Found, Verdict
+from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 
 
 def cache(code: str, e: DecodingEvidence) -> Verdict:
     """Decoding with the cache, against all at once."""
     found = e.wrong
     if found is None:
-        return Clear("decoding")
+        refused = e.ways[1]
+        if len(refused) < len(e.schedules):
+            return Clear("decoding")
+        return Unknown("steps-refused", {"error": next(iter(refused.values()))})
     if found.banded and found.inside:
         name, way, also = "cache.window", "window", ()
     elif not torch.equal(found.full, found.moves):
@@ -31,6 +35,11 @@ def cache(code: str, e: DecodingEvidence) -> Verdict:
         return Found(way, {}, ("step-shapes", {**values, "shapes": f"{one} and {other}"}), also)
     values |= {"gap": f"{found.gap:.3g}", "first": found.first}
     return Found(way, {}, ("steps", values), also)
+
+
+def model_cache(code: str, e: TokensEvidence) -> Verdict | None:
+    """A whole model token by token, against all at once."""
+    return None if e.steps is None else cache(code, e.steps)
 
 
 def stale(e: DecodingEvidence) -> Verdict | None:

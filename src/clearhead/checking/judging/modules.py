@@ -185,7 +185,7 @@ def padding(code: str, e: PaddedEvidence) -> Verdict:
     seen = e.padding
     broken = not e.padded_output[e.padded[1]].isfinite().all()
     if not broken and seen.alone < 1e-5:
-        return Clear("padding")
+        return _padding_before(code, e) or Clear("padding")
     explained = padding_explained(code, e)
     if explained is not None:
         return explained
@@ -215,6 +215,19 @@ def padding(code: str, e: PaddedEvidence) -> Verdict:
             for each in ("mask.multiplied", "mask.added-as-number", "mask.after-softmax")
         )
     return Found(way, {}, measured, also)
+
+
+def _padding_before(code: str, e: PaddedEvidence) -> Found | None:
+    """The mistake with padding before a text, which causality does not hide."""
+    if not e.contract.causal:
+        return None
+    real = e.padded_left[2][e.padded_left[1]]
+    bad = int((~real.isfinite()).sum())
+    if code == "mask.non-finite" and bad:
+        return Found("before", {}, ("left-nan", {"bad": bad, "of": real.numel()}))
+    if code == "mask.padding-ignored" and not bad and e.left_leaks:
+        return Found("before", {}, ("left", {}))
+    return None
 
 
 def padded_queries(e: PaddedEvidence) -> Verdict | None:

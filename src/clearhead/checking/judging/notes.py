@@ -16,6 +16,7 @@ from clearhead.checking.judging.account import account, scale_in_words
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Clear, Values
+from clearhead.checking.subject.embedding import Embedded
 
 Note = tuple[str, Values]
 # What is told only where everything is asked for: NaN, and what PyTorch's own code does as well.
@@ -136,9 +137,8 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
             yield "rope", {"layout": fitted[0], "base": f"{fitted[1]:,.0f}"}
     for each in e.splittings:
         if each.shared == "tiled" and e.contract.heads()[1] is None:
-            heads = each.num_heads or 1
-            groups = int((torch.tensor(1) * heads) / 2)
-            yield "tiled", {"kv_heads": heads // max(groups, 1), "groups": groups}
+            query_heads = each.num_heads or each.kv_heads
+            yield "tiled", {"kv_heads": each.kv_heads, "groups": query_heads // each.kv_heads}
     if len(e.groups) > 1:
         yield "outer", {"count": len(e.groups)}
     if e.leaks and not e.contract.nan_safe:
@@ -148,6 +148,8 @@ def _of_tokens(e: TokensEvidence, codes: Sequence[str]) -> Iterator[Note]:
             yield "nan-padding", {}
         if e.contract.empty_row is None and e.all_padding is not None and e.all_padding[0]:
             yield "all-padding", {}
+        if isinstance(e.given.run, Embedded) and e.left_gap > 1e-6:
+            yield "left-padding", {}
     if e.state.built and "state.global-dim" not in codes:
         yield "constructor", {"names": ", ".join(e.state.built)}
     second, tokens = e.returned, e.inputs[0].shape[-2]

@@ -11,6 +11,7 @@ from clearhead.attention.distance_biases import alibi
 from clearhead.attention.functional import attend
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.feeding import found, longest, width_of
+from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ArgumentError, ModelError
 from clearhead.layers import MultiHeadAttention
@@ -46,7 +47,7 @@ def sides(subject: Subject, contract: Contract, device: torch.device) -> Sides:
     """Both sides for what is profiled.
 
     Raises:
-        ArgumentError: code `profile.takes`, for "decode".
+        ArgumentError: code `profile.takes`, for "decode" and "ids".
         ModelError: code `profile.sizes`, for a module whose width is not found.
     """
     if subject.takes == "decode":
@@ -54,6 +55,11 @@ def sides(subject: Subject, contract: Contract, device: torch.device) -> Sides:
             "profile.takes",
             'what is called one step at a time (takes="decode") is not profiled; profile its full '
             'pass with takes="x".',
+        )
+    if isinstance(subject.run, Embedded):
+        raise ArgumentError(
+            "profile.takes",
+            'a whole model (takes="ids") does more than attend; profile the attention in it.',
         )
     subject = subject.within(torch.float32)
     if subject.module is not None and subject.copied:

@@ -20,7 +20,7 @@ def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple
     their own; where causal is declared, the mask is handed to them.
     """
     if takes == "decode":
-        return _output(run(*tensors))
+        return output_of(run(*tensors))
     if isinstance(run, nn.MultiheadAttention) and not takes.startswith("qkv"):
         return _multi_head(run, takes, tensors, causal)
     if isinstance(run, ENCODERS):
@@ -31,7 +31,7 @@ def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple
         output = run(x, _future(tensors[0], causal), src_key_padding_mask=padding)
         return (output if batch_first else output.transpose(0, 1)), None
     named = _arguments(run, takes, tensors, causal)
-    return _output(run(*tensors) if named is None else _called(run, tensors[0], named))
+    return output_of(run(*tensors) if named is None else _called(run, tensors[0], named))
 
 
 def by_heads(run: Any, axes: int, tensors: Sequence[Tensor]) -> Tensor:
@@ -44,14 +44,19 @@ def by_heads(run: Any, axes: int, tensors: Sequence[Tensor]) -> Tensor:
         parts = [query[:, head], key[:, other], value[:, other], *(each[:, 0] for each in mask)]
         samples = zip(*parts, strict=True)
         heads.append(
-            _output(run(*parts))[0]
+            output_of(run(*parts))[0]
             if axes == 3
-            else torch.stack([_output(run(*each))[0] for each in samples])
+            else torch.stack([output_of(run(*each))[0] for each in samples])
         )
     return torch.stack(heads, 1)
 
 
-def _output(found: Any) -> tuple[Tensor, Any]:
+def output_of(found: Any) -> tuple[Tensor, Any]:
+    """The output among what a call gave, and what came with it.
+
+    Raises:
+        TypeError: if it is no tensor of numbers.
+    """
     if is_dataclass(found) and not isinstance(found, type | Mapping):
         found = {each.name: getattr(found, each.name) for each in fields(found)}
     if isinstance(found, Mapping):
@@ -105,15 +110,27 @@ def _arguments(
     sides = {side: name for name in names if (side := side_of(name)) is not None}
     if len(sides) == 3 and (isinstance(run, nn.Module) or list(sides) != ["query", "key", "value"]):
         return _by_sides(names, sides, takes, tensors, causal)
-    second = {"x,mask": _mask_of, "x,context": _context_of}.get(takes)
+    second = {"x,mask": mask_parameter, "x,context": _context_of}.get(takes)
     if second is not None and len(names) > 1 and second(list(names)[1:2]) is None:
         name = second(list(names)[1:])
         if name is not None:
             return {next(iter(names)): tensors[0], name: tensors[1]}
-    return None
+    return _without_masks(names, tensors) if isinstance(run, nn.Module) and not causal else None
 
 
-def _mask_of(names: Sequence[str]) -> str | None:
+def _without_masks(
+    names: Mapping[str, inspect.Parameter], tensors: Sequence[Tensor]
+) -> dict[str, Any] | None:
+    """The arguments where masks alone are wanted beside the tensors: those are none."""
+    mine, more = list(names)[: len(tensors)], list(names)[len(tensors) :]
+    wanted = [name for name in more if names[name].default is inspect.Parameter.empty]
+    if not wanted or not all(MASKS.search(name) for name in wanted):
+        return None
+    return {**dict(zip(mine, tensors, strict=True)), **dict.fromkeys(wanted)}
+
+
+def mask_parameter(names: Sequence[str]) -> str | None:
+    """The parameter that is a mask of tokens, by its name."""
     fitting = [each for each in names if MASKS.search(each) and not OTHER_MASKS.search(each)]
     return next(iter(sorted(fitting, key=lambda each: not PADDING.search(each))), None)
 
@@ -142,7 +159,7 @@ def _by_sides(
         given = {"query": x, "key": other, "value": other}
     named: dict[str, Any] = {sides[side]: tensor for side, tensor in given.items()}
     if takes.endswith("mask"):
-        mask = "key_padding_mask" if "key_padding_mask" in names else _mask_of(list(names))
+        mask = "key_padding_mask" if "key_padding_mask" in names else mask_parameter(list(names))
         if mask is None:
             return None
         named[mask] = ~tensors[-1] if mask == "key_padding_mask" else tensors[-1]
@@ -163,7 +180,7 @@ def _of_transformers(
     """The call of a module whose parameters are those of transformers."""
     x = tensors[0]
     named: dict[str, Any] = {"hidden_states": x}
-    theirs = _is_transformers(run)
+    theirs = of_transformers(run)
     mask = names.get("attention_mask")
     if mask is not None and takes == "x,mask" and not theirs:
         # Code of another with their names: it takes what is said that it takes.
@@ -187,14 +204,15 @@ def _of_transformers(
 
 def hidden_by_itself(run: Any) -> bool:
     """True of code with the parameters of transformers that takes a mask, or none."""
-    if not isinstance(run, nn.Module) or _is_transformers(run):
+    if not isinstance(run, nn.Module) or of_transformers(run):
         return False
     names = parameters(run)
     mask = names.get("attention_mask")
     return "hidden_states" in names and mask is not None and mask.default is None
 
 
-def _is_transformers(run: nn.Module) -> bool:
+def of_transformers(run: nn.Module) -> bool:
+    """True of a module of transformers, and of one that inherits from it."""
     return any(each.__module__.startswith("transformers.") for each in type(run).__mro__)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,13 @@ MISSING = object()
 PLAIN = (int, float, bool, str, type(None))
 # Every size another, so that a mixed-up axis and the wrong size of a scale show.
 HEADS, HEAD_DIM, VALUE_DIM, WIDTH, LENGTH, CONTEXT = 3, 10, 14, 22, 16, 26
+# Heads and their width that are tried in turn: what is divided by 8 or 32 does not take the first.
+SHAPES = ((HEADS, HEAD_DIM), (4, 16))
+# Of names that are no size that we know: most likely a width, and what has these words is none.
+WIDTHS = re.compile(r"dim|emb|feat|chan|model|hidden|width|depth|units|size$")
+OTHER_SIZES = re.compile(
+    r"patch|window|kernel|image|img|vocab|batch|block|stride|halo|pool|grid|spat|group|layer|num|n_|count"
+)
 # What names say that are no sizes.
 VALUES: tuple[tuple[tuple[str, ...], Any], ...] = (
     (("eps",), 1e-5),
@@ -22,7 +30,8 @@ VALUES: tuple[tuple[tuple[str, ...], Any], ...] = (
     (("num_layers", "n_layers", "n_layer", "depth", "num_hidden_layers", "layers"), 2),
     (("vocab",), 53),
     (("base", "theta"), 10000.0),
-    (("scale", "scaling", "temperature"), None),
+    (("temperature",), HEAD_DIM**0.5),
+    (("scale", "scaling"), None),
     (("batch", "bs"), 2),
     (("device",), "cpu"),
     (("bias",), True),
@@ -49,26 +58,33 @@ def declared_arguments(cls: type, contract: Contract) -> dict[str, Any]:
     return found
 
 
-def guessed_arguments(cls: type, known: Mapping[str, Any], contract: Contract) -> dict[str, Any]:
+def guessed_arguments(
+    cls: type, known: Mapping[str, Any], contract: Contract, shape: tuple[int, int] = SHAPES[0]
+) -> dict[str, Any]:
     """Arguments for what a constructor wants and that are not given, each size another."""
     mine = parameters(cls)
-    sizes = sizes_for({size for name in mine if (size := size_of(name))}, contract)
-    found: dict[str, Any] = {}
-    for name, parameter in mine.items():
-        if name in known or parameter.default is not parameter.empty:
-            continue
-        found[name] = guess(name, parameter.annotation, sizes)
-    return found
+    wanted = [n for n, each in mine.items() if n not in known and each.default is each.empty]
+    sizes = {size for name in (*wanted, *known) if (size := size_of(name))}
+    # A number of heads that stands in the signature is one of its own.
+    own = [
+        each.default
+        for name, each in mine.items()
+        if name not in known and size_of(name) == "num_heads" and type(each.default) is int
+    ]
+    fitting = sizes_for(sizes, contract, (max(own[0], 1), shape[1]) if own else shape)
+    return {name: guess(name, mine[name].annotation, fitting) for name in wanted}
 
 
-def sizes_for(wanted: set[str], contract: Contract) -> dict[str, int]:
+def sizes_for(
+    wanted: set[str], contract: Contract, shape: tuple[int, int] = SHAPES[0]
+) -> dict[str, int]:
     """One number for each size, such that they fit each other and differ."""
     heads, kv_heads = contract.heads()
-    heads = heads or (kv_heads * 3 if kv_heads else HEADS)
-    dim = contract.sizes.get("head_dim", HEAD_DIM)
+    heads = heads or (kv_heads * 3 if kv_heads else shape[0])
+    dim = contract.sizes.get("head_dim", shape[1])
     whole = heads * dim
     several = bool(wanted & {"num_heads", "num_kv_heads"})
-    d_out = whole if several or "d_out" not in wanted else HEAD_DIM + 2
+    d_out = whole if several or "d_out" not in wanted else dim + 2
     d_in = WIDTH if "d_out" in wanted or ("head_dim" in wanted and several) else whole
     found = {
         "num_heads": heads,
@@ -88,6 +104,8 @@ def guess(name: str, annotation: Any, sizes: Mapping[str, int]) -> Any:
     plain, size = name.lower(), size_of(name)
     if annotation in (int, float, bool, str) and size is None:
         by_name = _by_name(plain)
+        if annotation is int and by_name is False and _is_width(plain):
+            return sizes["d_in"]
         known = isinstance(by_name, annotation) and not (annotation is int and by_name is True)
         return by_name if known else {int: 2, float: 0.1, bool: False, str: ""}[annotation]
     if size is not None:
@@ -96,7 +114,13 @@ def guess(name: str, annotation: Any, sizes: Mapping[str, int]) -> Any:
         return 0.0
     if is_config(plain) or dataclasses.is_dataclass(annotation):
         return config(annotation, {}, sizes)
-    return _by_name(plain)
+    found = _by_name(plain)
+    return sizes["d_in"] if found is False and _is_width(plain) else found
+
+
+def _is_width(name: str) -> bool:
+    """True of a name that is most likely the width of a token."""
+    return bool(WIDTHS.search(name)) and not OTHER_SIZES.search(name)
 
 
 def _by_name(name: str) -> Any:

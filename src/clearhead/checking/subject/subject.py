@@ -19,14 +19,20 @@ from torch import Tensor, nn
 
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.calling import by_heads, call
-from clearhead.checking.subject.constructing import declared_arguments, guessed_arguments, nested
+from clearhead.checking.subject.constructing import (
+    SHAPES,
+    declared_arguments,
+    guessed_arguments,
+    nested,
+)
 from clearhead.checking.subject.copying import Enclosing, duplicate, held_by
+from clearhead.checking.subject.embedding import Embedded
 from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.refusals import raised
 from clearhead.checking.thresholds import PARAMETERS
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
-TAKES = ("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode")
+TAKES = ("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode", "ids", "ids,mask")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +83,9 @@ class Subject:
 
     def parameters(self) -> dict[str, Tensor]:
         """Its parameters by name."""
-        return dict(self.module.named_parameters()) if self.module is not None else {}
+        named = self.module.named_parameters() if self.module is not None else ()
+        left_out = {id(each) for each in getattr(self.run, "left_out", ())}
+        return {name: each for name, each in named if id(each) not in left_out}
 
     def within(self, dtype: torch.dtype) -> "Subject":
         """Another one, in another precision."""
@@ -166,10 +174,8 @@ def prepare(
         raise ArgumentError("check.args", "args are for a class; what is checked is none.")
     guessed: dict[str, Any] = {}
     if cls is not None:
-        args = {**declared_arguments(cls, contract), **nested(args or {}, cls, contract)}
-        guessed = guessed_arguments(cls, args, contract)
-        args = {**guessed, **args}
-        found = _made(cls, args, seed)
+        known = {**declared_arguments(cls, contract), **nested(args or {}, cls, contract)}
+        guessed, args, found = _guessed(cls, known, contract, seed)
     if not callable(found) and takes != "decode":
         raise ArgumentTypeError(
             "check.subject",
@@ -177,6 +183,10 @@ def prepare(
             f"got {type(found).__name__}.",
         )
     name = name_of(cls or found)
+    if takes.startswith("ids"):
+        found = _embedded(found, name, masked=takes.endswith("mask"))
+        takes = takes.replace("ids", "x")
+        contract = replace(contract, sizes={**found.sizes, **contract.sizes})
     return _prepared(found, name, takes, contract, args, tuple(guessed), seed)
 
 
@@ -189,22 +199,65 @@ def _prepared(
     guessed: tuple[str, ...],
     seed: int,
 ) -> Subject:
-    held = {} if takes == "decode" else held_by(found)
-    original = Enclosing(found, held) if held else found
-    module = original if isinstance(original, nn.Module) else None
-    count = sum(each.numel() for each in module.parameters()) if module is not None else 0
-    if count > PARAMETERS:
-        raise ModelError(
-            "check.size",
-            f"{name} has {count / 1e9:.1f} billion parameters, and a copy of it is run in float64; "
-            "check a small one of the same class: args=dict(…).",
-        )
+    original = found if takes == "decode" else _as_module(found)
+    _check_size(original, name)
     copied, run = _copy(original)
     subject = Subject(run, original, name, takes, contract, args, guessed, seed, copied)
     if copied:
         for part in subject.parts():
             part.eval().to(device="cpu")
     return subject._converted()
+
+
+def _as_module(found: Any) -> Any:
+    """A function with the modules that it holds on to; anything else as it is."""
+    held = held_by(found)
+    return Enclosing(found, held) if held else found
+
+
+def _embedded(found: Any, name: str, *, masked: bool) -> Embedded:
+    """A copy of a model of ids, behind its token embedding."""
+    model = _as_module(found)
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            "check.ids",
+            f"takes='ids' wants a model that embeds its ids by an nn.Embedding; {name} is none.",
+        )
+    _check_size(model, name)
+    copied, run = _copy(model)
+    return Embedded(run.to(device="cpu") if copied else run, masked=masked)
+
+
+def _check_size(found: Any, name: str) -> None:
+    count = sum(each.numel() for each in found.parameters()) if isinstance(found, nn.Module) else 0
+    if count > PARAMETERS:
+        raise ModelError(
+            "check.size",
+            f"{name} has {count / 1e9:.1f} billion parameters, and a copy of it is run in float64; "
+            "check a small one of the same class: args=dict(…).",
+        )
+
+
+def _guessed(
+    cls: type, given: Mapping[str, Any], contract: Contract, seed: int
+) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """What is guessed of a class's arguments, all of them, and what is made with them.
+
+    Raises:
+        ModelError: code `check.made`, of the first guess, if none is taken.
+    """
+    failed: ModelError | None = None
+    for shape in SHAPES:
+        guessed = guessed_arguments(cls, given, contract, shape)
+        args = {**guessed, **given}
+        try:
+            return guessed, args, _made(cls, args, seed)
+        except ModelError as error:
+            failed = failed or error
+        if not guessed:
+            break
+    assert failed is not None
+    raise failed
 
 
 def _made(cls: type, args: Mapping[str, Any], seed: int) -> Any:

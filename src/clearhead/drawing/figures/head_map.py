@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.image import AxesImage
 
 from clearhead.drawing.figures import scales
@@ -49,13 +51,24 @@ def show(axes: Axes, cells: Cells, place: int, scale: Normalize) -> AxesImage:
     """One of the maps as an image, on axes that count tokens."""
     # A pair of tokens is a cell around its numbers; a cell of many begins at its first.
     edges = (0, cells.kv_len, cells.query_len, 0) if cells.pooled else None
-    return axes.imshow(
-        cells.shares[place],
-        cmap=scales.WEIGHTS,
+    shares = cells.shares[place]
+    image = axes.imshow(
+        shares,
+        cmap=colormaps[scales.WEIGHTS].with_extremes(bad=scales.HIDDEN),
         norm=scale,
         extent=edges,
         aspect=aspect(cells.query_len, cells.kv_len),
     )
+    broken = np.ma.filled(np.isnan(shares), False)
+    if broken.any():
+        # An image has one colour for all that is no number, hidden or not: NaN lies over it.
+        axes.imshow(
+            np.ma.MaskedArray(broken, mask=~broken),
+            cmap=ListedColormap([scales.NO_NUMBER]),
+            extent=edges,
+            aspect=aspect(cells.query_len, cells.kv_len),
+        )
+    return image
 
 
 def aspect(rows: int, columns: int) -> Literal["equal", "auto"]:

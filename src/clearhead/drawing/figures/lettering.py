@@ -53,9 +53,9 @@ def name(token: str) -> str:
         >>> name("$x$"), name("\\n"), name("a" * 40)
         ('$x$', '⏎', 'aaaaaaaaaaaaaaa…')
     """
-    letters = clusters(label(token))
-    cut = letters if len(letters) <= LETTERS else [*letters[: LETTERS - 1], "…"]
-    return drawable("".join(cut))
+    # Spelled out before it is cut: what no font has takes ten letters for one.
+    letters = clusters(drawable(label(token)))
+    return "".join(letters if len(letters) <= LETTERS else [*letters[: LETTERS - 1], "…"])
 
 
 def drawable(text: str) -> str:
@@ -135,8 +135,8 @@ def wrapped(text: str, length: float, size: str | float) -> str:
     brackets stays together.
 
     Example:
-        >>> wrapped("attention weight (share of 1); white: hidden", 2.5, 10)
-        'attention weight (share of 1)\\nwhite: hidden'
+        >>> wrapped("attention weight (share of 1); grey: hidden", 2.5, 10)
+        'attention weight (share of 1)\\ngrey: hidden'
     """
     letters = max(8, int(length * POINTS_PER_INCH / (_points(size) * LETTER)))
     lines: list[str] = []

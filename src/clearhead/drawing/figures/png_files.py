@@ -40,7 +40,7 @@ def head_picture(
         title: what stands above the picture.
         source_tokens: a word for each key; None is those of the queries.
         visible: (query_len, kv_len), bool: the pairs that are not hidden, None for all; the others
-            stay white.
+            are grey.
         axes: where to draw; None is a figure of its own, of a size that keeps the tokens legible.
 
     Returns:

@@ -14,8 +14,13 @@ from clearhead.drawing.figures.lettering import wrapped
 from clearhead.drawing.figures.paper import figure_of, inches
 
 WEIGHTS = "viridis"
+HIDDEN, NO_NUMBER = "#D6D8DB", "#E8833A"
+"""The colours of what is hidden and of NaN in a map of weights, as on the page."""
+
 NUMBERS = "cividis"
-SIGNED = "PuOr_r"
+SIGNED = "PuOr"
+"""Orange is negative, as on the page."""
+
 SHARES = "Blues"
 DECADES = 4
 """Powers of ten from the largest number of a logarithmic scale down to its smallest."""

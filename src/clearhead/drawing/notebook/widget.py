@@ -16,6 +16,7 @@ from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import heads_payload, read_run
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.steps import steps_payload
 from clearhead.errors import ArgumentError, ArgumentTypeError, missing_extra
 from clearhead.matrix.matrix import AttentionMatrix
@@ -30,6 +31,8 @@ def view(
     tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
     source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
     sample: int = 0,
+    start: tuple[int, int] | None = None,
+    pin: tuple[str | int | None, str | int | None] | None = None,
 ) -> Any:
     """The page of what was seen, of a matrix or of a trace, to look around in, inside a notebook.
 
@@ -43,6 +46,8 @@ def view(
             with it, if None. A trace has its own.
         source_tokens: what the keys are, in attention between two texts.
         sample: which row of the batch. A page of a trace has all to choose from.
+        start: the layer and the head that it opens with; None takes what reaches farthest.
+        pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
 
     Returns:
         The widget; a cell that ends in it draws it.
@@ -51,7 +56,7 @@ def view(
         MissingExtraError: if anywidget is not installed.
         ArgumentTypeError: code `view.type`, for anything else; masks, summaries and reports draw
             themselves.
-        ArgumentError: code `view.trace`, for tokens or a sample of a trace.
+        ArgumentError: code `view.trace`, for tokens, a sample or a start of a trace.
         ClearheadError: for tokens that do not fit, or nothing that attended.
 
     Example:
@@ -62,7 +67,7 @@ def view(
     """
     widget = _widget_class()
     if isinstance(thing, Trace):
-        if tokens is not None or source_tokens is not None or sample != 0:
+        if (tokens, source_tokens, start, pin) != (None,) * 4 or sample != 0:
             raise ArgumentError(
                 "view.trace",
                 "a trace has tokens of its own, and all of its samples; trace(…, tokens=…) takes "
@@ -82,7 +87,7 @@ def view(
             f"{type(thing).__name__}. A mask or a report draws itself at the end of a cell.",
         )
     run = read_run(layers, tokens, source_tokens, sample)
-    payload = heads_payload([run], repr(thing).splitlines()[0])
+    payload = heads_payload([run], repr(thing).splitlines()[0], start=Start(start, pin))
     known = any(each is not None for each in run.matrices)
     return widget(payload, Tiles(run.matrices, sample=sample) if known else None)
 

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead.attention.problem import Problem, make_problem
 from clearhead.drawing.page.payload import Deflated, deflated
 from clearhead.drawing.page.rounding import BYTE, Rounded, rounded
-from clearhead.drawing.pooling import coarser
+from clearhead.drawing.pooling import bin_sums, coarser, hidden_cells
+from clearhead.masks.causal import causal
+from clearhead.masks.spans import Spans
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.parts import masked_scores
 from clearhead.matrix.summary import Summary
@@ -24,6 +27,12 @@ SMALL = 40
 
 MAPS = (1024, 512, 256, 128)
 """Rows and columns of the map of a long text: the finest that there is room for."""
+
+EXACT_BYTES = 100_000
+"""Weights that take no more are written as they are, in float32: those of 72 heads up to 18 tokens."""
+
+PIECES = 8
+"""The runs of keys of a query that a page knows at most; of a mask of more it knows cells only."""
 
 LINKS = 8
 """The strongest links of each query that a long text has, at most."""
@@ -93,20 +102,54 @@ def per_head(place: int, name: str, numbers: Rounded) -> Arrays:
     return Arrays(numbers.about | {"shape": list(numbers.codes.shape[1:])}, dict(arrays))
 
 
-def small_maps(place: int, shares: Tensor) -> Arrays | None:
-    """The maps of the overview, from weights or from a map of shares, (heads, rows, columns)."""
+def exact_weights(place: int, weights: Tensor, hidden: Tensor) -> Arrays:
+    """Weights, (heads, rows, columns), as they are; −1 where they are hidden."""
+    arrays = {
+        f"{place}/{head}/weights": each
+        for head, each in enumerate(weights.float().masked_fill(hidden, -1.0))
+    }
+    return Arrays({"exact": True, "shape": list(weights.shape[1:])}, dict(arrays))
+
+
+def runs_of_keys(place: int, spans: Spans | None, sample: int) -> Arrays | None:
+    """The keys that each query may see, as runs; each edge as what it differs by from that of the
+    query before, which deflates to next to nothing."""
+    if spans is None or spans.pieces > PIECES:
+        return None
+    row = sample if len(spans.start) > 1 else 0
+    edges = torch.stack([spans.start[row], spans.stop[row]], dim=-1).flatten(1).T
+    steps = edges.diff(dim=1, prepend=edges.new_zeros(len(edges), 1))
+    codes = deflated(steps.to(torch.int32).contiguous())
+    return Arrays({"pieces": spans.pieces}, {f"{place}/spans": codes})
+
+
+def small_maps(place: int, shares: Tensor, hidden: Tensor | None) -> Arrays | None:
+    """The maps of the overview, from weights or from a map of shares, (heads, rows, columns), and from
+    what of it is hidden."""
     if not shares.numel():
         return None
-    numbers = rounded(coarser(shares, SMALL, SMALL))
+    small = coarser(shares, SMALL, SMALL)
+    numbers = rounded(small, hidden=hidden_of(hidden, small))
     about = numbers.about | {"shape": list(numbers.codes.shape[1:])}
     return Arrays(about, {f"{place}/small": numbers.codes})
 
 
-def finest_map(place: int, shares: Tensor, room: float) -> Arrays:
+def hidden_of(hidden: Tensor | None, coarse: Tensor) -> Tensor | None:
+    """The cells of a coarser map of which everything is hidden."""
+    if hidden is None:
+        return None
+    rows, columns = coarse.shape[1:]
+    seen = bin_sums(bin_sums((~hidden).float(), 1, rows), 2, columns)
+    return (seen == 0).expand(coarse.shape)
+
+
+def finest_map(place: int, shares: Tensor, hidden: Tensor | None, room: float) -> Arrays:
     """The finest map of each head for which there is room; the coarsest of MAPS in any case."""
     sizes = [max(shares.shape[1:]), *(size for size in MAPS if size < max(shares.shape[1:]))]
     for size in sizes:
-        about, arrays = per_head(place, "pooled", rounded(coarser(shares, size, size)))
+        coarse = coarser(shares, size, size)
+        numbers = rounded(coarse, hidden=hidden_of(hidden, coarse))
+        about, arrays = per_head(place, "pooled", numbers)
         maps: dict[str, Tensor | Deflated] = {
             name: deflated(codes) for name, codes in arrays.items()
         }
@@ -155,3 +198,29 @@ def _planes(back: Tensor, most: int) -> Tensor:
     zigzag = torch.where(back < 0, -2 * back - 1, 2 * back)
     count = max(1, math.ceil(math.log2(2 * most + 1) / 8))
     return torch.stack([(zigzag >> 8 * n & 255).to(torch.uint8) for n in range(count)], dim=1)
+
+
+def mask_of(weights: AttentionMatrix | Summary, summary: Summary) -> Problem | None:
+    """The problem whose mask tells which pairs are hidden; None where it is not known.
+
+    A summary keeps no mask. Where no query of any head gives anything to a key behind it, exactly, it
+    was causal: without a mask, no weight is 0.
+    """
+    if isinstance(weights, AttentionMatrix):
+        return weights.problem
+    if summary.pooled is None or summary.top_k is None or min(summary.pooled.shape[2:]) < 2:
+        return None
+    queries, keys = summary.query_len, summary.kv_len
+    nothing = torch.zeros(1, 1, 1, 1)
+    problem = make_problem(
+        nothing.expand(1, 1, queries, 1),
+        nothing.expand(1, 1, keys, 1),
+        nothing.expand(1, 1, keys, 1),
+        mask=causal(),
+    )
+    hidden = hidden_cells(problem, 0, [0], *summary.pooled.shape[2:])
+    assert hidden is not None
+    hidden = hidden.to(summary.pooled.device)
+    last = torch.arange(keys - queries, keys, device=summary.top_k.keys.device)[:, None]
+    seen = bool((summary.pooled[0] * hidden).any()) or bool((summary.top_k.keys > last).any())
+    return problem if bool(hidden.any()) and not seen else None

@@ -22,15 +22,20 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from clearhead._common.checks import as_int
+from clearhead._common.text import count
 from clearhead._common.writing import check_writable
 from clearhead.drawing.page.head_arrays import (
+    EXACT_BYTES,
     LINKS,
     LONG_BYTES,
     MAPS,
     Arrays,
     choose_levels,
+    exact_weights,
     finest_map,
+    mask_of,
     per_head,
+    runs_of_keys,
     size_of,
     small_maps,
     strongest_links,
@@ -39,8 +44,10 @@ from clearhead.drawing.page.head_arrays import (
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
 from clearhead.drawing.page.rounding import BYTE, WORD, rounded
-from clearhead.drawing.page.texts import PageText, TextOffset, offsets, read_text
-from clearhead.drawing.pooling import row_means
+from clearhead.drawing.page.runs import Layer, Run, read_run
+from clearhead.drawing.page.starts import ANYWHERE, Start, farthest_link, start_of
+from clearhead.drawing.page.texts import PageText, TextOffset, is_cross, offsets
+from clearhead.drawing.pooling import hidden_cells, row_means
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.head_numbers import MATCHING, ROLES
 from clearhead.matrix.matrix import AttentionMatrix
@@ -57,67 +64,12 @@ TITLE_TOKENS = 16
 Progress = Callable[[str, float], None]
 
 
-class Layer(NamedTuple):
-    """The attention of a layer.
-
-    Attributes:
-        name: its path, and the number of the call.
-        weights: its matrix or its summary, of any leading dimensions.
-    """
-
-    name: str
-    weights: AttentionMatrix | Summary
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """The attention of a model in one run.
-
-    Attributes:
-        name: of the run, beside another one.
-        layers: in order.
-        text, source: the tokens that it read, if they are known; the source in cross-attention.
-        sample: the row of the batch.
-    """
-
-    name: str
-    layers: Sequence[Layer]
-    text: PageText | None = None
-    source: PageText | None = None
-    sample: int = 0
-
-    @property
-    def matrices(self) -> list[AttentionMatrix | None]:
-        """The matrix of each layer; None for one of which there is a summary only."""
-        every = [layer.weights for layer in self.layers]
-        return [each if isinstance(each, AttentionMatrix) else None for each in every]
-
-
-def read_run(
-    layers: Sequence[tuple[str, AttentionMatrix | Summary]],
-    tokens: Any = None,
-    source_tokens: Any = None,
-    sample: int = 0,
-    *,
-    name: str = "",
-) -> Run:
-    """A run of layers, each with its path, with tokens as strings or ids, if they are known.
-
-    Raises:
-        ArgumentTypeError: code `page.tokens`, for other tokens.
-    """
-    text, source = (
-        None if given is None else read_text(of, given, sample)
-        for of, given in (("tokens", tokens), ("source_tokens", source_tokens))
-    )
-    return Run(name, [Layer(*each) for each in layers], text, source, sample)
-
-
 def heads_payload(
     runs: Sequence[Run],
     title: str,
     note: str = "",
     progress: Progress = lambda doing, done: None,
+    start: Start = ANYWHERE,
 ) -> Payload:
     """The heads of all layers of one or two runs.
 
@@ -126,6 +78,7 @@ def heads_payload(
         title: the title of the page.
         note: a line under the title.
         progress: called with what is being done, and the share of it that is done.
+        start: where the page opens, instead of at the link between words that reaches farthest.
 
     Raises:
         ArgumentError: code `page.empty`, if nothing attended; `page.sample`, for no such sample.
@@ -140,16 +93,19 @@ def heads_payload(
     """
     packing = _Packing(progress)
     shown = [
-        packing.locate(number, run, layer)
+        packing.locate(
+            number, run, layer._replace(number=place if layer.number is None else layer.number)
+        )
         for number, run in enumerate(runs)
-        for layer in run.layers
+        for place, layer in enumerate(run.layers)
     ]
     if not shown:
         raise ArgumentError(
             "page.empty", "a page needs at least one layer that attended; got none."
         )
     shorts = [(each.short, each.run.sample) for each in shown if each.short is not None]
-    packing.levels = choose_levels(shorts)
+    size = sum(each.num_heads * each.query_len * each.kv_len for each, _ in shorts)
+    packing.levels = None if 4 * size <= EXACT_BYTES else choose_levels(shorts)
     packing.room = LONG_BYTES / max(1, len(shown) - len(shorts))
     for place, each in enumerate(shown):
         progress("packing", place / len(shown))
@@ -160,19 +116,23 @@ def heads_payload(
         "runs": [run.name for run in runs],
         "texts": [text.tokens for text in packing.texts],
         "layers": packing.layers,
+        "start": start_of(start, packing.layers, [text.tokens for text in packing.texts])
+        or packing.start,
     }
     return Payload("heads", title, data, packing.arrays)
 
 
 def write_heads(
     path: str | os.PathLike[str],
-    runs: Sequence[Sequence[tuple[str, AttentionMatrix | Summary]]],
+    runs: Sequence[Sequence[tuple[str, AttentionMatrix | Summary] | Layer]],
     *,
     tokens: Any = None,
     source_tokens: Any = None,
     title: str | None = None,
     note: str | None = None,
     sample: int = 0,
+    start: tuple[int, int] | None = None,
+    pin: tuple[str | int | None, str | int | None] | None = None,
 ) -> Path:
     """Write a page of heads, whole or not at all; returns its path.
 
@@ -184,6 +144,8 @@ def write_heads(
         title: the title of the page; None takes the beginning of the text.
         note: a line under it; None counts layers and tokens.
         sample: the row of the batch.
+        start: the layer and the head that it opens with; None takes what reaches farthest.
+        pin: the query and the key that are pinned, as tokens or places; None for either is none.
 
     Raises:
         FileError: code `file.unwritable`, if the file cannot be written.
@@ -213,10 +175,9 @@ def write_heads(
     if note is None:
         layers = runs[0]
         size = 0 if not layers else layers[0][1].kv_len
-        counted = "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
         unit = "token" if text is not None else "key"
-        note = f"{counted} · {size:,} {unit}{'' if size == 1 else 's'}"
-    return write_page(path, heads_payload(shown, title, note))
+        note = f"{count(len(layers), 'layer')} · {count(size, unit)}"
+    return write_page(path, heads_payload(shown, title, note, start=Start(start, pin)))
 
 
 def _beginning(tokens: Sequence[str]) -> str:
@@ -237,6 +198,11 @@ class _Located(NamedTuple):
     key: TextOffset
 
     @property
+    def crosses(self) -> bool:
+        """True if queries and keys are of two texts."""
+        return self.query.text != self.key.text or is_cross(self.layer.name)
+
+    @property
     def short(self) -> AttentionMatrix | None:
         """The matrix, if all of its weights are drawn."""
         weights = self.layer.weights
@@ -250,11 +216,13 @@ class _Packing:
     """A payload that is being made: layers are added to it in order."""
 
     progress: Progress
-    levels: int = BYTE
+    levels: int | None = BYTE
     room: float = 0.0
     texts: list[PageText] = field(default_factory=list)
     layers: list[dict[str, Any]] = field(default_factory=list)
     arrays: dict[str, Tensor | Deflated] = field(default_factory=dict)
+    start: dict[str, Any] | None = None
+    farthest: float = 0.0
 
     def locate(self, number: int, run: Run, layer: Layer) -> _Located:
         """A layer with its place in the texts; two runs of one text share it.
@@ -268,6 +236,8 @@ class _Packing:
                 "page.type",
                 f"a page shows an AttentionMatrix or a Summary; got {type(weights).__name__}.",
             )
+        if isinstance(weights, AttentionMatrix):
+            weights.check_whole("a page")
         if not 0 <= run.sample < weights.batch:
             raise ArgumentError(
                 "page.sample",
@@ -288,20 +258,24 @@ class _Packing:
         fine = BYTE if short is None else WORD
         entry: dict[str, Any] = {
             "name": shown.layer.name,
+            "number": shown.layer.number,
             "run": shown.number,
+            "cross": shown.crosses,
             "heads": summary.num_heads,
+            "head_numbers": shown.layer.heads,
             "kv_heads": summary.num_kv_heads,
             "queries": summary.query_len,
             "keys": summary.kv_len,
             "query": query._asdict(),
             "key": key._asdict(),
-            "rows": _rows(shown.layer.name, summary),
+            "rows": _rows(shown.layer.name, summary, crosses=shown.crosses),
+            "chance": self._chance(shown, own),
         }
         per_token: dict[str, Tensor | Deflated] = {}
         for name, levels, power in (
             ("entropy", fine, 1),
             ("distance", fine, 2),
-            ("max", fine, 1),
+            ("max", fine, 2),
             ("received", WORD, 3),
         ):
             numbers = rounded(summary.statistic(name)[0], levels, power=power)
@@ -309,20 +283,63 @@ class _Packing:
         if short is not None:
             self.arrays |= per_token
             weights, hidden = weights_of(short, shown.run.sample)
-            numbers = rounded(weights, self.levels, hidden=hidden)
-            entry["weights"] = self._take(per_head(place, "weights", numbers))
-            entry["small"] = self._take(small_maps(place, weights))
+            if self.levels is None:
+                every = exact_weights(place, weights, hidden)
+            else:
+                every = per_head(place, "weights", rounded(weights, self.levels, hidden=hidden))
+            entry["weights"] = self._take(every)
+            entry["small"] = self._take(small_maps(place, weights, hidden))
+            if own is not None and shown.number == 0:
+                self._look_far(place, weights.masked_fill(hidden, 0.0), shown, own.tokens)
         else:
             self.arrays |= {name: deflated(each) for name, each in per_token.items()}
-            self._add_pooled(place, summary, entry, self.room - size_of(per_token))
+            self._add_pooled(place, shown, summary, entry, self.room - size_of(per_token))
         self.layers.append(entry)
 
-    def _add_pooled(self, place: int, summary: Summary, entry: dict[str, Any], room: float) -> None:
+    def _chance(self, shown: _Located, text: PageText | None) -> dict[str, float | None] | None:
+        """The roles of a head that gives every key the same, which is what chance gives here; None
+        where that is not known, or would take long."""
+        matrix = shown.short
+        if matrix is None or shown.crosses or not matrix.query_len or not matrix.kv_len:
+            return None
+        problem = matrix.problem
+        hides = problem.bias is not None and problem.bias.may_hide
+        if hides or (problem.mask is not None and problem.mask.leading[1] != 1):
+            return None
+        query = problem.query.new_zeros(problem.batch, 1, matrix.query_len, 1)
+        key = query.new_zeros(problem.batch, 1, matrix.kv_len, 1)
+        even = AttentionMatrix(query, key, mask=problem.mask)
+        ids = None if text is None else text.ids[: matrix.kv_len]
+        summary = summary_with_roles(even, ids).sample(shown.run.sample)
+        return _rows(shown.layer.name, summary, crosses=False)[0]["scores"]
+
+    def _look_far(
+        self, place: int, weights: Tensor, shown: _Located, tokens: Sequence[str]
+    ) -> None:
+        """Open the page at a link of this layer, if it reaches farther than those before."""
+        queries = tokens[shown.query.first : shown.query.first + weights.shape[1]]
+        found = farthest_link(weights, queries, tokens[: weights.shape[2]])
+        if found is not None and found.score > self.farthest:
+            self.farthest = found.score
+            self.start = {"layer": place} | found._asdict()
+            del self.start["score"]
+
+    def _add_pooled(
+        self, place: int, shown: _Located, summary: Summary, entry: dict[str, Any], room: float
+    ) -> None:
         """Add map and links of a long text, as fine and as many as there is room for."""
         if summary.pooled is not None:
             shares = row_means(summary.pooled[0], summary.query_len)
-            entry["small"] = self._take(small_maps(place, shares))
-            maps = finest_map(place, shares, room / 2)
+            hidden = None
+            problem = mask_of(shown.layer.weights, summary)
+            if problem is not None:
+                every = list(range(summary.num_heads))
+                hidden = hidden_cells(problem, shown.run.sample, every, *shares.shape[1:])
+                may_hide = problem.bias is not None and problem.bias.may_hide
+                spans = None if may_hide else problem.spans
+                entry["spans"] = self._take(runs_of_keys(place, spans, shown.run.sample))
+            entry["small"] = self._take(small_maps(place, shares, hidden))
+            maps = finest_map(place, shares, hidden, room / 2)
             entry["pooled"] = self._take(maps)
             room -= size_of(maps.arrays)
         if summary.top_k is not None:
@@ -357,14 +374,15 @@ class _Packing:
         return summary_with_roles(weights, ids, **options).sample(shown.run.sample)
 
 
-def _rows(name: str, summary: Summary) -> list[dict[str, Any]]:
-    """The numbers of each head, as a table has them; without roles only what is known."""
+def _rows(name: str, summary: Summary, *, crosses: bool) -> list[dict[str, Any]]:
+    """The numbers of each head, as a table has them; without roles only what is known, and between two
+    texts, which have no distance from each other, neither roles nor distance."""
     return [
         {
             "entropy": _plain(row.entropy),
-            "distance": _plain(row.distance),
-            "role": row.role,
-            "scores": {role: _plain(getattr(row, role)) for role in ROLES},
+            "distance": None if crosses else _plain(row.distance),
+            "role": "" if crosses else row.role,
+            "scores": {role: None if crosses else _plain(getattr(row, role)) for role in ROLES},
         }
         for row in rows_of(name, [summary])
     ]

@@ -60,6 +60,16 @@ def read_text(name: str, given: Any, sample: int = 0) -> PageText:
     )
 
 
+def is_cross(layer: str) -> bool:
+    """True if the path of a layer says that it is between two texts.
+
+    Example:
+        >>> is_cross("decoder.encoder_attn"), is_cross("decoder.self_attn")
+        (True, False)
+    """
+    return any(part in layer for part in ("cross", "encoder_attn", "EncDec", "multihead_attn"))
+
+
 def offsets(
     layer: str, query_len: int, kv_len: int, tokens: int | None, source: int | None
 ) -> tuple[TextOffset, TextOffset]:
@@ -86,7 +96,7 @@ def offsets(
     if tokens is None and source is None:
         return TextOffset(None, 0), TextOffset(None, 0)
     own = 0 if tokens is None else tokens
-    crosses = any(part in layer for part in ("cross", "encoder_attn", "EncDec", "multihead_attn"))
+    crosses = is_cross(layer)
     if source is not None and kv_len == source:
         # The encoder of the source attends within it.
         if query_len == source and not crosses and (own != source or layer.startswith("encoder")):

@@ -10,6 +10,7 @@ from clearhead.drawing.terminal.heat_maps import HeatMap
 from clearhead.drawing.terminal.shading import Console, Text
 from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview
 from clearhead.drawing.terminal.word_links import (
+    Choice,
     LayerHeads,
     Link,
     head_to_show,
@@ -71,11 +72,11 @@ class Screens:
         tokens = " ".join(map(label, reading.tokens[:TOKENS]))
         self._print(Text(tokens + (f" … and {more} more" if more > 0 else ""), "italic"))
 
-    def model(self) -> tuple[int, int]:
+    def model(self) -> Choice:
         """Print every head of every layer, the strongest links, and one head over the tokens.
 
         Returns:
-            Layer and number of that head.
+            That head, and the link that it is shown for.
         """
         layers = [self._heads(place) for place in range(len(self._reading.matrices))]
         self._heading("How focused each head is, in %")
@@ -88,7 +89,34 @@ class Screens:
         self._heading(f"Layer {choice.layer}, head {choice.head}")
         self._print(Text(f"shown for {choice.reason}{self._named(choice.link)}", "dim"))
         self._map(choice.layer, choice.head)
-        return choice.layer, choice.head
+        return choice
+
+    def find(self, query: int | None, key: int | None) -> tuple[int, int]:
+        """Print the heads by their weight from a query to a key, or by the largest weight of a query,
+        or to a key, and the first of them over the tokens.
+
+        Returns:
+            Layer and number of that head.
+        """
+        found: list[tuple[int, Link]] = []
+        for layer, matrix in enumerate(self._reading.matrices):
+            for head in range(matrix.num_heads):
+                weights = self._weights(layer, head)
+                row = int(weights[:, key].argmax()) if query is None else query
+                column = int(weights[row].argmax()) if key is None else key
+                found.append((layer, Link(head, row, column, float(weights[row, column]))))
+        found.sort(key=lambda pair: -pair[1].weight)
+        names = [None if at is None else label(self._reading.tokens[at]) for at in (query, key)]
+        if None in names:
+            side = f"of {names[0]}" if key is None else f"to {names[1]}"
+            self._heading(f"The heads by their strongest link {side}")
+        else:
+            self._heading(f"The heads in which {names[0]} looks at {names[1]}")
+        self._links(found[:LINKS_OF_MODEL], with_heads=True)
+        layer, link = found[0]
+        self._heading(f"Layer {layer}, head {link.head}", self._reading.layers[layer])
+        self._map(layer, link.head)
+        return layer, link.head
 
     def layer(self, layer: int) -> int:
         """Print the heads of a layer, a line each; returns the one to look at first."""

@@ -1,0 +1,75 @@
+// The state of a page in its address: a page of its own has one, a cell of a notebook has not.
+
+import { useSignal } from "@preact/signals";
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { HeadsData } from "./data";
+import { readState, type ViewState, writeState } from "./state";
+
+/** Milliseconds after which a change stands in the address; browsers allow few changes a second. */
+const SOON = 250;
+
+/** Keep the address like the state, and the state like the address; returns whether there is one. */
+export function useAddress(
+  root: { current: HTMLElement | null },
+  data: HeadsData,
+  start: ViewState,
+  state: { value: ViewState },
+): boolean {
+  const [there, setThere] = useState(false);
+  const latest = useRef(state);
+  latest.current = state;
+  const text = writeState(state.value, data);
+  const { first, second, pinned } = state.value;
+  // What a reader would call another view is a step of its own on the way back.
+  const step = JSON.stringify([first, second, pinned]);
+  const known = useRef({ text, step });
+
+  useEffect(() => {
+    if (!root.current?.closest("#clearhead-page")) return;
+    setThere(true);
+    const follow = () => {
+      const given = location.hash.slice(1);
+      const next = given ? readState(given, data, start.first) : start;
+      const { first, second, pinned } = next;
+      known.current = {
+        text: writeState(next, data),
+        step: JSON.stringify([first, second, pinned]),
+      };
+      latest.current.value = next;
+    };
+    if (location.hash.length > 1) follow();
+    window.addEventListener("popstate", follow);
+    return () => window.removeEventListener("popstate", follow);
+  }, [root, data, start]);
+
+  useEffect(() => {
+    if (!there || text === known.current.text) return;
+    const timer = setTimeout(() => {
+      const another = step !== known.current.step;
+      known.current = { text, step };
+      history[another ? "pushState" : "replaceState"](null, "", `#${text}`);
+    }, SOON);
+    return () => clearTimeout(timer);
+  }, [text, step, there]);
+
+  return there;
+}
+
+/** Copies the address, which shows what the page shows. */
+export function CopyLink() {
+  const said = useSignal("");
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(location.href);
+      said.value = "Copied";
+    } catch {
+      said.value = "See the address";
+    }
+    setTimeout(() => (said.value = ""), 2000);
+  };
+  return (
+    <button type="button" class="ch-button" onClick={() => void copy()}>
+      <span role="status">{said.value || "Copy link"}</span>
+    </button>
+  );
+}

@@ -1,0 +1,167 @@
+// Which heads look from here to there? The answer of every head to what is pinned.
+
+import { useEffect, useState } from "preact/hooks";
+import { label, short } from "../../shared/labels";
+import type { Point } from "../../shared/map";
+import { ROUNDED, within } from "../../shared/scale";
+import type { Source } from "../../source";
+import type { HeadMap, HeadsData, LayerData, Link } from "./data";
+import { type Chosen, headName, layerName, same } from "./overview";
+import { headMap } from "./tiles";
+
+/** The link that a head has from a query, to a key, or between both, and how far it may be off. */
+export interface Answer extends Chosen {
+  link: Link;
+  error: number;
+}
+
+export interface Question {
+  query: number | null;
+  key: number | null;
+}
+
+const SHOWN = 8;
+
+/** What is asked by what is pinned: of a token where it looks. */
+export function questionOf({ query, key, token }: Point): Question | null {
+  if (query === null && key === null) return null;
+  return token && query !== null ? { query, key: null } : { query, key };
+}
+
+/** A head's answer: the weight of the pair, or the largest one of the query, or to the key; null where
+ * nothing is known of it. */
+export function answerOf(map: HeadMap, { query, key }: Question): Link | null {
+  if (query !== null && key !== null) {
+    const weight = map.weight(query, key);
+    return weight === null || !(weight >= 0) ? null : { query, key, weight };
+  }
+  return (query !== null ? map.looksAt(query, 1) : map.seenBy(key!, 1))[0] ?? null;
+}
+
+/** The answers of all heads of the same texts, the largest first. */
+export async function askHeads(
+  data: HeadsData,
+  source: Source,
+  about: LayerData,
+  question: Question,
+): Promise<Answer[]> {
+  const asked = data.layers.flatMap((layer, place) =>
+    layer.query.text === about.query.text &&
+    layer.key.text === about.key.text &&
+    (question.query ?? 0) < layer.queries &&
+    (question.key ?? 0) < layer.keys
+      ? layer.rows.map((_, head) => ({ layer: place, head }))
+      : [],
+  );
+  const found = await Promise.all(
+    asked.map(async (chosen) => {
+      const layer = data.layers[chosen.layer]!;
+      const map = await headMap(source, chosen.layer, layer, chosen.head);
+      const link = answerOf(map, question);
+      return link ? [{ ...chosen, link, error: map.error(link.weight) }] : [];
+    }),
+  );
+  return found.flat().sort((a, b) => b.link.weight - a.link.weight);
+}
+
+/** The answers to what is pinned; null while nothing is. */
+export function useAnswers(
+  data: HeadsData,
+  source: Source,
+  about: LayerData,
+  pinned: Point,
+): Answer[] | null {
+  const [known, setKnown] = useState<{ of: string; answers: Answer[] } | null>(null);
+  const { query, key } = questionOf(pinned) ?? { query: null, key: null };
+  const of = query === null && key === null ? "" : `${query},${key}`;
+  useEffect(() => {
+    if (!of) return;
+    let gone = false;
+    askHeads(data, source, about, { query, key }).then(
+      (answers) => !gone && setKnown({ of, answers }),
+      () => undefined, // a head that cannot be read says so where it is shown
+    );
+    return () => {
+      gone = true;
+    };
+  }, [data, source, about, query, key, of]);
+  return of && known?.of === of ? known.answers : null;
+}
+
+interface AnswersProps {
+  data: HeadsData;
+  about: LayerData;
+  pinned: Point;
+  answers: Answer[];
+  chosen: Chosen;
+  choose: (chosen: Chosen) => void;
+  queryToken: (at: number) => string;
+  keyToken: (at: number) => string;
+}
+
+/** The heads that answer most strongly, as a list to choose from. */
+export function Answers({
+  data,
+  about,
+  pinned,
+  answers,
+  chosen,
+  choose,
+  queryToken,
+  keyToken,
+}: AnswersProps) {
+  const { query, key } = questionOf(pinned)!;
+  const name = (token: string) => <b>{short(label(token).replace(/^␣(?=.)/, ""), 14)}</b>;
+  const every = data.layers.reduce((sum, { rows }) => sum + rows.length, 0);
+  const rest = every - answers.length;
+  return (
+    <section class="ch-answers" aria-label="Heads by what is pinned">
+      <p class="ch-caption">
+        <bdi>
+          {query !== null && key !== null ? (
+            <>
+              Heads in which {name(queryToken(query))} looks at {name(keyToken(key))}
+            </>
+          ) : query !== null ? (
+            <>
+              Heads by the strongest link of {name(queryToken(query))}; Shift and a click on another
+              token ask for one link
+            </>
+          ) : (
+            <>Heads by the strongest link to {name(keyToken(key!))}</>
+          )}
+        </bdi>
+      </p>
+      <ol
+        class={`ch-bars${query !== null && key !== null ? "" : " ch-named"}${answers.some((each) => each.error >= ROUNDED) ? " ch-rounded" : ""}`}
+      >
+        {answers.slice(0, SHOWN).map(({ layer, head, link, error }) => (
+          <li key={`${layer}/${head}`}>
+            <button
+              type="button"
+              class="ch-link"
+              aria-pressed={same({ layer, head }, chosen)}
+              onClick={() => choose({ layer, head })}
+            >
+              {layerName(data, layer)}.{headName(data, { layer, head })}
+            </button>
+            <bdi class="ch-bar-name">
+              {key === null && `→ ${short(label(keyToken(link.key)), 10)}`}
+              {query === null && `← ${short(label(queryToken(link.query)), 10)}`}
+            </bdi>
+            <span class="ch-bar" aria-hidden="true">
+              <span style={{ width: `${Math.max(1, 100 * Math.min(1, link.weight))}%` }} />
+            </span>
+            <span class="ch-bar-words">{within(link.weight, error)}</span>
+          </li>
+        ))}
+      </ol>
+      {rest > 0 && (
+        <p class="ch-remark">
+          {rest === every ? "No head" : `${rest} of ${every} heads`}
+          {about.weights ? ": hidden, or of other texts." : ": not among its strongest links."}
+        </p>
+      )}
+    </section>
+  );
+}

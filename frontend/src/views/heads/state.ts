@@ -1,0 +1,100 @@
+// What a page of heads shows, in a line of text: it stands in the address, so that a reload, a link or
+// the way back shows the same.
+import type { Point, Viewport } from "../../shared/map";
+import { SCALES, type Scale } from "../../shared/scale";
+import type { Theme } from "../../shared/theme";
+import type { HeadsData, LayerData } from "./data";
+import { type Chosen, headName, layerName, ORDERS, type Order, same } from "./overview";
+
+export interface ViewState {
+  first: Chosen;
+  second: Chosen | null;
+  pinned: Point;
+  /** null is all of the map. */
+  viewport: Viewport | null;
+  scale: Scale;
+  theme: Theme | null;
+  order: Order;
+  role: string;
+  full: boolean;
+}
+
+/** A head as it is written: "5.11", and with two runs "A5.11". */
+function written(data: HeadsData, chosen: Chosen): string {
+  return `${layerName(data, chosen.layer)}.${headName(data, chosen)}`;
+}
+
+function pointed({ query, key, token }: Point): string {
+  return token ? String(query ?? `,${key}`) : `${query ?? ""},${key ?? ""}`;
+}
+
+export function writeState(state: ViewState, data: HeadsData): string {
+  const found = new URLSearchParams({ head: written(data, state.first) });
+  if (state.second) found.set("with", written(data, state.second));
+  const { query, key } = state.pinned;
+  if (query !== null || key !== null) found.set("pin", pointed(state.pinned));
+  if (state.viewport) {
+    const { row, rows, column, columns } = state.viewport;
+    found.set("view", [row, rows, column, columns].map((each) => Number(each.toFixed(2))).join());
+  }
+  if (state.scale !== "root") found.set("scale", state.scale);
+  if (state.order !== "model") found.set("order", state.order);
+  if (state.role) found.set("role", state.role);
+  if (state.theme) found.set("theme", state.theme);
+  if (state.full) found.set("full", "1");
+  return found.toString().replaceAll("%2C", ",");
+}
+
+/** What a text says of the state; what it does not say, or what there is not, is the default. */
+export function readState(text: string, data: HeadsData, start: Chosen): ViewState {
+  const given = new URLSearchParams(text);
+  const one = <Each extends string>(name: string, of: readonly Each[], otherwise: Each) =>
+    of.find((each) => each === given.get(name)) ?? otherwise;
+  const head = (name: string) => {
+    const wanted = given.get(name);
+    for (const [layer, { rows }] of data.layers.entries()) {
+      for (const head of rows.keys()) {
+        if (wanted && written(data, { layer, head }) === wanted) return { layer, head };
+      }
+    }
+    return null;
+  };
+  const first = head("head") ?? start;
+  const second = head("with");
+  return {
+    first,
+    second: second && same(first, second) ? null : second,
+    pinned: readPoint(given.get("pin"), data.layers[first.layer]!),
+    viewport: readView(given.get("view"), data.layers[first.layer]!),
+    scale: one<Scale>("scale", SCALES, "root"),
+    theme: given.has("theme") ? one<Theme>("theme", ["light", "dark"], "light") : null,
+    order: one<Order>("order", ORDERS, "model"),
+    role: one("role", data.roles.all, ""),
+    full: given.get("full") === "1",
+  };
+}
+
+function readPoint(text: string | null, layer: LayerData): Point {
+  const sides = (text ?? "").split(",");
+  const [query, key] = [layer.queries, layer.keys].map((length, side) => {
+    const at = /^\d{1,9}$/.test(sides[side] ?? "") ? Number(sides[side]) : -1;
+    return at >= 0 && at < length ? at : null;
+  }) as [number | null, number | null];
+  if (sides.length > 1 || query === null) return { query, key };
+  return ofToken(query + layer.keys - layer.queries, layer);
+}
+
+/** A token of a text that attends to itself, as a query and as a key. */
+export function ofToken(key: number, layer: LayerData): Point {
+  const query = key - (layer.keys - layer.queries);
+  return { query: query >= 0 ? query : null, key, token: true };
+}
+
+function readView(text: string | null, { queries, keys }: LayerData): Viewport | null {
+  const found = (text ?? "").split(",").map(Number);
+  if (found.length !== 4 || !found.every((each) => Number.isFinite(each) && each >= 0)) return null;
+  const [row, rows, column, columns] = found as [number, number, number, number];
+  if (!rows || !columns || row + rows > queries + 0.01 || column + columns > keys + 0.01)
+    return null;
+  return { row, rows, column, columns };
+}

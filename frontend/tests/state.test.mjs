@@ -1,0 +1,94 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { answerOf, askHeads, questionOf } from "../src/views/heads/ask";
+import { HeadMap } from "../src/views/heads/data";
+import { readState, writeState } from "../src/views/heads/state";
+
+function layer(number, more = {}) {
+  const weights = { exact: true, shape: [3, 3] };
+  const text = { text: 0, first: 0 };
+  const rows = [{}, {}];
+  return { number, run: 0, queries: 3, keys: 3, query: text, key: text, rows, weights, ...more };
+}
+
+const data = {
+  runs: [""],
+  roles: { all: ["previous", "first"], matching: [] },
+  texts: [["a", "b", "c"]],
+  layers: [layer(4), layer(5, { head_numbers: [7, 11] })],
+};
+const START = { layer: 0, head: 0 };
+
+test("a state that was written is read as it was", () => {
+  const states = [
+    {
+      first: { layer: 1, head: 1 },
+      second: { layer: 0, head: 0 },
+      pinned: { query: 2, key: 0 },
+      viewport: { row: 0.5, rows: 2, column: 0, columns: 2.25 },
+      scale: "log",
+      theme: "dark",
+      order: "link",
+      role: "first",
+      full: true,
+    },
+    {
+      ...readState("", data, START),
+      pinned: { query: null, key: 1 },
+    },
+    { ...readState("", data, START), pinned: { query: 1, key: 1, token: true } },
+  ];
+  for (const state of states) {
+    assert.deepEqual(readState(writeState(state, data), data, START), state);
+  }
+  assert.match(writeState(states[0], data), /^head=5\.11&with=4\.0&pin=2,0&view=0\.5,2,0,2\.25&/);
+  assert.equal(writeState(readState("", data, START), data), "head=4.0");
+});
+
+test("what an address makes up is left out", () => {
+  for (const text of [
+    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&role=none&full=2",
+    "pin=,&view=0,9,0,9",
+    "pin=-1&view=NaN,1,1,1",
+    "with=4.0",
+    "%%%",
+  ]) {
+    const found = readState(text, data, START);
+    assert.deepEqual(found.first, START);
+    assert.equal(found.second, null);
+    assert.deepEqual([found.pinned.query, found.pinned.key], [null, null]);
+    assert.deepEqual([found.viewport, found.scale, found.order], [null, "root", "model"]);
+    assert.equal(found.full, false);
+  }
+});
+
+test("what is pinned is a question to every head", async () => {
+  const held = {
+    "0/0/weights": [1, -1, -1, 0.25, 0.75, -1, 0.5, 0.2, 0.3],
+    "0/1/weights": [1, -1, -1, 0.5, 0.5, -1, 0.1, 0.6, 0.3],
+    "1/0/weights": [1, -1, -1, 0.9, 0.1, -1, 0.2, 0.2, 0.6],
+    "1/1/weights": [1, -1, -1, 0.6, 0.4, -1, 0.3, 0.4, 0.3],
+  };
+  const source = { array: async (name) => Float32Array.from(held[name]) };
+  const ask = async (question) =>
+    (await askHeads(data, source, data.layers[0], question)).map(({ layer, head, link }) => [
+      `${layer}/${head}`,
+      link.query,
+      link.key,
+      Number(link.weight.toFixed(3)),
+    ]);
+  assert.deepEqual(await ask({ query: 2, key: 1 }), [
+    ["0/1", 2, 1, 0.6],
+    ["1/1", 2, 1, 0.4],
+    ["0/0", 2, 1, 0.2],
+    ["1/0", 2, 1, 0.2],
+  ]);
+  assert.deepEqual((await ask({ query: 2, key: null }))[0], ["0/1", 2, 1, 0.6]);
+  assert.deepEqual((await ask({ query: null, key: 1 }))[0], ["0/0", 1, 1, 0.75]);
+  // What a mask hides no head answers.
+  assert.deepEqual(await ask({ query: 0, key: 2 }), []);
+  const map = new HeadMap(data.layers[0], 0, (at) => held["0/0/weights"][at]);
+  assert.equal(answerOf(map, { query: 2, key: 0 }).weight, 0.5);
+  assert.deepEqual(questionOf({ query: 1, key: 1, token: true }), { query: 1, key: null });
+  assert.equal(questionOf({ query: null, key: null }), null);
+});

@@ -1,0 +1,80 @@
+"""The errors for query, key and value that do not go together."""
+
+import torch
+from torch import Tensor
+
+from clearhead._common.axes import KEY_AXES, QUERY_AXES, VALUE_AXES, describe_tensor
+from clearhead.errors import DeviceError, DtypeError, ShapeError
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def shapes(query: Tensor, key: Tensor, value: Tensor) -> list[str]:
+    return [
+        f"query  {describe_tensor(query, QUERY_AXES)}",
+        f"key    {describe_tensor(key, KEY_AXES)}",
+        f"value  {describe_tensor(value, VALUE_AXES)}",
+    ]
+
+
+def listed(query: Tensor, key: Tensor, value: Tensor) -> str:
+    return "".join(f"\n  {line}" for line in shapes(query, key, value))
+
+
+def mismatch(query: Tensor, key: Tensor, value: Tensor) -> ShapeError | DtypeError | DeviceError:
+    """Return the error for the first mismatch of query, key and value, in the order a user looks."""
+    shapes = listed(query, key, value)
+    batch, num_heads, _, head_dim = query.shape
+    _, num_kv_heads, kv_len, _ = key.shape
+    dtypes = [str(t.dtype).removeprefix("torch.") for t in (query, key, value)]
+    if len(set(dtypes)) > 1:
+        return DtypeError(
+            "dtype.mixed",
+            "query, key and value must have one dtype; got {}, {} and {}.".format(*dtypes) + shapes,
+        )
+    if query.dtype not in DTYPES:
+        return DtypeError(
+            "dtype.unsupported",
+            "query, key and value must be float16, bfloat16, float32 or float64; got "
+            f"{dtypes[0]}." + shapes,
+        )
+    if not query.device == key.device == value.device:
+        return DeviceError(
+            "device.mixed",
+            "query, key and value must be on one device; got "
+            f"{query.device}, {key.device} and {value.device}." + shapes,
+        )
+    if not batch == key.shape[0] == value.shape[0]:
+        return ShapeError(
+            "shape.batch",
+            "query, key and value must have the same batch; got "
+            f"{batch}, {key.shape[0]} and {value.shape[0]}." + shapes,
+        )
+    if head_dim != key.shape[3] or head_dim == 0:
+        return ShapeError(
+            "shape.head-dim",
+            "query and key must have the same head_dim, 1 or more; got "
+            f"{head_dim} and {key.shape[3]}." + shapes,
+        )
+    if value.shape[2] != kv_len:
+        return ShapeError(
+            "shape.kv-len",
+            f"key and value must have the same kv_len; got {kv_len} and {value.shape[2]}." + shapes,
+        )
+    if value.shape[1] != num_kv_heads:
+        return ShapeError(
+            "shape.value-heads",
+            "key and value must have the same num_kv_heads; got "
+            f"{num_kv_heads} and {value.shape[1]}." + shapes,
+        )
+    hint = ""
+    if query.shape[2] == key.shape[2] and num_heads != num_kv_heads:
+        hint = (
+            "\nIf the tensors are (batch, len, num_heads, head_dim), turn them: "
+            "tensor.transpose(1, 2)."
+        )
+    return ShapeError(
+        "shape.kv-heads",
+        "num_heads must be a multiple of num_kv_heads, both 1 or more; got "
+        f"{num_heads} and {num_kv_heads}." + shapes + hint,
+    )

@@ -1,0 +1,1 @@
+"""Attention over tokens that ranks share: one way to communicate a file."""

@@ -1,0 +1,79 @@
+"""`attend` over tokens that ranks share: the call is agreed on, then run in one of three ways."""
+
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+from clearhead.attention.planning import observers
+from clearhead.attention.problem import Problem
+from clearhead.attention.sharded import by_gather, by_heads, by_ring
+from clearhead.attention.sharded.sharded_call import (
+    ShardedCall,
+    describe,
+    make_call,
+    read_across,
+)
+from clearhead.errors import UnsupportedError, WatchError
+from clearhead.sharding.matrix_part import MatrixPart
+
+WAYS: dict[str, ModuleType] = {"gather": by_gather, "ring": by_ring, "heads": by_heads}
+
+
+def attend_across(query: Tensor, key: Tensor, value: Tensor, across: Any, **options: Any) -> Tensor:
+    """The context of this rank's queries; arguments and errors are those of `attend`.
+
+    Raises:
+        RankError: codes `across.rank`, `across.differ`, `across.lost`.
+        UnsupportedError: code `across.refused`, for a way that cannot run the call.
+        WatchError: code `watch.across`, while a model is watched.
+    """
+    of_queries, of_keys = read_across(across)
+    if of_queries.is_whole and of_keys.is_whole and options["dropout"] is None:
+        # One process; dropout alone is drawn otherwise there.
+        call = make_call(query, key, value, across, **options)
+        problem = call.problem.replace(key=call.key, value=call.value)
+        return problem.restore(call.run(problem))
+
+    def check() -> tuple[ShardedCall, str]:
+        if observers:
+            raise WatchError(
+                "watch.across",
+                "calls with across= are not watched: each rank has a part of the matrix. "
+                "AttentionMatrix(…, across=…) and layer.weights(x, across=…) give it.",
+            )
+        call = make_call(query, key, value, across, **options)
+        refuse(call)
+        return call, describe(call)
+
+    call = of_queries.agree(check, query)
+    return call.problem.restore(WAYS[of_queries.how].attend(call))
+
+
+def rows_across(query: Tensor, key: Tensor, across: Any, **options: Any) -> Problem:
+    """The problem of this rank's queries over all keys, which are gathered; its value is the key.
+
+    Raises:
+        RankError: codes `across.rank`, `across.differ`, `across.lost`.
+    """
+    of_queries, of_keys = read_across(across)
+
+    def check() -> tuple[ShardedCall, str]:
+        call = make_call(query, key, key, across, **options)
+        return call, f"matrix, {describe(call)}"
+
+    call = of_queries.agree(check, query)
+    every = of_keys.gather_unchecked(call.key, 2, "keys")
+    rows = of_queries.positions
+    problem = call.part(call.problem.query, every, every, rows=rows)
+    return problem.replace(part=MatrixPart(rows, sharding=of_queries))
+
+
+def refuse(call: ShardedCall) -> None:
+    """Refuse a call that its way cannot run."""
+    how = call.of_queries.how
+    reasons = [] if how == "gather" else WAYS[how].refusals(call)
+    if reasons:
+        lines = [f'how="{how}" cannot run this call.', *(f"  - {reason}" for reason in reasons)]
+        lines.append('  how="gather" can.')
+        raise UnsupportedError("across.refused", "\n".join(lines))

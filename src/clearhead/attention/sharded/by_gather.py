@@ -1,0 +1,67 @@
+"""Every rank gets all keys and values, and computes its own queries (Llama Team, 2024, section 3.3.2,
+https://arxiv.org/abs/2407.21783).
+
+They come in portions of key heads, so that memory is bounded; the gradients of keys and values are
+summed over the ranks, each rank getting its own tokens.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from clearhead.attention.sharded.sharded_call import ShardedCall
+from clearhead.masks.tiles import portions
+
+GATHERED = 1 << 28
+"""Bytes of keys and values that are there at a time, unless one key head has more."""
+
+
+def attend(call: ShardedCall) -> Tensor:
+    """The context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim)."""
+    seed = call.seed()
+    some = head_portions(call)
+    if len(some) == 1:
+        return _portion(call.problem.query, call.key, call.value, call, some[0], seed)
+    parts = []
+    for kv_heads in some:
+        heads = slice(kv_heads.start * call.group_size, kv_heads.stop * call.group_size)
+        tensors = call.problem.query[:, heads], call.key[:, kv_heads], call.value[:, kv_heads]
+        # Between the passes a rank holds its own tokens; the backward pass gathers again.
+        parts.append(
+            checkpoint(
+                _portion,
+                *tensors,
+                call,
+                kv_heads,
+                seed,
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+        )
+    return torch.cat(parts, dim=1)
+
+
+def head_portions(call: ShardedCall) -> list[slice]:
+    """The key heads that are gathered at a time; the same on every rank."""
+    problem = call.problem
+    width = problem.key.shape[3] + problem.value.shape[3]
+    one = problem.batch * problem.kv_len * width * problem.query.dtype.itemsize
+    return portions(problem.num_kv_heads, max(1, GATHERED // max(1, one)))
+
+
+def gather_keys(call: ShardedCall, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """All keys and values, of some key heads, in the order of their tokens."""
+    both = torch.cat([key, value], dim=3)
+    gathered = call.of_keys.gather_unchecked(both, 2, "keys and values")
+    return gathered[..., : key.shape[3]], gathered[..., key.shape[3] :]
+
+
+def _portion(*arguments: Any) -> Tensor:
+    """The context of the query heads that read some key heads."""
+    query, key, value, call, kv_heads, seed = arguments
+    heads = slice(kv_heads.start * call.group_size, kv_heads.stop * call.group_size)
+    key, value = gather_keys(call, key, value)
+    rows = call.of_queries.positions
+    return call.run(call.part(query, key, value, rows=rows, heads=heads, seed=seed))

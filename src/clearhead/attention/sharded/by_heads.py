@@ -1,0 +1,97 @@
+"""Every rank gets some heads of all tokens, and sends their contexts back (Jacobs et al., 2023,
+https://arxiv.org/abs/2309.14509).
+
+Heads are shared in order, as evenly as can be. A key head goes to every rank that has a query head of
+its group, so that any ratio of heads will do.
+"""
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.attention.sharded.sharded_call import ShardedCall
+from clearhead.sharding.collectives import exchange
+from clearhead.sharding.sharding import Sharding
+
+
+def refusals(call: ShardedCall) -> list[str]:
+    """Why heads cannot be shared, a line each; empty if they can."""
+    heads, world = call.problem.num_heads, call.of_queries.world
+    return [] if heads >= world else [f"{heads} heads are fewer than {world} ranks"]
+
+
+def attend(call: ShardedCall) -> Tensor:
+    """The context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim)."""
+    rank, problem = call.of_queries.rank, call.problem
+    seed = call.seed()
+    heads, kv_heads = shared_heads(call)
+    query = _to_heads(problem.query, heads, call.of_queries, "queries")
+    both = torch.cat([call.key, call.value], dim=3)
+    both = _to_heads(both, kv_heads, call.of_keys, "keys and values")
+    mine = heads[rank]
+    of_head = torch.arange(mine.start, mine.stop) // call.group_size - kv_heads[rank].start
+    size, rest = divmod(len(of_head), both.shape[1])
+    if rest or not torch.equal(of_head, torch.arange(len(of_head)) // size):
+        # The heads of this rank begin or end inside a group: a key head for each.
+        both = both.index_select(1, of_head.to(both.device))
+    width = problem.key.shape[3]
+    some = call.part(query, both[..., :width], both[..., width:], heads=mine, seed=seed)
+    return _to_tokens(call.run(some), heads, call.of_queries)
+
+
+def shared_heads(call: ShardedCall) -> tuple[list[slice], list[slice]]:
+    """The query heads of each rank, and the key heads that they read."""
+    world, group = call.of_queries.world, call.group_size
+    edges = [call.problem.num_heads * rank // world for rank in range(world + 1)]
+    heads = [slice(*pair) for pair in itertools.pairwise(edges)]
+    return heads, [slice(some.start // group, -(-some.stop // group)) for some in heads]
+
+
+def _to_heads(tensor: Tensor, heads: list[slice], held: Sharding, what: str) -> Tensor:
+    """Some heads of all tokens, of all heads of some tokens: (batch, heads, tokens, dim)."""
+    batch, _, tokens, width = tensor.shape
+    # A key head may go to several ranks, whose gradients are summed upcast.
+    wide = stages.upcast(tensor).permute(2, 0, 1, 3)
+    sent = torch.cat([wide[:, :, some].flatten() for some in heads]).to(tensor.dtype)
+    mine = heads[held.rank].stop - heads[held.rank].start
+    one = batch * width
+    split = [tokens * one * (some.stop - some.start) for some in heads]
+    received = [count * one * mine for count in held.counts]
+    rows = _Exchange.apply(sent, split, received, held.group, what).view(-1, batch, mine, width)
+    return held.in_order(rows).permute(1, 2, 0, 3)
+
+
+def _to_tokens(context: Tensor, heads: list[slice], held: Sharding) -> Tensor:
+    """All heads of this rank's tokens, of some heads of all tokens."""
+    batch, mine, _, width = context.shape
+    one = batch * width
+    sent = held.by_rank(context.permute(2, 0, 1, 3)).flatten()
+    split = [count * one * mine for count in held.counts]
+    received = [held.count * one * (some.stop - some.start) for some in heads]
+    rows = _Exchange.apply(sent, split, received, held.group, "contexts")
+    parts = [
+        part.view(held.count, batch, some.stop - some.start, width)
+        for part, some in zip(rows.split(received), heads, strict=True)
+    ]
+    return torch.cat(parts, dim=2).permute(1, 2, 0, 3)
+
+
+class _Exchange(torch.autograd.Function):
+    """Numbers sent to each rank and received from each; the gradients go back the same way."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: Tensor, sent: list[int], received: list[int], group: Any, what: str
+    ) -> Tensor:
+        ctx.back = received, sent, group, f"the gradients of {what}"
+        return exchange(tensor, sent, received, group, what)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # its type hides the name of ctx
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        return exchange(grad, *ctx.back), None, None, None, None

@@ -1,0 +1,236 @@
+"""Keys and values go round, a block at a time, and contexts are merged by their logsumexp (Liu et
+al., 2023, https://arxiv.org/abs/2310.01889).
+
+Each rank sends the block that it has to the next rank while it computes with it, so that it never has
+more than two. A block of which no query of the rank sees a key is passed on and not computed. In the
+backward pass the gradients of a block travel behind it, and come home after one round.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.attention.kernels import blockwise
+from clearhead.attention.problem import Problem
+from clearhead.attention.sharded.sharded_call import ShardedCall
+from clearhead.masks.tiles import portions
+from clearhead.sharding.collectives import waiting_for
+
+PORTION = 2048
+"""Queries at a time, so that the contexts of a block are small beside all of them."""
+
+
+def refusals(call: ShardedCall) -> list[str]:
+    """Why a ring cannot run the call, a line each; empty if it can."""
+    # A plan is made of tensors without numbers.
+    reasons = [] if call.problem.query.is_meta else blockwise.refusals(call.problem)
+    if call.kernel not in ("auto", blockwise.NAME):
+        reasons.append(
+            f'kernel="{call.kernel}": a ring merges contexts by their logsumexp, which '
+            f'kernel="{blockwise.NAME}" gives with its gradient'
+        )
+    return reasons
+
+
+def attend(call: ShardedCall) -> Tensor:
+    """The context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim)."""
+    problem = call.problem
+    bias = None if problem.bias is None else problem.bias.numbers
+    both = torch.cat([call.key, call.value], dim=3)
+    context, total = _Ring.apply(problem.query, both, bias, call, call.seed())
+    if problem.sinks is not None:
+        share = torch.sigmoid(total - stages.upcast(problem.sinks)[:, None])
+        context = context * share[..., None]
+    return context.to(problem.query.dtype)
+
+
+class _Ring(torch.autograd.Function):
+    """Both rounds. The context and the logsumexp of the queries, in the precision of sums."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        both: Tensor,
+        bias: Tensor | None,
+        call: ShardedCall,
+        seed: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        wide = stages.upcast(query[:0])
+        width = call.value.shape[3]
+        context = wide.new_zeros(*query.shape[:3], width)
+        total = wide.new_full(query.shape[:3], -torch.inf)
+
+        def merge(owner: int, block: Tensor) -> None:
+            block = stages.upcast(block)
+            for some in portions(query.shape[2], PORTION):
+                part = stages.upcast(query[:, :, some])
+                problem = _block(call, part, block, owner, some, seed)
+                if problem is None:
+                    continue
+                added, sums = blockwise.context_and_logsumexp(problem)
+                before = total[:, :, some]
+                new = torch.logaddexp(before, sums)
+                place = context[:, :, some]
+                place.mul_(_share(before, new)).add_(added.mul_(_share(sums, new)))
+                total[:, :, some] = new
+
+        _Round(call, both, "keys and values").run(merge)
+        ctx.save_for_backward(query, both, context, total)
+        ctx.call, ctx.seed, ctx.bias = call, seed, bias
+        return context, total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # its type hides the name of ctx
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        query, both, context, total = ctx.saved_tensors
+        call: ShardedCall = ctx.call
+        bias: Tensor | None = ctx.bias if ctx.needs_input_grad[2] else None
+        of_context, of_total = grads
+        of_query = torch.zeros_like(stages.upcast(query))
+        of_bias = None if bias is None else torch.zeros_like(stages.upcast(bias.detach()))
+
+        def spread(owner: int, block: Tensor) -> Tensor | None:
+            block = stages.upcast(block.detach()).requires_grad_()
+            of_block = torch.zeros_like(block)
+            for some in portions(query.shape[2], PORTION):
+                part = stages.upcast(query.detach()[:, :, some]).requires_grad_()
+                with torch.enable_grad():
+                    problem = _block(call, part, block, owner, some, ctx.seed)
+                    if problem is None:
+                        continue
+                    added, sums = blockwise.context_and_logsumexp(problem)
+                share = _share(sums.detach(), total[:, :, some])
+                # The context is a mean of those of the blocks, weighted by their shares.
+                away = added.detach() - context[:, :, some]
+                moved = torch.linalg.vecdot(of_context[:, :, some], away) + of_total[:, :, some]
+                found = torch.autograd.grad(
+                    [added, sums],
+                    [part, block, *([] if bias is None else [bias])],
+                    [of_context[:, :, some] * share, moved * share[..., 0]],
+                    allow_unused=True,
+                )
+                places = of_query[:, :, some], of_block, of_bias
+                for place, grad in zip(places, found, strict=False):
+                    if place is not None and grad is not None:
+                        place.add_(grad)
+            return of_block
+
+        of_both = _Round(call, both, "keys and values").run_back(spread, of_query.dtype)
+        return (
+            of_query.to(query.dtype),
+            of_both.to(both.dtype),
+            None if of_bias is None or bias is None else of_bias.to(bias.dtype),
+            None,
+            None,
+        )
+
+
+def _share(part: Tensor, whole: Tensor) -> Tensor:
+    """exp(part − whole), with one more axis; 0 where there is nothing."""
+    return torch.exp(part - whole).masked_fill(part == -torch.inf, 0.0)[..., None]
+
+
+def _block(
+    call: ShardedCall, query: Tensor, both: Tensor, owner: int, some: slice, seed: int | None
+) -> Problem | None:
+    """The problem of some of this rank's queries over the keys of a rank; None if they see none."""
+    rows, columns = call.of_queries.positions[some], call.of_keys.positions_of(owner)
+    width = call.problem.key.shape[3]
+    key, value = both[..., :width], both[..., width:]
+    problem = call.part(query, key, value, rows=rows, columns=columns, seed=seed)
+    # The share of the sinks is taken of the whole.
+    problem = problem.replace(sinks=None)
+    if not problem.query_len or not problem.kv_len:
+        return None
+    spans = problem.spans
+    if spans is not None and not bool((spans.stop > spans.start).any()):
+        return None
+    return problem
+
+
+class _Round:
+    """One round of the blocks of all ranks.
+
+    Args:
+        call: the call.
+        block: this rank's, (batch, num_kv_heads, tokens of the rank, dim).
+        what: what goes round, for errors.
+    """
+
+    def __init__(self, call: ShardedCall, block: Tensor, what: str) -> None:
+        self.held, self.block, self.what = call.of_keys, block.contiguous(), what
+
+    def run(self, use: Callable[[int, Tensor], None]) -> None:
+        """Call `use` with each rank and its block, this rank's own first."""
+        block = self.block
+        for step in range(self.held.world):
+            moved, wait = self._pass(block, step, block.dtype)
+            use(self._owner(step), block)
+            wait()
+            block = moved
+
+    def run_back(self, use: Callable[[int, Tensor], Tensor | None], dtype: torch.dtype) -> Tensor:
+        """The sum over the ranks of what `use` returns for this rank's block."""
+        block, travelling = self.block, None
+        mine = self.block.new_zeros(self.block.shape, dtype=dtype)
+        for step in range(self.held.world):
+            moved, wait = self._pass(block, step, block.dtype)
+            found = use(self._owner(step), block)
+            if step == 0:
+                if found is not None:
+                    mine += found
+            else:
+                if travelling is None:
+                    travelling = block.new_zeros(block.shape, dtype=dtype)
+                if found is not None:
+                    travelling += found
+                travelling = self._hand_on(travelling, step, dtype)
+            wait()
+            block = moved
+        return mine if travelling is None else mine + travelling
+
+    def _owner(self, step: int) -> int:
+        return (self.held.rank - step) % self.held.world
+
+    def _pass(
+        self, block: Tensor, step: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Callable[[], None]]:
+        """Begin to send a block to the next rank; the block that comes, and a wait for it."""
+        if step == self.held.world - 1:
+            return block, lambda: None
+        return self._send(block, step, dtype, self.what)
+
+    def _hand_on(self, travelling: Tensor, step: int, dtype: torch.dtype) -> Tensor:
+        """Send gradients on, and return those of the block that comes next."""
+        arrived, wait = self._send(travelling, step, dtype, f"the gradients of {self.what}")
+        wait()
+        return arrived
+
+    def _send(
+        self, tensor: Tensor, step: int, dtype: torch.dtype, what: str
+    ) -> tuple[Tensor, Callable[[], None]]:
+        held = self.held
+        batch, heads, _, width = self.block.shape
+        count = held.counts[self._owner(step + 1)]
+        arriving = self.block.new_empty((batch, heads, count, width), dtype=dtype)
+        operations = [
+            dist.P2POp(call, each, group=held.group, group_peer=(held.rank + ahead) % held.world)
+            for call, each, ahead in ((dist.isend, tensor, 1), (dist.irecv, arriving, -1))
+            if each.numel()
+        ]
+
+        def wait() -> None:
+            with waiting_for(what):
+                for each in works:
+                    each.wait()
+
+        with waiting_for(what):
+            works = dist.batch_isend_irecv(operations) if operations else []
+        return arriving, wait

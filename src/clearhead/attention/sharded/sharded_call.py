@@ -1,0 +1,207 @@
+"""A call of attention over tokens that ranks share, checked on all ranks before anything is sent."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.biases import Bias, as_bias, select_bias
+from clearhead.attention.kernels import blockwise
+from clearhead.attention.planning import choose, run
+from clearhead.attention.problem import Problem, make_problem, under_autocast
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
+from clearhead.masks.base import Mask
+from clearhead.masks.coerce import as_mask
+from clearhead.masks.full import Full
+from clearhead.masks.selected import Selected
+from clearhead.sharding.collectives import all_gather
+from clearhead.sharding.matrix_part import MatrixPart
+from clearhead.sharding.sharding import Sharding
+
+
+@dataclass(frozen=True)
+class ShardedCall:
+    """A checked call, the same on every rank but for the tokens that it holds.
+
+    Attributes:
+        problem: this rank's queries over all keys, with mask and bias of all queries. Its key and
+            value have the right sizes and no numbers.
+        key, value: those of this rank, (batch, num_kv_heads, tokens of the rank, dim).
+        of_queries, of_keys: the tokens of each rank.
+        kernel: "auto", or the name of one.
+    """
+
+    problem: Problem
+    key: Tensor
+    value: Tensor
+    of_queries: Sharding
+    of_keys: Sharding
+    kernel: str
+
+    @property
+    def group_size(self) -> int:
+        """The number of query heads that share a key head."""
+        return self.problem.num_heads // self.problem.num_kv_heads
+
+    def part(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        rows: Tensor | None = None,
+        columns: Tensor | None = None,
+        heads: slice | None = None,
+        seed: int | None = None,
+    ) -> Problem:
+        """The problem of some rows, columns and heads of the whole matrix, with their tensors."""
+        whole = self.problem
+        lengths = self.of_queries.tokens, self.of_keys.tokens
+        some = None if heads is None or heads == slice(0, whole.num_heads) else heads
+        mask, bias, sinks = whole.mask, whole.bias, whole.sinks
+        if mask is not None and not (rows is None and columns is None and some is None):
+            mask = Selected(mask, *lengths, rows, columns, some)
+        if bias is not None and not (rows is None and columns is None and some is None):
+            bias = select_bias(bias, lengths, rows=rows, columns=columns, some_heads=some)
+        if sinks is not None and some is not None:
+            sinks = sinks[some]
+        place = MatrixPart(rows, columns, 0 if some is None else some.start, seed)
+        return whole.replace(
+            query=query, key=key, value=value, mask=mask, bias=bias, sinks=sinks, part=place
+        )
+
+    def run(self, problem: Problem) -> Tensor:
+        """The context of a part; dropout is drawn by place, which one kernel does."""
+        return run(problem, self.kernel if problem.dropout is None else blockwise.NAME)
+
+    def seed(self) -> int | None:
+        """The seed of dropout, the same on all ranks; None without dropout."""
+        if self.problem.dropout is None:
+            return None
+        # Every rank draws, so that their generators stay in step.
+        drawn = torch.randint(1 << 62, (1,), device=self.problem.device)
+        if self.of_queries.world > 1:
+            drawn = all_gather(drawn, self.of_queries.group, "the seed of dropout")[0]
+        return int(drawn)
+
+
+def read_across(across: object) -> tuple[Sharding, Sharding]:
+    """The sharding of the queries and that of the keys.
+
+    Raises:
+        ArgumentTypeError: code `across.type`.
+        ArgumentError: code `across.pair`, for two of different groups.
+    """
+    pair: tuple[Any, ...] = across if isinstance(across, tuple) else (across, across)
+    if len(pair) != 2 or not all(isinstance(each, Sharding) for each in pair):
+        raise ArgumentTypeError(
+            "across.type",
+            "across must be what clearhead.across(…) returns, or a pair of two, of the queries and "
+            f"of the keys; got {type(across).__name__}.",
+        )
+    of_queries, of_keys = pair
+    same = (of_queries.world, of_queries.rank) == (of_keys.world, of_keys.rank)
+    if of_queries.group is not of_keys.group or not same or of_queries.how != of_keys.how:
+        raise ArgumentError(
+            "across.pair",
+            "the shardings of queries and keys must be of one process group, and go one way; got "
+            f"world={of_queries.world} and {of_keys.world}, rank={of_queries.rank} and "
+            f'{of_keys.rank}, how="{of_queries.how}" and "{of_keys.how}".',
+        )
+    return of_queries, of_keys
+
+
+def make_call(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    across: object,
+    *,
+    kernel: str = "auto",
+    mask: Mask | Tensor | None = None,
+    bias: Bias | Tensor | None = None,
+    **options: Any,
+) -> ShardedCall:
+    """Check the arguments of a call, on this rank alone.
+
+    Raises:
+        ClearheadError: as of `attend`, for the sizes of the whole matrix.
+        ShapeError: code `across.rows`, for another number of tokens than this rank has.
+        UnsupportedError: codes `kernel.refused` and `across.dropout`.
+    """
+    of_queries, of_keys = read_across(across)
+    whole_key, whole_value = (_without_numbers(each, of_keys) for each in (key, value))
+    problem = make_problem(query, whole_key, whole_value, **options)
+    missing = (None,) * (4 - problem.dims)
+    key, value = under_autocast(key[missing], value[missing])
+    for name, tensor, held in (
+        ("query", problem.query, of_queries),
+        ("key", key, of_keys),
+        ("value", value, of_keys),
+    ):
+        if tensor.shape[2] != held.count:
+            raise ShapeError(
+                "across.rows",
+                f"{name} must have the tokens of rank {held.rank}, {held.count} of {held.tokens}; "
+                f"got {tensor.shape[2]}.",
+            )
+    sizes = problem.batch, problem.num_heads, of_queries.tokens, of_keys.tokens
+    mask = as_mask(mask)
+    if isinstance(mask, Full):
+        mask = None
+    if mask is not None:
+        mask.check(*sizes, problem.device)
+    if bias is not None:
+        bias = as_bias(bias)
+        bias.check(*sizes, problem.query.dtype, problem.device)
+    problem = problem.replace(mask=mask, bias=bias)
+    call = ShardedCall(problem, key, value, of_queries, of_keys, kernel)
+    _check_kernel(call)
+    return call
+
+
+def describe(call: ShardedCall) -> str:
+    """A call in a text that is the same on every rank."""
+    problem = call.problem
+    batch, heads, _, width = problem.query.shape
+    trained = [
+        torch.is_grad_enabled() and each is not None and each.requires_grad
+        for each in (call.key, call.value, problem.query)
+    ]
+    options = problem.describe().splitlines()[-1]
+    return (
+        f"{call.of_queries.how}, kernel={call.kernel}, batch={batch}, num_heads={heads}, "
+        f"num_kv_heads={problem.num_kv_heads}, head_dim={width}, "
+        f"value_head_dim={call.value.shape[3]}, {problem.query.dtype}, {problem.device.type}, "
+        f"keys={call.of_keys.fingerprint}, gradients={trained}, {options}"
+    )
+
+
+def row_problem(call: ShardedCall) -> Problem:
+    """The problem of this rank's rows over all keys, whose numbers are not there yet."""
+    problem = call.problem
+    return call.part(problem.query, problem.key, problem.value, rows=call.of_queries.positions)
+
+
+def _check_kernel(call: ShardedCall) -> None:
+    """Refuse a kernel that cannot run the call, before anything is sent."""
+    problem = row_problem(call)
+    if problem.dropout is None:
+        choose(problem, call.kernel)
+        return
+    if call.kernel not in ("auto", blockwise.NAME):
+        raise UnsupportedError(
+            "across.dropout",
+            "with across=, dropout is drawn by the place of a weight, which "
+            f'kernel="{blockwise.NAME}" does; got kernel={call.kernel!r}.',
+        )
+    choose(problem, blockwise.NAME)
+
+
+def _without_numbers(tensor: Any, held: Sharding) -> Any:
+    """A tensor of the sizes that all ranks together have; what is no such tensor stays."""
+    if not isinstance(tensor, Tensor) or tensor.ndim < 2 or tensor.layout != torch.strided:
+        return tensor
+    sizes = (*tensor.shape[:-2], held.tokens, tensor.shape[-1])
+    return tensor.detach().new_zeros(()).expand(sizes)

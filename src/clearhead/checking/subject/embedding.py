@@ -1,0 +1,187 @@
+"""A model of ids, called behind its token embedding: vectors go in where ids went."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.checking.subject.calling import (
+    mask_parameter,
+    of_transformers,
+    output_of,
+    parameters,
+)
+from clearhead.checking.subject.refusals import raised
+from clearhead.errors import ModelError
+
+# Tokens of the call that shows which embedding is handed the ids; few, since positions may be.
+LENGTHS = (5, 3, 2)
+
+
+class Embedded(nn.Module):
+    """A model of ids that is handed the vectors of its tokens.
+
+    The token embedding gives what goes in; everything behind it, that of positions too, runs as it
+    does for ids. Those are all the same, and no special token.
+
+    Args:
+        model: (batch, tokens) → an output for each token.
+        masked: whether it is handed a mask of real tokens.
+
+    Raises:
+        ModelError: codes `check.ids`, `check.call`, for a model that embeds no ids, or takes none.
+    """
+
+    def __init__(self, model: nn.Module, *, masked: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.place, self.longest = _embedding_of(model, masked)
+        self.token = _plain_token(model, self.embedding)
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        """That of the tokens."""
+        found = self.model.get_submodule(self.place)
+        assert isinstance(found, nn.Embedding)
+        return found
+
+    @property
+    def left_out(self) -> tuple[Tensor, ...]:
+        """The parameters that a call goes around."""
+        return (self.embedding.weight,)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes that are known of it."""
+        known = {"d_in": self.embedding.embedding_dim}
+        return known if self.longest is None else {**known, "context_length": self.longest}
+
+    @property
+    def decodes(self) -> bool:
+        """True of a model with a cache, called as those of transformers are."""
+        return {"past_key_values", "use_cache"} <= set(parameters(self.model))
+
+    def forward(self, *tensors: Tensor) -> Any:
+        x, *mask = tensors
+        return self.run(x, _masks(self.model, *mask))
+
+    def run(self, x: Tensor, more: Mapping[str, Any]) -> Any:
+        """The model's own output, with more arguments."""
+        hook = self.embedding.register_forward_hook(lambda module, args, output: x)
+        ids = torch.full(x.shape[:2], self.token, dtype=torch.long)
+        try:
+            return self.model(ids, **more)
+        finally:
+            hook.remove()
+
+
+class Steps(nn.Module):
+    """A model behind its embedding, handed its tokens one after the other, with its cache."""
+
+    def __init__(self, embedded: Embedded) -> None:
+        super().__init__()
+        self.embedded = embedded
+        self.past: Any = None
+
+    def reset(self) -> None:
+        """Begin with an empty cache."""
+        self.past = None
+
+    def step(self, x: Tensor) -> Tensor:
+        """The outputs of the tokens that come next."""
+        found = self.embedded.run(x, {"past_key_values": self.past, "use_cache": True})
+        self.past = getattr(found, "past_key_values", None)
+        if self.past is None:
+            raise RuntimeError("called with use_cache=True, it gives no cache")
+        return output_of(found)[0]
+
+    def full(self, x: Tensor) -> Tensor:
+        """The outputs of all tokens at once."""
+        return output_of(self.embedded.run(x, {"use_cache": False}))[0]
+
+
+def _embedding_of(model: nn.Module, masked: bool) -> tuple[str, int | None]:
+    """The place of the embedding that is handed the ids, and the positions that are embedded."""
+    tables = {n: each for n, each in model.named_modules() if isinstance(each, nn.Embedding)}
+    # Ids must be in the table of tokens, whose size is one of these: the smallest that is.
+    limits = sorted({each.num_embeddings for each in tables.values()} - {1, 2})
+    error: Exception | None = None
+    ran = False
+    for limit, tokens in ((limit, tokens) for limit in limits for tokens in LENGTHS):
+        ids = torch.randint(1, limit, (2, tokens), generator=torch.Generator().manual_seed(tokens))
+        try:
+            mask = torch.ones_like(ids, dtype=torch.bool) if masked else None
+            handed = _handed(model, tables, ids, _masks(model, mask))
+        except Exception as raised_:  # whatever the code of another raises
+            error = error or raised_
+            continue
+        ran = True
+        place = next((name for name, got in handed.items() if torch.equal(got, ids)), None)
+        if place is not None:
+            counted = torch.arange(tokens)
+            limits = [
+                tables[name].num_embeddings
+                for name, got in handed.items()
+                if torch.equal(got.reshape(-1)[:tokens], counted)
+            ]
+            return place, min(limits, default=None)
+    name = type(model).__name__
+    if error is not None and not ran:
+        raise ModelError(
+            "check.call",
+            f"{name} was called with takes='ids' and raised {raised(error)}\n"
+            "  ids     [2, 5] int64\nIf it is called in another way, check a module that calls it.",
+        ) from error
+    raise ModelError(
+        "check.ids",
+        f"takes='ids' wants a model that embeds its ids by an nn.Embedding; {name} has "
+        f"{len(tables) or 'none'}{', none of which is handed them' if tables else ''}. If it takes "
+        "vectors, takes='x'.",
+    )
+
+
+def _handed(
+    model: nn.Module,
+    tables: Mapping[str, nn.Embedding],
+    ids: Tensor,
+    more: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """The input of each embedding in a call."""
+    handed: dict[str, Tensor] = {}
+
+    def kept(name: str) -> Any:
+        return lambda module, args: handed.setdefault(name, args[0].detach().clone())
+
+    hooks = [each.register_forward_pre_hook(kept(name)) for name, each in tables.items()]
+    modes = {part: part.training for part in model.modules()}
+    try:
+        with torch.no_grad():
+            model.eval()(ids, **more)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for part, mode in modes.items():
+            part.training = mode
+    return handed
+
+
+def _plain_token(model: nn.Module, embedding: nn.Embedding) -> int:
+    """An id that means nothing: no padding, no beginning, no end."""
+    config = vars(getattr(model, "config", object)) if hasattr(model, "config") else {}
+    special = {value for name, value in config.items() if name.endswith("token_id")}
+    special |= {0, embedding.padding_idx}
+    return next(i for i in reversed(range(embedding.num_embeddings)) if i not in special)
+
+
+def _masks(model: nn.Module, mask: Tensor | None = None) -> dict[str, Tensor]:
+    """The mask of real tokens under the model's name for it, in its sense."""
+    if mask is None:
+        return {}
+    names = list(parameters(model))[1:]
+    name = mask_parameter(names)
+    if name is None:
+        raise TypeError(f"no parameter of {', '.join(names) or 'the call'} is a mask of tokens")
+    if name.endswith("key_padding_mask"):
+        return {name: ~mask}
+    return {name: mask.long() if of_transformers(model) else mask}

@@ -1,0 +1,70 @@
+"""What a page is made of: the layers of a run, and the texts that it read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from clearhead.drawing.page.texts import PageText, read_text
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.summary import Summary
+
+
+class Layer(NamedTuple):
+    """The attention of a layer.
+
+    Attributes:
+        name: its path, and the number of the call.
+        weights: its matrix or its summary, of any leading dimensions.
+        number: its place in the model; None is that in the run.
+        heads: the numbers of its heads, where it is some of them only.
+    """
+
+    name: str
+    weights: AttentionMatrix | Summary
+    number: int | None = None
+    heads: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """The attention of a model in one run.
+
+    Attributes:
+        name: of the run, beside another one.
+        layers: in order.
+        text, source: the tokens that it read, if they are known; the source in cross-attention.
+        sample: the row of the batch.
+    """
+
+    name: str
+    layers: Sequence[Layer]
+    text: PageText | None = None
+    source: PageText | None = None
+    sample: int = 0
+
+    @property
+    def matrices(self) -> list[AttentionMatrix | None]:
+        """The matrix of each layer; None for one of which there is a summary only."""
+        every = [layer.weights for layer in self.layers]
+        return [each if isinstance(each, AttentionMatrix) else None for each in every]
+
+
+def read_run(
+    layers: Sequence[tuple[str, AttentionMatrix | Summary] | Layer],
+    tokens: Any = None,
+    source_tokens: Any = None,
+    sample: int = 0,
+    *,
+    name: str = "",
+) -> Run:
+    """A run of layers, each with its path, with tokens as strings or ids, if they are known.
+
+    Raises:
+        ArgumentTypeError: code `page.tokens`, for other tokens.
+    """
+    text, source = (
+        None if given is None else read_text(of, given, sample)
+        for of, given in (("tokens", tokens), ("source_tokens", source_tokens))
+    )
+    every = [each if isinstance(each, Layer) else Layer(*each) for each in layers]
+    return Run(name, every, text, source, sample)

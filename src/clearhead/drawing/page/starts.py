@@ -1,0 +1,135 @@
+"""Where a page opens: a head, and a pair of tokens that is pinned."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead._common.checks import as_int
+from clearhead.errors import ArgumentError
+
+SPECIAL = re.compile(r"[\[<].*[\]>]|\W*", re.DOTALL)
+"""Tokens such as [CLS], </s> and punctuation, which are no words."""
+
+STRONG = 0.5
+
+
+class Start(NamedTuple):
+    """Where a page opens.
+
+    Attributes:
+        head: layer and head, as the page numbers them; None is chosen by what is strong.
+        pin: the query and the key, as tokens or places; None for either is none.
+    """
+
+    head: Any = None
+    pin: Any = None
+
+
+ANYWHERE = Start()
+
+
+class FarLink(NamedTuple):
+    """A strong link between words that are far from each other: `score` is weight · distance."""
+
+    score: float
+    head: int
+    query: int
+    key: int
+
+
+def farthest_link(weights: Tensor, queries: Sequence[str], keys: Sequence[str]) -> FarLink | None:
+    """Of the links that take more than half of a word's attention, the one that reaches farthest.
+
+    Args:
+        weights: (heads, query_len, kv_len).
+        queries, keys: their tokens.
+
+    Example:
+        >>> farthest_link(torch.eye(3).flip(0)[None], ["a", "b", "c"], ["a", "b", "c"])
+        FarLink(score=2.0, head=0, query=0, key=2)
+    """
+    if not weights.numel():
+        return None
+    weights = weights.float().nan_to_num(0.0)
+    words = [
+        torch.tensor([SPECIAL.fullmatch(each) is None for each in side], device=weights.device)
+        for side in (queries, keys)
+    ]
+    where = [torch.arange(len(side), device=weights.device) for side in (queries, keys)]
+    apart = (where[0][:, None] + len(keys) - len(queries) - where[1]).abs()
+    allowed = words[0][:, None] & words[1]
+    scores = torch.where((weights > STRONG) & allowed, weights * apart, 0.0)
+    best = int(scores.argmax())
+    head, pair = divmod(best, len(queries) * len(keys))
+    score = float(scores.flatten()[best])
+    return FarLink(score, head, *divmod(pair, len(keys))) if score > 0 else None
+
+
+def first_place(wanted: str, tokens: Sequence[str]) -> int | None:
+    """The first of the tokens that reads so, with or without the spaces around it.
+
+    Example:
+        >>> first_place("be", ["to", " be", "or"]), first_place("not", ["to", " be"])
+        (1, None)
+    """
+    return next((at for at, each in enumerate(tokens) if wanted in (each, each.strip())), None)
+
+
+def start_of(
+    asked: Start, layers: Sequence[dict[str, Any]], texts: Sequence[Sequence[str]]
+) -> dict[str, Any] | None:
+    """Where a page of these layers opens, as its payload has it; None for no wish.
+
+    Raises:
+        ArgumentError: codes `page.start`, for a head that the page does not have, and `page.pin`,
+            for a token that the head does not have.
+    """
+    if asked.head is None and asked.pin is None:
+        return None
+    place, head = (0, 0) if asked.head is None else _place(asked.head, layers)
+    found: dict[str, Any] = {} if asked.head is None else {"layer": place, "head": head}
+    if asked.pin is None:
+        return found
+    if not isinstance(asked.pin, tuple | list) or len(asked.pin) != 2:
+        raise ArgumentError(
+            "page.pin", f"pin must be a query and a key, such as ('it', 3); got {asked.pin!r}."
+        )
+    for side, length, wanted in zip(("query", "key"), ("queries", "keys"), asked.pin, strict=True):
+        if wanted is not None:
+            text = layers[place][side]
+            tokens = None if text["text"] is None else texts[int(text["text"])][text["first"] :]
+            found[side] = _token(side, wanted, tokens, layers[place][length])
+    return found
+
+
+def _place(head: Any, layers: Sequence[dict[str, Any]]) -> tuple[int, int]:
+    """The place of a layer in the page, and that of a head in it."""
+    wanted = [as_int(each) for each in head] if isinstance(head, tuple | list) else []
+    for place, layer in enumerate(layers):
+        heads = layer["head_numbers"] or range(layer["heads"])
+        for number, each in enumerate(heads):
+            if wanted == [layer["number"], each]:
+                return place, number
+    raise ArgumentError(
+        "page.start",
+        f"start must be a layer and a head that the page has, such as (0, 0); got {head!r}.",
+    )
+
+
+def _token(side: str, wanted: Any, tokens: Sequence[str] | None, length: int) -> int:
+    """The place of a token: of a text the first that reads so."""
+    number = as_int(wanted)
+    if number is not None and 0 <= number < length:
+        return number
+    if isinstance(wanted, str) and tokens is not None:
+        place = first_place(wanted, tokens[:length])
+        if place is not None:
+            return place
+    raise ArgumentError(
+        "page.pin",
+        f"the {side} of pin must be one of the {length} tokens, as it is written or by its place; "
+        f"got {wanted!r}.",
+    )

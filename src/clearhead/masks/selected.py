@@ -1,0 +1,81 @@
+"""A mask for some of the queries, keys and heads that it describes."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clearhead.masks.base import Mask
+from clearhead.masks.spans import Spans
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Selected(Mask):
+    """Some rows, columns and heads of another mask, which goes on to count in its own tokens.
+
+    Args:
+        mask: the mask of all queries and keys.
+        query_len, kv_len: how many of each that mask is for.
+        some_rows: int64, (queries,): which queries; None for all.
+        some_columns: int64, (keys,): which keys; None for all.
+        some_heads: which heads; None for all.
+    """
+
+    mask: Mask
+    query_len: int
+    kv_len: int
+    some_rows: Tensor | None = None
+    some_columns: Tensor | None = None
+    some_heads: slice | None = None
+
+    @property
+    def batch(self) -> int | None:
+        return self.mask.batch
+
+    @property
+    def heads(self) -> int | None:
+        if self.mask.heads is None or self.some_heads is None:
+            return self.mask.heads
+        return self.some_heads.stop - self.some_heads.start
+
+    @property
+    def device(self) -> torch.device | None:
+        return self.mask.device
+
+    def check(
+        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
+    ) -> None:
+        if self.some_heads is not None and self.mask.heads is not None:
+            num_heads = self.mask.heads
+        self.mask.check(batch, num_heads, self.query_len, self.kv_len, device)
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        if self.some_rows is not None:
+            query_index = self.some_rows.to(query_index.device)[query_index]
+        if self.some_columns is not None:
+            key_index = self.some_columns.to(key_index.device)[key_index]
+        seen = self.mask.visible(query_index, key_index, self.query_len, self.kv_len)
+        if self.some_heads is None or self.mask.heads is None:
+            return seen
+        return seen[:, self.some_heads]
+
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+        columns = self.some_columns
+        if columns is not None and bool((columns.diff() <= 0).any()):
+            return None
+        spans = self.mask.spans(self.query_len, self.kv_len, device)
+        if spans is None:
+            return None
+        start, stop = spans.start, spans.stop
+        if self.some_rows is not None:
+            rows = self.some_rows.to(device)
+            start, stop = start[:, rows], stop[:, rows]
+        if columns is not None:
+            columns = columns.to(device)
+            start, stop = (torch.searchsorted(columns, edge.contiguous()) for edge in (start, stop))
+        return Spans(start, stop)
+
+    def describe(self) -> str:
+        return self.mask.describe()

@@ -1,0 +1,79 @@
+"""Reductions that depend on how far a key lies from its query."""
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.problem import Problem
+from clearhead.matrix.chunk import Chunk
+from clearhead.matrix.reductions import PerQuery
+
+
+class ByPosition(PerQuery):
+    """A number for each query that depends on where it sits; the last query sits on the last key."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.positions = problem.query_positions
+        self.offset = None if problem.sharding else problem.kv_len - problem.query_len
+
+    def positions_of(self, chunk: Chunk) -> tuple[Tensor, int, int]:
+        """The positions of the queries of a chunk, the first and the last of them."""
+        positions = self.positions[chunk.queries]
+        if self.offset is not None:
+            return (
+                positions,
+                self.offset + chunk.queries.start,
+                self.offset + chunk.queries.stop - 1,
+            )
+        return positions, int(positions.min()), int(positions.max())
+
+
+class Distance(ByPosition):
+    """Σ weight · |query position − key position|, tokens."""
+
+    def of(self, chunk: Chunk) -> Tensor:
+        # Positions are counted from the first query of the chunk. In the chunk and as many tokens
+        # behind it, distances are taken pair by pair. Farther away the sign of p − j is that of −j,
+        # so that the sum is ∓ Σ weight · j ± p · Σ weight: products with two vectors, which lose
+        # no digits there.
+        weights = chunk.weights
+        queries, width = weights.shape[1:]
+        position, origin, last = self.positions_of(chunk)
+        position = position - origin
+        key = torch.arange(chunk.keys.start, chunk.keys.stop, device=weights.device) - origin
+        first = chunk.keys.start - origin
+        behind = max(2 * queries, last - origin + 1)
+        near, far = (max(0, min(edge - first, width)) for edge in (0, behind))
+        steps = (position[:, None] - key[near:far]).abs().to(weights.dtype)
+        distance = torch.linalg.vecdot(weights[..., near:far], steps)
+        if far - near < width:
+            rows, away = weights.flatten(0, 1), key.to(weights.dtype)
+            away[near:far] = 0.0  # a product with whole rows is faster than one with parts of them
+            total = (rows @ -away.sign()).unflatten(0, weights.shape[:2])
+            distance += (rows @ away.abs()).unflatten(0, weights.shape[:2]) + total * position
+        return distance
+
+
+class Near(ByPosition):
+    """Σ weight over the keys at most so many tokens away.
+
+    Args:
+        problem: the problem.
+        reach: tokens on either side.
+    """
+
+    def __init__(self, problem: Problem, reach: int) -> None:
+        super().__init__(problem)
+        self.reach = reach
+
+    def of(self, chunk: Chunk) -> Tensor:
+        weights = chunk.weights
+        width = weights.shape[-1]
+        position, first, last = self.positions_of(chunk)
+        edges = first - self.reach, last + 1 + self.reach
+        low, high = (max(0, min(edge - chunk.keys.start, width)) for edge in edges)
+        key = torch.arange(low, high, device=weights.device) + chunk.keys.start
+        far = (position[:, None] - key).abs() > self.reach
+        if chunk.visible is not None:
+            return weights[..., low:high].masked_fill(far, 0.0).sum(dim=-1)
+        return torch.linalg.vecdot(weights[..., low:high], (~far).to(weights.dtype))

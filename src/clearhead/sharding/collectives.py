@@ -1,0 +1,111 @@
+"""What ranks send each other, with gradients: each a call of torch.distributed on one tensor.
+
+The loss is the sum of the losses of all ranks, as everywhere in `torch.distributed`: a gradient of
+what every rank has is the sum of what the ranks send back.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from clearhead import stages
+from clearhead.errors import RankError
+
+# Renamed in PyTorch 2.13.
+_all_gather: Callable[..., Any] = (
+    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+)
+
+
+@contextmanager
+def waiting_for(what: str) -> Iterator[None]:
+    """Say what was waited for, where a rank is gone or too slow.
+
+    Raises:
+        RankError: code `across.lost`, with the error of the process group.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankError(
+            "across.lost",
+            f"waiting for {what} of the other ranks failed: a rank is gone, or came later than the "
+            f"timeout of the process group.\n{error}",
+        ) from error
+
+
+def all_gather(tensor: Tensor, group: Any, what: str) -> Tensor:
+    """The tensors of all ranks, of one shape, along a new first axis; without gradients."""
+    world = dist.get_world_size(group)
+    gathered = tensor.new_empty(world, *tensor.shape)
+    with waiting_for(what):
+        _all_gather(gathered.flatten(0, 1), tensor.contiguous(), group=group)
+    return gathered
+
+
+def exchange(tensor: Tensor, sent: list[int], received: list[int], group: Any, what: str) -> Tensor:
+    """Send rows of the first axis to each rank, and return what all of them sent here, in the order
+    of the ranks; without gradients."""
+    result = tensor.new_empty(sum(received), *tensor.shape[1:])
+    with waiting_for(what):
+        dist.all_to_all_single(result, tensor.contiguous(), received, sent, group=group)
+    return result
+
+
+class GatherRows(torch.autograd.Function):
+    """The rows of all ranks along the first axis, rank after rank; backward sums those of this rank.
+
+    Ranks have different numbers of rows. PyTorch's gather wants one: rows are padded to the most.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, counts: tuple[int, ...], group: Any, what: str) -> Tensor:
+        ctx.counts, ctx.group, ctx.what, ctx.dtype = counts, group, what, rows.dtype
+        most = max(counts)
+        padded = rows
+        if len(rows) < most:
+            padded = torch.cat([rows, rows.new_zeros(most - len(rows), *rows.shape[1:])])
+        gathered = all_gather(padded, group, what)
+        if min(counts) == most:
+            return gathered.flatten(0, 1)
+        return torch.cat([part[:count] for part, count in zip(gathered, counts, strict=True)])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # its type hides the name of ctx
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        rank = dist.get_rank(ctx.group)
+        mine = [ctx.counts[rank]] * len(ctx.counts)
+        # In the precision of sums, and in the order of the ranks, so that every run gives the same.
+        grad = stages.upcast(grad)
+        parts = exchange(grad, list(ctx.counts), mine, ctx.group, f"the gradients of {ctx.what}")
+        total = parts.view(len(mine), mine[0], *grad.shape[1:]).sum(dim=0)
+        return total.to(ctx.dtype), None, None, None
+
+
+class SumOverRanks(torch.autograd.Function):
+    """The sum of a tensor of every rank, the same on all of them, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: Any, what: str) -> Tensor:
+        ctx.group, ctx.what = group, what
+        return _summed(tensor, group, what)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # its type hides the name of ctx
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        return _summed(grad, ctx.group, f"the gradients of {ctx.what}"), None, None
+
+
+def _summed(tensor: Tensor, group: Any, what: str) -> Tensor:
+    total = tensor.clone(memory_format=torch.contiguous_format)
+    with waiting_for(what):
+        dist.all_reduce(total, group=group)
+    return total

@@ -1,0 +1,149 @@
+"""Layouts: which rank holds which tokens.
+
+A layout is an order of all tokens, rank after rank, and how many of them each rank has.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead._common.checks import check_tensor
+from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.masks.base import Mask
+from clearhead.masks.blocks import block_counts
+
+LAYOUTS = ("balanced", "contiguous", "zigzag", "striped")
+
+BALANCED = 0.01
+"""How far the pairs of two ranks may be apart, as a share of the mean, before chunks are made
+smaller; the pairs of a mean query are always allowed."""
+
+
+class Layout(NamedTuple):
+    """The tokens of every rank.
+
+    Attributes:
+        order: int64, (tokens,): the tokens of rank 0, then those of rank 1, …
+        counts: how many each rank has.
+    """
+
+    order: Tensor
+    counts: tuple[int, ...]
+
+
+def layout_of(
+    layout: str | Sequence[Tensor], tokens: int, world: int, mask: Mask | None, kv_len: int
+) -> Layout:
+    """The layout of a name, or of the positions of every rank.
+
+    Raises:
+        ArgumentError: codes `across.layout` and `across.positions`.
+        ArgumentTypeError: code `across.layout`.
+    """
+    if isinstance(layout, str):
+        if layout not in LAYOUTS:
+            names = ", ".join(f'"{each}"' for each in LAYOUTS)
+            raise ArgumentError(
+                "across.layout",
+                f"layout must be one of {names}, or a tensor of positions for each rank; got "
+                f"{layout!r}.",
+            )
+        chunk = -(-tokens // max(1, world))
+        if layout == "contiguous":
+            return _dealt(tokens, world, chunk, torch.arange(world))
+        if layout == "zigzag":
+            edges = [tokens * place // (2 * world) for place in range(2 * world + 1)]
+            runs = [torch.arange(*pair) for pair in itertools.pairwise(edges)]
+            return _joined(
+                [torch.cat([runs[rank], runs[-1 - rank]]) for rank in range(world)], tokens
+            )
+        if layout == "striped":
+            return _joined([torch.arange(tokens)[rank::world] for rank in range(world)], tokens)
+        return _balanced(tokens, world, pairs_of_queries(mask, tokens, kv_len))
+    if not isinstance(layout, Sequence):
+        raise ArgumentTypeError(
+            "across.layout",
+            "layout must be a name, or a tensor of positions for each rank; got "
+            f"{type(layout).__name__}.",
+        )
+    return _given(layout, tokens, world)
+
+
+def pairs_of_queries(mask: Mask | None, tokens: int, kv_len: int) -> Tensor:
+    """The number of keys that each query sees, float64, (tokens,); samples and heads are summed.
+
+    Counted from the spans of the mask, in O(tokens); a mask without spans is read pair by pair.
+    """
+    if mask is None:
+        return torch.full((tokens,), float(kv_len), dtype=torch.float64)
+    if not tokens * kv_len:
+        return torch.zeros(tokens, dtype=torch.float64)
+    return block_counts(mask, tokens, kv_len, (1, kv_len)).sum(dim=(0, 1, 3)).double().cpu()
+
+
+def _given(layout: Sequence[Tensor], tokens: int, world: int) -> Layout:
+    for each in layout:
+        check_tensor("layout", each, "a tensor of positions")
+        if each.ndim != 1 or each.dtype.is_floating_point or each.dtype == torch.bool:
+            raise ArgumentTypeError(
+                "across.layout",
+                "positions must be whole numbers, (tokens of the rank,); got "
+                f"{each.dtype} of shape {tuple(each.shape)}.",
+            )
+    found = _joined([each.long().cpu() for each in layout], tokens)
+    whole = torch.equal(found.order.sort().values, torch.arange(tokens))
+    if len(layout) != world or not whole:
+        raise ArgumentError(
+            "across.positions",
+            f"the positions of {world} ranks must be each of 0 to {tokens - 1} once; got "
+            f"{len(found.order)} of them, {len(found.order.unique())} different, from "
+            f"{len(layout)} ranks.",
+        )
+    return found
+
+
+def _joined(positions: list[Tensor], tokens: int) -> Layout:
+    order = torch.cat(positions) if positions else torch.zeros(0, dtype=torch.int64)
+    return Layout(order, tuple(len(each) for each in positions))
+
+
+def _balanced(tokens: int, world: int, pairs: Tensor) -> Layout:
+    """The layout of the fewest chunks by which every rank has as many pairs.
+
+    Chunks in the order of their pairs go round by round to the ranks, the largest of a round to the
+    rank that has least so far. So two ranks differ by one chunk at most: in the end, by one token.
+    """
+    enough = float(pairs.sum()) * max(BALANCED / world, 1 / max(1, tokens))
+    rounds, chunk = 1, max(1, -(-tokens // world))
+    while True:
+        edges = torch.arange(0, tokens + chunk, chunk).clamp(max=tokens)
+        running = torch.cat([pairs.new_zeros(1), pairs.cumsum(0)])
+        weights = running[edges].diff()
+        owner, loads = _dealt_by_weight(weights, world)
+        spread = float(loads.max() - loads.min())
+        if chunk == 1 or spread <= enough:
+            return _dealt(tokens, world, chunk, owner)
+        rounds *= 2
+        chunk = max(1, -(-tokens // (rounds * world)))
+
+
+def _dealt_by_weight(weights: Tensor, world: int) -> tuple[Tensor, Tensor]:
+    """The rank of each chunk, and the weight of each rank."""
+    loads = weights.new_zeros(world)
+    owner = torch.zeros(len(weights), dtype=torch.int64)
+    order = weights.argsort(descending=True, stable=True)
+    for some in order.split(world):
+        ranks = loads.argsort(stable=True)[: len(some)]
+        owner[some] = ranks
+        loads[ranks] += weights[some]
+    return owner, loads
+
+
+def _dealt(tokens: int, world: int, chunk: int, owner: Tensor) -> Layout:
+    """The layout in which each chunk of neighbouring tokens has the owner that is given."""
+    of_token = owner.repeat_interleave(chunk)[:tokens]
+    order = of_token.argsort(stable=True)
+    return Layout(order, tuple(torch.bincount(of_token, minlength=world).tolist()))

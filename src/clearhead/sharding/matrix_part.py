@@ -1,0 +1,33 @@
+"""The part of the whole attention matrix that one rank computes."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from clearhead.sharding.sharding import Sharding
+
+
+class MatrixPart(NamedTuple):
+    """The place of a problem in the whole matrix.
+
+    Attributes:
+        rows: int64, (query_len,): which query each is in all; None for all of them.
+        columns: the same for the keys.
+        head: the number of the first head.
+        seed: of dropout, which draws by place.
+        sharding: of the queries, where statistics are summed over the ranks; else None.
+    """
+
+    rows: Tensor | None = None
+    columns: Tensor | None = None
+    head: int = 0
+    seed: int | None = None
+    sharding: Sharding | None = None
+
+    def places(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """The place in the whole matrix of some queries and keys."""
+        rows, columns = self.rows, self.columns
+        return (
+            query if rows is None else rows.to(query.device)[query],
+            key if columns is None else columns.to(key.device)[key],
+        )

@@ -1,0 +1,334 @@
+"""A sharding: which rank of a process group holds which tokens.
+
+Every layout is data, the positions of each rank, so that nothing else knows of layouts.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from clearhead._common.checks import as_int, check_length, check_tensor
+from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, RankError, ShapeError
+from clearhead.masks.base import Mask
+from clearhead.masks.coerce import as_mask
+from clearhead.sharding.collectives import GatherRows, SumOverRanks, all_gather
+from clearhead.sharding.layouts import Layout, layout_of
+
+T = TypeVar("T")
+
+WAYS = ("gather", "ring", "heads")
+
+MESSAGE = 1024
+"""Bytes by which ranks compare a call."""
+
+
+class Sharding:
+    """The tokens of each rank, made by `clearhead.across`.
+
+    Attributes:
+        tokens: how many there are on all ranks together.
+        world: the number of ranks.
+        rank: this one.
+        group: the process group; None for a plan without processes.
+        how: what the ranks send each other, "gather", "ring" or "heads".
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> where = ch.across(world=4, tokens=11, mask=ch.causal(), rank=1)
+        >>> where
+        Sharding [tokens=11, world=4, rank=1] with 2 tokens here
+        >>> where.positions
+        tensor([6, 7])
+        >>> where.shard(torch.arange(11) ** 2, dim=0)
+        tensor([36, 49])
+    """
+
+    def __init__(self, layout: Layout, rank: int, group: Any, how: str) -> None:
+        self._order, self.counts = layout
+        self.how = how
+        self.tokens = len(self._order)
+        self.world, self.rank, self.group = len(self.counts), rank, group
+
+    def positions_of(self, rank: int) -> Tensor:
+        """The tokens of a rank, int64, (tokens of the rank,)."""
+        first = sum(self.counts[:rank])
+        return self._order[first : first + self.counts[rank]]
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """The tokens of this rank, int64, (tokens of the rank,)."""
+        return self.positions_of(self.rank)
+
+    @property
+    def count(self) -> int:
+        """How many tokens this rank holds."""
+        return self.counts[self.rank]
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """True if one rank holds all tokens in their order, so that there is nothing to send."""
+        return self.world == 1 and bool((self._order.diff() == 1).all())
+
+    @cached_property
+    def _place(self) -> Tensor:
+        """The place of each token in the order of the ranks."""
+        return self._order.argsort()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short text that is the same on two ranks only if they mean the same layout."""
+        numbers = torch.cat([self._order, torch.tensor(self.counts, dtype=torch.int64)])
+        return hashlib.sha256(numbers.numpy().tobytes()).hexdigest()[:16]
+
+    def shard(self, tensor: Tensor, dim: int = -2) -> Tensor:
+        """Take this rank's tokens of a tensor of all tokens.
+
+        Args:
+            tensor: (…, tokens, dim), the same on every rank.
+            dim: the axis of the tokens.
+
+        Raises:
+            ShapeError: code `across.rows`, for another number of tokens.
+        """
+        self.check_rows(tensor, dim, self.tokens, "all ranks together have")
+        return tensor.index_select(dim, self.positions.to(tensor.device))
+
+    def gather(self, tensor: Tensor, dim: int = -2) -> Tensor:
+        """Put the tokens of all ranks back in their order; every rank gets all of them.
+
+        The gradient of each token is the sum over the ranks.
+
+        Args:
+            tensor: (…, tokens of the rank, dim).
+            dim: the axis of the tokens.
+
+        Raises:
+            ShapeError: code `across.rows`, for another number of tokens, on every rank.
+            RankError: codes `across.rank`, `across.differ`, `across.lost`.
+        """
+
+        def check() -> tuple[None, str]:
+            self.check_rows(tensor, dim, self.count, f"rank {self.rank} has")
+            sizes = list(tensor.shape)
+            sizes[dim] = -1
+            grad = torch.is_grad_enabled() and tensor.requires_grad
+            return None, f"gather {sizes} along {dim} {tensor.dtype} gradients={grad}"
+
+        self.agree(check, tensor)
+        return self.gather_unchecked(tensor, dim, "a tensor")
+
+    def gather_unchecked(self, tensor: Tensor, dim: int, what: str) -> Tensor:
+        """`gather` of what the ranks have agreed on."""
+        if self.world == 1:
+            rows = tensor.movedim(dim, 0)
+        else:
+            self._check_group()
+            rows = GatherRows.apply(tensor.movedim(dim, 0), self.counts, self.group, what)
+        return self.in_order(rows).movedim(0, dim)
+
+    def in_order(self, rows: Tensor) -> Tensor:
+        """Tokens along the first axis, rank after rank, in the order of the text."""
+        return rows if self.is_in_order else rows.index_select(0, self._place.to(rows.device))
+
+    def by_rank(self, rows: Tensor) -> Tensor:
+        """Tokens along the first axis, in the order of the text, rank after rank."""
+        return rows if self.is_in_order else rows.index_select(0, self._order.to(rows.device))
+
+    @cached_property
+    def is_in_order(self) -> bool:
+        """True if the ranks, one after the other, hold the tokens in their order."""
+        return bool((self._order.diff() == 1).all())
+
+    def sum(self, tensor: Tensor, what: str = "sums") -> Tensor:
+        """The sum of a tensor over the ranks, which every rank gets; differentiable."""
+        if self.world == 1:
+            return tensor
+        self._check_group()
+        return SumOverRanks.apply(tensor, self.group, what)
+
+    def agree(self, make: Callable[[], tuple[T, str]], beside: object = None) -> T:
+        """Run a check on every rank, and raise on all of them if one fails or they differ.
+
+        A rank that raises alone would leave the others waiting, and where sizes differ a process
+        group ends the process.
+
+        Args:
+            make: what returns a result, and a text that must be the same on all ranks.
+            beside: a tensor of the call, which tells the device of what is sent.
+
+        Raises:
+            ClearheadError: that of `make`.
+            RankError: codes `across.rank`, if it failed on another rank, and `across.differ`.
+        """
+        failed, made, text = None, None, ""
+        try:
+            result, text = make()
+            made = (result,)
+        except ClearheadError as error:
+            failed, text = error, f"!{error}"
+        if self.world > 1:
+            self._check_group()
+            texts = self._texts(f"{self.fingerprint} {text}", beside)
+            if failed is None:
+                _compare(texts, self.rank)
+        if made is None:
+            assert failed is not None
+            raise failed
+        return made[0]
+
+    def _texts(self, text: str, beside: object) -> list[str]:
+        """The text of every rank, as far as it fits; a longer one ends in its hash."""
+        sent = text.encode()
+        if len(sent) > MESSAGE:
+            digest = hashlib.sha256(sent).hexdigest()[:16].encode()
+            sent = sent[: MESSAGE - len(digest) - 3] + b".. " + digest
+        device = torch.device("cpu")
+        if dist.get_backend(self.group) == "nccl":
+            device = beside.device if isinstance(beside, Tensor) else torch.device("cuda")
+        message = torch.tensor(list(sent.ljust(MESSAGE)), dtype=torch.uint8, device=device)
+        every = all_gather(message, self.group, "the description of the call").cpu()
+        return [bytes(each.tolist()).decode(errors="replace").rstrip() for each in every]
+
+    def check_rows(self, tensor: object, dim: int, tokens: int, who: str) -> None:
+        """Refuse a tensor of another number of tokens; `who` begins the sentence of what there are."""
+        check_tensor("tensor", tensor)
+        assert isinstance(tensor, Tensor)
+        if not -tensor.ndim <= dim < tensor.ndim or tensor.shape[dim] != tokens:
+            raise ShapeError(
+                "across.rows",
+                f"{who} {tokens} tokens; got a tensor of shape {tuple(tensor.shape)}, with its "
+                f"tokens along dim={dim}.",
+            )
+
+    def _check_group(self) -> None:
+        if self.group is None:
+            raise ArgumentError(
+                "across.group",
+                f"this sharding is a plan for world={self.world} without processes; to compute, make "
+                "it of a mesh: across(mesh, tokens=…).",
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"Sharding [tokens={self.tokens}, world={self.world}, rank={self.rank}] with "
+            f"{self.count} tokens here"
+        )
+
+
+def _compare(texts: list[str], rank: int) -> None:
+    failed = [(place, text) for place, text in enumerate(texts) if text[17:18] == "!"]
+    if failed:
+        place, text = failed[0]
+        raise RankError("across.rank", f"rank {place} refused this call: {text[18:]}")
+    for place, text in enumerate(texts):
+        if text != texts[rank]:
+            what = "the calls" if text[:16] == texts[rank][:16] else "the layouts"
+            raise RankError(
+                "across.differ",
+                f"{what} of the ranks differ.\n  rank {rank}: {texts[rank]}\n  rank {place}: {text}",
+            )
+
+
+def across(
+    mesh: Any = None,
+    *,
+    tokens: int,
+    world: int | None = None,
+    rank: int = 0,
+    mask: Mask | Tensor | None = None,
+    kv_len: int | None = None,
+    layout: str | Sequence[Tensor] = "balanced",
+    how: str = "gather",
+) -> Sharding:
+    """Share the tokens of a text among the ranks of a process group.
+
+    Nothing is sent. Every rank makes it with the same arguments, and gives it to `attend`, `plan`,
+    `AttentionMatrix` and the layers as `across=`. Any number of tokens goes, also fewer than ranks.
+
+    Args:
+        mesh: a `DeviceMesh` of one dimension, such as `mesh["cp"]`, or a process group.
+        tokens: how many there are on all ranks together.
+        world: a number of ranks in place of a mesh, for a plan without processes.
+        rank: which of them to be.
+        mask: the mask of the attention, by which "balanced" counts the pairs of each query.
+        kv_len: the number of keys that the mask is for; None is as many as tokens.
+        layout: "balanced" gives every rank as many visible pairs, within one hundredth or a token;
+            "contiguous" runs of neighbours; "zigzag" a run from the beginning and one from the end
+            (https://arxiv.org/abs/2407.21783); "striped" every world-th token
+            (https://arxiv.org/abs/2311.09431). Or the positions of each rank, a tensor each.
+        how: what the ranks send each other. "gather": every rank gets all keys and values, in
+            portions of key heads. "ring": keys and values go round, a block at a time, so that no
+            rank ever has all of them. "heads": tokens are changed for heads and back, so that every
+            rank computes some heads of all tokens.
+
+    Raises:
+        ArgumentError: codes `across.world`, `across.mesh`, `across.group`, `across.layout`,
+            `across.positions`, `across.how`, `length.negative`.
+        ArgumentTypeError: codes `across.mesh`, `across.layout`, `length.type`.
+        MaskError: for a mask that was made for other lengths.
+
+    Example:
+        >>> import clearhead as ch
+        >>> ch.across(world=3, tokens=10, layout="zigzag").positions
+        tensor([0, 8, 9])
+        >>> [ch.across(world=3, tokens=2, rank=rank).count for rank in range(3)]
+        [1, 1, 0]
+    """
+    group = None
+    if mesh is None:
+        ranks, rank = _read_world(world, rank)
+    else:
+        if world is not None:
+            raise ArgumentError("across.world", "across takes a mesh or world=…; got both.")
+        group, ranks, rank = _read_mesh(mesh)
+    tokens = check_length("tokens", tokens)
+    keys = tokens if kv_len is None else check_length("kv_len", kv_len)
+    mask = as_mask(mask)
+    if mask is not None:
+        mask.check(*mask.leading, tokens, keys, mask.device or torch.device("cpu"))
+    if how not in WAYS:
+        names = ", ".join(f'"{each}"' for each in WAYS)
+        raise ArgumentError("across.how", f"how must be one of {names}; got {how!r}.")
+    return Sharding(layout_of(layout, tokens, ranks, mask, keys), rank, group, how)
+
+
+def _read_world(world: object, rank: object) -> tuple[int, int]:
+    ranks, place = as_int(world), as_int(rank)
+    if ranks is None or ranks < 1 or place is None or not 0 <= place < ranks:
+        raise ArgumentError(
+            "across.world",
+            "across takes a mesh, or world=…, 1 or more, and rank=…, one of them; got "
+            f"world={world!r}, rank={rank!r}.",
+        )
+    return ranks, place
+
+
+def _read_mesh(mesh: object) -> tuple[Any, int, int]:
+    if isinstance(mesh, DeviceMesh):
+        if mesh.ndim != 1:
+            names = mesh.mesh_dim_names or ()
+            raise ArgumentError(
+                "across.mesh",
+                f"mesh must have one dimension; got {mesh.ndim}: {', '.join(names) or 'no names'}. "
+                f'Name the one that shares tokens, such as mesh["{(*names, "cp")[0]}"].',
+            )
+        group = None if mesh.get_coordinate() is None else mesh.get_group()
+    elif isinstance(mesh, dist.ProcessGroup):
+        group = mesh
+    elif mesh is dist.GroupMember.NON_GROUP_MEMBER:
+        group = None
+    else:
+        raise ArgumentTypeError(
+            "across.mesh",
+            "mesh must be a torch.distributed DeviceMesh or process group; got "
+            f"{type(mesh).__name__}.",
+        )
+    if group is None or (rank := dist.get_rank(group)) < 0:
+        raise ArgumentError("across.group", "this process is not in the group that was given.")
+    return group, dist.get_world_size(group), rank

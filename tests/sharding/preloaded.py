@@ -1,0 +1,15 @@
+"""Everything that the ranks of a test import, imported once in the process that they are forked from."""
+
+import torch
+import torch.distributed
+import torch.fx.experimental.symbolic_shapes
+
+import clearhead as ch
+from tests.sharding import calls
+
+torch.set_num_threads(1)
+# Some modules are imported by the first call.
+query = torch.zeros(2, 3)
+ch.attend(query, query, query, mask=ch.causal())
+
+__all__ = ["calls"]

@@ -1,0 +1,232 @@
+"""Which rank holds which tokens, and what ranks say to each other before they send."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import clearhead as ch
+from clearhead.sharding.layouts import LAYOUTS
+from tests.sharding import ranks
+
+MASKS = {
+    "full": None,
+    "causal": ch.causal(),
+    "window": ch.causal() & ch.sliding_window(left=7),
+    "documents": ch.causal() & ch.documents(lengths=[601, 9, 391]),
+    "prefix": ch.causal() | ch.prefix(333),
+    "padding": ch.causal() & ch.padding([700]),
+    "hole": ch.causal() & ch.padding(torch.arange(1001) % 7 > 2),
+    "one row": ch.dense(torch.arange(1001)[:, None] == torch.full((1, 1001), 5)),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("tokens", [0, 1, 3, 101])
+@pytest.mark.parametrize("world", [1, 2, 4, 7])
+def test_every_token_is_held_once(layout: str, tokens: int, world: int) -> None:
+    held = [
+        ch.across(world=world, tokens=tokens, layout=layout, rank=rank) for rank in range(world)
+    ]
+    every = torch.cat([each.positions for each in held])
+    assert every.sort().values.tolist() == list(range(tokens))
+    assert [each.count for each in held] == list(held[0].counts)
+    assert all(bool((each.positions.diff() > 0).all()) for each in held)
+    assert max(held[0].counts) - min(held[0].counts) <= 1 or layout in ("contiguous", "zigzag")
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("world", [2, 3, 4, 64, 1024])
+def test_balanced_gives_every_rank_as_many_pairs(name: str, world: int) -> None:
+    mask = MASKS[name]
+    where = ch.across(world=world, tokens=1001, mask=mask)
+    counts = (ch.full() if mask is None else mask).to_dense(1001, 1001).sum(-1).flatten()
+    pairs = torch.stack([counts[where.positions_of(rank)].sum() for rank in range(world)])
+    spread, mean = int(pairs.max() - pairs.min()), float(pairs.double().mean())
+    assert spread <= max(0.02 * mean, int(counts.max()))
+
+
+def test_neighbours_stay_together_where_that_is_balanced() -> None:
+    assert ch.across(world=4, tokens=11).positions.tolist() == [0, 1, 2]
+    causal = ch.across(world=4, tokens=8000, mask=ch.causal()).positions
+    assert int((causal.diff() > 1).sum()) == 1, "a run from the beginning and one from the end"
+
+
+def test_layouts_by_name() -> None:
+    positions = {
+        layout: [
+            ch.across(world=3, tokens=10, layout=layout, rank=rank).positions.tolist()
+            for rank in range(3)
+        ]
+        for layout in ("contiguous", "zigzag", "striped")
+    }
+    assert positions == {
+        "contiguous": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]],
+        "zigzag": [[0, 8, 9], [1, 2, 6, 7], [3, 4, 5]],
+        "striped": [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]],
+    }
+
+
+def test_positions_of_each_rank_may_be_given() -> None:
+    given = [torch.tensor([4, 0]), torch.tensor([1]), torch.tensor([3, 2])]
+    where = ch.across(world=3, tokens=5, layout=given, rank=2)
+    assert where.positions.tolist() == [3, 2]
+    assert where.shard(torch.arange(5.0)[:, None])[:, 0].tolist() == [3.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({}, ch.ArgumentError, "across.world] across takes a mesh, or world=…"),
+        ({"world": 0}, ch.ArgumentError, "got world=0, rank=0"),
+        ({"world": 2, "rank": 2}, ch.ArgumentError, "got world=2, rank=2"),
+        ({"mesh": "cp"}, ch.ArgumentTypeError, "across.mesh] mesh must be a torch.distributed"),
+        ({"mesh": 1, "world": 2}, ch.ArgumentError, "across.world] across takes a mesh or world=…"),
+        ({"world": 2, "tokens": -1}, ch.ArgumentError, "length.negative] tokens must be 0 or more"),
+        ({"world": 2, "layout": "snake"}, ch.ArgumentError, 'one of "balanced", "contiguous"'),
+        ({"world": 2, "layout": 3}, ch.ArgumentTypeError, "across.layout] layout must be a name"),
+        ({"world": 2, "how": "star"}, ch.ArgumentError, 'across.how] how must be one of "gather"'),
+        (
+            {"world": 2, "layout": [torch.tensor([0, 1]), torch.tensor([1])]},
+            ch.ArgumentError,
+            "across.positions] the positions of 2 ranks must be each of 0 to 4 once; got 3 of them, "
+            "2 different, from 2 ranks.",
+        ),
+        (
+            {"world": 1, "layout": [torch.tensor([0.5])]},
+            ch.ArgumentTypeError,
+            "across.layout] positions must be whole numbers, (tokens of the rank,); got torch.float32",
+        ),
+        ({"world": 2, "mask": ch.documents([1, 2])}, ch.MaskError, "is for 2 keys"),
+    ],
+)
+def test_refusals(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+    given: dict[str, Any] = {"tokens": 5} | arguments
+    with pytest.raises(error) as caught:
+        ch.across(**given)
+    assert text in str(caught.value)
+
+
+def test_a_plan_without_processes_computes_nothing() -> None:
+    where = ch.across(world=2, tokens=5)
+    x = torch.zeros(3, 4)
+    with pytest.raises(
+        ch.ArgumentError, match=r"across.group\] this sharding is a plan for world=2"
+    ):
+        ch.attend(x, x, x, across=where)
+    with pytest.raises(ch.ArgumentError, match="without processes; to compute"):
+        where.gather(x)
+    with pytest.raises(ch.ShapeError, match=r"across.rows\] all ranks together have 5 tokens"):
+        where.shard(x)
+
+
+def disagreements(group: Any) -> list[str]:
+    """The error of this rank for calls on which the ranks disagree."""
+    rank, world = group.rank(), group.size()
+    where = ch.across(group, tokens=11, layout="striped")
+    x = torch.zeros(2, where.count, 4)
+    y = torch.zeros(2, 11, 4)
+    found = []
+
+    def refused(call: Any) -> None:
+        try:
+            call()
+        except ch.ClearheadError as error:
+            found.append(f"{type(error).__name__} {error}")
+        else:
+            found.append("nothing")
+
+    last = rank == world - 1
+    refused(lambda: ch.attend(x, x, x[:, :1] if last else x, across=where))
+    refused(lambda: ch.attend(x, x, x, across=where, softcap=2.0 if last else None))
+    refused(lambda: ch.attend(*[x.half() if last else x] * 3, across=where))
+    other = ch.across(group, tokens=11, layout="zigzag" if last else "striped")
+    mine = other.shard(y)
+    refused(lambda: ch.attend(mine, mine, mine, across=other))
+    refused(
+        lambda: ch.attend(x, x, x, across=where, mask=ch.full() if last else ch.causal(offset=0))
+    )
+    refused(lambda: ch.attend(x, x, x, across=where, kernel="no" if last else "auto"))
+    refused(lambda: ch.attend(x, x, x, across=where, dropout=0.5, kernel="eager"))
+    refused(lambda: where.gather(x[:, :1] if last else x))
+    few = ch.across(group, tokens=11, layout="striped", how="heads")
+    one = torch.zeros(1, few.count, 4)
+    refused(lambda: ch.attend(one, one, one, across=few))
+    ring = ch.across(group, tokens=11, layout="striped", how="ring")
+    refused(lambda: ch.attend(x, x, x, across=ring, kernel="fused"))
+    refused(lambda: ch.attend(x, x, x, across=(where, ring)))
+    refused(lambda: ch.attend(x, x, x, across=group))
+    return found
+
+
+def test_ranks_that_disagree_are_refused_on_every_rank() -> None:
+    first, last = ranks.run(2, disagreements)
+    expected = [
+        "[across.rank] rank 1 refused this call: [across.rows] value must have the tokens",
+        "[across.differ] the calls of the ranks differ.",
+        "[across.differ] the calls of the ranks differ.",
+        "[across.differ] the layouts of the ranks differ.",
+        "[across.differ] the calls of the ranks differ.",
+        "[across.rank] rank 1 refused this call: [kernel.name]",
+        "UnsupportedError [across.dropout] with across=, dropout is drawn by the place",
+        "[across.rank] rank 1 refused this call: [across.rows] rank 1 has 5 tokens",
+        'UnsupportedError [across.refused] how="heads" cannot run this call.\n'
+        "  - 1 heads are fewer than 2 ranks",
+        'UnsupportedError [across.refused] how="ring" cannot run this call.\n'
+        '  - kernel="fused": a ring merges contexts',
+        "ArgumentError [across.pair] the shardings of queries and keys must be of one process group",
+        "ArgumentTypeError [across.type] across must be what clearhead.across(…) returns",
+    ]
+    assert len(first) == len(last) == len(expected)
+    for place, text in enumerate(expected):
+        assert text in first[place], first[place]
+    assert "softcap=2" in first[1]
+    assert "torch.float16" in first[2]
+    assert last[0].startswith("ShapeError [across.rows]"), last[0]
+    assert last[5].startswith("ArgumentError [kernel.name]")
+    assert [text for text in last[1:5] if "RankError [across.differ]" not in text] == []
+
+
+def meshes(group: Any) -> list[str]:
+    found = []
+    two = init_device_mesh("cpu", (2, 1), mesh_dim_names=("cp", "tp"))
+    where = ch.across(two["cp"], tokens=5)
+    found.append(f"{where.rank == group.rank()} {where.world}")
+    for mesh in (two, dist.new_group([0])):
+        try:
+            ch.across(mesh, tokens=5)
+        except ch.ClearheadError as error:
+            found.append(str(error))
+        else:
+            found.append("nothing")
+    return found
+
+
+def test_a_mesh_is_read_or_refused() -> None:
+    first, second = ranks.run(2, meshes)
+    assert first[0] == second[0] == "True 2"
+    assert "[across.mesh] mesh must have one dimension; got 2: cp, tp." in first[1]
+    assert 'such as mesh["cp"]' in first[1]
+    assert first[2] == "nothing"
+    assert second[2] == "[across.group] this process is not in the group that was given."
+
+
+def lost(group: Any) -> str:
+    rank = group.rank()
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+    where = ch.across(group, tokens=5)
+    if rank:
+        return ""
+    try:
+        where.gather(torch.zeros(where.count, 1))
+    except ch.RankError as error:
+        return str(error)
+    return "nothing"
+
+
+def test_a_rank_that_does_not_come_is_named_by_what_was_waited_for() -> None:
+    text, _ = ranks.run(2, lost)
+    assert "[across.lost] waiting for the description of the call of the other ranks failed" in text

@@ -1,0 +1,155 @@
+"""The statistics of a matrix whose rows are shared, held against one process."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from tests.sharding import ranks
+from tests.sharding.calls import CALLS, Call
+
+NAMES = (
+    "plain",
+    "window",
+    "documents",
+    "holes",
+    "dense",
+    "alibi",
+    "everything",
+    "cross",
+    "few tokens",
+)
+PER_QUERY = ("logsumexp", "entropy", "max", "distance", "first", "previous", "mass")
+
+
+def statistics(matrix: ch.AttentionMatrix, kv_len: int, rows: int) -> dict[str, Tensor]:
+    """Everything that a matrix says; what is a number for each query by "rows …"."""
+    segments = torch.arange(kv_len) % 3
+    k = min(2, kv_len)
+    summary = matrix.summary(top_k=k, pool=(min(rows, 4), min(kv_len, 3)), segments=segments)
+    found = {f"rows {name}": getattr(summary, name) for name in PER_QUERY}
+    assert summary.top_k is not None
+    assert summary.pooled is not None
+    return found | {
+        "received": summary.received,
+        "pooled": summary.pooled,
+        "rows top weights": summary.top_k.weights,
+        "rows entropy alone": matrix.entropy(),
+        "rows near": matrix.near(3),
+        "rows distance alone": matrix.distance(),
+        "rows of the matrix": matrix[...],
+        "received alone": matrix.received(),
+        "pool alone": matrix.pool(min(rows, 3), min(kv_len, 2)),
+        "zoom": matrix.pool(1, 1, queries=slice(1, rows), keys=slice(0, 2)),
+    }
+
+
+def compared(group: Any) -> dict[str, float]:
+    found = {}
+    for place, name in enumerate(NAMES):
+        call = CALLS[name]
+        tensors, options = call.tensors(), call.options()
+        query, key, vectors = tensors["query"], tensors["key"], tensors["grad"]
+        query_len, kv_len = query.shape[-2], key.shape[-2]
+        layout = ("balanced", "striped", "zigzag")[place % 3]
+        of_queries = ch.across(group, tokens=query_len, layout=layout)
+        of_keys = ch.across(group, tokens=kv_len, layout="contiguous")
+        whole = ch.AttentionMatrix(query, key, **options)
+        pair = of_queries, of_keys
+        mine = ch.AttentionMatrix(
+            of_queries.shard(query), of_keys.shard(key), **options, across=pair
+        )
+        truth = statistics(whole, kv_len, query_len)
+        for each, actual in statistics(mine, kv_len, query_len).items():
+            expected = truth[each]
+            if each.startswith("rows"):
+                axis = 2
+                expected = of_queries.shard(expected, axis)
+            assert actual.shape == expected.shape, (name, each)
+            found[f"{name}, {each}"] = _apart(actual, expected)
+        held = of_queries.shard(vectors)
+        found[f"{name}, transposed"] = _apart(mine.mT @ held, whole.mT @ vectors)
+        found[f"{name}, product"] = _apart(
+            mine @ tensors["value"], of_queries.shard(whole @ tensors["value"])
+        )
+    found |= of_gradients(group, CALLS["window"])
+    return found
+
+
+def of_gradients(group: Any, call: Call) -> dict[str, float]:
+    tensors, options = call.tensors(), call.options()
+    given = {"query": tensors["query"], "key": tensors["key"], "vectors": tensors["grad"]}
+    toward = torch.randn(*tensors["query"].shape[:3], 3, dtype=torch.float64)
+    where = ch.across(group, tokens=toward.shape[2], layout="striped")
+
+    def grads(across: Any) -> dict[str, Tensor]:
+        share = (lambda tensor: tensor) if across is None else across.shard
+        leaves = {name: share(tensor).requires_grad_() for name, tensor in given.items()}
+        matrix = ch.AttentionMatrix(leaves["query"], leaves["key"], **options, across=across)
+        loss = ((matrix.mT @ leaves["vectors"]) * toward).sum()
+        if across is not None:
+            loss = loss / across.world  # every rank has the whole
+        return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+
+    truth = grads(None)
+    return {
+        f"gradient of {name}": _apart(grad, where.shard(truth[name]))
+        for name, grad in grads(where).items()
+    }
+
+
+def _apart(actual: Tensor, expected: Tensor) -> float:
+    same = (actual == expected) | (actual - expected).abs().le(1e-13)
+    return 0.0 if bool(same.all()) else float((actual - expected).abs().max())
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_statistics_are_those_of_one_process(world: int) -> None:
+    for found in ranks.run(world, compared):
+        assert len(found) > 170
+        assert not {name: apart for name, apart in found.items() if apart}
+
+
+def parts_of_a_matrix(group: Any) -> list[Any]:
+    call = CALLS["causal"]
+    query, key = call.tensors()["query"], call.tensors()["key"]
+    where = ch.across(group, tokens=query.shape[2], layout="striped", how="ring")
+    matrix = ch.AttentionMatrix(
+        where.shard(query), where.shard(key), mask=ch.causal(), across=where
+    )
+    whole = ch.AttentionMatrix(query, key, mask=ch.causal())
+    before = whole.diagonal(-1)[..., where.positions[where.positions > 0] - 1]
+    found: list[Any] = [
+        repr(matrix),
+        _apart(matrix.diagonal(-1), before),
+        _apart(matrix[..., 2, :], whole[..., int(where.positions[2]), :]),
+        matrix._repr_html_(),
+    ]
+    for refused in (
+        lambda: ch.roles(matrix),
+        lambda: ch.rollout([matrix]),
+        lambda: matrix.plot(),
+        lambda: matrix.to_html("nowhere.html"),
+    ):
+        try:
+            refused()
+        except ch.UnsupportedError as error:
+            found.append(str(error))
+    return found
+
+
+def test_a_part_of_a_matrix_says_so() -> None:
+    found = ranks.run(2, parts_of_a_matrix)[1]
+    assert found[0] == (
+        "AttentionMatrix [batch=2, num_heads=8, query_len=18, kv_len=37] of query_len=37 mask=causal()"
+    )
+    assert found[1:4] == [0.0, 0.0, None]
+    assert [text.split(" needs")[0] for text in found[4:]] == [
+        f"[across.whole] {verb}" for verb in ("roles", "rollout", "plot", "to_html")
+    ]
+    assert found[4].endswith(
+        "needs the queries of all ranks; this matrix has 18 of 37. Gather query and key, and make it "
+        "without across=."
+    )
