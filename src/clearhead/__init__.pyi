@@ -1,4 +1,4 @@
-from . import layers, testing
+from . import layers, samples, testing
 from .attention.biases import Bias
 from .attention.distance_biases import alibi, relative
 from .attention.functional import attend, plan
@@ -7,12 +7,15 @@ from .attention.sharded.sharded_plan import ShardedPlan
 from .checking import Contract, Finding, Report, check
 from .checking.profiling import Profile, profile
 from .drawing.notebook.widget import view
+from .editing.edit import Edit, edit
+from .editing.effects import Effects, effects
 from .errors import (
     ArgumentError,
     ArgumentTypeError,
     ClearheadError,
     DeviceError,
     DtypeError,
+    EditError,
     FileError,
     MaskError,
     MissingExtraError,
@@ -62,6 +65,9 @@ __all__ = [
     "Conversion",
     "DeviceError",
     "DtypeError",
+    "Edit",
+    "EditError",
+    "Effects",
     "Estimate",
     "FileError",
     "Finding",
@@ -100,6 +106,8 @@ __all__ = [
     "convert",
     "dense",
     "documents",
+    "edit",
+    "effects",
     "full",
     "layers",
     "load",
@@ -110,6 +118,7 @@ __all__ = [
     "relative",
     "roles",
     "rollout",
+    "samples",
     "sliding_window",
     "testing",
     "trace",

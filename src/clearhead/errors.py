@@ -11,6 +11,7 @@
     ├── TooLargeError         MemoryError          something tokens × tokens that would not fit
     ├── UnsupportedError      NotImplementedError  a kernel, asked for by name, that cannot run the problem
     ├── WatchError            RuntimeError         a model whose attention could not be seen
+    ├── EditError             RuntimeError         a model whose attention could not be edited as was asked
     ├── RankError             RuntimeError         ranks of a process group that disagree, or are gone
     ├── ModelError            ValueError           a model that could not be loaded or read
     ├── FileError             ValueError           a file that could not be written, or is not what it should be
@@ -123,6 +124,10 @@ class WatchError(ClearheadError, RuntimeError):
 
 class WatchWarning(UserWarning):
     """A part of a watched model attended and was not seen."""
+
+
+class EditError(ClearheadError, RuntimeError):
+    """A model's attention could not be edited as was asked."""
 
 
 class RankError(ClearheadError, RuntimeError):

@@ -117,6 +117,10 @@ Observer = Callable[[Problem], Callable[[], None]]
 observers: list[Observer] = []
 """Called with each problem before it runs, and what they return after; `watch` is one."""
 
+Editor = Callable[[Problem], Callable[[Tensor], Tensor] | None]
+editors: list[Editor] = []
+"""Asked about each problem that observers see, for a function of its context; `edit` is one."""
+
 
 def run(problem: Problem, kernel: str = "auto") -> Tensor:
     """The context, (batch, num_heads, query_len, value_head_dim), by the kernel that `choose`
@@ -124,9 +128,13 @@ def run(problem: Problem, kernel: str = "auto") -> Tensor:
     chosen = choose(problem, kernel)
     if not observers:
         return chosen.attend(problem)
+    edits = [edit for editor in editors if (edit := editor(problem)) is not None]
     endings = [observer(problem) for observer in observers]
     try:
-        return chosen.attend(problem)
+        context = chosen.attend(problem)
+        for edit in edits:
+            context = edit(context)
+        return context
     finally:
         for end in endings:
             end()

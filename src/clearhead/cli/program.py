@@ -12,6 +12,7 @@ from clearhead._common.text import readable
 from clearhead.cli.check import check
 from clearhead.cli.explain import explain
 from clearhead.cli.kernels import kernels
+from clearhead.cli.samples import samples
 from clearhead.cli.serve import serve
 from clearhead.cli.show import show
 from clearhead.cli.trace import trace
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 for command in (show, trace, check, explain, serve, kernels):
     app.command()(command)
+app.add_typer(samples)
 
 
 def run() -> int:

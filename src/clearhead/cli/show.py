@@ -36,7 +36,7 @@ def show(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A folder, or a name on the Hugging Face Hub; without it the packaged MiniLM.",
+            help="A folder, a sample such as smollm2, or a name on the Hugging Face Hub; else MiniLM.",
             metavar="NAME_OR_PATH",
         ),
     ] = None,
@@ -259,5 +259,9 @@ def _load(model: str | None) -> "TextModel":
     downloads = model is not None and not Path(model).expanduser().exists()
     with nullcontext() if downloads else busy("loading the model"):
         from clearhead.integrations import huggingface
+        from clearhead.samples import SAMPLES
+        from clearhead.samples.models import folder_of
 
+        if model in SAMPLES and downloads:
+            model, downloads = str(folder_of(model)), False
         return huggingface.load(model, progress=downloads and sys.stderr.isatty())

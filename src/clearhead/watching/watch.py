@@ -29,9 +29,6 @@ from clearhead.watching.recording import Copies, of_heads, summarised
 from clearhead.watching.seen import Keep, Seen
 from clearhead.watching.token_ids import TokenIds
 
-OTHERS = ("torch.", "builtins", "typing", "abc", "collections")
-"""The modules of classes that hold nothing of a model's own."""
-
 MOST_LISTED = 8
 """The places that a message names."""
 
@@ -124,7 +121,7 @@ class Watch(Listener, Generic[Kept]):
         try:
             self._begin()
             installing.install(self, listen)
-            installing.FUNCTIONS.hold(*self._held())
+            installing.hold(self._modules.values())
         except BaseException:
             installing.uninstall(self)
             raise
@@ -199,12 +196,6 @@ class Watch(Listener, Generic[Kept]):
     def renew_lock(self) -> None:
         """Take a lock that no other thread has."""
         self._lock = threading.Lock()
-
-    def _held(self) -> tuple[set[type], list[nn.Module]]:
-        """The classes of the model, those of PyTorch aside, and its modules."""
-        modules = list(self._modules.values())
-        kinds = {kind for each in {type(module) for module in modules} for kind in each.__mro__}
-        return {kind for kind in kinds if not kind.__module__.startswith(OTHERS)}, modules
 
     def _missing(self) -> list[Missing]:
         found = self._parts.missing(self._attended, sum(self._attended.values()))

@@ -12,6 +12,7 @@ numbers    a number per query or per head: a line, strips, layers × heads
 received   what each token receives
 trace_stages  the stages of a trace
 pattern    a mask
+head_effects  the change of a metric where a head is ablated
 choosing   which of them is drawn for what
 """
 
@@ -26,5 +27,6 @@ except ModuleNotFoundError as error:
 
 from clearhead.drawing.figures.choosing import of_attention as of_attention
 from clearhead.drawing.figures.choosing import of_seen as of_seen
+from clearhead.drawing.figures.head_effects import of_effects as of_effects
 from clearhead.drawing.figures.pattern import of_mask as of_mask
 from clearhead.drawing.figures.trace_stages import of_trace as of_trace

@@ -7,8 +7,10 @@ that could not be undone; and whoever comes next undoes what is left of users th
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from torch import nn
 
 from clearhead._common.torch_internals import private
 from clearhead.watching.hooks import (
@@ -52,6 +54,9 @@ HOOKS: tuple[Install, ...] = (
     transformers.install,
 )
 
+OTHERS = ("torch.", "builtins", "typing", "abc", "collections")
+"""The modules of classes that hold nothing of a model's own."""
+
 _lock = threading.RLock()
 _users: list[weakref.ref[Any]] = []
 _installed: list[Install] = []
@@ -85,6 +90,14 @@ def install(user: object, *more: Install) -> None:
             if each not in _installed:
                 _installed.append(each)
                 each(_undo)
+
+
+def hold(modules: Iterable[nn.Module]) -> None:
+    """Put the functions that report where the code of a model has the others."""
+    modules = list(modules)
+    kinds = {kind for each in {type(module) for module in modules} for kind in each.__mro__}
+    own = [kind for kind in kinds if not kind.__module__.startswith(OTHERS)]
+    FUNCTIONS.hold(own, modules)
 
 
 def uninstall(user: object) -> None:

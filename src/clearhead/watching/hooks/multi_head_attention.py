@@ -23,6 +23,7 @@ from clearhead.masks.base import Mask
 from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import dense
 from clearhead.masks.padding import padding
+from clearhead.matrix.matrix import matrix_of
 from clearhead.watching.hooks import tap
 
 
@@ -134,6 +135,23 @@ def _visible(mask: Tensor, mask_type: int | None) -> Mask:
     return dense(shown[:, None, None] if mask_type == 1 else shown)
 
 
+def _edited_forward(*args: Any, **kwargs: Any) -> Any:
+    """The layer's own function; edited, the output is that of PyTorch's function of attention, which
+    is edited in turn, beside the weights of the edited call."""
+    edited = None
+    if _works_out_weights(*args, **kwargs):
+        edited = tap.edit(lambda: _read_forward(*args, **kwargs))
+    if edited is None:
+        return _observed_forward(*args, **kwargs)
+    call: dict[str, Any] = dict(zip(FORWARD, args, strict=False)) | kwargs
+    without: dict[str, Any] = call | {"need_weights": False}
+    output, _ = _forward(**without)
+    weights = matrix_of(edited.read()).dense()
+    if call.get("average_attn_weights", True):
+        weights = weights.mean(dim=1)
+    return output, weights[0] if call["query"].ndim == 2 else weights
+
+
 _forward = F.multi_head_attention_forward
 _fast_attention = private("_native_multi_head_attention")
 _fast_encoder_layer = private("_transformer_encoder_layer_fwd")
@@ -142,8 +160,10 @@ FORWARD = tuple(inspect.signature(_forward).parameters)
 FAST_ATTENTION = argument_names("_native_multi_head_attention")
 FAST_ENCODER_LAYER = argument_names("_transformer_encoder_layer_fwd")
 
+_observed_forward = tap.reporting(_forward, _read_forward, applies=_works_out_weights)
+
 FUNCTIONS = [
-    (_forward, tap.reporting(_forward, _read_forward, applies=_works_out_weights)),
+    (_forward, _edited_forward),
     (_fast_attention, tap.reporting(_fast_attention, _read_fast_attention)),
     (
         _fast_encoder_layer,

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from torch import Tensor
+
 from clearhead.attention import planning
 from clearhead.attention.problem import Problem
 from clearhead.watching.hooks import tap
@@ -12,18 +14,26 @@ from clearhead.watching.hooks.patching import Undo
 def install(undo: Undo) -> None:
     """Report the problems that run from now on."""
     undo.append(_remove)
+    planning.editors.append(_edit)
     planning.observers.append(_observe)
 
 
 def _remove() -> None:
-    if _observe in planning.observers:
-        planning.observers.remove(_observe)
+    for hooks, mine in ((planning.editors, _edit), (planning.observers, _observe)):
+        if mine in hooks:
+            hooks.remove(mine)
+
+
+def _edit(problem: Problem) -> Callable[[Tensor], Tensor] | None:
+    edited = tap.edit(lambda: problem)
+    return None if edited is None else edited.context
 
 
 def _observe(problem: Problem) -> Callable[[], None]:
     running = ExitStack()
     if not tap.is_guarded():
-        tap.report(lambda: problem)
+        edited = tap.edit(lambda: problem)
+        tap.report((lambda: problem) if edited is None else edited.read)
         # The fused kernel calls PyTorch's function in turn; that is the same attention.
         running.enter_context(tap.guard())
     return running.close

@@ -26,8 +26,8 @@ def _read(
     """A call of PyTorch's function, in its conventions, as a problem of four dimensions."""
     leading = query.shape[:-2]
     if not options.get("enable_gqa", False):
-        leading = torch.broadcast_shapes(leading, key.shape[:-2])
-        query, key = (t.expand(*leading, *t.shape[-2:]) for t in (query, key))
+        leading = torch.broadcast_shapes(leading, key.shape[:-2], value.shape[:-2])
+        query, key, value = (t.expand(*leading, *t.shape[-2:]) for t in (query, key, value))
     mask = causal(offset=0) if is_causal else None
     bias = None
     if attn_mask is not None:
@@ -42,10 +42,13 @@ def _read(
             mask = and_masks(mask, dense(attn_mask))
         else:
             bias = attn_mask
-    key = _four_dimensions(key)
-    scale = options.get("scale")
-    # The weights do not depend on the value; the key stands in, with the right length and heads.
-    return make_problem(_four_dimensions(query), key, key, mask=mask, bias=bias, scale=scale)
+    query, key, value = (_four_dimensions(t) for t in (query, key, value))
+    scale, dropout = options.get("scale"), dropout_p or None
+    return make_problem(query, key, value, mask=mask, bias=bias, scale=scale, dropout=dropout)
+
+
+def _put(output: Tensor, edited: tap.Edited) -> Tensor:
+    return edited.context(_four_dimensions(output)).reshape(output.shape)
 
 
 def _four_dimensions(tensor: Tensor) -> Tensor:
@@ -59,7 +62,7 @@ def _four_dimensions(tensor: Tensor) -> Tensor:
 
 
 _sdpa = F.scaled_dot_product_attention
-_reported = tap.reporting(_sdpa, _read)
+_reported = tap.reporting(_sdpa, _read, put=_put)
 
 FUNCTIONS = [(_sdpa, _reported)]
 """PyTorch's function, and the same reporting each call."""
@@ -71,7 +74,7 @@ def install(undo: Undo) -> None:
     packet: Any = torch.ops.aten.scaled_dot_product_attention
     operator = packet._op
     undo.append(lambda: setattr(packet, "_op", operator))
-    packet._op = tap.reporting(operator, _read)
+    packet._op = tap.reporting(operator, _read, put=_put)
     now = F.scaled_dot_product_attention
     if now is not _sdpa and now is not _reported:
-        Replacement([(now, tap.reporting(now, _read))]).install(undo)
+        Replacement([(now, tap.reporting(now, _read, put=_put))]).install(undo)

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from clearhead.attention.problem import Problem
 from clearhead.watching.hooks.patching import Undo
@@ -27,6 +28,25 @@ Witness = Callable[[str, tuple[int, ...]], None]
 witnesses: list[Witness] = []
 """Called with what attended and cannot be read, "softmax" or "flex_attention", and the shape of the
 scores, () if that is not known."""
+
+
+class Edited(NamedTuple):
+    """A call whose context is edited.
+
+    Attributes:
+        read: reads the edited call, which observers are handed.
+        context: makes the edited context, (batch, num_heads, query_len, value_head_dim), from that
+            of the model's own kernel.
+    """
+
+    read: Read
+    context: Callable[[Tensor], Tensor]
+
+
+Editor = Callable[[Read, str | None], Edited | None]
+
+editors: list[Editor] = []
+"""Asked about each call before it is reported; one at most."""
 
 _state = threading.local()
 
@@ -61,12 +81,18 @@ def report(read: Read, child: str | None = None) -> None:
             each(read, child)
 
 
+def edit(read: Read, child: str | None = None) -> Edited | None:
+    """Return the edit of a call that is about to run, or None; arguments as for `report`."""
+    return editors[-1](read, child) if editors and not is_guarded() else None
+
+
 def reporting(
     function: Callable[..., Any],
     read: Callable[..., Problem],
     *,
     child: str | None = None,
     applies: Callable[..., Any] = lambda *args, **kwargs: True,
+    put: Callable[[Any, Edited], Any] | None = None,
 ) -> Callable[..., Any]:
     """Wrap a function so that it reports each call before it runs.
 
@@ -75,6 +101,7 @@ def reporting(
         read: reads its arguments as a problem.
         child: as for `report`.
         applies: False for arguments with which the function calls another one that reports.
+        put: makes the edited output from that of the function; None where nothing is edited.
 
     Example:
         >>> query = torch.zeros(1, 1, 2, 3)
@@ -93,11 +120,14 @@ def reporting(
     def reported(*args: Any, **kwargs: Any) -> Any:
         if is_guarded() or not applies(*args, **kwargs):
             return function(*args, **kwargs)
-        report(lambda: read(*args, **kwargs), child)
+        call: Read = lambda: read(*args, **kwargs)  # noqa: E731
+        edited = None if put is None else edit(call, child)
+        report(call if edited is None else edited.read, child)
         state, depth = _state, getattr(_state, "depth", 0)
         try:
             state.depth = depth + 1
-            return function(*args, **kwargs)
+            output = function(*args, **kwargs)
+            return output if put is None or edited is None else put(output, edited)
         finally:
             state.depth = depth  # an interrupt cannot come before it, as in `guard`
 

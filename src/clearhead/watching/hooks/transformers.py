@@ -9,7 +9,10 @@ import sys
 from functools import partial, wraps
 from typing import Any
 
+from torch import Tensor
+
 from clearhead._common.torch_internals import private
+from clearhead.matrix.matrix import matrix_of
 from clearhead.watching.hooks import tap
 from clearhead.watching.hooks.described import NAME
 from clearhead.watching.hooks.patching import Replacement, Undo, namespace
@@ -79,6 +82,19 @@ def _monkeypatch_each(functions: Any, undo: Undo) -> None:
 
 def _reporting(implementation: str | None, function: Any) -> Any:
     """The function, reporting each call before it runs, if its conventions are known."""
-    if implementation == NAME or convention_of(implementation) is None:
-        return function  # ours reports its problems; others may be seen by what they call
-    return tap.reporting(function, partial(read_call, implementation))
+    # Ours reports its problems, unless the weights that it returns are edited as well; others may be
+    # seen by what they call.
+    if convention_of(implementation) is None or (implementation == NAME and not tap.editors):
+        return function
+    return tap.reporting(function, partial(read_call, implementation), put=_put)
+
+
+def _put(output: tuple[Any, ...], edited: tap.Edited) -> tuple[Any, ...]:
+    """The context is (batch, query_len, num_heads, value_head_dim); weights beside it are those of
+    the edited call, before dropout."""
+    context, weights, *others = output
+    context = edited.context(context.transpose(1, 2)).transpose(1, 2).contiguous()
+    if weights is not None:
+        matrix = matrix_of(edited.read())
+        weights = matrix.dense().to(weights.dtype) if isinstance(weights, Tensor) else matrix
+    return context, weights, *others

@@ -1,0 +1,206 @@
+"""What a user does with a layer of an edit, or with some of its heads."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from clearhead._common.checks import as_int, as_ints, check_number, check_tensor
+from clearhead.editing.operations import (
+    Ablate,
+    Average,
+    Hide,
+    Operation,
+    Patterns,
+    Restrict,
+    Scale,
+)
+from clearhead.editing.selections import selection
+from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.masks.base import Mask
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.watching.seen import Seen
+
+Add = Callable[[str, Operation], None]
+"""Takes an operation on the layer, and what it is in a few words."""
+
+Positions = int | slice | Sequence[int] | Tensor | None
+
+
+class LayerEdit:
+    """A layer of a model, or some of its heads, to edit: `edit[layer]`, `edit[layer].heads[3, 5]`."""
+
+    def __init__(self, add: Add, heads: tuple[int, ...] | slice) -> None:
+        self._add_operation, self._heads = add, heads
+
+    @property
+    def heads(self) -> "HeadPicker":
+        """The heads, to pick some of: `heads[3]`, `heads[3, 5]`, `heads[2:5]`."""
+        return HeadPicker(self._add_operation)
+
+    def ablate(self, mean: Tensor | None = None) -> None:
+        """Set the context of the heads to 0, or to a mean.
+
+        Args:
+            mean: (heads, value_head_dim), or (value_head_dim,) for all; `average()` gives the mean
+                over a data set.
+
+        Raises:
+            ArgumentTypeError: code `mean.type`.
+            EditError: when the layer runs, codes `edit.heads` and `edit.mean`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer, x = ch.MultiHeadAttention(8, num_heads=2), torch.randn(1, 3, 8)
+            >>> with ch.edit(layer) as edit:
+            ...     edit[0].ablate()
+            ...     bool((layer(x) == layer.output_projection.bias).all())
+            True
+        """
+        if mean is not None:
+            check_tensor("mean", mean, "a tensor (heads, value_head_dim), or None for 0")
+        self._add("ablate", Ablate(self._heads, None if mean is None else mean.detach()))
+
+    def hide(
+        self, query: Positions = None, key: Positions = None, *, mask: Mask | None = None
+    ) -> None:
+        """Hide keys from queries: attention knockout (Geva et al., 2023, https://arxiv.org/abs/2304.14767).
+
+        The weights of the other keys are normalised again; a query that sees nothing more gets
+        zeros. Positions are counted from the beginning of the sequence, padding included, also
+        while it grows by a KV cache; in a padded batch with a cache of clearhead, real tokens.
+
+        Args:
+            query: a position, positions, a slice, or a bool tensor (len,) or (batch, len), True at
+                what is chosen; None for all.
+            key: likewise; every chosen key is hidden from every chosen query.
+            mask: hides what it does not show (True = may attend, as everywhere), in the place of
+                query and key.
+
+        Raises:
+            ArgumentTypeError: codes `edit.selection` and `mask.type`.
+            ArgumentError: codes `edit.position` and `edit.hide`.
+            EditError: when the layer runs, codes `edit.heads`, `edit.batch` and `edit.positions`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer, x = ch.MultiHeadAttention(8, num_heads=2), torch.randn(1, 4, 8)
+            >>> with ch.edit(layer) as edit, ch.watch(layer) as seen:
+            ...     edit[0].hide(query=slice(2, None), key=0)
+            ...     output = layer(x)
+            >>> (seen[0][0, 0, :, 0] > 0).tolist()
+            [True, True, False, False]
+        """
+        if mask is not None:
+            if not isinstance(mask, Mask):
+                raise ArgumentTypeError(
+                    "mask.type", f"mask must be a Mask, or None; got {type(mask).__name__}."
+                )
+            if query is not None or key is not None:
+                raise ArgumentError("edit.hide", "give query= and key=, or mask=; got both.")
+            self._add(f"hide(mask={mask.describe()})", Restrict(self._heads, mask))
+            return
+        queries, keys = selection("query", query), selection("key", key)
+        if queries is None and keys is None:
+            raise ArgumentError("edit.hide", "hide needs query=, key= or mask=; got none of them.")
+        self._add("hide", Hide(self._heads, queries, keys))
+
+    def scale(self, key: Positions = None, *, by: float) -> None:
+        """Multiply the weights of some keys, and normalise all again.
+
+        It adds log(by) to their scores, so that 0.5 halves them beside the others.
+
+        Args:
+            key: as in `hide`.
+            by: above 0; `hide` is for 0.
+
+        Raises:
+            ArgumentTypeError: codes `by.type` and `edit.selection`.
+            ArgumentError: codes `by.value` and `edit.position`.
+            EditError: when the layer runs, codes `edit.heads` and `edit.batch`.
+        """
+        factor = check_number(
+            "by", by, "a finite number above 0; hide(key=…) is for 0", lambda x: 0 < x < math.inf
+        )
+        self._add(f"scale(by={by})", Scale(self._heads, selection("key", key), math.log(factor)))
+
+    def patterns_from(
+        self, other: Seen[AttentionMatrix] | AttentionMatrix, heads: Sequence[int] | None = None
+    ) -> None:
+        """Use the weights of another run with the values of this one.
+
+        Args:
+            other: what `watch` has seen of the same model on a text of the same length, or a matrix.
+            heads: those of the layer, where no `heads[…]` stands before.
+
+        Raises:
+            ArgumentTypeError: codes `edit.other` and `heads.type`.
+            EditError: when the layer runs, codes `edit.heads`, `edit.patterns` for other sizes and
+                `edit.conflict` beside hide or scale of the same head.
+        """
+        if isinstance(other, AttentionMatrix):
+            find = lambda path: other  # noqa: E731
+        elif isinstance(other, Seen) and other._keep == "matrix":
+            find = other.__getitem__
+        else:
+            raise ArgumentTypeError(
+                "edit.other",
+                'other must be what watch has seen with keep="matrix", or an AttentionMatrix; got '
+                f"{type(other).__name__}.",
+            )
+        chosen = self._heads if heads is None else numbers_of(heads)
+        self._add("patterns_from", Patterns(chosen, find))
+
+    def average(self) -> Average:
+        """Average the context of the heads over all real queries that run, for `ablate(mean=…)`.
+
+        Returns:
+            An `Average`, whose `value` (heads, value_head_dim) is read when the model has run.
+        """
+        average = Average(self._heads)
+        self._add("average", average)
+        return average
+
+    def _add(self, what: str, operation: Operation) -> None:
+        heads = operation.heads
+        if heads != slice(None):
+            what = f"heads{[heads] if isinstance(heads, slice) else list(heads)}.{what}"
+        self._add_operation(what, operation)
+
+
+class HeadPicker:
+    """The heads of a layer, to pick some of."""
+
+    def __init__(self, add: Add) -> None:
+        self._add_operation = add
+
+    def __getitem__(self, heads: int | slice | Sequence[int]) -> LayerEdit:
+        """Return some heads to edit.
+
+        Raises:
+            ArgumentTypeError: code `heads.type`, for what is no number of a head.
+            ArgumentError: code `heads.value`, for negative numbers, and for none.
+        """
+        return LayerEdit(self._add_operation, numbers_of(heads))
+
+
+def numbers_of(heads: object) -> tuple[int, ...] | slice:
+    """Return the numbers of heads as a tuple, or a slice as it is; errors as `HeadPicker`."""
+    if isinstance(heads, slice):
+        return heads
+    one = as_int(heads)
+    numbers = (
+        as_ints(heads)
+        if one is None and isinstance(heads, Sequence)
+        else None
+        if one is None
+        else (one,)
+    )
+    if numbers is None:
+        raise ArgumentTypeError("heads.type", f"heads must hold whole numbers; got {heads!r}.")
+    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        raise ArgumentError(
+            "heads.value",
+            f"heads must be different numbers, 0 or more, at least one; got {list(numbers)}.",
+        )
+    return tuple(numbers)

