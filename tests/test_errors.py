@@ -29,6 +29,7 @@ TREE = {
     ch.TooLargeError: (MemoryError,),
     ch.UnsupportedError: (NotImplementedError,),
     ch.WatchError: (RuntimeError,),
+    ch.EditError: (RuntimeError,),
     ch.RankError: (RuntimeError,),
     ch.ModelError: (ValueError,),
     ch.FileError: (ValueError,),
