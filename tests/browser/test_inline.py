@@ -30,7 +30,7 @@ def cells() -> list[str]:
     trace = ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=["<script>alert(1)</script>"] * 6)
     report = ch.check(lambda q, k, v: (q @ k.mT).softmax(-2) @ v, takes="qkv")
     things = (mask, weights, weights.summary(pool=(5, 5)), seen, trace, report)
-    return [thing._repr_html_() for thing in things]
+    return [str(thing._repr_html_()) for thing in things]
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -389,10 +389,10 @@ def test_a_transformers_without_attention_by_name(monkeypatch: pytest.MonkeyPatc
 
 
 def of_own_code() -> dict[str, Any]:
-    small = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2}
-    more = small | {"num_hidden_layers": 1, "intermediate_size": 16}
-    wide = {"vocab_size": 50, "n_embd": 16, "n_layer": 1, "n_head": 2}
-    local = {"attention_types": [[["global"], 1]], "num_layers": 1, "num_heads": 2}
+    small: dict[str, Any] = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2}
+    more: dict[str, Any] = small | {"num_hidden_layers": 1, "intermediate_size": 16}
+    wide: dict[str, Any] = {"vocab_size": 50, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    local: dict[str, Any] = {"attention_types": [[["global"], 1]], "num_layers": 1, "num_heads": 2}
     return {
         "MptModel": transformers.MptConfig(vocab_size=50, d_model=16, n_layers=1, n_heads=2),
         "LongformerModel": transformers.LongformerConfig(**more, attention_window=4),

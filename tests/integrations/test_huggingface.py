@@ -134,5 +134,5 @@ def test_a_model_without_sdpa_is_loaded_as_it_is(tmp_path: Path) -> None:
     transformers.Gemma2ForCausalLM(config).save_pretrained(tmp_path)
     load().tokenizer.save_pretrained(tmp_path)
     loaded = load(str(tmp_path))
-    assert loaded.model.config._attn_implementation == "eager"
+    assert loaded.model.config._attn_implementation == "eager"  # pyright: ignore[reportAttributeAccessIssue]
     assert len(loaded.read("to be").seen) == 1

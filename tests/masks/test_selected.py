@@ -44,7 +44,8 @@ def test_some_pairs_of_a_mask(
     if heads is not None and mask.heads is not None:
         expected = expected[:, heads]
     lengths = expected.shape[2], expected.shape[3]
-    seen = some.block(*(slice(0, length) for length in lengths), *lengths, torch.device("cpu"))
+    queries, keys = (slice(0, length) for length in lengths)
+    seen = some.block(queries, keys, *lengths, torch.device("cpu"))
     assert torch.equal(seen.expand(expected.shape), expected)
     assert some.leading == tuple(expected.shape[:2])
     some.check(3, 4 if heads is None else 2, *lengths, torch.device("cpu"))

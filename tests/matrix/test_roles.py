@@ -417,19 +417,20 @@ SCORES = {
 
 
 def test_names_are_of_the_leading_role() -> None:
-    found = Roles(**{name: torch.tensor([scores]) for name, scores in SCORES.items()})
+    alone: dict[str, Any] = {name: torch.tensor([scores]) for name, scores in SCORES.items()}
+    found = Roles(**alone)
     assert found.names() == [["previous", "first", "local", "", "previous"]]
     assert found.names(threshold=0.4) == [["previous", "first", "previous", "uniform", "previous"]]
     assert found.names(threshold=1) == [[""] * 5]
-    without = Roles(
-        **{
-            name: torch.tensor(scores)
-            for name, scores in SCORES.items()
-            if name not in ("duplicate", "induction")
-        }
-    )
+    some: dict[str, Any] = {
+        name: torch.tensor(scores)
+        for name, scores in SCORES.items()
+        if name not in ("duplicate", "induction")
+    }
+    without = Roles(**some)
     assert without.names(threshold=0.2) == ["previous", "first", "previous", "uniform", "previous"]
-    unknown = Roles(**{name: torch.full((1,), torch.nan) for name in NAMES})
+    none: dict[str, Any] = {name: torch.full((1,), torch.nan) for name in NAMES}
+    unknown = Roles(**none)
     assert unknown.names() == [""]
 
 

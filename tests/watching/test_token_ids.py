@@ -41,6 +41,7 @@ def test_rows_that_a_beam_search_takes_anew() -> None:
     model, rows = Language(), torch.tensor([1, 1])
     with torch.no_grad(), watch(model) as matrices, watch(model, keep="summary") as seen:
         model(IDS[:, :4])
+        assert model.past is not None
         model.past = model.past[rows]
         model(IDS[:, 4:6])
     read = torch.cat([IDS[rows, :4], IDS[:, 4:6]], dim=1)
@@ -69,6 +70,7 @@ def test_ids_that_were_cut_off_are_forgotten() -> None:
     model = Language()
     with torch.no_grad(), watch(model) as matrices, watch(model, keep="summary") as seen:
         model(IDS[:, :5])
+        assert model.past is not None
         model.past = model.past[:, :, :3]
         model(IDS[:, 5:7])
     read = torch.cat([IDS[:, :3], IDS[:, 5:7]], dim=1)

@@ -153,10 +153,10 @@ def _convert_rxnmapper(source: Path, target: Path) -> None:
     vocabulary = {word: number for number, word in enumerate(words)}
     reader = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     pieces = pre_tokenizers.Split(tokenizers.Regex(SMILES), behavior="isolated")
-    reader.pre_tokenizer = pieces  # pyright: ignore[reportAttributeAccessIssue]
+    reader.pre_tokenizer = pieces
     ends = [(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
     both = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    reader.post_processor = both  # pyright: ignore[reportAttributeAccessIssue]
+    reader.post_processor = both
     special = {
         f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")
     }

@@ -19,9 +19,10 @@ def install(undo: Undo) -> None:
 
 
 def _remove() -> None:
-    for hooks, mine in ((planning.editors, _edit), (planning.observers, _observe)):
-        if mine in hooks:
-            hooks.remove(mine)
+    if _edit in planning.editors:
+        planning.editors.remove(_edit)
+    if _observe in planning.observers:
+        planning.observers.remove(_observe)
 
 
 def _edit(problem: Problem) -> Callable[[Tensor], Tensor] | None:

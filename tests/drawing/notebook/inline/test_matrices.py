@@ -14,7 +14,7 @@ LIMIT = 300_000
 
 def test_a_map_and_numbers_for_each_head() -> None:
     weights = ch.AttentionMatrix(*torch.randn(2, 3, 2, 7, 4), mask=ch.causal())
-    found = Markup(weights._repr_html_())
+    found = Markup(str(weights._repr_html_()))
     assert repr(weights) in found.text
     assert "1.2 kB if it were in memory" in found.text
     assert "Sample 0 of 3." in found.text
@@ -32,7 +32,7 @@ def test_a_map_and_numbers_for_each_head() -> None:
 
 def test_more_heads_than_are_drawn_are_counted() -> None:
     weights = ch.AttentionMatrix(*torch.randn(2, 1, MOST_HEADS + 3, 5, 4))
-    found = Markup(weights._repr_html_())
+    found = Markup(str(weights._repr_html_()))
     assert len(found.images) == MOST_HEADS
     assert "3 more heads are not drawn." in found.text
 
@@ -40,11 +40,11 @@ def test_more_heads_than_are_drawn_are_counted() -> None:
 def test_a_long_text_is_drawn_by_some_of_its_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrices.maps_of, "__defaults__", (2 * 501 * 60,))
     weights = ch.AttentionMatrix(*torch.randn(2, 1, 2, 501, 4), mask=ch.causal())
-    text = Markup(weights._repr_html_()).text
+    text = Markup(str(weights._repr_html_())).text
     assert f"a row is one of {CELLS} queries, 501 in all" in text
     assert "Entropy and distance are averages of these queries" in text
     monkeypatch.setattr(matrices.maps_of, "__defaults__", (0,))
-    found = Markup(weights._repr_html_())
+    found = Markup(str(weights._repr_html_()))
     assert found.images == []
     assert (
         "It is too large to be looked at in passing; summary() works its numbers out." in found.text
@@ -53,7 +53,7 @@ def test_a_long_text_is_drawn_by_some_of_its_queries(monkeypatch: pytest.MonkeyP
 
 def test_nothing_to_draw() -> None:
     empty = ch.AttentionMatrix(torch.zeros(2, 0, 4), torch.zeros(2, 3, 4))
-    assert "There are no numbers to draw." in Markup(empty._repr_html_()).text
+    assert "There are no numbers to draw." in Markup(str(empty._repr_html_())).text
     summary = ch.AttentionMatrix(*torch.randn(2, 2, 5, 4)).summary()
     found = Markup(summary._repr_html_())
     assert found.images == []
@@ -63,7 +63,7 @@ def test_nothing_to_draw() -> None:
 def test_what_is_no_number_is_grey() -> None:
     query, key = torch.randn(2, 1, 5, 4)
     query[0, 2] = torch.nan
-    (image,) = Markup(ch.AttentionMatrix(query, key)._repr_html_()).images
+    (image,) = Markup(str(ch.AttentionMatrix(query, key)._repr_html_())).images
     shown = pixels(image["src"])[:: SIDE // 5, :: SIDE // 5]
     assert bool((shown[2] == 1).all())
     assert bool((shown[[0, 1, 3, 4]] > 1).all())
@@ -113,7 +113,7 @@ def test_it_is_small_for_a_large_model(layers: int, heads: int) -> None:
 
 def test_it_is_small_for_many_large_heads() -> None:
     weights = ch.AttentionMatrix(10 * torch.randn(1, 32, 97, 4), torch.randn(1, 32, 97, 4))
-    assert len(weights._repr_html_()) < LIMIT
+    assert len(str(weights._repr_html_())) < LIMIT
 
 
 def test_names_are_data() -> None:
