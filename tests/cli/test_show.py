@@ -75,16 +75,25 @@ def test_show_finds_heads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("find", "words"),
     [
-        (["it"], "--find needs a query and a key with a comma, such as it,animal; got it."),
-        ([","], "--find needs a query and a key with a comma, such as it,animal; got ,."),
-        (["it,dog"], "there is no token 'dog' in the text."),
-        (["it,it", "--layer", "1"], "--find asks the heads of all layers; leave --layer out."),
+        (
+            ["it"],
+            "[show.find] --find needs a query and a key with a comma, such as it,animal; got it.",
+        ),
+        (
+            [","],
+            "[show.find] --find needs a query and a key with a comma, such as it,animal; got ,.",
+        ),
+        (["it,dog"], "[watch.token] there is no token 'dog' in the text."),
+        (
+            ["it,it", "--layer", "1"],
+            "[show.find] --find asks the heads of all layers; leave --layer out.",
+        ),
     ],
 )
 def test_what_cannot_be_found(find: list[str], words: str) -> None:
     result = invoke("show", SENTENCE, "--find", *find)
     assert result.exit_code == 1
-    assert " ".join(result.stderr.split()) == f"clearhead: [show.find] {words}"
+    assert " ".join(result.stderr.split()) == f"clearhead: {words}"
 
 
 def test_nothing_is_found_in_a_long_text(llama: str, book: str) -> None:

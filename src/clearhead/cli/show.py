@@ -232,13 +232,10 @@ def _read_find(find: str, layer: int | None) -> tuple[str, str]:
 
 def _places(find: tuple[str, str], tokens: "Sequence[str]") -> tuple[int | None, int | None]:
     """The places of the tokens that were asked for; None for either is none."""
-    from clearhead.drawing.page.starts import first_place
+    from clearhead.watching.finding import place_of_token
 
-    places = [first_place(each, tokens) if each else None for each in find]
-    for each, place in zip(find, places, strict=True):
-        if each and place is None:
-            raise ArgumentError("show.find", f"there is no token {each!r} in the text.")
-    return places[0], places[1]
+    query, key = (place_of_token("--find", each or None, tokens) for each in find)
+    return query, key
 
 
 def _read_text(text: str | None, file: Path | None) -> str:

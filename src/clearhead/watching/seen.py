@@ -1,29 +1,25 @@
 """The record of what a watched model attended to, module by module."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any
 
 from torch import Tensor
 
 from clearhead._common.lazy import drawing
-from clearhead._common.text import readable, shown
-from clearhead.attention.problem import Problem
-from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
+from clearhead._common.text import readable
+from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.summary import Summary
-from clearhead.watching.calls import Calls, Kept, Matrices, Summaries
+from clearhead.watching.calls import Kept
 from clearhead.watching.files import TEXTS, read_seen, write_seen
-from clearhead.watching.missing import Missing
+from clearhead.watching.finding import HeadLink, links_of_heads, place_of_token
+from clearhead.watching.kept_by_path import KeptByPath
 from clearhead.watching.table import Table, rows_of, summary_of
 from clearhead.watching.token_ids import Tokens, listed
 
-Keep = Literal["matrix", "summary"]
 
-Default = TypeVar("Default")
-
-
-class Seen(Mapping[str, Kept], Generic[Kept]):
+class Seen(KeptByPath[Kept]):
     """The record of a watched model: the attention matrix of each module, or its summary.
 
     Keys are the paths of the modules, in the order in which they first attended; the model itself
@@ -45,110 +41,6 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         >>> seen["1"] is seen[-1]
         True
     """
-
-    def __init__(self, model_name: str, keep: Keep) -> None:
-        self._model_name = model_name
-        self._keep = keep
-        self._modules: dict[str, Calls[Any]] = {}
-        self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(TEXTS)
-        self.missing: list[Missing] = []
-        """The parts of the model that attended and were not seen; a file does not hold them."""
-
-    @property
-    def tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
-        """The tokens that were read, if they were saved; None otherwise."""
-        return self._texts["tokens"]
-
-    @property
-    def source_tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
-        """In cross-attention the tokens of the keys, likewise."""
-        return self._texts["source_tokens"]
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """The paths of the modules that attended, in order."""
-        return tuple(self._modules)
-
-    def calls(self, layer: str | int) -> tuple[Kept, ...]:
-        """Return every call that a module made, in order.
-
-        Raises:
-            SelectionError: code `watch.layer`, if no such module attended.
-        """
-        return self._modules[self.path(layer)].all()
-
-    def parts(self, layers: Sequence[str | int] | None = None) -> list[tuple[str, Kept]]:
-        """Return every module by its path, with its one matrix or summary; call by call, as
-        "path, call 0", where its calls are not rows of one matrix.
-
-        Args:
-            layers: only these, by path or number; None for all.
-
-        Raises:
-            SelectionError: code `watch.layer`, if no such module attended.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
-            >>> with ch.watch(layer) as seen:
-            ...     output = layer(torch.randn(1, 3, 8)), layer(torch.randn(1, 5, 8))
-            >>> [path for path, matrix in seen.parts()]
-            [', call 0', ', call 1']
-        """
-        wanted = self._modules.keys() if layers is None else {self.path(layer) for layer in layers}
-        return [
-            (name if len(calls) == 1 else f"{name}, call {number}", call)
-            for name, module in self._modules.items()
-            if name in wanted
-            for calls in [module.parts()]
-            for number, call in enumerate(calls)
-        ]
-
-    def path(self, layer: str | int) -> str:
-        """Return the path of a module, by its path or its number.
-
-        Raises:
-            SelectionError: code `watch.layer`, if no such module attended.
-        """
-        if isinstance(layer, int):
-            if not -len(self) <= layer < len(self):
-                raise SelectionError(
-                    "watch.layer", f"{len(self)} modules attended; there is no {layer}."
-                )
-            return self.layers[layer]
-        if layer not in self._modules:
-            known = ", ".join(map(repr, self.layers))
-            raise SelectionError(
-                "watch.layer", f"no module {shown(layer)} attended; these did: {known}."
-            )
-        return layer
-
-    def __getitem__(self, layer: str | int) -> Kept:
-        module = self._modules[self.path(layer)]
-        stitched = module.stitched()
-        if isinstance(stitched, str):
-            raise SelectionError(
-                "watch.several",
-                f"{shown(layer)} attended {len(module.all())} times, and not as rows of one matrix, since "
-                f"{stitched}; calls({shown(layer)}) has them all.",
-            )
-        return stitched
-
-    @overload
-    def get(self, layer: str | int, default: None = None, /) -> Kept | None: ...
-    @overload
-    def get(self, layer: str | int, default: Kept | Default, /) -> Kept | Default: ...
-    def get(self, layer: str | int, default: Any = None, /) -> Any:
-        """Return `self[layer]`, or the default if no such module attended.
-
-        Raises:
-            SelectionError: code `watch.several`, as `self[layer]` does.
-        """
-        try:
-            self.path(layer)
-        except SelectionError:
-            return default
-        return self[layer]
 
     def table(self, tokens: Tensor | None = None) -> Table:
         """Return the heads side by side: entropy, distance, and how far each fills each role.
@@ -181,6 +73,56 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         for name, module in self._modules.items():
             rows += rows_of(name, [summary_of(each, tokens) for each in module.parts()])
         return Table(rows)
+
+    def find(
+        self,
+        query: str | int | None = None,
+        key: str | int | None = None,
+        *,
+        tokens: Sequence[str] | None = None,
+        source_tokens: Sequence[str] | None = None,
+        layers: Sequence[str | int] | None = None,
+        sample: int = 0,
+    ) -> list[HeadLink]:
+        """Return which heads look from one token to another, the strongest first.
+
+        Args:
+            query: the token that looks, as it reads (the first of several) or by its place; None for
+                any: each head's strongest link to the key.
+            key: the token that is looked at, likewise.
+            tokens: the tokens; None takes those of the run.
+            source_tokens: in cross-attention the tokens of the keys, likewise.
+            layers: only these, by path or number; None for all.
+            sample: the row of the batch.
+
+        Raises:
+            ArgumentError: code `watch.find`, where neither is given, or what was kept are summaries.
+            SelectionError: codes `watch.token`, `watch.layer` and `matrix.range`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in "ab"))
+            >>> with torch.no_grad(), ch.watch(model) as seen:
+            ...     output = model(torch.randn(1, 3, 8))
+            >>> links = seen.find("it", "cat", tokens=["the", "cat", "it"])
+            >>> len(links), links[0].query, links[0].key
+            (4, 2, 1)
+        """
+        if (query is None and key is None) or self._keep == "summary":
+            words = (
+                "a query, a key or both" if self._keep == "matrix" else 'a watch with keep="matrix"'
+            )
+            raise ArgumentError("watch.find", f"find needs {words}.")
+        mine = self.tokens if tokens is None else tokens
+        other = self.source_tokens if source_tokens is None else source_tokens
+        row = place_of_token("query", query, mine)
+        column = place_of_token("key", key, mine if other is None else other)
+        found = [
+            link
+            for path, matrix in self.parts(layers)
+            for link in links_of_heads(path, matrix, row, column, sample)  # type: ignore[arg-type]
+        ]
+        return sorted(found, key=lambda link: -link.weight)
 
     def plot(
         self,
@@ -340,15 +282,6 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
         record = {"model": self._model_name, "keep": self._keep, "calls": calls}
         return write_seen(path, record | texts)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __contains__(self, layer: object) -> bool:
-        return layer in self._modules
-
     def __repr__(self) -> str:
         modules = "1 module" if len(self) == 1 else f"{len(self)} modules"
         lines = [f"{self._model_name}: {modules} attended"]
@@ -362,15 +295,6 @@ class Seen(Mapping[str, Kept], Generic[Kept]):
 
     def _repr_html_(self) -> str:
         return drawing("notebook.inline.matrices").seen_html(self)
-
-    def _add(self, name: str, call: Problem | Summary) -> None:
-        kind = Summaries if isinstance(call, Summary) else Matrices
-        self._modules.setdefault(name, kind()).add(call)
-
-    def _close(self, missing: Sequence[Missing] = ()) -> None:
-        self.missing = list(missing)
-        for module in self._modules.values():
-            module.close()
 
 
 def load(path: str | os.PathLike[str]) -> Seen[Any]:

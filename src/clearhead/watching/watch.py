@@ -23,10 +23,11 @@ from clearhead.matrix.summary import Summary
 from clearhead.watching.calls import Kept
 from clearhead.watching.estimate import Estimate, estimated, sizes_of
 from clearhead.watching.hooks import installing, tap
+from clearhead.watching.kept_by_path import Keep
 from clearhead.watching.listening import Listener, listen
 from clearhead.watching.missing import Missing, Paths, Ran
 from clearhead.watching.recording import Copies, of_heads, summarised
-from clearhead.watching.seen import Keep, Seen
+from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import TokenIds
 
 MOST_LISTED = 8

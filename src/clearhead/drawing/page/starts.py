@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
+from clearhead.watching.finding import first_place
 
 SPECIAL = re.compile(r"[\[<].*[\]>]|\W*", re.DOTALL)
 """Tokens such as [CLS], </s> and punctuation, which are no words."""
@@ -68,16 +70,6 @@ def farthest_link(weights: Tensor, queries: Sequence[str], keys: Sequence[str]) 
     return FarLink(score, head, *divmod(pair, len(keys))) if score > 0 else None
 
 
-def first_place(wanted: str, tokens: Sequence[str]) -> int | None:
-    """The first of the tokens that reads so, with or without the spaces around it.
-
-    Example:
-        >>> first_place("be", ["to", " be", "or"]), first_place("not", ["to", " be"])
-        (1, None)
-    """
-    return next((at for at, each in enumerate(tokens) if wanted in (each, each.strip())), None)
-
-
 def start_of(
     asked: Start, layers: Sequence[dict[str, Any]], texts: Sequence[Sequence[str]]
 ) -> dict[str, Any] | None:
@@ -95,7 +87,7 @@ def start_of(
         return found
     if not isinstance(asked.pin, tuple | list) or len(asked.pin) != 2:
         raise ArgumentError(
-            "page.pin", f"pin must be a query and a key, such as ('it', 3); got {asked.pin!r}."
+            "page.pin", f"pin must be a query and a key, such as ('it', 3); got {shown(asked.pin)}."
         )
     for side, length, wanted in zip(("query", "key"), ("queries", "keys"), asked.pin, strict=True):
         if wanted is not None:
@@ -115,7 +107,7 @@ def _place(head: Any, layers: Sequence[dict[str, Any]]) -> tuple[int, int]:
                 return place, number
     raise ArgumentError(
         "page.start",
-        f"start must be a layer and a head that the page has, such as (0, 0); got {head!r}.",
+        f"start must be a layer and a head that the page has, such as (0, 0); got {shown(head)}.",
     )
 
 
@@ -131,5 +123,5 @@ def _token(side: str, wanted: Any, tokens: Sequence[str] | None, length: int) ->
     raise ArgumentError(
         "page.pin",
         f"the {side} of pin must be one of the {length} tokens, as it is written or by its place; "
-        f"got {wanted!r}.",
+        f"got {shown(wanted)}.",
     )

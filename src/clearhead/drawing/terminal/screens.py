@@ -21,6 +21,7 @@ from clearhead.drawing.terminal.word_links import (
 )
 from clearhead.integrations.text_models import TextReading, check_place
 from clearhead.matrix.parts import visible_pairs
+from clearhead.watching.finding import links_of_heads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,11 +101,8 @@ class Screens:
         """
         found: list[tuple[int, Link]] = []
         for layer, matrix in enumerate(self._reading.matrices):
-            for head in range(matrix.num_heads):
-                weights = self._weights(layer, head)
-                row = int(weights[:, key].argmax()) if query is None else query
-                column = int(weights[row].argmax()) if key is None else key
-                found.append((layer, Link(head, row, column, float(weights[row, column]))))
+            for link in links_of_heads("", matrix, query, key):
+                found.append((layer, Link(*link[1:])))
         found.sort(key=lambda pair: -pair[1].weight)
         names = [None if at is None else label(self._reading.tokens[at]) for at in (query, key)]
         if None in names:

@@ -1,0 +1,142 @@
+"""What a watch kept, by the paths of the modules that attended."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from clearhead._common.text import shown
+from clearhead.attention.problem import Problem
+from clearhead.errors import SelectionError
+from clearhead.matrix.summary import Summary
+from clearhead.watching.calls import Calls, Kept, Matrices, Summaries
+from clearhead.watching.files import TEXTS
+from clearhead.watching.missing import Missing
+
+Keep = Literal["matrix", "summary"]
+
+Default = TypeVar("Default")
+
+
+class KeptByPath(Mapping[str, Kept], Generic[Kept]):
+    """The calls of every module, by its path or its number."""
+
+    def __init__(self, model_name: str, keep: Keep) -> None:
+        self._model_name = model_name
+        self._keep = keep
+        self._modules: dict[str, Calls[Any]] = {}
+        self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(TEXTS)
+        self.missing: list[Missing] = []
+        """The parts of the model that attended and were not seen; a file does not hold them."""
+
+    @property
+    def tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
+        """The tokens that were read, if they were saved; None otherwise."""
+        return self._texts["tokens"]
+
+    @property
+    def source_tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
+        """In cross-attention the tokens of the keys, likewise."""
+        return self._texts["source_tokens"]
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The paths of the modules that attended, in order."""
+        return tuple(self._modules)
+
+    def calls(self, layer: str | int) -> tuple[Kept, ...]:
+        """Return every call that a module made, in order.
+
+        Raises:
+            SelectionError: code `watch.layer`, if no such module attended.
+        """
+        return self._modules[self.path(layer)].all()
+
+    def parts(self, layers: Sequence[str | int] | None = None) -> list[tuple[str, Kept]]:
+        """Return every module by its path, with its one matrix or summary; call by call, as
+        "path, call 0", where its calls are not rows of one matrix.
+
+        Args:
+            layers: only these, by path or number; None for all.
+
+        Raises:
+            SelectionError: code `watch.layer`, if no such module attended.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+            >>> with ch.watch(layer) as seen:
+            ...     output = layer(torch.randn(1, 3, 8)), layer(torch.randn(1, 5, 8))
+            >>> [path for path, matrix in seen.parts()]
+            [', call 0', ', call 1']
+        """
+        wanted = self._modules.keys() if layers is None else {self.path(layer) for layer in layers}
+        return [
+            (name if len(calls) == 1 else f"{name}, call {number}", call)
+            for name, module in self._modules.items()
+            if name in wanted
+            for calls in [module.parts()]
+            for number, call in enumerate(calls)
+        ]
+
+    def path(self, layer: str | int) -> str:
+        """Return the path of a module, by its path or its number.
+
+        Raises:
+            SelectionError: code `watch.layer`, if no such module attended.
+        """
+        if isinstance(layer, int):
+            if not -len(self) <= layer < len(self):
+                raise SelectionError(
+                    "watch.layer", f"{len(self)} modules attended; there is no {layer}."
+                )
+            return self.layers[layer]
+        if layer not in self._modules:
+            known = ", ".join(map(repr, self.layers))
+            raise SelectionError(
+                "watch.layer", f"no module {shown(layer)} attended; these did: {known}."
+            )
+        return layer
+
+    def __getitem__(self, layer: str | int) -> Kept:
+        module = self._modules[self.path(layer)]
+        stitched = module.stitched()
+        if isinstance(stitched, str):
+            raise SelectionError(
+                "watch.several",
+                f"{shown(layer)} attended {len(module.all())} times, and not as rows of one matrix, since "
+                f"{stitched}; calls({shown(layer)}) has them all.",
+            )
+        return stitched
+
+    @overload
+    def get(self, layer: str | int, default: None = None, /) -> Kept | None: ...
+    @overload
+    def get(self, layer: str | int, default: Kept | Default, /) -> Kept | Default: ...
+    def get(self, layer: str | int, default: Any = None, /) -> Any:
+        """Return `self[layer]`, or the default if no such module attended.
+
+        Raises:
+            SelectionError: code `watch.several`, as `self[layer]` does.
+        """
+        try:
+            self.path(layer)
+        except SelectionError:
+            return default
+        return self[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __contains__(self, layer: object) -> bool:
+        return layer in self._modules
+
+    def _add(self, name: str, call: Problem | Summary) -> None:
+        kind = Summaries if isinstance(call, Summary) else Matrices
+        self._modules.setdefault(name, kind()).add(call)
+
+    def _close(self, missing: Sequence[Missing] = ()) -> None:
+        self.missing = list(missing)
+        for module in self._modules.values():
+            module.close()

@@ -1,0 +1,100 @@
+"""Which heads look from this token to that one: held to the weights themselves."""
+
+import pytest
+import torch
+from torch import nn
+
+import clearhead as ch
+from clearhead.watching.finding import HeadLink
+
+WORDS = ["the", " cat", " saw", " it", " cat"]
+
+
+class TwoTexts(nn.Module):
+    """Self-attention over five tokens, then a look at three others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+        self.second = ch.MultiHeadAttention(8, num_heads=3, head_dim=4, output_dim=8)
+
+    def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x), context)
+
+
+@pytest.fixture(scope="module")
+def seen() -> ch.Seen[ch.AttentionMatrix]:
+    torch.manual_seed(0)
+    model = TwoTexts().double()
+    with torch.no_grad(), ch.watch(model) as found:
+        model(torch.randn(2, 5, 8).double(), torch.randn(2, 3, 8).double())
+    return found
+
+
+def dense(seen: ch.Seen[ch.AttentionMatrix]) -> list[tuple[str, int, torch.Tensor]]:
+    return [
+        (path, head, matrix.dense()[1, head])
+        for path, matrix in seen.items()
+        for head in range(matrix.num_heads)
+    ]
+
+
+def test_a_pair_of_tokens(seen: ch.Seen[ch.AttentionMatrix]) -> None:
+    found = seen.find("it", "cat", tokens=WORDS, layers=["first"], sample=1)
+    assert [each[:4] for each in sorted(found, key=lambda each: each.head)] == [
+        ("first", 0, 3, 1),
+        ("first", 1, 3, 1),
+    ]
+    wanted = sorted((float(w[3, 1]) for path, _, w in dense(seen) if path == "first"), reverse=True)
+    assert [each.weight for each in found] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_one_of_the_two_is_the_strongest_link_of_each_head(
+    seen: ch.Seen[ch.AttentionMatrix],
+) -> None:
+    by_query = seen.find(2, sample=1)
+    assert len(by_query) == 5
+    expected = [
+        HeadLink(path, head, 2, int(w[2].argmax()), float(w[2].max()))
+        for path, head, w in dense(seen)
+    ]
+    for one, other in zip(by_query, sorted(expected, key=lambda each: -each.weight), strict=True):
+        assert one[:4] == other[:4]
+        assert one.weight == pytest.approx(other.weight, abs=1e-12)
+    by_key = seen.find(key="dog", tokens=WORDS, source_tokens=["a", "dog", "b"], layers=["second"])
+    assert {each.key for each in by_key} == {1}
+    assert [each.weight for each in by_key] == pytest.approx(
+        sorted((float(h[:, 1].max()) for h in seen["second"].dense()[0]), reverse=True), abs=1e-12
+    )
+
+
+def test_a_row_that_is_not_finite_is_no_link() -> None:
+    layer = ch.MultiHeadAttention(4, num_heads=1)
+    x = torch.randn(1, 3, 4)
+    x[0, 1] = torch.nan
+    with torch.no_grad(), ch.watch(layer) as seen:
+        layer(x)
+    assert seen.find(0, 1) == []
+
+
+def test_what_cannot_be_found(seen: ch.Seen[ch.AttentionMatrix]) -> None:
+    with pytest.raises(ch.ArgumentError) as caught:
+        seen.find()
+    assert str(caught.value) == "[watch.find] find needs a query, a key or both."
+    with pytest.raises(ch.ArgumentError) as caught:
+        seen.find("it")
+    assert str(caught.value) == (
+        "[watch.find] query 'it' needs the tokens of the text: find(…, tokens=…), or a place."
+    )
+    with pytest.raises(ch.SelectionError) as missing:
+        seen.find("dog", tokens=WORDS)
+    assert "[watch.token] there is no token 'dog' in the text." in str(missing.value)
+    with pytest.raises(ch.SelectionError) as missing:
+        seen.find(9)
+    assert missing.value.code == "matrix.range"
+    layer = ch.MultiHeadAttention(4, num_heads=1)
+    with torch.no_grad(), ch.watch(layer, keep="summary") as kept:
+        layer(torch.randn(1, 3, 4))
+    with pytest.raises(ch.ArgumentError) as caught:
+        kept.find(0)
+    assert str(caught.value) == '[watch.find] find needs a watch with keep="matrix".'
