@@ -349,11 +349,7 @@ class Differential(Part):
 
 
 def check_head_dim(part: Part, heads: Tensor, head_dim: int) -> None:
-    """Refuse heads of another width than those that a part was made for.
-
-    Raises:
-        ShapeError: code `part.width`.
-    """
+    """Refuse heads of another width than those that a part was made for: code `part.width`."""
     if heads.shape[-1] != head_dim:
         raise ShapeError(
             "part.width",
