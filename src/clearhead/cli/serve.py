@@ -3,11 +3,11 @@
 import json
 import re
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Annotated
 
 import typer
@@ -95,19 +95,27 @@ def _announced(name: str, progress: Progress) -> Progress:
 
 
 @contextmanager
-def _until_stopped() -> Iterator[Callable[[], object]]:
+def _until_stopped() -> Iterator[Callable[[], None]]:
     """A function that waits for SIGINT or SIGTERM, neither of which is an error meanwhile."""
-    # Its put may interrupt its get, where an Event would wait for itself.
-    stop: SimpleQueue[int] = SimpleQueue()
-    known = {
-        number: signal.signal(number, lambda number, _: stop.put(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stop.get
-    finally:
-        for number, handler in known.items():
-            signal.signal(number, handler)
+    # The signal itself writes into a socket, whichever thread it comes to: a lock that the main thread waits for
+    # is not interrupted by a signal to another one.
+    mine, other = socket.socketpair()
+    stops = (signal.SIGINT, signal.SIGTERM)
+
+    def wait() -> None:
+        while mine.recv(1)[0] not in stops:
+            pass
+
+    with mine, other:
+        other.setblocking(False)
+        before = signal.set_wakeup_fd(other.fileno(), warn_on_full_buffer=False)
+        known = {number: signal.signal(number, lambda *_: None) for number in stops}
+        try:
+            yield wait
+        finally:
+            signal.set_wakeup_fd(before)
+            for number, handler in known.items():
+                signal.signal(number, handler)
 
 
 def _read_tokens(file: Path) -> list[str]:
