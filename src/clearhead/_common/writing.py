@@ -33,6 +33,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
         FileError: code `file.unwritable`, if the place cannot be written to.
 
     Example:
+        >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with replacing(f"{folder}/page.html") as (name, target):
         ...         written = Path(name).write_text("whole")
