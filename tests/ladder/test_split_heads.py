@@ -72,8 +72,8 @@ def test_equals_the_layer_with_the_same_weights(name: str) -> None:
 
 
 def test_equals_the_layer_for_a_context_and_a_mask_of_the_call() -> None:
-    rung = SplitHeads(15, num_heads=3, context_dim=11, mask=ch.causal()).double()
-    layer = ch.MultiHeadAttention(15, num_heads=3, context_dim=11, mask=ch.causal()).double()
+    rung = SplitHeads(15, num_heads=3, context_dim=11).double()
+    layer = ch.MultiHeadAttention(15, num_heads=3, context_dim=11).double()
     layer.load_state_dict(rung.state_dict())
     x = torch.randn(2, 7, 15, dtype=torch.float64)
     context = torch.randn(2, 13, 11, dtype=torch.float64)

@@ -592,8 +592,13 @@ def test_from_torch_of_weights_that_are_made_of_others() -> None:
     prune.l1_unstructured(packed, "in_proj_bias", 0.5)
     parametrizations.weight_norm(alone, "k_proj_weight")
     made_of_others = "must be a parameter of its own; it is made of others"
-    for module, names in ((packed, ["in_proj_weight", "in_proj_bias"]), (alone, ["k_proj_weight"])):
-        text = "[convert.refused] from_torch cannot convert this layer."
+    # Pruning is a hook as well.
+    hook = "\n  - the module has a hook, which may change what it gives; remove it before"
+    for module, first, names in (
+        (packed, hook, ["in_proj_weight", "in_proj_bias"]),
+        (alone, "", ["k_proj_weight"]),
+    ):
+        text = f"[convert.refused] from_torch cannot convert this layer.{first}"
         text += "".join(f"\n  - {name} {made_of_others}" for name in names)
         with refused(UnsupportedError, text):
             ch.MultiHeadAttention.from_torch(module)

@@ -120,7 +120,8 @@ def test_after_a_reset_nothing_remains(kind: str) -> None:
     kept, _ = cache.append(key, key)
     assert kept.dtype == torch.float64
     assert kept.shape[2] == (211 if kind == "fixed" else 2)
-    assert torch.equal(kept[:, :, :2], key)
+    allowed = cache.error if isinstance(cache, QuantisedCache) else 0.0
+    assert float((kept[:, :, :2] - key).abs().max()) <= allowed
     cache.reset()
     texts = Texts(cache, 2)
     texts.append(5)
