@@ -24,6 +24,7 @@ from clearhead.matrix.reductions import (
     LogSumExp,
     Mass,
     Maximum,
+    MaxScore,
     OfKey,
     Pooled,
     Received,
@@ -519,9 +520,25 @@ def test_stages_and_statistics_agree_on_logsumexp() -> None:
         close(weights.summary().logsumexp, total, weights)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_largest_score_is_that_of_the_definition(name: str) -> None:
+    weights = EVERY[name]()
+    scores = eager.compute(weights.problem).masked_scores
+    expected = stages.upcast(scores).amax(dim=-1)
+    close(weights.max_score(), expected, weights)
+
+
+def test_the_largest_score_of_no_keys() -> None:
+    assert torch.equal(
+        AttentionMatrix(torch.zeros(3, 2), torch.zeros(0, 2)).max_score(),
+        torch.full((3,), -torch.inf),
+    )
+
+
 ALL: dict[str, Callable[[Problem], Reduction]] = {
     "logsumexp": LogSumExp,
     "maximum": Maximum,
+    "max score": MaxScore,
     "entropy": Entropy,
     "entropy again": Entropy,
     "distance": Distance,

@@ -119,6 +119,18 @@ class Maximum(PerQuery):
         return chunk.maximum
 
 
+class MaxScore(PerQuery):
+    """The largest masked score; −∞ for a query that may attend to nothing."""
+
+    reads = frozenset({"scores", "best_score"})
+
+    def of(self, chunk: Chunk) -> Tensor:
+        if not chunk.scores.shape[-1]:
+            return chunk.scores.new_full(chunk.scores.shape[:-1], -torch.inf)
+        best = chunk.best_score
+        return best if chunk.empty is None else best.masked_fill(chunk.empty, -torch.inf)
+
+
 class Entropy(PerQuery):
     """−Σ weight · ln weight, nats; 0 for a query that may attend to nothing.
 

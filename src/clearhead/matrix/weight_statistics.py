@@ -22,6 +22,7 @@ from clearhead.matrix.reductions import (
     LogSumExp,
     Mass,
     Maximum,
+    MaxScore,
     OfKey,
     PerQuery,
     Pooled,
@@ -75,6 +76,23 @@ class WeightStatistics(BaseMatrix):
             tensor([0.2000, 0.2000])
         """
         return self._gather(Maximum(self.problem))
+
+    def max_score(self) -> Tensor:
+        """The largest score of each query, as the softmax gets it: scaled, softcapped, with the bias;
+        −∞ for one that may attend to nothing.
+
+        What grows before a training diverges, and what QK-clip limits at every step (Kimi K2, 2025,
+        https://arxiv.org/abs/2507.20534).
+
+        Returns:
+            (batch, num_heads, query_len).
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> ch.AttentionMatrix(torch.eye(2) * 4, torch.eye(2), scale=1.0).max_score()
+            tensor([4., 4.])
+        """
+        return self._gather(MaxScore(self.problem))
 
     def top_k(self, k: int) -> TopK:
         """The k largest weights of each query, from the largest on, and their keys.
