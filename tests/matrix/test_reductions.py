@@ -526,6 +526,9 @@ def test_the_largest_score_is_that_of_the_definition(name: str) -> None:
     scores = eager.compute(weights.problem).masked_scores
     expected = stages.upcast(scores).amax(dim=-1)
     close(weights.max_score(), expected, weights)
+    score = weights.summary(top_k=1).max_score
+    assert score is not None
+    close(score, expected, weights)
 
 
 def test_the_largest_score_of_no_keys() -> None:

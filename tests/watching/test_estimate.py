@@ -108,11 +108,15 @@ def test_an_estimate_is_what_is_kept(
         tensors = [problem.query, problem.key]
     else:
         found = seen[0]
-        names = ("logsumexp", "entropy", "max", "distance", "first", "previous", "received")
+        names = ("logsumexp", "entropy", "max", "max_score", "distance", "first", "previous")
         measured = ("previous", "first", "local", "uniform")
         both = found.roles, found.roles.counts
         roles = (getattr(each, name) for each in both for name in measured)
-        tensors = [getattr(found, name) for name in names] + [*found.top_k, found.pooled, *roles]
+        tensors = [getattr(found, name) for name in (*names, "received")] + [
+            *found.top_k,
+            found.pooled,
+            *roles,
+        ]
     estimate = watching.estimate(batch, query_len, kv_len)
     assert estimate.nbytes == sum(tensor.nbytes for tensor in tensors)
     count = 6 if heads is None else len(heads)

@@ -326,7 +326,8 @@ class WeightStatistics(BaseMatrix):
         place = problem.query_positions
         before = OfKey(problem, place - 1)
         first = OfKey(problem, torch.zeros_like(place))
-        single = [total, maximum, distance, near, first, before, received, entropy]
+        score = MaxScore(problem)
+        single = [total, maximum, score, distance, near, first, before, received, entropy]
         every = [largest, pooled, mass, context, *single]
         sweep(problem, [each for each in every if each is not None], progress)
         if self._logsumexp is None:
@@ -337,6 +338,7 @@ class WeightStatistics(BaseMatrix):
             logsumexp=self._restore(total.result),
             entropy=self._entropy.clone(),
             max=self._restore(maximum.result),
+            max_score=self._restore(score.result),
             distance=self._restore(distance.result),
             first=self._restore(first.result),
             previous=self._restore(before.result),

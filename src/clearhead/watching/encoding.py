@@ -58,7 +58,7 @@ NAMES = {kind: name for name, kind in KINDS.items()}
 SINCE = {"role_counts": 3}
 """The version of a file that first had a kind, where that is not the first."""
 
-OPTIONAL = {"counts"}
+OPTIONAL = {"counts", "max_score"}
 """Fields that a file of an earlier version does not have."""
 
 OF_MATRIX = ("query", "key", "mask", "bias", "scale", "softcap", "sinks")
@@ -295,7 +295,7 @@ def _expected(summary: Summary) -> Iterator[Expected]:
     floating one."""
     rows = summary.entropy.shape
     leading, batch = rows[:-1], rows[:-2]
-    for name in ("logsumexp", "entropy", "max", "distance", "first", "previous"):
+    for name in ("logsumexp", "entropy", "max", "max_score", "distance", "first", "previous"):
         yield name, getattr(summary, name), rows, None
     # Heads in groups: fewer of them, but in the same batch.
     received = summary.received

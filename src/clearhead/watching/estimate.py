@@ -13,8 +13,8 @@ from clearhead.errors import WatchError
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.watching.recording import POOL, TOP_K, key_heads
 
-STATISTICS = 6
-"""Of each query: logsumexp, entropy, max, distance, first, previous."""
+STATISTICS = 7
+"""Of each query: logsumexp, entropy, max, max_score, distance, first, previous."""
 
 ROLES = 4
 """Of each head without tokens, with the number of queries in each; with them there are two more."""
@@ -60,7 +60,7 @@ class Estimate:
         >>> import clearhead as ch
         >>> model = torch.nn.TransformerEncoderLayer(768, nhead=12, batch_first=True)
         >>> print(ch.watch(model, keep="summary").estimate(batch=1, query_len=4096))
-        1 layer × 12 heads, 4096 tokens: 6.3 MB with keep='summary' (the matrices would take 805.3 MB)
+        1 layer × 12 heads, 4096 tokens: 6.5 MB with keep='summary' (the matrices would take 805.3 MB)
     """
 
     keep: str
