@@ -157,3 +157,39 @@ def test_a_trained_bias_of_pairs_has_its_gradient() -> None:
     ch.alibi(slopes=slopes).at(*pair, QUERIES, KEYS).sum().backward()
     assert slopes.grad is not None
     assert torch.equal(slopes.grad, torch.full((4,), -3.0))
+
+
+@pytest.mark.parametrize("kernel", ["eager", "fused", "blockwise"])
+@pytest.mark.parametrize("own", [False, True])
+def test_slopes_have_the_precision_of_the_scores(kernel: str, own: bool) -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 1, 5, 61, 4, dtype=torch.float64).unbind()
+    slopes = torch.tensor([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1], dtype=torch.float64)
+    if own:
+        slopes = torch.rand(5, dtype=torch.float64)
+    distance = (torch.arange(61)[:, None] - torch.arange(61)).abs().double()
+    expected = ch.attend(
+        query, key, value, bias=(-slopes[:, None, None] * distance)[None], kernel="eager"
+    )
+    bias = ch.alibi(slopes=slopes) if own else ch.alibi(5)
+    found = ch.attend(query, key, value, bias=bias, kernel=kernel)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
+    single = ch.attend(query.float(), key.float(), value.float(), bias=bias, kernel=kernel)
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), expected, rtol=0, atol=1e-5)
+
+
+def test_slopes_of_float64_are_trained() -> None:
+    query, key, value = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64).unbind()
+    slopes = torch.rand(2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda slopes: ch.attend(query, key, value, bias=ch.alibi(slopes=slopes)), slopes
+    )
+
+
+def test_slopes_that_float32_rounds_are_made_anew() -> None:
+    bias = ch.alibi(24).within(torch.float64)
+    assert bias.numbers is not None
+    exact = torch.tensor([2.0 ** (-(head + 1) / 2) for head in range(16)], dtype=torch.float64)
+    assert torch.equal(bias.numbers[:16], exact)
+    assert ch.alibi(24).within(torch.bfloat16).numbers.dtype == torch.float32  # type: ignore[union-attr]

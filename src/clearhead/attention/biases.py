@@ -4,7 +4,7 @@ A bias is never a mask. It is added after scale and softcap; a mask then hides.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -96,6 +96,10 @@ class Bias(ABC):
     ) -> None:
         """Refuse sizes, a dtype or a device that the bias was not made for."""
         return
+
+    def within(self, dtype: torch.dtype) -> "Bias":
+        """The bias for scores of that dtype; itself where it has no numbers of its own precision."""
+        return self
 
     def to_dense(
         self, query_len: int, kv_len: int, *, device: torch.device | str = "cpu"
@@ -224,6 +228,9 @@ class SelectedBias(ByPair):
     @property
     def may_hide(self) -> bool:
         return self.bias.may_hide
+
+    def within(self, dtype: torch.dtype) -> Bias:
+        return replace(self, bias=self.bias.within(dtype))
 
     def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
         if self.some_rows is not None:

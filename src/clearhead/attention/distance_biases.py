@@ -1,6 +1,6 @@
 """Biases that depend on the distance from query to key, which cost O(heads): alibi and relative."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -41,6 +41,15 @@ class Alibi(ByPair):
                 f"bias must be on the query's device; the slopes of alibi are on "
                 f"{self.slopes.device}, the query on {device}.",
             )
+
+    def within(self, dtype: torch.dtype) -> Bias:
+        wanted = torch.float64 if dtype == torch.float64 else torch.float32
+        if self.slopes.dtype == wanted:
+            return self
+        if self.follows:  # each of them anew, since float32 has rounded it
+            slopes = torch.tensor(_slopes(len(self.slopes)), dtype=wanted, device="cpu")
+            return replace(self, slopes=slopes)
+        return replace(self, slopes=self.slopes.to(wanted))
 
     def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
         slopes = self.slopes.to(key_index.device).view(1, -1, 1, 1)
@@ -146,7 +155,7 @@ def alibi(num_heads: int | None = None, *, slopes: Tensor | None = None) -> Bias
 
     Args:
         num_heads: how many heads to make slopes for.
-        slopes: float32 of shape (num_heads,), instead of the paper's.
+        slopes: floating, of shape (num_heads,), instead of the paper's; float32 and float64 stay so.
 
     Raises:
         ArgumentError: code `alibi.heads`, unless exactly one of the two is given and has heads.
@@ -182,7 +191,8 @@ def alibi(num_heads: int | None = None, *, slopes: Tensor | None = None) -> Bias
             "slopes must be floating, of shape (num_heads,), 1 or more; got "
             f"{slopes.dtype} of shape {tuple(slopes.shape)}.",
         )
-    return Alibi(slopes.to(torch.float32), follows=False)
+    wide = slopes.dtype == torch.float64
+    return Alibi(slopes if wide else slopes.to(torch.float32), follows=False)
 
 
 def _slopes(num_heads: int) -> list[float]:

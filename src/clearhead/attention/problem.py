@@ -262,6 +262,7 @@ def make_problem(
     if bias is not None:
         bias = as_bias(bias)
         bias.check(batch, num_heads, query_len, kv_len, dtype, device)
+        bias = bias.within(dtype)
     if scale is None:
         scale = 1.0 / math.sqrt(head_dim)
     else:

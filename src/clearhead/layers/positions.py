@@ -4,7 +4,7 @@ A description such as `sliding_window(left=4)` counts columns. In a KV cache tok
 3, and rows of different length have other columns for the same token: there it goes by position.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -115,6 +115,9 @@ class BiasByPosition(ByPair):
         device: torch.device,
     ) -> None:
         self.bias.check(batch, num_heads, query_len, kv_len, dtype, device)
+
+    def within(self, dtype: torch.dtype) -> Bias:
+        return replace(self, bias=self.bias.within(dtype))
 
     def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
         query, key = self.positions.at(query_index, key_index, query_len)

@@ -155,6 +155,7 @@ def make_call(
     if bias is not None:
         bias = as_bias(bias)
         bias.check(*sizes, problem.query.dtype, problem.device)
+        bias = bias.within(problem.query.dtype)
     problem = problem.replace(mask=mask, bias=bias)
     call = ShardedCall(problem, key, value, of_queries, of_keys, kernel)
     _check_kernel(call)
