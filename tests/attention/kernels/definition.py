@@ -59,7 +59,7 @@ def defined(
         stages.repeat_kv_heads(value, query.shape[1]),
         scale=query.shape[3] ** -0.5 if scale is None else scale,
         softcap=softcap,
-        bias=bias.to_dense(*lengths) if isinstance(bias, ch.Bias) else bias,
+        bias=bias.within(query.dtype).to_dense(*lengths) if isinstance(bias, ch.Bias) else bias,
         visible=mask.to_dense(*lengths) if isinstance(mask, ch.Mask) else mask,
         sinks=sinks,
     )
