@@ -14,27 +14,27 @@ from clearhead.watching.hooks.patching import Undo
 def install(undo: Undo) -> None:
     """Report the problems that run from now on."""
     undo.append(_remove)
-    planning.editors.append(_edit)
+    planning.editors.append(_report)
     planning.observers.append(_observe)
 
 
 def _remove() -> None:
-    if _edit in planning.editors:
-        planning.editors.remove(_edit)
+    if _report in planning.editors:
+        planning.editors.remove(_report)
     if _observe in planning.observers:
         planning.observers.remove(_observe)
 
 
-def _edit(problem: Problem) -> Callable[[Tensor], Tensor] | None:
+def _report(problem: Problem) -> Callable[[Tensor], Tensor] | None:
+    """Report a problem as it is edited, and return what edits its context."""
     edited = tap.edit(lambda: problem)
+    tap.report((lambda: problem) if edited is None else edited.read)
     return None if edited is None else edited.context
 
 
 def _observe(problem: Problem) -> Callable[[], None]:
     running = ExitStack()
     if not tap.is_guarded():
-        edited = tap.edit(lambda: problem)
-        tap.report((lambda: problem) if edited is None else edited.read)
         # The fused kernel calls PyTorch's function in turn; that is the same attention.
         running.enter_context(tap.guard())
     return running.close
