@@ -68,6 +68,24 @@ def as_ints(values: Iterable[object]) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
+def check_head_numbers(heads: Iterable[object]) -> tuple[int, ...]:
+    """Return the numbers of heads, different ones, at least one.
+
+    Raises:
+        ArgumentTypeError: code `heads.type`, for what is no whole number.
+        ArgumentError: code `heads.value`, for negative numbers, a number twice, and none.
+    """
+    numbers = as_ints(heads)
+    if numbers is None:
+        raise ArgumentTypeError("heads.type", f"heads must hold whole numbers; got {shown(heads)}.")
+    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        raise ArgumentError(
+            "heads.value",
+            f"heads must be different numbers, 0 or more, at least one; got {shown(list(numbers))}.",
+        )
+    return numbers
+
+
 def check_length(name: str, length: object) -> int:
     """The length as an int, or a refusal of what is no number of tokens.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from clearhead._common.checks import as_int, as_ints, check_number, check_tensor
+from clearhead._common.checks import check_head_numbers, check_number, check_tensor
 from clearhead.editing.operations import (
     Ablate,
     Average,
@@ -188,19 +188,4 @@ def numbers_of(heads: object) -> tuple[int, ...] | slice:
     """Return the numbers of heads as a tuple, or a slice as it is; errors as `HeadPicker`."""
     if isinstance(heads, slice):
         return heads
-    one = as_int(heads)
-    numbers = (
-        as_ints(heads)
-        if one is None and isinstance(heads, Sequence)
-        else None
-        if one is None
-        else (one,)
-    )
-    if numbers is None:
-        raise ArgumentTypeError("heads.type", f"heads must hold whole numbers; got {heads!r}.")
-    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
-        raise ArgumentError(
-            "heads.value",
-            f"heads must be different numbers, 0 or more, at least one; got {list(numbers)}.",
-        )
-    return tuple(numbers)
+    return check_head_numbers(heads if isinstance(heads, Sequence) else [heads])

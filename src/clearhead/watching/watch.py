@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, overload
 
 from torch import Tensor, nn
 
-from clearhead._common.checks import as_ints, check_sizes
+from clearhead._common.checks import check_head_numbers, check_sizes
 from clearhead._common.text import readable, shown
 from clearhead._common.torch_internals import is_transformed
 from clearhead.errors import ArgumentError, ArgumentTypeError, WatchError, WatchWarning
@@ -377,12 +377,4 @@ def _heads(given: object) -> tuple[int, ...] | None:
             "heads.type",
             f"heads must be a list of numbers of heads, or None for all; got {shown(given)}.",
         )
-    numbers = as_ints(given)
-    if numbers is None:
-        raise ArgumentTypeError("heads.type", f"heads must hold whole numbers; got {shown(given)}.")
-    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
-        raise ArgumentError(
-            "heads.value",
-            f"heads must be different numbers, 0 or more, at least one; got {shown(list(numbers))}.",
-        )
-    return numbers
+    return check_head_numbers(given)
