@@ -904,6 +904,18 @@ CHECKS = [
         "tokens.type",
         "tokens must be ids, which are whole numbers; got torch.float32.",
     ),
+    Case(
+        lambda: ch.watch(torch.nn.Linear(2, 2), heads=[True]),
+        ch.ArgumentTypeError,
+        "heads.type",
+        "heads must hold whole numbers; got [True].",
+    ),
+    Case(
+        lambda: ch.watch(torch.nn.Linear(2, 2), heads=[0, 0]),
+        ch.ArgumentError,
+        "heads.value",
+        "heads must be different numbers, 0 or more, at least one; got [0, 0].",
+    ),
 ]
 
 CASES = [*MASKS, *BIASES, *PROBLEMS, *CHECKS]

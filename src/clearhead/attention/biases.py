@@ -17,6 +17,7 @@ from clearhead.errors import (
     ShapeError,
 )
 from clearhead.masks.base import Mask
+from clearhead.masks.selected import places_in_whole
 
 
 class Bias(ABC):
@@ -233,11 +234,8 @@ class SelectedBias(ByPair):
         return replace(self, bias=self.bias.within(dtype))
 
     def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
-        if self.some_rows is not None:
-            query_index = self.some_rows.to(query_index.device)[query_index]
-        if self.some_columns is not None:
-            key_index = self.some_columns.to(key_index.device)[key_index]
-        added = self.bias.at(query_index, key_index, self.query_len, self.kv_len)
+        query, key = places_in_whole(self.some_rows, self.some_columns, query_index, key_index)
+        added = self.bias.at(query, key, self.query_len, self.kv_len)
         if self.some_heads is None or added.shape[1] == 1:
             return added
         return added[:, self.some_heads]

@@ -52,11 +52,8 @@ class Selected(Mask):
     def visible(
         self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
     ) -> Tensor:
-        if self.some_rows is not None:
-            query_index = self.some_rows.to(query_index.device)[query_index]
-        if self.some_columns is not None:
-            key_index = self.some_columns.to(key_index.device)[key_index]
-        seen = self.mask.visible(query_index, key_index, self.query_len, self.kv_len)
+        query, key = places_in_whole(self.some_rows, self.some_columns, query_index, key_index)
+        seen = self.mask.visible(query, key, self.query_len, self.kv_len)
         if self.some_heads is None or self.mask.heads is None:
             return seen
         return seen[:, self.some_heads]
@@ -79,3 +76,13 @@ class Selected(Mask):
 
     def describe(self) -> str:
         return self.mask.describe()
+
+
+def places_in_whole(
+    rows: Tensor | None, columns: Tensor | None, query_index: Tensor, key_index: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The place in the whole matrix of queries and keys that are some rows and columns of it."""
+    return (
+        query_index if rows is None else rows.to(query_index.device)[query_index],
+        key_index if columns is None else columns.to(key_index.device)[key_index],
+    )

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from clearhead.masks.selected import places_in_whole
 from clearhead.sharding.sharding import Sharding
 
 
@@ -26,8 +27,4 @@ class MatrixPart(NamedTuple):
 
     def places(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """The place in the whole matrix of some queries and keys."""
-        rows, columns = self.rows, self.columns
-        return (
-            query if rows is None else rows.to(query.device)[query],
-            key if columns is None else columns.to(key.device)[key],
-        )
+        return places_in_whole(self.rows, self.columns, query, key)
