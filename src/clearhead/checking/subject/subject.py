@@ -242,7 +242,7 @@ def _check_size(found: Any, name: str) -> None:
 def _guessed(
     cls: type, given: Mapping[str, Any], contract: Contract, seed: int
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """What is guessed of a class's arguments, all of them, and what is made with them.
+    """The guessed arguments of a class, all of its arguments, and an instance made with them.
 
     Raises:
         ModelError: code `check.made`, of the first guess, if none is taken.
