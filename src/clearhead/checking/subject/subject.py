@@ -21,7 +21,7 @@ from clearhead._common.text import shown
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.calling import by_heads, call
 from clearhead.checking.subject.constructing import (
-    SHAPES,
+    GUESSES,
     declared_arguments,
     guessed_arguments,
     nested,
@@ -248,8 +248,8 @@ def _guessed(
         ModelError: code `check.made`, of the first guess, if none is taken.
     """
     failed: ModelError | None = None
-    for shape in SHAPES:
-        guessed = guessed_arguments(cls, given, contract, shape)
+    for guess in GUESSES:
+        guessed = guessed_arguments(cls, given, contract, guess)
         args = {**guessed, **given}
         try:
             return guessed, args, _made(cls, args, seed)
