@@ -121,15 +121,6 @@ def test_what_cannot_be_called_ends_with_a_code_of_its_own(place: str) -> None:
     assert "[check.call] CausalAttention was called with takes='x'" in found.stderr
 
 
-def test_a_file_alone_is_answered_with_its_names(place: str) -> None:
-    file = place.rpartition(":")[0]
-    found = invoke(file)
-    assert found.exit_code == 3
-    assert found.stderr == (
-        f"clearhead: [check.name] say what to check, as {file}:Name; it has CausalAttention.\n"
-    )
-
-
 def test_a_place_that_is_none_is_no_mistake_in_the_attention() -> None:
     found = invoke("mine")
     assert found.exit_code == 3
