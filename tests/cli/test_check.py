@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import Result
@@ -33,7 +34,10 @@ ARGS = "d_in=3,d_out=2,context_length=6"
 def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process takes seconds to begin; most of what is tested does not depend on it."""
     if "another_process" not in request.fixturenames:
-        run = lambda asked, *_: json.loads(json.dumps(apart.answer(**asked)))  # noqa: E731
+
+        def run(asked: dict[str, Any], *limits: float) -> dict[str, Any]:
+            return json.loads(json.dumps(apart.answer(**json.loads(json.dumps(asked)))))
+
         monkeypatch.setattr(apart, "_run", run)
 
 
