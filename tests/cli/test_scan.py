@@ -111,7 +111,7 @@ class TestFolder:
         assert "ZeroDivisionError: division by zero failing.py:1" in text
         assert "TypeError: 'int' object is not subscriptable others.py:7" in text
         assert found.stdout.endswith(
-            "1 wrong, 1 not judged, 2 not made, 1 right; in 1 more nothing attends\n"
+            "1 wrong, 1 not judged, 2 not made, 1 right; 1 more without attention, or that cannot be called\n"
         )
         assert found.stderr == ""
 

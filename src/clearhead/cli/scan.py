@@ -22,7 +22,7 @@ class Scan:
     Attributes:
         rows: of all that attends, and of what could not be made.
         tried: how many definitions were tried.
-        without: in how many of them nothing attends.
+        without: how many of them have no row.
         interrupted: it was ended from outside.
     """
 

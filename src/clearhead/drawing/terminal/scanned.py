@@ -31,7 +31,7 @@ def print_scan(
         >>> row = ScanRow("Attention", "wrong", "scale.missing: the scores are not scaled", "mine.py", 3)
         >>> print_scan(console, [row], without=1)
         >>> print(console.file.getvalue().splitlines()[-1])
-        1 wrong; in 1 more nothing attends
+        1 wrong; 1 more without attention, or that cannot be called
     """
     if rows:
         table = Table(box=box.SIMPLE, pad_edge=False, show_header=False)
@@ -53,10 +53,14 @@ def print_scan(
 
 
 def totals(rows: Sequence[ScanRow], without: int, interrupted: bool) -> str:
-    """How many there are of each outcome, and how many were tried in vain."""
+    """The number of each outcome, and of what was tried in vain."""
     counts = Counter(row.outcome for row in rows)
     words = ", ".join(f"{counts[each]} {each}" for each in STYLES if counts[each])
-    none = f"in {without} {'more ' if rows else ''}nothing attends" if without else ""
+    none = (
+        f"{without} {'more ' if rows else ''}without attention, or that cannot be called"
+        if without
+        else ""
+    )
     found = "; ".join(filter(None, (words, none))) or "nothing attends"
     return f"interrupted: {found}" if interrupted else found
 
