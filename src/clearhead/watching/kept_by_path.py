@@ -1,4 +1,4 @@
-"""What a watch kept, by the paths of the modules that attended."""
+"""The records of a watch, by the paths of the modules that attended."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
