@@ -536,7 +536,7 @@ def test_what_a_function_returns_is_kept_and_nothing_else() -> None:
         model(x)
     assert seen["first"] is None
     assert "None" in repr(seen)
-    assert seen._repr_html_() is None
+    assert seen._repr_html_() == f"<pre>{seen!r}</pre>"
 
 
 def test_a_function_that_fails_or_keeps_the_matrix() -> None:
@@ -578,7 +578,7 @@ def test_results_are_not_read_as_attention(tmp_path: Path) -> None:
         )
         with pytest.raises(ArgumentError, match=f"^{re.escape(text)}$"):
             read()
-    with pytest.raises(ArgumentError, match="watch.results"):
+    with pytest.raises(ArgumentError, match=r"watch\.results"):
         matrices.to_html(tmp_path / "page.html", other=seen)
     text = "[watch.sizes] the size of what keep= returns is not known."
     with pytest.raises(WatchError, match=f"^{re.escape(text)}$"):

@@ -9,7 +9,8 @@ from clearhead.watching.calls import Calls, Kept, Matrices, Results
 from clearhead.watching.files import TEXTS
 from clearhead.watching.missing import Missing
 
-Keep = Literal["matrix", "summary", "function"]
+Keep = Literal["matrix", "summary"]
+Kind = Literal[Keep, "function"]
 
 Default = TypeVar("Default")
 
@@ -17,7 +18,7 @@ Default = TypeVar("Default")
 class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     """The calls of every module, by its path or its number."""
 
-    def __init__(self, model_name: str, keep: Keep) -> None:
+    def __init__(self, model_name: str, keep: Kind) -> None:
         self._model_name = model_name
         self._keep = keep
         self._modules: dict[str, Calls[Any]] = {}

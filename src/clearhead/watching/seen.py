@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from clearhead._common.elements import element
 from clearhead._common.lazy import drawing
 from clearhead._common.text import readable
 from clearhead.errors import ArgumentError, ArgumentTypeError
@@ -301,9 +302,9 @@ class Seen(KeptByPath[Kept]):
         ]
         return readable("\n".join(lines))
 
-    def _repr_html_(self) -> str | None:
+    def _repr_html_(self) -> str:
         if self._keep == "function":
-            return None  # a notebook shows the repr
+            return element("pre", repr(self))
         return drawing("notebook.inline.matrices").seen_html(self)
 
 

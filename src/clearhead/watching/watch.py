@@ -23,7 +23,7 @@ from clearhead.matrix.summary import Summary
 from clearhead.watching.calls import Kept
 from clearhead.watching.estimate import Estimate, estimated, sizes_of
 from clearhead.watching.hooks import installing, tap
-from clearhead.watching.kept_by_path import Keep
+from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.listening import Listener, listen
 from clearhead.watching.missing import Missing, Paths, Ran
 from clearhead.watching.recording import Copies, Result, of_heads, reduced, summarised
@@ -63,7 +63,7 @@ class Watch(Listener, Generic[Kept]):
         self._layers = layers
         self._heads = heads
         self._function = keep if callable(keep) else None
-        self._keep: Keep = "function" if callable(keep) else keep
+        self._keep: Kind = "function" if callable(keep) else keep
         self._tokens = tokens
         self._strict = strict
         self._begin()
@@ -295,7 +295,7 @@ def watch(
     model: nn.Module,
     layers: str | Sequence[str] | None = None,
     heads: Sequence[int] | None = None,
-    keep: Literal["matrix", "summary"] | Callable[[str, AttentionMatrix], Any] = "matrix",
+    keep: Keep | Callable[[str, AttentionMatrix], Any] = "matrix",
     tokens: Tensor | None = None,
     strict: bool = False,
 ) -> Watch[Any]:
