@@ -393,4 +393,6 @@ class Cache(ABC):
 
 def _are_finite(key: Tensor, value: Tensor) -> bool:
     """True if every entry is known to be finite; not asked where that takes a sync, or in a trace."""
-    return key.is_cpu and is_concrete(key) and not is_tracing() and stages.both_finite(key, value)
+    if not key.is_cpu or not is_concrete(key) or is_tracing():
+        return False
+    return stages.rows_finite(key) and stages.all_finite(value)
