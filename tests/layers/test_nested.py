@@ -81,13 +81,13 @@ def test_the_cost_is_that_of_the_sequences() -> None:
         (
             lambda layer, x: layer(x, valid=torch.ones(2, 3, dtype=torch.bool)),
             "[layer.nested] a nested x must be of layout torch.jagged and shape (batch, tokens, "
-            "width), without context, valid, cache; got layout torch.jagged, 3 dimensions, with "
+            "width), without context, valid, positions, cache; got layout torch.jagged, 3 dimensions, with "
             "valid.",
         ),
         (
             lambda layer, x: layer(x, x),
             "[layer.nested] a nested x must be of layout torch.jagged and shape (batch, tokens, "
-            "width), without context, valid, cache; got layout torch.jagged, 3 dimensions, with "
+            "width), without context, valid, positions, cache; got layout torch.jagged, 3 dimensions, with "
             "context.",
         ),
     ],
@@ -106,5 +106,5 @@ def test_the_older_layout_is_refused() -> None:
         made()(nested)
     assert str(raised.value) == (
         "[layer.nested] a nested x must be of layout torch.jagged and shape (batch, tokens, "
-        "width), without context, valid, cache; got layout torch.strided, 3 dimensions."
+        "width), without context, valid, positions, cache; got layout torch.strided, 3 dimensions."
     )

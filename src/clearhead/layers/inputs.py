@@ -57,11 +57,12 @@ class LayerCall(NamedTuple):
         cache: keys and values of earlier tokens, or None.
         absorbs: True if the heads attend to the latents that the cache holds.
         sequences: those that x is made of, if a nested tensor was given.
-        positions: those of x and of the source; None where nothing goes by them.
+        positions: those of x and of the source, counted; None where nothing goes by them.
         kernel: "auto", or the name of one.
         dims: number of dimensions of x as it was given.
         values: False if only the weights are wanted.
         across: who holds the tokens of x and of the source, where ranks share them; else None.
+        placed: the positions that the parts go by, in place of the counted ones; None if none were given.
     """
 
     x: Tensor
@@ -77,6 +78,7 @@ class LayerCall(NamedTuple):
     dims: int
     values: bool = True
     across: tuple[Sharding, Sharding] | None = None
+    placed: Positions | None = None
 
     def in_order(self) -> bool:
         """True if columns of keys are as far apart as their tokens, in every row."""
@@ -176,6 +178,36 @@ def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim:
             "layer.context-batch",
             f"x and context must have the same batch; got {x.shape[0]} and {context.shape[0]}.",
         )
+
+
+def check_positions(positions: Tensor | None, x: Tensor) -> Tensor | None:
+    """The positions that were given for the tokens of x, int64, (tokens,) or (batch, tokens).
+
+    Raises:
+        ArgumentTypeError: codes `positions.type` and `positions.layout`.
+        ShapeError, DeviceError: code `layer.positions`.
+    """
+    if positions is None:
+        return None
+    check_tensor("positions", positions)
+    if positions.is_floating_point() or positions.is_complex() or positions.dtype == torch.bool:
+        raise ArgumentTypeError(
+            "positions.type", f"positions must be whole numbers; got {positions.dtype}."
+        )
+    batch, tokens, _ = x.shape
+    if positions.shape not in ((tokens,), (1, tokens), (batch, tokens)):
+        raise ShapeError(
+            "layer.positions",
+            f"positions must have shape (tokens,) = ({tokens},), or (batch, tokens) = ({batch}, "
+            f"{tokens}): one number for each token; got {tuple(positions.shape)}. Several for each "
+            "token, as M-RoPE has, take a part of your own, which is made with them.",
+        )
+    if positions.device != x.device:
+        raise DeviceError(
+            "layer.positions",
+            f"positions must be on the device of x, {x.device}; they are on {positions.device}.",
+        )
+    return positions.long()
 
 
 def check_cache(

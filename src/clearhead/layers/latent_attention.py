@@ -123,6 +123,7 @@ class LatentAttention(AttentionLayer):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
+        positions: Tensor | None = None,
         cache: Cache | None = None,
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
@@ -135,7 +136,13 @@ class LatentAttention(AttentionLayer):
             (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
         """
         call = self._check_call(
-            x, mask=mask, valid=valid, cache=cache, kernel=kernel, across=across
+            x,
+            mask=mask,
+            valid=valid,
+            positions=positions,
+            cache=cache,
+            kernel=kernel,
+            across=across,
         )
         return self._attend(call)
 
@@ -145,6 +152,7 @@ class LatentAttention(AttentionLayer):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
+        positions: Tensor | None = None,
         cache: Cache | None = None,
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> AttentionMatrix:
@@ -153,7 +161,11 @@ class LatentAttention(AttentionLayer):
         Returns:
             An `AttentionMatrix` of shape (batch, num_heads, tokens, keys).
         """
-        return self._matrix(self._check_call(x, mask=mask, valid=valid, cache=cache, across=across))
+        return self._matrix(
+            self._check_call(
+                x, mask=mask, valid=valid, positions=positions, cache=cache, across=across
+            )
+        )
 
     def plan(
         self,
@@ -161,13 +173,20 @@ class LatentAttention(AttentionLayer):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
+        positions: Tensor | None = None,
         cache: Cache | None = None,
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Plan:
         """The kernel that `forward` would run for these arguments, and why not the others."""
         call = self._check_call(
-            x, mask=mask, valid=valid, cache=cache, kernel=kernel, across=across
+            x,
+            mask=mask,
+            valid=valid,
+            positions=positions,
+            cache=cache,
+            kernel=kernel,
+            across=across,
         )
         return self._plan(call)
 

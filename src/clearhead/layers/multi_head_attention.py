@@ -124,6 +124,7 @@ class MultiHeadAttention(AttentionLayer):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
+        positions: Tensor | None = None,
         cache: Cache | None = None,
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
@@ -142,6 +143,9 @@ class MultiHeadAttention(AttentionLayer):
             mask: for this call, beside the layer's own: a key must be visible in both.
             valid: bool, (batch, tokens), True at real tokens, False at padding, on whichever side;
                 of the context, if there is one. The real tokens of a row are counted from 0.
+            positions: whole numbers, (tokens,) or (batch, tokens): the positions of the tokens of x, by
+                which the parts go, for tokens whose position is not their index, such as a tree of
+                drafts. Masks go by the index all the same. None counts the tokens.
             cache: keys and values of the tokens before, of this layer only; see
                 `clearhead.layers.Cache`.
             kernel: "auto", or the name of one, as of `attend`: "eager" has derivatives of any
@@ -161,7 +165,8 @@ class MultiHeadAttention(AttentionLayer):
                 ones; `layer.cache-context`, for a cache that was filled with another context;
                 `layer.cache-window`, for a `SlidingCache` of a context.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
-                where those of the cache are not tokens in order; `kernel.refused`, if the requested
+                where those of the cache are not tokens in order; `layer.positions-bias`, for positions
+                beside a bias and a cache; `kernel.refused`, if the requested
                 kernel cannot run this; `layer.across`, for across= beside a cache, `valid` or a nested
                 x.
             RankError: on every rank, if one of them is refused, or they differ.
@@ -176,7 +181,14 @@ class MultiHeadAttention(AttentionLayer):
             True
         """
         call = self._check_call(
-            x, context, mask=mask, valid=valid, cache=cache, kernel=kernel, across=across
+            x,
+            context,
+            mask=mask,
+            valid=valid,
+            positions=positions,
+            cache=cache,
+            kernel=kernel,
+            across=across,
         )
         return self._attend(call)
 
@@ -187,13 +199,16 @@ class MultiHeadAttention(AttentionLayer):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
+        positions: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Problem:
         """The problem that the layer gives to a kernel: projected, split into heads, masked.
 
         Arguments and errors are those of `forward`; a cache takes the tokens.
         """
-        call = self._check_call(x, context, mask=mask, valid=valid, cache=cache)
+        call = self._check_call(
+            x, context, mask=mask, valid=valid, positions=positions, cache=cache
+        )
         with Rollback(cache, call.source.shape[1]):
             return self._problem(call)
 
@@ -204,6 +219,7 @@ class MultiHeadAttention(AttentionLayer):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
+        positions: Tensor | None = None,
         cache: Cache | None = None,
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> AttentionMatrix:
@@ -222,7 +238,9 @@ class MultiHeadAttention(AttentionLayer):
             torch.Size([1, 2, 1000])
         """
         return self._matrix(
-            self._check_call(x, context, mask=mask, valid=valid, cache=cache, across=across)
+            self._check_call(
+                x, context, mask=mask, valid=valid, positions=positions, cache=cache, across=across
+            )
         )
 
     def join(self, context: Tensor, x: Tensor) -> Tensor:
@@ -244,13 +262,21 @@ class MultiHeadAttention(AttentionLayer):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
+        positions: Tensor | None = None,
         cache: Cache | None = None,
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Plan:
         """The kernel that `forward` would run for these arguments, and why not the others."""
         call = self._check_call(
-            x, context, mask=mask, valid=valid, cache=cache, kernel=kernel, across=across
+            x,
+            context,
+            mask=mask,
+            valid=valid,
+            positions=positions,
+            cache=cache,
+            kernel=kernel,
+            across=across,
         )
         return self._plan(call)
 
