@@ -122,7 +122,7 @@ def test_a_tree_of_drafts_after_a_text(parts: str, kind: str) -> None:
     held = len(cache)
     whole = torch.cat([torch.ones(TOKENS, held, dtype=torch.bool), tree()], dim=1)
     if kind == "fixed":  # it returns all of its memory, in which a mask of indices is refused
-        with pytest.raises(ch.UnsupportedError, match="cache.mask"):
+        with pytest.raises(ch.UnsupportedError, match=r"cache\.mask"):
             layer(x, cache=cache, positions=held + DEPTHS, mask=whole)
         assert len(cache) == held
         return

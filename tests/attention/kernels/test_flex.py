@@ -17,8 +17,8 @@ from clearhead.attention.kernels import flex
 from clearhead.attention.problem import make_problem
 from tests.attention.kernels.definition import assert_agrees, close, context, draw
 from tests.attention.kernels.test_agreement import BIASES, MASKS
-from tests.attention.kernels.test_hidden import MASKS as HIDING
 from tests.attention.kernels.test_hidden import LONG, assert_stays_hidden
+from tests.attention.kernels.test_hidden import MASKS as HIDING
 
 BATCH, HEADS = 3, 6
 
