@@ -14,6 +14,7 @@ from clearhead.attention.problem import Problem, make_problem, under_autocast
 from clearhead.attention.sharded.sharded_call import read_across
 from clearhead.errors import ArgumentError
 from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
     LayerCall,
@@ -138,11 +139,12 @@ class AttentionLayer(nn.Module, ABC):
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         positions: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | CacheBundle | None = None,
         kernel: str = "auto",
     ) -> LayerCall:
         """The same on this rank."""
         kernel_named(kernel)
+        cache = cache[self] if isinstance(cache, CacheBundle) else cache
         mask = and_masks(self.mask, as_mask(mask))
         sequences = sequences_of(x, context=context, valid=valid, positions=positions, cache=cache)
         x = x if sequences is None else sequences.tokens

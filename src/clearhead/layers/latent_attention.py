@@ -9,6 +9,7 @@ from clearhead._common.checks import check_bool, check_dropout, check_sizes
 from clearhead.attention.planning import Plan
 from clearhead.layers.base import AttentionLayer, Heads
 from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.inputs import LayerCall, is_plain_linear, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
@@ -124,7 +125,7 @@ class LatentAttention(AttentionLayer):
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         positions: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | CacheBundle | None = None,
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Tensor:
@@ -153,7 +154,7 @@ class LatentAttention(AttentionLayer):
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         positions: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | CacheBundle | None = None,
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> AttentionMatrix:
         """The attention weights of `forward`; a cache is read, and stays as it is.
@@ -174,7 +175,7 @@ class LatentAttention(AttentionLayer):
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         positions: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | CacheBundle | None = None,
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Plan:

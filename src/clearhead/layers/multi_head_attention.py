@@ -11,6 +11,7 @@ from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError
 from clearhead.layers.base import AttentionLayer
 from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.inputs import LayerCall, Rollback, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
@@ -125,7 +126,7 @@ class MultiHeadAttention(AttentionLayer):
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         positions: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | CacheBundle | None = None,
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Tensor:
@@ -147,7 +148,7 @@ class MultiHeadAttention(AttentionLayer):
                 which the parts go, for tokens whose position is not their index, such as a tree of
                 drafts. Masks go by the index all the same. None counts the tokens.
             cache: keys and values of the tokens before, of this layer only; see
-                `clearhead.layers.Cache`.
+                `clearhead.layers.Cache`. Or a `CacheBundle`, of which the layer takes its own.
             kernel: "auto", or the name of one, as of `attend`: "eager" has derivatives of any
                 order, and "flex" compiles.
             across: the ranks that share the tokens, of `clearhead.across`; or a pair, of x and of the
@@ -200,7 +201,7 @@ class MultiHeadAttention(AttentionLayer):
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         positions: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | CacheBundle | None = None,
     ) -> Problem:
         """The problem that the layer gives to a kernel: projected, split into heads, masked.
 
@@ -209,7 +210,7 @@ class MultiHeadAttention(AttentionLayer):
         call = self._check_call(
             x, context, mask=mask, valid=valid, positions=positions, cache=cache
         )
-        with Rollback(cache, call.source.shape[1]):
+        with Rollback(call.cache, call.source.shape[1]):
             return self._problem(call)
 
     def weights(
@@ -220,7 +221,7 @@ class MultiHeadAttention(AttentionLayer):
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         positions: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | CacheBundle | None = None,
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> AttentionMatrix:
         """The attention weights of `forward`; they are never materialised.
@@ -263,7 +264,7 @@ class MultiHeadAttention(AttentionLayer):
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         positions: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Cache | CacheBundle | None = None,
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Plan:
