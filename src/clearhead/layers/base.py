@@ -24,8 +24,8 @@ from clearhead.layers.inputs import (
     check_positions,
     check_projected,
     check_widths,
-    sequences_of,
 )
+from clearhead.layers.nested import is_nested, sequences_of
 from clearhead.layers.parts import Part, options_of
 from clearhead.layers.positions import (
     Positions,
@@ -120,7 +120,7 @@ class AttentionLayer(nn.Module, ABC):
 
         def check() -> tuple[LayerCall, str]:
             others = {name: options.get(name) for name in ("cache", "valid", "positions")}
-            check_alone(**others, nested=sequences_of(x))
+            check_alone(**others, nested=True if is_nested(x) or is_nested(context) else None)
             call = self._check_here(x, context, **options)._replace(across=pair)
             for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
                 held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")
@@ -146,7 +146,14 @@ class AttentionLayer(nn.Module, ABC):
         kernel_named(kernel)
         cache = cache[self] if isinstance(cache, CacheBundle) else cache
         mask = and_masks(self.mask, as_mask(mask))
-        sequences = sequences_of(x, context=context, valid=valid, positions=positions, cache=cache)
+        sequences = sequences_of(x, valid=valid if context is None else None, positions=positions)
+        others = sequences_of(context, valid=valid)
+        if sequences is not None and (context is not None or cache is not None):
+            sequences = sequences.padded()
+            valid = sequences.valid if context is None else valid
+        if others is not None:
+            others = others.padded()
+            context, valid = others.tokens, others.valid
         x = x if sequences is None else sequences.tokens
         check_widths(x, context, self.embed_dim, self.context_dim)
         projection = self._modules[self.INPUT_PROJECTION]
@@ -175,7 +182,7 @@ class AttentionLayer(nn.Module, ABC):
         placed, counted = check_positions(positions, x), None
         is_plain = cache is None and valid is None and sequences is None
         if self.parts or not (is_plain or is_cross or mask is None or is_causal(mask)):
-            if sequences is not None:
+            if sequences is not None and sequences.mask is not None:
                 key = sequences.positions
             else:
                 key = next_positions(source.shape[1], valid, cache, x.device)

@@ -1,7 +1,7 @@
 """The call of a layer: its arguments, checked once, before anything is computed."""
 
 import weakref
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,28 +20,12 @@ from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import is_in_order
 from clearhead.layers.caches.sliding import SlidingCache
+from clearhead.layers.nested import Sequences
 from clearhead.layers.positions import Positions
 from clearhead.masks.base import Mask
-from clearhead.masks.documents import documents
 from clearhead.masks.full import Full
 from clearhead.masks.padding import padding
 from clearhead.sharding.sharding import Sharding
-
-
-class Sequences(NamedTuple):
-    """The sequences of a nested tensor, one after the other in a single row.
-
-    Attributes:
-        tokens: (1, tokens, width).
-        offsets: (sequences + 1,), the start of each, and the end.
-        positions: (1, tokens), counted from 0 in each.
-        mask: no token sees another sequence.
-    """
-
-    tokens: Tensor
-    offsets: Tensor
-    positions: Tensor
-    mask: Mask
 
 
 class LayerCall(NamedTuple):
@@ -88,7 +72,7 @@ class LayerCall(NamedTuple):
 
     def visible(self) -> Mask | None:
         """The mask of keys that are there at all: real tokens, of the query's own sequence."""
-        if self.sequences is not None:
+        if self.sequences is not None and self.sequences.mask is not None:
             return self.sequences.mask
         if self.cache is not None:
             mask = self.cache.mask()
@@ -98,33 +82,8 @@ class LayerCall(NamedTuple):
     def restore(self, output: Tensor) -> Tensor:
         """An output (batch, tokens, width) in the form in which x was given."""
         if self.sequences is not None:
-            offsets = self.sequences.offsets
-            return torch.nested.nested_tensor_from_jagged(output[0], offsets=offsets)
+            return self.sequences.restore(output)
         return output if self.dims == 3 else output[0]
-
-
-def sequences_of(x: object, **others: object) -> Sequences | None:
-    """The sequences of a nested tensor; None for any other.
-
-    Raises:
-        UnsupportedError: code `layer.nested`, for one that is not jagged, or beside others.
-    """
-    if not isinstance(x, Tensor) or not x.is_nested:
-        return None
-    also = [name for name, other in others.items() if other is not None]
-    if x.layout != torch.jagged or x.ndim != 3 or also:
-        raise UnsupportedError(
-            "layer.nested",
-            "a nested x must be of layout torch.jagged and shape (batch, tokens, width), without "
-            f"{', '.join(others)}; got layout {x.layout}, {x.ndim} dimensions"
-            f"{', with ' + ', '.join(also) if also else ''}.",
-        )
-    jagged = cast(Any, x)  # the attributes that only such a tensor has are not declared
-    tokens, offsets = jagged.values(), jagged.offsets()
-    lengths = offsets.diff()
-    columns = torch.arange(len(tokens), device=tokens.device)
-    positions = columns - offsets[:-1].repeat_interleave(lengths)
-    return Sequences(tokens[None], offsets, positions[None], documents(lengths=lengths))
 
 
 def check_alone(**others: object) -> None:

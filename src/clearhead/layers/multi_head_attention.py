@@ -140,7 +140,7 @@ class MultiHeadAttention(AttentionLayer):
         Args:
             x: (batch, tokens, embed_dim), or (tokens, embed_dim); or a nested tensor of layout
                 torch.jagged, of sequences that do not see each other.
-            context: (batch, context_tokens, context_dim), with as many dimensions as x.
+            context: (batch, context_tokens, context_dim), with as many dimensions as x; or nested.
             mask: for this call, beside the layer's own: a key must be visible in both.
             valid: bool, (batch, tokens), True at real tokens, False at padding, on whichever side;
                 of the context, if there is one. The real tokens of a row are counted from 0.
@@ -160,8 +160,8 @@ class MultiHeadAttention(AttentionLayer):
         Raises:
             ShapeError, DtypeError, DeviceError, MaskError, ArgumentTypeError: for input that does
                 not fit, before anything is computed.
-            UnsupportedError: code `layer.nested`, for a nested x beside a context, `valid` or a
-                cache, or of another layout.
+            UnsupportedError: code `layer.nested`, for a nested x or context beside `valid` or
+                `positions`, or of another layout.
             ArgumentError: code `layer.cache-causal`, for a cache where a token would see later
                 ones; `layer.cache-context`, for a cache that was filled with another context;
                 `layer.cache-window`, for a `SlidingCache` of a context.

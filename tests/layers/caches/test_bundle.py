@@ -77,18 +77,19 @@ def test_each_layer_has_its_own(kind: str) -> None:
     torch.testing.assert_close(found[:1], first)
     own.to(dtype=torch.float32).reset()
     assert [len(each) for each in own] == [0, 0, 0, 0]
-    decoder.layers[0].weights(x, cache=own)
-    ch.trace(decoder.layers[0], x, cache=own)
-    assert len(own[decoder.layers[0]]) == 0
+    layer = decoder.layers[0]
+    assert isinstance(layer, MultiHeadAttention)
+    layer.weights(x, cache=own)
+    ch.trace(layer, x, cache=own)
+    assert len(own[layer]) == 0
 
 
 @torch.no_grad()
 def test_all_or_none() -> None:
     layers = [MultiHeadAttention(WIDTH, num_heads=2, mask=ch.causal()) for _ in range(3)]
     caches = CacheBundle(lambda layer: SlidingCache(2) if layer is layers[1] else GrowingCache())
-    for layer in layers:
-        for token in torch.randn(2, 9, WIDTH).split(1, dim=1):
-            layer(token, cache=caches)
+    for token in torch.randn(2, 9, WIDTH).split(1, dim=1):
+        _ = [each(token, cache=caches) for each in layers]
     assert (
         repr(caches)
         == "<CacheBundle of 3: <GrowingCache(), 9 tokens>, <SlidingCache(2), 9 tokens>>"
@@ -98,7 +99,7 @@ def test_all_or_none() -> None:
             caches.truncate(length)
         assert [len(each) for each in caches] == [9, 9, 9]
         assert caches[layers[0]].next_positions(1).tolist() == [9]
-    del layers[2], layer
+    del layers[2]
     gc.collect()
     assert len(list(caches)) == 2  # a layer that is gone takes its cache along
 
