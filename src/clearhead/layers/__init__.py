@@ -2,6 +2,7 @@
 
 from clearhead.layers.caches import (
     Cache,
+    CacheBundle,
     FixedCache,
     GrowingCache,
     PagedCache,
@@ -27,6 +28,7 @@ from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Ntk, Sc
 
 __all__ = [
     "Cache",
+    "CacheBundle",
     "Differential",
     "Dynamic",
     "FixedCache",
