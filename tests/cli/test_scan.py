@@ -206,14 +206,14 @@ class TestFolder:
 
 def test_what_ends_its_process_or_hangs_is_a_row(folder: Path) -> None:
     (folder / "ends.py").write_text(ENDS, encoding="utf-8")
-    found = invoke("check", "ends.py", "right.py", "--json", "--timeout", "6")
+    found = invoke("check", "ends.py", "right.py", "--json", "--timeout", "12")
     whole = json.loads(found.stdout)
     assert [(row["name"], row["outcome"], row["line"]) for row in whole["rows"]] == [
         ("ends_attention", "not made", 5), ("late_attention", "not made", 8),
         ("attends", "right", 11), ("attends", "right", 2),
     ]  # fmt: skip
     assert "ended its process, with exit code 0" in whole["rows"][0]["why"]
-    assert "took more than 6 seconds" in whole["rows"][1]["why"]
+    assert "took more than 12 seconds" in whole["rows"][1]["why"]
 
 
 @pytest.mark.usefixtures("here", "folder")

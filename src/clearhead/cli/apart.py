@@ -214,6 +214,8 @@ def scan(
     from clearhead.checking.scanning.trial import tried_in
 
     contract = ch.Contract(**_declared(declared, slopes))
+    # What PyTorch imports at the first call is no time of what is tried first.
+    ch.check("torch.nn.functional:scaled_dot_product_attention", takes="qkv")
     for job in jobs:
         made = tuple(Definition(**each) for each in job["source"]["definitions"])
         source = Source(**{**job["source"], "definitions": made})
