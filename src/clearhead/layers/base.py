@@ -35,6 +35,7 @@ from clearhead.layers.positions import (
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.sharding.sharding import Sharding
 
 
 class Heads(NamedTuple):
@@ -58,11 +59,15 @@ class AttentionLayer(nn.Module, ABC):
 
     In between the way is the same for all of them: a call is checked, projected, transformed by the
     parts, appended to the cache, masked, made a problem and run.
+
+    Attributes:
+        heads: which rank has which heads, where `tensor_parallel` shares them; else None.
     """
 
     INPUT_PROJECTION = "query_projection"
     """The name of the projection that x goes into, which tells dtype and device."""
 
+    heads: Sharding | None = None
     embed_dim: int
     context_dim: int
     num_heads: int
@@ -243,6 +248,9 @@ class AttentionLayer(nn.Module, ABC):
                 options["bias"] = bias_by_position(bias, positions)
         return and_masks(mask, visible), options
 
+    def _run(self, problem: Problem, kernel: str) -> Tensor:
+        return run(problem, kernel)
+
     def _attend(self, call: LayerCall) -> Tensor:
         if call.across is not None:
             heads, options = self._posed(call)
@@ -250,7 +258,7 @@ class AttentionLayer(nn.Module, ABC):
             context = attend(heads.query, heads.key, heads.value, across=call.across, **options)
             return call.restore(self._join(context, call))
         with Rollback(call.cache, call.source.shape[1]):
-            context = run(self._problem(call), call.kernel)
+            context = self._run(self._problem(call), call.kernel)
         return call.restore(self._join(context, call))
 
     def _matrix(self, call: LayerCall) -> AttentionMatrix:
