@@ -35,6 +35,7 @@ from clearhead.layers.positions import (
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.sharding.dtensors import local_tokens
 from clearhead.sharding.sharding import Sharding
 
 
@@ -121,9 +122,12 @@ class AttentionLayer(nn.Module, ABC):
         pair = read_across(across)
 
         def check() -> tuple[LayerCall, str]:
+            here = local_tokens("x", x, pair[0])
+            beside = local_tokens("context", context, pair[1])
             others = {name: options.get(name) for name in ("cache", "valid")}
-            check_alone(**others, nested=sequences_of(x))
-            call = self._check_here(x, context, **options)._replace(across=pair)
+            check_alone(**others, nested=sequences_of(here))
+            call = self._check_here(here, beside, **options)
+            call = call._replace(across=pair, given=x)
             for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
                 held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")
             if self.parts:

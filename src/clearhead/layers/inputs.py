@@ -25,6 +25,7 @@ from clearhead.masks.base import Mask
 from clearhead.masks.documents import documents
 from clearhead.masks.full import Full
 from clearhead.masks.padding import padding
+from clearhead.sharding.dtensors import as_given
 from clearhead.sharding.sharding import Sharding
 
 
@@ -62,6 +63,7 @@ class LayerCall(NamedTuple):
         dims: number of dimensions of x as it was given.
         values: False if only the weights are wanted.
         across: who holds the tokens of x and of the source, where ranks share them; else None.
+        given: the x of such a call, which may be a DTensor.
     """
 
     x: Tensor
@@ -77,6 +79,7 @@ class LayerCall(NamedTuple):
     dims: int
     values: bool = True
     across: tuple[Sharding, Sharding] | None = None
+    given: Tensor | None = None
 
     def in_order(self) -> bool:
         """True if columns of keys are as far apart as their tokens, in every row."""
@@ -98,7 +101,8 @@ class LayerCall(NamedTuple):
         if self.sequences is not None:
             offsets = self.sequences.offsets
             return torch.nested.nested_tensor_from_jagged(output[0], offsets=offsets)
-        return output if self.dims == 3 else output[0]
+        output = output if self.dims == 3 else output[0]
+        return output if self.across is None else as_given(output, self.given, self.across[0])
 
 
 def sequences_of(x: object, **others: object) -> Sequences | None:

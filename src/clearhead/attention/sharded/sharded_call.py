@@ -16,6 +16,7 @@ from clearhead.masks.base import Mask
 from clearhead.masks.coerce import as_mask
 from clearhead.masks.full import Full
 from clearhead.masks.selected import Selected
+from clearhead.sharding.dtensors import local_tokens
 from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.sharding.sharding import Sharding
 
@@ -125,9 +126,14 @@ def make_call(
     Raises:
         ClearheadError: as of `attend`, for the sizes of the whole matrix.
         ShapeError: code `across.rows`, for another number of tokens than this rank has.
+        ArgumentError: code `across.dtensor`, for a DTensor that lies otherwise.
         UnsupportedError: codes `kernel.refused` and `across.dropout`.
     """
     of_queries, of_keys = read_across(across)
+    query = local_tokens("query", query, of_queries)
+    key, value = (
+        local_tokens(name, each, of_keys) for name, each in (("key", key), ("value", value))
+    )
     whole_key, whole_value = (_without_numbers(each, of_keys) for each in (key, value))
     problem = make_problem(query, whole_key, whole_value, **options)
     missing = (None,) * (4 - problem.dims)
