@@ -74,6 +74,11 @@ def compared(group: Any) -> dict[str, float]:
         found[f"{name}, product"] = _apart(
             mine @ tensors["value"], of_queries.shard(whole @ tensors["value"])
         )
+        if query_len == kv_len:
+            for head in ("mean", 1):
+                expected = ch.rollout([whole, whole], head=head, output=[-1, 0])
+                actual = ch.rollout([mine, mine], head=head, output=[-1, 0])
+                found[f"{name}, rollout of {head}"] = _apart(actual, expected)
     found |= of_gradients(group, CALLS["window"])
     return found
 
@@ -129,7 +134,6 @@ def parts_of_a_matrix(group: Any) -> list[Any]:
     ]
     for refused in (
         lambda: ch.roles(matrix),
-        lambda: ch.rollout([matrix]),
         lambda: matrix.plot(),
         lambda: matrix.to_html("nowhere.html"),
     ):
@@ -147,7 +151,7 @@ def test_a_part_of_a_matrix_says_so() -> None:
     )
     assert found[1:4] == [0.0, 0.0, None]
     assert [text.split(" needs")[0] for text in found[4:]] == [
-        f"[across.whole] {verb}" for verb in ("roles", "rollout", "plot", "to_html")
+        f"[across.whole] {verb}" for verb in ("roles", "plot", "to_html")
     ]
     assert found[4].endswith(
         "needs the queries of all ranks; this matrix has 18 of 37. Gather query and key, and make it "
