@@ -313,10 +313,11 @@ def across(
 def _read_world(world: object, rank: object) -> tuple[int, int]:
     ranks, place = as_int(world), as_int(rank)
     if ranks is None or ranks < 1 or place is None or not 0 <= place < ranks:
+        hint = " torch.distributed.group.WORLD is None until init_process_group."
         raise ArgumentError(
             "across.world",
             "across takes a mesh, or world=…, 1 or more, and rank=…, one of them; got "
-            f"world={shown(world)}, rank={shown(rank)}.",
+            f"world={shown(world)}, rank={shown(rank)}.{hint if world is None else ''}",
         )
     return ranks, place
 
