@@ -185,6 +185,12 @@ def test_layers_are_those_of_one_process(
         assert not {name: far for name, far in found.items() if not far <= 1e-13}
 
 
+def edited(one: Layer, x: Tensor) -> Tensor:
+    with ch.edit(one) as edit:
+        edit[""].heads[1].ablate()
+        return one(x)
+
+
 def other_calls(group: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     single = [dist.new_group([rank]) for rank in range(group.size())][group.rank()]
@@ -257,6 +263,7 @@ def other_calls(group: Any) -> dict[str, Any]:
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("tp", "dp"))
     refused("mesh", lambda: tensor_parallel(layer(), mesh))
     refused("converted", cross.to_torch)
+    refused("edit", lambda: edited(one.eval(), x))
     one.train()
     refused("kernel", lambda: one(x, kernel="eager"))
     where = ch.across(group, tokens=TOKENS)
@@ -293,6 +300,7 @@ def test_what_else_such_a_layer_does_and_refuses() -> None:
         "mesh": "[across.mesh] mesh must have one dimension; got 2: tp, dp. Name the one that shares "
         'heads, such as mesh["tp"].',
         "converted": "[convert.refused] this layer has some of the heads, tensor_parallel;",
+        "edit": "[edit.parallel] the heads of the model are shared among ranks, and some of them are",
         "kernel": "[across.dropout] where ranks share a matrix, dropout is drawn by the place",
         "across": "[parallel.dropout] a layer whose heads are shared, tensor_parallel, takes across= "
         "without dropout; this one is in training mode, with dropout=0.4.",
