@@ -57,6 +57,6 @@ def test_without_a_process_group_the_error_says_so() -> None:
     with pytest.raises(ch.ArgumentError) as caught:
         ch.across(dist.group.WORLD, tokens=5)
     assert str(caught.value) == (
-        "[across.world] across takes a mesh, or world=…, 1 or more, and rank=…, one of them; got "
+        "[across.world] across takes a mesh, or world=…, 1 to 1048576, and rank=…, one of them; got "
         "world=None, rank=0. torch.distributed.group.WORLD is None until init_process_group."
     )

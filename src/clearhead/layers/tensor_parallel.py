@@ -277,7 +277,7 @@ def _refusals(layer: AttentionLayer) -> Iterator[str]:
     """Why the heads of a layer cannot be shared, whatever the number of ranks."""
     for name in ("query", "key", "value", "output"):
         projection = layer.get_submodule(f"{name}_projection")
-        if not is_plain_linear(projection) or projection._forward_hooks:
+        if not is_plain_linear(projection):
             yield f"{name}_projection is no plain nn.Linear: {type(projection).__name__}"
     for part in layer.parts:
         if part.head_axes is None:

@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 WAYS = ("gather", "ring", "heads")
 
+MOST_RANKS = 1 << 20
+
 MESSAGE = 1024
 """Bytes by which ranks compare a call."""
 
@@ -312,11 +314,11 @@ def across(
 
 def _read_world(world: object, rank: object) -> tuple[int, int]:
     ranks, place = as_int(world), as_int(rank)
-    if ranks is None or ranks < 1 or place is None or not 0 <= place < ranks:
+    if ranks is None or not 1 <= ranks <= MOST_RANKS or place is None or not 0 <= place < ranks:
         hint = " torch.distributed.group.WORLD is None until init_process_group."
         raise ArgumentError(
             "across.world",
-            "across takes a mesh, or world=…, 1 or more, and rank=…, one of them; got "
+            f"across takes a mesh, or world=…, 1 to {MOST_RANKS}, and rank=…, one of them; got "
             f"world={shown(world)}, rank={shown(rank)}.{hint if world is None else ''}",
         )
     return ranks, place
