@@ -101,7 +101,7 @@ class Problem:
 
     @property
     def rows(self) -> Tensor:
-        """Which query of all each is, int64, (query_len,)."""
+        """The place of each query among all, int64, (query_len,)."""
         if self.sharding is None:
             return torch.arange(self.query_len, device=self.device)
         return self.sharding.positions.to(self.device)
