@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
+from clearhead.matrix.merging import tensors_of
 from tests.sharding import ranks
 from tests.sharding.calls import CALLS, Call
 
@@ -74,6 +75,12 @@ def compared(group: Any) -> dict[str, float]:
         found[f"{name}, product"] = _apart(
             mine @ tensors["value"], of_queries.shard(whole @ tensors["value"])
         )
+        options = {"top_k": 1, "pool": (1, 1), "segments": torch.arange(kv_len) % 2}
+        gathered = mine.summary(**options).gather(of_queries)
+        for place, (actual, expected) in enumerate(
+            zip(tensors_of(gathered), tensors_of(whole.summary(**options)), strict=True)
+        ):
+            found[f"{name}, gathered summary {place}"] = _apart(actual, expected)
         if query_len == kv_len:
             for head in ("mean", 1):
                 expected = ch.rollout([whole, whole], head=head, output=[-1, 0])

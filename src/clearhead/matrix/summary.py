@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from clearhead._common.lazy import drawing
-from clearhead._common.text import shown
-from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, DtypeError, ShapeError
-from clearhead.matrix.head_numbers import Roles, check_same_roles, pooled_roles
-from clearhead.matrix.indexing import bins
+from clearhead.matrix.head_numbers import Roles
+from clearhead.sharding.sharding import Sharding
 
 
 class TopK(NamedTuple):
@@ -152,7 +150,7 @@ class Summary:
             return full[index : index + 1]
 
         real = None if self.real is None else torch.atleast_2d(self.real)[index : index + 1]
-        return replace(_each(replace(self, real=None), one), real=real)
+        return replace(each_tensor(replace(self, real=None), one), real=real)
 
     def merge(self, other: "Summary", *, along: str = "queries") -> "Summary":
         """The summary of both, as one matrix would have it.
@@ -183,28 +181,39 @@ class Summary:
             >>> torch.allclose(merged.received, whole.received), merged.query_len
             (True, 7)
         """
-        _check_merge(self, other, along)
-        real = None
-        if self.real is not None or other.real is not None:
-            real = torch.cat([_real(self), _real(other)], dim=0 if along == "batch" else 1)
-        if along == "batch":
-            bare = replace(self, real=None), replace(other, real=None)
-            return replace(_each_pair(*bare, lambda *two: torch.cat(two)), real=real)
+        from clearhead.matrix.merging import merged
+
+        return merged(self, other, along)
+
+    def gather(self, across: Sharding) -> "Summary":
+        """The summary of all queries, from that of each rank; every rank calls it, and gets it.
+
+        What is a sum over queries is that of all ranks already.
+
+        Args:
+            across: the sharding of the queries of the matrix.
+
+        Raises:
+            ShapeError: code `across.rows`, for other queries than those of a rank.
+            RankError: codes `across.rank`, `across.differ` and `across.lost`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> import torch.distributed as dist
+            >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            >>> where = ch.across(dist.group.WORLD, tokens=5)
+            >>> query = key = where.shard(torch.zeros(5, 4))
+            >>> ch.AttentionMatrix(query, key, across=where).summary().gather(where)
+            Summary [query_len=5, kv_len=5]
+            >>> dist.destroy_process_group()
+        """
         rows = self.entropy.ndim - 1
-        joined = {
-            name: _each_pair(
-                getattr(self, name), getattr(other, name), lambda *two: torch.cat(two, dim=rows)
-            )
+        found = {
+            name: each_tensor(getattr(self, name), lambda tensor: across.gather(tensor, dim=rows))
             for name in ROWS
         }
-        received = other.received.clone()
-        received[..., : self.kv_len] += self.received
-        roles = self.roles
-        if roles is not None and other.roles is not None:
-            roles = pooled_roles(roles, other.roles)
-        return Summary(
-            **joined, received=received, pooled=_joined_maps(self, other), roles=roles, real=real
-        )
+        real = None if self.real is None else across.gather(self.real, dim=1)
+        return replace(self, **found, real=real)
 
     def plot(
         self,
@@ -266,125 +275,11 @@ class Summary:
         return drawing("notebook.inline.matrices").matrix_html(self)
 
 
-def _each(kept: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def each_tensor(kept: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A dataclass or a named tuple with every tensor in it changed, those of its fields included."""
     if kept is None or isinstance(kept, Tensor):
         return None if kept is None else change(kept)
     if isinstance(kept, TopK):
         return TopK(*map(change, kept))
-    every = {field.name: _each(getattr(kept, field.name), change) for field in fields(kept)}
+    every = {field.name: each_tensor(getattr(kept, field.name), change) for field in fields(kept)}
     return type(kept)(**every)
-
-
-def _each_pair(one: Any, two: Any, change: Callable[[Tensor, Tensor], Tensor]) -> Any:
-    """Two values of the same fields made one, tensor by tensor."""
-    tensors = iter(_tensors(two))
-    return _each(one, lambda tensor: change(tensor, next(tensors)))
-
-
-def _tensors(kept: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-
-    def keep(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    _each(kept, keep)
-    return found
-
-
-def _real(summary: Summary) -> Tensor:
-    if summary.real is not None:
-        return summary.real
-    device = summary.entropy.device
-    return torch.ones(summary.batch, summary.query_len, dtype=torch.bool, device=device)
-
-
-def _joined_maps(one: Summary, two: Summary) -> Tensor | None:
-    """The map of the queries of both: rows below rows, and columns for the keys that one has not."""
-    if one.pooled is None or two.pooled is None:
-        return None
-    wider = two.pooled.shape[-1] - one.pooled.shape[-1]
-    return torch.cat([torch.nn.functional.pad(one.pooled, (0, wider)), two.pooled], dim=-2)
-
-
-def _check_merge(one: Summary, two: object, along: str) -> None:
-    if not isinstance(two, Summary):
-        raise ArgumentTypeError("merge.type", f"merge takes a Summary; got {type(two).__name__}.")
-    if along not in ("queries", "batch"):
-        raise ArgumentError(
-            "merge.along", f'along must be "queries" or "batch"; got {shown(along)}.'
-        )
-    if along == "queries" and two.kv_len != one.kv_len + two.query_len:
-        raise ShapeError(
-            "merge.shape",
-            f"the queries of other must come next: after {one.kv_len} keys its {two.query_len} queries "
-            f"need kv_len={one.kv_len + two.query_len}; got {two.kv_len}.",
-        )
-    if along == "batch" and one.ndim != 4:
-        raise ShapeError("merge.shape", f"along the batch, both must have one; this is {one!r}.")
-    if one.roles is not None and two.roles is not None:
-        check_same_roles(one.roles, two.roles)
-    for name in (each.name for each in fields(one) if each.name != "real"):
-        mine, theirs = _tensors(getattr(one, name)), _tensors(getattr(two, name))
-        if bool(mine) != bool(theirs):
-            raise ArgumentError(
-                "merge.fields",
-                f"both summaries must have {name}, or neither; "
-                f"{'this one' if mine else 'the other'} has it alone.",
-            )
-        for tensor, other in zip(mine, theirs, strict=True):
-            _check_beside(name, tensor, other, along, one.entropy.ndim - 1)
-    if along == "queries" and one.pooled is not None and two.pooled is not None:
-        _check_maps(one, two)
-
-
-def _without(tensor: Tensor, axis: int) -> torch.Size:
-    return tensor.shape[:axis] + tensor.shape[axis + 1 :]
-
-
-def _check_beside(name: str, tensor: Tensor, other: Tensor, along: str, rows: int) -> None:
-    """Refuse two tensors of a field that cannot be put together."""
-    if tensor.dtype != other.dtype:
-        raise DtypeError(
-            "merge.dtype",
-            f"{name} must have one dtype in both; got {tensor.dtype} and {other.dtype}.",
-        )
-    if tensor.device != other.device:
-        raise DeviceError(
-            "merge.device",
-            f"{name} must be on one device in both; it is on {tensor.device} and {other.device}.",
-        )
-    if along == "batch":
-        same = tensor.shape[1:] == other.shape[1:]
-    elif name in ROWS:
-        same = _without(tensor, rows) == _without(other, rows)
-    else:
-        end = -{"received": 1, "pooled": 2}.get(name, 0) or None
-        same = tensor.shape[:end] == other.shape[:end]
-    if not same:
-        raise ShapeError(
-            "merge.shape",
-            f"{name} must agree in both but for the axis of the {along}; got "
-            f"{tuple(tensor.shape)} and {tuple(other.shape)}.",
-        )
-
-
-def _check_maps(one: Summary, two: Summary) -> None:
-    """Refuse maps whose bins are not those of the map of the queries of both."""
-    assert one.pooled is not None
-    assert two.pooled is not None
-    device = one.pooled.device
-    (rows, columns), (more, wider) = one.pooled.shape[-2:], two.pooled.shape[-2:]
-    found = [bins(one.query_len, rows, device), rows + bins(two.query_len, more, device)]
-    together = bins(one.query_len + two.query_len, rows + more, device)
-    seen = bins(two.kv_len, wider, device)[: one.kv_len]
-    if not torch.equal(torch.cat(found), together) or not torch.equal(
-        seen, bins(one.kv_len, columns, device)
-    ):
-        raise ShapeError(
-            "merge.shape",
-            "pooled maps are merged where all cells are of one size; got "
-            f"{rows} × {columns} for {one.query_len} × {one.kv_len} tokens and {more} × {wider} for "
-            f"{two.query_len} × {two.kv_len}.",
-        )
