@@ -239,6 +239,14 @@ class EditedCall:
     _groups: dict[tuple[int, ...], list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
+        part = self.problem.part
+        is_share = part is not None and part.heads is not None
+        if is_share and any(each.heads != slice(None) for each in self.operations):
+            raise EditError(
+                "edit.parallel",
+                f"the heads of {self.path or 'the model'} are shared among ranks, and some of them are "
+                "edited; edit all of them, or a model that has them in one place.",
+            )
         chosen: list[list[int]] = [[] for _ in range(self.problem.num_heads)]
         for number, operation in enumerate(self.operations):
             for head in operation.chosen(self.problem.num_heads, self.path):

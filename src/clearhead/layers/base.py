@@ -38,6 +38,8 @@ from clearhead.layers.positions import (
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.sharding.dtensors import local_tokens
+from clearhead.sharding.sharding import Sharding
 
 
 class Heads(NamedTuple):
@@ -61,11 +63,15 @@ class AttentionLayer(nn.Module, ABC):
 
     In between the way is the same for all of them: a call is checked, projected, transformed by the
     parts, appended to the cache, masked, made a problem and run.
+
+    Attributes:
+        heads: which rank has which heads, where `tensor_parallel` shares them; else None.
     """
 
     INPUT_PROJECTION = "query_projection"
     """The name of the projection that x goes into, which tells dtype and device."""
 
+    heads: Sharding | None = None
     embed_dim: int
     context_dim: int
     num_heads: int
@@ -119,9 +125,12 @@ class AttentionLayer(nn.Module, ABC):
         pair = read_across(across)
 
         def check() -> tuple[LayerCall, str]:
+            here = local_tokens("x", x, pair[0])
+            beside = local_tokens("context", context, pair[1])
             others = {name: options.get(name) for name in ("cache", "valid", "positions")}
-            check_alone(**others, nested=True if is_nested(x) or is_nested(context) else None)
-            call = self._check_here(x, context, **options)._replace(across=pair)
+            check_alone(**others, nested=True if is_nested(here) or is_nested(beside) else None)
+            call = self._check_here(here, beside, **options)
+            call = call._replace(across=pair, given=x)
             for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
                 held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")
             if self.parts:
@@ -262,6 +271,9 @@ class AttentionLayer(nn.Module, ABC):
                 options["bias"] = bias_by_position(bias, positions)
         return and_masks(mask, visible), options
 
+    def _run(self, problem: Problem, kernel: str) -> Tensor:
+        return run(problem, kernel)
+
     def _attend(self, call: LayerCall) -> Tensor:
         if call.across is not None:
             heads, options = self._posed(call)
@@ -269,7 +281,7 @@ class AttentionLayer(nn.Module, ABC):
             context = attend(heads.query, heads.key, heads.value, across=call.across, **options)
             return call.restore(self._join(context, call))
         with Rollback(call.cache, call.source.shape[1]):
-            context = run(self._problem(call), call.kernel)
+            context = self._run(self._problem(call), call.kernel)
         return call.restore(self._join(context, call))
 
     def _matrix(self, call: LayerCall) -> AttentionMatrix:

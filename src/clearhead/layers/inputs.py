@@ -25,6 +25,7 @@ from clearhead.layers.positions import Positions
 from clearhead.masks.base import Mask
 from clearhead.masks.full import Full
 from clearhead.masks.padding import padding
+from clearhead.sharding.dtensors import as_given
 from clearhead.sharding.sharding import Sharding
 
 
@@ -47,6 +48,7 @@ class LayerCall(NamedTuple):
         values: False if only the weights are wanted.
         across: who holds the tokens of x and of the source, where ranks share them; else None.
         placed: the positions that the parts go by, in place of the counted ones; None if none were given.
+        given: the x of such a call, which may be a DTensor.
     """
 
     x: Tensor
@@ -63,6 +65,7 @@ class LayerCall(NamedTuple):
     values: bool = True
     across: tuple[Sharding, Sharding] | None = None
     placed: Positions | None = None
+    given: Tensor | None = None
 
     def in_order(self) -> bool:
         """True if columns of keys are as far apart as their tokens, in every row."""
@@ -83,7 +86,8 @@ class LayerCall(NamedTuple):
         """An output (batch, tokens, width) in the form in which x was given."""
         if self.sequences is not None:
             return self.sequences.restore(output)
-        return output if self.dims == 3 else output[0]
+        output = output if self.dims == 3 else output[0]
+        return output if self.across is None else as_given(output, self.given, self.across[0])
 
 
 def check_alone(**others: object) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.lazy import drawing
+from clearhead._common.text import shown
 from clearhead.attention.biases import Bias
 from clearhead.attention.planning import choose
 from clearhead.attention.problem import Problem, make_problem
@@ -347,6 +348,8 @@ class AttentionMatrix(WeightStatistics):
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))
         mask = "" if problem.mask is None else f" mask={problem.mask.describe()}"
         here = "" if problem.sharding is None else f" of query_len={problem.all_queries}"
+        if self.heads is not None:
+            here += f" with heads {shown(self.heads.tolist())}"
         return f"AttentionMatrix [{sizes}]{here}{mask}"
 
     def _repr_html_(self) -> str | None:
