@@ -9,6 +9,7 @@ from clearhead.layers.caches import (
     SlidingCache,
     StaticCache,
 )
+from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import (
@@ -36,6 +37,7 @@ __all__ = [
     "Llama3",
     "LongRope",
     "MultiHeadAttention",
+    "MultiheadAttention",
     "Ntk",
     "OutputGate",
     "PagedCache",

@@ -74,7 +74,7 @@ def hide_by_configuration(reader: ModuleReader) -> None:
     """Hand the causal mask and the window of a module to the layer; one that is run shows them."""
     if reader.is_probed:
         return
-    is_causal, window = getattr(reader.module, "is_causal", None), _window(reader)
+    is_causal, window = getattr(reader.module, "is_causal", None), window_of(reader)
     if is_causal is None:
         if getattr(reader.module, "is_decoder", False):
             reader.reasons.append(
@@ -91,7 +91,8 @@ def hide_by_configuration(reader: ModuleReader) -> None:
         reader.hide(causal() & sliding_window(left=window - 1), f"sliding_window={window}")
 
 
-def _window(reader: ModuleReader) -> int | None:
+def window_of(reader: ModuleReader) -> int | None:
+    """The number of tokens that a query of the module sees, itself included; None for all."""
     module: Any = reader.module
     if hasattr(module, "sliding_window"):
         return module.sliding_window
