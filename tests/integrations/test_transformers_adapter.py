@@ -16,7 +16,7 @@ from tests.layers.test_converting import MODEL_TYPES, READS_TWICE, SEES, config_
 
 TOKENS, NEW = 7, 6
 TEXT = [kind for kind in MODEL_TYPES if kind not in (*SEES, "whisper")]
-ENCODERS = (*BERT_TYPES, *DISTILBERT_TYPES)
+ENCODERS = (*BERT_TYPES, *DISTILBERT_TYPES, "clip_text_model")
 TWO_SIDED = (*READS_TWICE, *T5_TYPES)
 
 

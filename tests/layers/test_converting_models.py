@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.errors import ArgumentError, UnsupportedError
-from clearhead.layers import MultiheadAttention
+from clearhead.layers import MultiheadAttention, QueryKeyNorm
 from clearhead.layers.converting.models import ModelConversion
 from tests.integrations.models import SIZES
 
@@ -55,6 +55,34 @@ class Separate(nn.Module):
         )
         context = F.scaled_dot_product_attention(scale * query, key, value, attn_mask=mask)
         return self.o_proj(context.transpose(-3, -2).flatten(-2)), None
+
+
+class Packed(nn.Module):
+    """As timm has it."""
+
+    def __init__(self, *, qk_norm: bool = False) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = HEADS, WIDTH // HEADS
+        self.scale = self.head_dim**-0.5
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.q_norm, self.k_norm = (
+            nn.RMSNorm(self.head_dim, eps=1e-6) if qk_norm else nn.Identity() for _ in range(2)
+        )
+        self.attn_drop, self.norm = nn.Dropout(0.25), nn.Identity()
+        self.proj, self.proj_drop = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5)
+
+    def forward(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        batch, tokens, _ = x.shape
+        qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, self.head_dim)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        query, key = self.q_norm(query), self.k_norm(key)
+        rate = self.attn_drop.p if self.training else 0.0
+        context = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=attn_mask, dropout_p=rate, is_causal=is_causal
+        )
+        return self.proj_drop(self.proj(self.norm(context.transpose(1, 2).reshape(x.shape))))
 
 
 class Telling(Attention):
@@ -168,6 +196,25 @@ def test_dropout_of_the_output() -> None:
     assert conversion.layers["attentions.0"].training
     output = model.attentions[0](drawn())
     assert 0.3 < float((output == 0).double().mean()) < 0.7
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_attentions_of_vision_transformers(qk_norm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(Packed(qk_norm=qk_norm)).eval()
+    expected = model(drawn())
+    with pytest.raises(UnsupportedError, match="takes attn_mask, is_causal besides"):
+        ch.convert(model)
+    # Of timm it is known that its models leave them out, and the adapter refuses them.
+    monkeypatch.setattr(Packed, "__module__", "timm.layers.attention")
+    conversion = ch.convert(model)
+    layer: Any = conversion.layers["attentions.0"]
+    assert layer.dropout == 0.25
+    assert [type(part) for part in layer.parts] == ([QueryKeyNorm] if qk_norm else [])
+    close(model(drawn()), expected)
+    with pytest.raises(UnsupportedError, match="is_causal of Packed was not known"):
+        model.attentions[0](drawn(), is_causal=True)
+    conversion.undo()
+    assert torch.equal(model(drawn()), expected)
 
 
 def test_what_stands_in_two_places() -> None:

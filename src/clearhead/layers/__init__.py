@@ -16,12 +16,12 @@ from clearhead.layers.parts import (
     Differential,
     OutputGate,
     Part,
-    QueryKeyNorm,
     Scale,
     ScoreBias,
     Sinks,
     Softcap,
 )
+from clearhead.layers.query_key_norm import QueryKeyNorm
 from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Rotary
 from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Ntk, Scaling, Yarn

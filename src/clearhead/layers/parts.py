@@ -75,42 +75,6 @@ class Part(nn.Module):
         return context
 
 
-class QueryKeyNorm(Part):
-    """RMS norm of each head's query and key, with a trained scale each.
-
-    Source: Henry et al., 2020, https://arxiv.org/abs/2010.04245; in this form that of Qwen3 and
-    Gemma 3. It comes before rotary positions.
-
-    Args:
-        head_dim: width of a query and a key.
-        eps: added to the mean square.
-
-    Raises:
-        ArgumentError, ArgumentTypeError: codes `argument.size`, `argument.type`, `norm.eps`.
-
-    Example:
-        >>> import torch
-        >>> norm = QueryKeyNorm(4)
-        >>> places = torch.arange(3)
-        >>> query, key = norm.transform_query_key(torch.full((1, 2, 3, 4), 7.0), torch.ones(1, 1, 3, 4), places, places)
-        >>> query[0, 0, 0].tolist()
-        [1.0, 1.0, 1.0, 1.0]
-    """
-
-    def __init__(self, head_dim: int, *, eps: float = 1e-6) -> None:
-        super().__init__()
-        check_sizes(head_dim=head_dim)
-        _check_eps(eps)
-        self.query_norm = nn.RMSNorm(head_dim, eps=eps)
-        self.key_norm = nn.RMSNorm(head_dim, eps=eps)
-
-    def transform_query_key(
-        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        check_head_dim(self, query, self.query_norm.normalized_shape[0])
-        return self.query_norm(query), self.key_norm(key)
-
-
 class Scale(Part):
     """A scale of the scores other than 1/√head_dim.
 
@@ -324,7 +288,7 @@ class Differential(Part):
                 "differential.depth",
                 f"depth must be a whole number, 0 or more; got {shown(depth)}.",
             )
-        _check_eps(eps)
+        check_eps(eps)
         self.initial = 0.8 - 0.6 * math.exp(-0.3 * depth)
         self.pairs = nn.Parameter(0.1 * torch.randn(4, head_dim))
         self.norm = nn.RMSNorm(2 * head_dim, eps=eps, elementwise_affine=False)
@@ -358,7 +322,8 @@ def check_head_dim(part: Part, heads: Tensor, head_dim: int) -> None:
         )
 
 
-def _check_eps(eps: float) -> None:
+def check_eps(eps: float) -> None:
+    """Refuse what is not added to a mean square: code `norm.eps`."""
     if not is_number(eps) or not 0 <= eps < 1:
         raise ArgumentError(
             "norm.eps", f"eps must be a number from 0 to below 1; got {shown(eps)}."

@@ -16,6 +16,7 @@ from clearhead._common.foreign_names import (
     NEOX,
     PHI3,
     T5,
+    TIMM,
     TUTORIALS,
     ProjectionNames,
 )
@@ -56,6 +57,7 @@ FAMILIES = (
     _by_name(LLAMA, separate.read_llama),
     _by_name(PHI3, packed.read_phi3),
     _by_name(NEOX, packed.read_neox),
+    _by_name(TIMM, packed.read_timm),
     _by_name(DISTILBERT, separate.read_distilbert),
     Family(
         f"{BERT.describe()}, and the projection of the output as output=",

@@ -1,5 +1,6 @@
 """Convert every attention of a model, in place and back."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -367,26 +368,33 @@ def _try(model: nn.Module, inputs: Any, places: Sequence[_Place]) -> None:
 def _compared(model: nn.Module, inputs: Any, places: Sequence[_Place]) -> Any:
     """The output of a model, in which each adapter is compared with the module of its place."""
     called: dict[int, str | None] = {}
+    caches: dict[int, dict[str, Any]] = {}
 
-    def hook_of(place: _Place) -> Any:
+    def hook_of(place: _Place) -> tuple[Any, Any]:
+        # A cache takes what a call gives it, so that ours gets a copy from before.
+        def keep(module: nn.Module, args: Any, kwargs: Any) -> None:
+            caches[id(place)] = {
+                name: copy.deepcopy(each)
+                for name, each in kwargs.items()
+                if hasattr(each, "update") and not isinstance(each, dict)
+            }
+
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             assert place.made is not None
-            # A second call would append to the cache again.
-            if any(
-                hasattr(each, "update") and not isinstance(each, dict) for each in kwargs.values()
-            ):
-                return
             try:
-                wrong = _difference(output, place.made.forward(*args, **kwargs), weights=True)
+                ours = place.made.forward(*args, **(kwargs | caches[id(place)]))
+                wrong = _difference(output, ours, weights=True)
             except Exception as error:
                 wrong = f"{type(error).__name__}: {error}"
             called[id(place)] = called.get(id(place)) or wrong
 
-        return hook
+        return keep, hook
 
-    hooks = [
-        place.module.register_forward_hook(hook_of(place), with_kwargs=True) for place in places
-    ]
+    hooks = []
+    for place in places:
+        keep, hook = hook_of(place)
+        hooks.append(place.module.register_forward_pre_hook(keep, with_kwargs=True))
+        hooks.append(place.module.register_forward_hook(hook, with_kwargs=True))
     try:
         output = _call(model, inputs)
     finally:
@@ -400,7 +408,10 @@ def _compared(model: nn.Module, inputs: Any, places: Sequence[_Place]) -> Any:
 
 
 def _call(model: nn.Module, inputs: Any) -> Any:
-    return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+    # Some draw what they hide in eval mode too.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
 
 
 def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:
