@@ -61,7 +61,7 @@ def test_what_an_argument_is_here(call: Any, hint: str) -> None:
 
 
 def test_latent_attention_has_hints_too() -> None:
-    sizes = {"num_heads": 2, "head_dim": 4, "rotary_dim": 2, "latent_dim": 3}
+    sizes: dict[str, Any] = {"num_heads": 2, "head_dim": 4, "rotary_dim": 2, "latent_dim": 3}
     latent: Any = ch.layers.LatentAttention(8, **sizes)
     with pytest.raises(ArgumentTypeError, match=r"LatentAttention takes no use_cache"):
         latent(X, use_cache=True)

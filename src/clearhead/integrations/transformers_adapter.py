@@ -50,10 +50,7 @@ class TransformersAdapter(Adapter):
         of_context = given.pop(OF_CONTEXT, None)
         turns, has_bias = given.pop("position_embeddings", None), "position_bias" in given
         bias = given.pop("position_bias", None)
-        if (
-            OF_CONTEXT in inspect.signature(self.kinds[1].forward).parameters
-            and context is not None
-        ):
+        if OF_CONTEXT in self.signature.parameters and context is not None:
             mask = of_context
         is_cross, past = context is not None, None
         if cache is not None and hasattr(cache, "is_updated"):

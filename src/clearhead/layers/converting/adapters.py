@@ -27,6 +27,7 @@ class Adapter(nn.Module):
     """
 
     kinds: tuple[type["Adapter"], type[nn.Module]]
+    signature: inspect.Signature
 
     def __init__(self, reader: ModuleReader, layer: MultiHeadAttention) -> None:
         # Not the constructor of their class, which would make its projections.
@@ -42,11 +43,10 @@ class Adapter(nn.Module):
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call by the names that the module gives them; unnamed ones by their own."""
-        signature = _signature(self.kinds[1])
-        bound = signature.bind(self, *args, **kwargs)
+        bound = self.signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         found = dict(list(bound.arguments.items())[1:])
-        for name, parameter in signature.parameters.items():
+        for name, parameter in self.signature.parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 found |= found.pop(name)
         return found
@@ -83,7 +83,7 @@ class PlainAdapter(Adapter):
         given = self.arguments(args, kwargs)
         names = list(given)[: self.inputs]
         for name, value in given.items():
-            if name not in names and not is_left_out(self.kinds[1], name, value):
+            if name not in names and not is_left_out(self.signature, name, value):
                 raise UnsupportedError(
                     "convert.argument",
                     f"{name} of {self.kinds[1].__name__} was not known when it was converted: what it "
@@ -95,12 +95,12 @@ class PlainAdapter(Adapter):
 
 def other_arguments(module: nn.Module, count: int) -> list[str]:
     """The names of the arguments of a module's forward behind the first of them."""
-    return list(_signature(type(module)).parameters)[1 + count :]
+    return list(inspect.signature(type(module).forward).parameters)[1 + count :]
 
 
-def is_left_out(kind: type[nn.Module], name: str, value: object) -> bool:
+def is_left_out(signature: inspect.Signature, name: str, value: object) -> bool:
     """True for an argument of a module's forward that says as much as if it were left out."""
-    parameter = _signature(kind).parameters.get(name)
+    parameter = signature.parameters.get(name)
     if parameter is not None and parameter.kind in (
         parameter.VAR_POSITIONAL,
         parameter.VAR_KEYWORD,
@@ -117,14 +117,13 @@ def adapter_for(kind: type[Adapter], reader: ModuleReader, layer: MultiHeadAtten
 
 @cache
 def _class_of(kind: type[Adapter], theirs: type[nn.Module]) -> type[Adapter]:
-    name = f"Converted{theirs.__name__}"
-    return type(name, (kind, theirs), {"kinds": (kind, theirs), "__module__": kind.__module__})
+    held = {
+        "kinds": (kind, theirs),
+        "signature": inspect.signature(theirs.forward),
+        "__module__": kind.__module__,
+    }
+    return type(f"Converted{theirs.__name__}", (kind, theirs), held)
 
 
 def _blank(kind: type[Adapter], theirs: type[nn.Module]) -> Adapter:
     return _class_of(kind, theirs).__new__(_class_of(kind, theirs))
-
-
-@cache
-def _signature(kind: type[nn.Module]) -> inspect.Signature:
-    return inspect.signature(kind.forward)
