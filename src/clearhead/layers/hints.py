@@ -23,7 +23,7 @@ SIZES = {
 CAUSAL = "mask=clearhead.causal(), of the layer or of a call"
 WEIGHTS = "layer.weights(x) has the weights, and forward returns the output alone"
 CACHE = "cache=clearhead.layers.GrowingCache(), one for each layer"
-POSITIONS = "a part of the layer, such as clearhead.layers.Rotary, goes by positions"
+POSITIONS = "positions=, a number for each token, by which parts such as clearhead.layers.Rotary go"
 CONTEXT = "x and context are what is projected; keys and values are made of one context"
 ADDED = "only clearhead.layers.MultiheadAttention has it"
 
