@@ -51,6 +51,13 @@ def check(
     alibi: Annotated[
         bool, typer.Option("--alibi", help="ALiBi with slopes 2^(-8·head/heads); wants --heads.")
     ] = False,
+    world: Annotated[
+        int | None, typer.Option(help="On how many ranks, each with its own tokens.", min=1)
+    ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(help="Beside --world: contiguous, zigzag, striped or balanced."),
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="All that was measured, asked and not judged.")
     ] = False,
@@ -67,7 +74,9 @@ def check(
     seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
     timeout: Annotated[
         float | None,
-        typer.Option(help="Seconds after which it is ended: 60; with --profile 600.", min=0.001),
+        typer.Option(
+            help="Seconds after which it is ended: 60; with --profile or --world 600.", min=0.001
+        ),
     ] = None,
     memory: Annotated[
         float | None, typer.Option(help="GB that it may hold; by default no limit.", min=0.001)
@@ -96,10 +105,12 @@ def check(
         "scale": scale,
         "softcap": softcap,
         "dropout": dropout,
+        "world": world,
+        "layout": layout,
         "rope": _parse("--rope", "half or interleaved, and a base", _rotary, rope),
     }
     options: dict[str, Any] = {
-        "takes": takes,
+        "takes": "qkv" if world is not None and takes == "x" else takes,
         "args": _keywords(args, "--args") or None,
         "sizes": _keywords(sizes, "--sizes"),
         "seed": seed,
@@ -115,7 +126,7 @@ def check(
     for path in (html, sarif):
         if path is not None:
             check_writable(path)
-    most = timeout or (600.0 if profile else 60.0)
+    most = timeout or (600.0 if profile or world is not None else 60.0)
     try:
         found = apart.checked(asked, timeout=most, memory=memory)
     except ClearheadError as error:

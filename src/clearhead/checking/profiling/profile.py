@@ -80,6 +80,8 @@ def profile(
             f"{', '.join(sorted(declared))}.",
         )
     promised = contract if contract is not None else Contract(**declared)
+    if promised.world is not None:
+        raise ArgumentError("check.world", "profile runs on one process; got world=….")
     promised = replace(promised, sizes={**promised.sizes, **(sizes or {})})
     place = _device(device)
     with undisturbed():
