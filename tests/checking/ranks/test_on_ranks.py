@@ -185,6 +185,27 @@ def test_what_is_refused(subject: Any, options: dict[str, Any], code: str, words
     assert words in str(caught.value)
 
 
+def test_processes_that_cannot_be_forked() -> None:
+    with (
+        mock.patch.object(launching, "autograd_has_threads", return_value=True),
+        pytest.raises(ch.ModelError, match="cannot be sent to other processes") as caught,
+    ):
+        ch.check(lambda query, key, value: query, takes="qkv", world=2)
+    assert caught.value.code == "check.ranks"
+    assert not launching.autograd_has_threads()
+
+
+def test_a_group_that_cannot_be_started() -> None:
+    with (
+        mock.patch.object(dist, "init_process_group", side_effect=RuntimeError("no address")),
+        pytest.raises(ch.ModelError) as caught,
+    ):
+        ch.check(hangs, takes="qkv", world=2)
+    assert str(caught.value) == (
+        "[check.ranks] 2 ranks on gloo could not be started here: rank 0 raises RuntimeError: no address."
+    )
+
+
 def test_profile_refuses_ranks() -> None:
     with pytest.raises(ch.ArgumentError, match="profile runs on one process") as caught:
         ch.profile(refuses, takes="qkv", world=2)

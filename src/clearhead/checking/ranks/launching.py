@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from clearhead._common.text import raised_words
 from clearhead.checking.ranks.rank_calls import (
     Failure,
     RankCall,
@@ -32,6 +33,9 @@ from clearhead.errors import ModelError
 
 WATCHDOG = 60.0
 """Seconds after which a call is ended."""
+
+STARTUP = 60.0
+"""Seconds that a process has to begin."""
 
 GRACE = 3.0
 """Seconds that the other ranks have once one has failed."""
@@ -130,10 +134,8 @@ class StartedRanks:
         return found
 
     def _start(self) -> None:
-        # What is checked may be a closure, which only a fork hands on. A fork has no autograd where
-        # the process has begun a backward pass beside a device of CUDA.
-        methods = multiprocessing.get_all_start_methods()
-        forks = "fork" in methods and not torch.cuda.is_available()
+        # What is checked may be a closure, which only a fork hands on.
+        forks = "fork" in multiprocessing.get_all_start_methods() and not autograd_has_threads()
         context: Any = multiprocessing.get_context("fork" if forks else "spawn")
         self._folder = Path(
             self._stack.enter_context(tempfile.TemporaryDirectory(prefix="clearhead-"))
@@ -153,10 +155,25 @@ class StartedRanks:
             raise ModelError(
                 "check.ranks",
                 f"{self.subject.name} cannot be sent to other processes, which are not forked here: "
-                f'{error}. Give its place, "file.py:Name", or check it under torchrun.',
+                f"{error}. Put it into a module that can be imported, or check it under torchrun.",
             ) from error
         for _, theirs in pairs:
             theirs.close()
+        for rank, pipe in enumerate(self._pipes):
+            failed_with = self._begun(rank, pipe)
+            if failed_with:
+                self.close()
+                raise ModelError(
+                    "check.ranks",
+                    f"{self.world} ranks on gloo could not be started here: rank {rank} {failed_with}.",
+                )
+
+    def _begun(self, rank: int, pipe: Connection) -> str:
+        """Why a rank is not in the group; nothing if it is."""
+        try:
+            return _unpacked(pipe.recv_bytes()) if pipe.poll(STARTUP) else "does not begin in time"
+        except (EOFError, OSError):
+            return str(self._ended(rank))
 
     def _collected(self) -> list[Outcome]:
         found: dict[int, Outcome] = {}
@@ -209,6 +226,16 @@ class StartedRanks:
         self._stack.close()
 
 
+def autograd_has_threads() -> bool:
+    """True if autograd has begun its threads, one for each accelerator: a fork cannot have a backward
+    pass then."""
+    tasks = Path("/proc/self/task")
+    if not tasks.is_dir():
+        return torch.accelerator.is_available()
+    names = [each.read_text() for each in tasks.glob("*/comm")]
+    return any(name.startswith("pt_autograd") for name in names)
+
+
 def _packed(what: Any) -> bytes:
     """What goes through a pipe by value: the pickler of processes would share the memory of tensors."""
     buffer = io.BytesIO()
@@ -258,14 +285,19 @@ def _serve(
         frames = os.open(Path(folder, f"frames-{rank}"), os.O_WRONLY | os.O_CREAT)
         faulthandler.register(signal.SIGUSR1, file=frames, all_threads=False)
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{Path(folder, 'store')}",
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=3 * WATCHDOG),
-    )
-    mesh = mesh_of_all("cpu")
+    try:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{Path(folder, 'store')}",
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=3 * WATCHDOG),
+        )
+        mesh = mesh_of_all("cpu")
+    except Exception as error:  # a host without a name, a network without an address
+        pipe.send_bytes(_packed(f"raises {raised_words(error)}"))
+        return
+    pipe.send_bytes(_packed(""))
     subjects = {subject.dtype: subject}
     while True:
         try:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from clearhead.checking.subject.calling import output_of, parameters
-from clearhead.checking.subject.refusals import place, raised_words
+from clearhead.checking.subject.refusals import first_line, place
 from clearhead.checking.subject.subject import Subject
 
 MESHES = ("mesh", "device_mesh", "cp_mesh", "sp_mesh")
@@ -55,7 +55,8 @@ class RankCall:
 
 @dataclass(frozen=True)
 class Failure:
-    """An error on a rank: in words, with file, line and text of the line that raised it."""
+    """An error on a rank: in words, with file, line and text of the line that raised it, and whether
+    that was in the backward pass."""
 
     words: str
     at: tuple[str, int, str] | None = None
@@ -63,7 +64,7 @@ class Failure:
 
     def __str__(self) -> str:
         where = "" if self.at is None else f" ({self.at[0].rpartition('/')[2]}, line {self.at[1]})"
-        return self.words + where
+        return self.words + " in its backward pass" * self.backward + where
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,7 @@ def run_on_rank(subject: Subject, call: RankCall, rank: int, mesh: DeviceMesh) -
                 wanted = grad.to(outputs[0])
                 grads = torch.autograd.grad(outputs[0], leaves, wanted, allow_unused=True)
     except Exception as error:  # whatever the code of another raises
-        words = raised_words(error).partition("\n")[0]
-        return RankResult(failure=Failure(words, place(error), backward))
+        return RankResult(failure=Failure(first_line(error), place(error), backward))
     return RankResult(
         tuple(each.detach().double().cpu() for each in outputs),
         tuple(None if each is None else each.double().cpu() for each in grads),

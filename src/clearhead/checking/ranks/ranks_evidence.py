@@ -230,6 +230,8 @@ class RanksEvidence:
     def _made(self) -> list[Made]:
         """Every call whose outputs are held against the definition."""
         made = [self.main, self.make(self.plan[1], self.seed + 1)]
+        if made[1].failures:  # it is made for the sizes of the first
+            made[1] = self.make(self.plan[0], self.seed + 1)
         if self.ranks.own:
             made += self.uneven
         return made
