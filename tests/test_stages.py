@@ -315,15 +315,38 @@ def test_autocast_does_not_reach_the_sums(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("widths", [(3, 3), (3, 5), (0, 0), (stages.IN_A_ROW, stages.IN_A_ROW)])
-def test_both_finite(dtype: torch.dtype, widths: tuple[int, int]) -> None:
-    """Also where the dot product overflows, and where nought meets what is not finite."""
-    left, right = (torch.zeros(2, 7, width, dtype=dtype).transpose(0, 1) for width in widths)
-    assert stages.both_finite(left, right)
-    assert stages.both_finite(left.fill_(torch.finfo(dtype).max), right.fill_(2.0))
-    for tensor in (left, right):
-        for bad in (torch.nan, torch.inf, -torch.inf):
-            other = tensor.clone()
-            other[-1:, -1:, -1:] = bad
-            pair = (other, right) if tensor is left else (left, other)
-            assert stages.both_finite(*pair) == (tensor.numel() == 0)
+@pytest.mark.parametrize("width", [5, 0])
+def test_rows_that_count_as_finite(dtype: torch.dtype, width: int) -> None:
+    """By the length of a row in the precision of sums, not by that of all rows together."""
+    rows = torch.zeros(3, 7, width, dtype=dtype).transpose(0, 1)
+    exact = stages.upcast(rows[:0]).dtype
+    longest = (torch.finfo(exact).max / 4 / max(width, 1)) ** 0.5
+    assert stages.rows_finite(rows)
+    if longest > torch.finfo(dtype).max:  # in 16 bits of float16 no row is too long
+        assert stages.rows_finite(rows.fill_(torch.finfo(dtype).max))
+    else:
+        assert stages.rows_finite(rows.fill_(0.99 * longest))
+        assert stages.rows_finite(rows, 1.02) == (width == 0)
+        assert stages.rows_finite(rows.fill_(1.02 * longest)) == (width == 0)
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        rows.zero_()[-1:, -1:, -1:] = bad
+        assert stages.rows_finite(rows) == (width == 0)
+        assert stages.nonfinite_rows(rows)[-1].tolist() == [False, False, width > 0]
+
+
+@pytest.mark.parametrize("softcap", [None, 0.5])
+@pytest.mark.parametrize("scale", [1.0, -64.0])
+def test_no_score_overflows(scale: float, softcap: float | None) -> None:
+    """Each row is a little shorter than one that counts as not finite, along one direction."""
+    factor = stages.largest_factor(scale, softcap)
+    length = 0.99 * (torch.finfo(torch.float32).max / 4) ** 0.5
+    row = torch.full((1, 5), 5**-0.5)
+    steps = stages.compute(
+        row * (length / factor), -row * length, row, scale=scale, softcap=softcap
+    )
+    assert torch.stack([each.abs().max() for each in steps]).isfinite().all()
+    assert steps.scores < -1e30 / abs(scale)
+    too_long = stages.compute(
+        row * (1.02 * length / factor), row, row, scale=scale, softcap=softcap
+    )
+    assert too_long.context.isnan().all()

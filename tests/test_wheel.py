@@ -1,12 +1,16 @@
-"""The wheel: what is in it, that it is the same at every build, and that it works without extras."""
+"""The wheel, that it works without extras, and the versions that a developer's environment has."""
 
+import itertools
 import json
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "clearhead"
@@ -93,3 +97,16 @@ def test_it_works_alone(wheel: Path, tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_every_version_is_pinned_with_the_hashes_of_its_files() -> None:
+    text = (ROOT / "constraints.txt").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert all(re.search(r" --hash=sha256:[0-9a-f]{64}\b", line) for line in lines)
+    pins = [Requirement(line.partition(" --hash")[0]) for line in lines]
+    versions = {pin.name: str(pin.specifier).removeprefix("==") for pin in pins}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [project["dependencies"], *project["optional-dependencies"].values()]
+    for each in map(Requirement, itertools.chain(*asked)):
+        if each.name != "clearhead":
+            assert each.specifier.contains(versions[each.name]), f"{each}: `make lock` pins it"

@@ -39,9 +39,6 @@ NAMES = (
     "context",
 )
 
-IN_A_ROW = 1 << 14
-"""Up to so many numbers are checked by a dot product, for which they may have to be copied."""
-
 
 class Stages(NamedTuple):
     """Every stage between the query, key and value and the context, in order."""
@@ -56,9 +53,14 @@ class Stages(NamedTuple):
 
 
 def scores(
-    query: Float[Tensor, "*batch query_len head_dim"], key: Float[Tensor, "*batch kv_len head_dim"]
+    query: Float[Tensor, "*batch query_len head_dim"],
+    key: Float[Tensor, "*batch kv_len head_dim"],
+    factor: float = 1.0,
 ) -> Float[Tensor, "*batch query_len kv_len"]:
-    """The dot product of each query with each key."""
+    """The dot product of each query with each key.
+
+    `factor` is for containment alone: what the product is multiplied by later.
+    """
     return matmul(query, key.mT)
 
 
@@ -152,7 +154,7 @@ def compute(
         tensor([[0.7311, 0.2689],
                 [0.2689, 0.7311]])
     """
-    raw = scores(query, key)
+    raw = scores(query, key, largest_factor(scale, softcap))
     scaled = scaled_scores(raw, scale)
     capped = capped_scores(scaled, softcap)
     masked = masked_scores(capped, bias, visible)
@@ -189,9 +191,44 @@ def zero_nonfinite(tensor: Tensor) -> Tensor:
     return tensor.masked_fill(~torch.isfinite(tensor), 0.0)
 
 
-def nonfinite_rows(tensor: Float[Tensor, "*batch len dim"]) -> Bool[Tensor, "*batch len"]:
-    """True for each row that has an entry that is not finite."""
-    return ~torch.isfinite(tensor).all(dim=-1)
+def largest_factor(scale: float, softcap: float | None) -> float:
+    """The largest number that a kernel may multiply the scores by, 1 or more."""
+    factor = max(1.0, abs(scale))
+    return factor if softcap is None else max(factor, abs(scale) / softcap)
+
+
+def nonfinite_rows(
+    tensor: Float[Tensor, "*batch len dim"], factor: float = 1.0
+) -> Bool[Tensor, "*batch len"]:
+    """True for each row of a query or a key that counts as not finite: an entry is not, or the row,
+    times `factor`, is so long that its product with another may overflow.
+
+    The sum of squares of such a row is above a quarter of the largest number. Two rows that are not
+    have a product that is no larger (Cauchy-Schwarz), in whatever order it is summed.
+
+    Example:
+        >>> nonfinite_rows(torch.tensor([[1.0, 2.0], [1e20, 0.0], [torch.nan, 0.0]]))
+        tensor([False,  True,  True])
+    """
+    exact = upcast(tensor.detach())
+    if factor > 1.0:
+        exact = exact * factor
+    return ~(exact.square().sum(dim=-1) <= longest(exact.dtype))
+
+
+def longest(dtype: torch.dtype) -> float:
+    """The largest sum of squares of a row that counts as finite."""
+    return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).max / 4
+
+
+def zero_rows(tensor: Tensor, rows: Bool[Tensor, "*batch len"]) -> Tensor:
+    """The tensor with 0 in these rows."""
+    return tensor.masked_fill(rows[..., None], 0.0)
+
+
+def infinite_sinks(sinks: Float[Tensor, "*heads"]) -> Bool[Tensor, "*heads"]:
+    """True for each sink that is NaN or ∞; one of −∞ takes no share."""
+    return ~(sinks.detach() < torch.inf)
 
 
 def all_finite(tensor: Tensor) -> bool:
@@ -208,23 +245,19 @@ def all_finite(tensor: Tensor) -> bool:
     return all(math.isfinite(end.item()) for end in torch.aminmax(tensor))
 
 
-def both_finite(left: Tensor, right: Tensor) -> bool:
-    """Return True if every entry of two tensors is finite.
+def rows_finite(tensor: Tensor, factor: float = 1.0) -> bool:
+    """Return True if no row counts as not finite: `nonfinite_rows`, of concrete numbers.
 
-    Their dot product tells in one go, where they are small enough to be laid out in a row for it.
+    The length of all rows together tells, unless it is too long.
 
     Example:
-        >>> both_finite(torch.tensor([1.0, 0.0]), torch.tensor([0.0, torch.inf]))
-        False
+        >>> rows_finite(torch.tensor([[1e18, 1.0]])), rows_finite(torch.tensor([[1e20, 1.0]]))
+        (True, False)
     """
-    numbers = left.numel()
-    if (
-        numbers == right.numel()
-        and numbers <= IN_A_ROW
-        and math.isfinite(torch.dot(left.reshape(-1), right.reshape(-1)).item())
-    ):
+    safe = 2.0**500 if tensor.dtype == torch.float64 else 2.0**60
+    if torch.linalg.vector_norm(tensor).item() * factor <= safe:
         return True
-    return all_finite(left) and all_finite(right)
+    return not nonfinite_rows(tensor, factor).any()
 
 
 # Containment. A weight of 0 is not enough to keep a NaN behind the mask: 0 · NaN is NaN, forward
@@ -233,26 +266,30 @@ def both_finite(left: Tensor, right: Tensor) -> bool:
 
 
 def _contain_scores(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A query or key with a non-finite entry makes its own scores NaN, and sends no gradient."""
+    """A query or key that counts as not finite makes its own scores NaN, and sends no gradient."""
 
     @wraps(plain)
-    def contained(query: Tensor, key: Tensor) -> Tensor:
+    def contained(query: Tensor, key: Tensor, factor: float = 1.0) -> Tensor:
         query, key = upcast(query), upcast(key)
-        matches = plain(zero_nonfinite(query), zero_nonfinite(key))
-        nonfinite = nonfinite_rows(query)[..., :, None] | nonfinite_rows(key)[..., None, :]
-        return matches.masked_fill(nonfinite, torch.nan)
+        queries, keys = nonfinite_rows(query, factor), nonfinite_rows(key)
+        matches = plain(zero_rows(query, queries), zero_rows(key, keys))
+        return matches.masked_fill(queries[..., :, None] | keys[..., None, :], torch.nan)
 
     return contained
 
 
 def _contain_weights(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Empty rows get weights 0, and a query whose scores are NaN gets NaN; neither sends a gradient,
-    since 0 · NaN would reach the keys."""
+    """Empty rows get weights 0, and a query whose scores or sink are NaN or ∞ gets NaN; neither
+    sends a gradient, since 0 · NaN would reach the keys."""
 
     @wraps(plain)
     def contained(masked_scores: Tensor, sinks: Tensor | None = None) -> Tensor:
         hidden, empty = _hidden_and_empty(masked_scores)
         nonfinite = ~(masked_scores < torch.inf).all(dim=-1, keepdim=True)
+        if sinks is not None:
+            infinite = infinite_sinks(sinks)
+            sinks = sinks.masked_fill(infinite, 0.0)
+            nonfinite = nonfinite | infinite[..., :, None, None]
         shares = plain(masked_scores.masked_fill(empty | nonfinite, 0.0), sinks)
         return shares.masked_fill(nonfinite, torch.nan).masked_fill(hidden, 0.0)
 

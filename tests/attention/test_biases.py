@@ -193,3 +193,17 @@ def test_slopes_that_float32_rounds_are_made_anew() -> None:
     exact = torch.tensor([2.0 ** (-(head + 1) / 2) for head in range(16)], dtype=torch.float64)
     assert torch.equal(bias.numbers[:16], exact)
     assert ch.alibi(24).within(torch.bfloat16).numbers.dtype == torch.float32  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [ch.alibi(6), ch.alibi(slopes=torch.rand(6)), ch.relative(torch.rand(6, 3)),
+     as_bias(torch.rand(2, 6, 3, 1))],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_bias_of_some_heads(bias: ch.Bias, dtype: torch.dtype) -> None:
+    heads = torch.tensor([4, 1, 5])
+    expected = bias.within(dtype).to_dense(3, 5)[:, heads]
+    found = bias.of_heads(heads).within(dtype).to_dense(3, 5)
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)

@@ -100,6 +100,19 @@ def test_alibi_takes_other_slopes() -> None:
     assert bias.describe() == "alibi(2)"
 
 
+def test_slopes_in_float64_are_not_rounded() -> None:
+    slopes = torch.rand(2, dtype=torch.float64, requires_grad=True)
+    query, key, value = torch.randn(3, 1, 2, 7, 3, dtype=torch.float64).unbind()
+    apart = (torch.arange(7)[:, None] - torch.arange(7)).abs()
+    expected = ch.attend(query, key, value, bias=-slopes.view(1, 2, 1, 1) * apart, kernel="eager")
+    for kernel in ("eager", "blockwise"):
+        found = ch.attend(query, key, value, bias=ch.alibi(slopes=slopes), kernel=kernel)
+        torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
+    assert torch.autograd.gradcheck(
+        lambda slopes: ch.attend(query, key, value, bias=ch.alibi(slopes=slopes)), slopes
+    )
+
+
 def test_the_number_of_heads_may_be_one_of_numpy() -> None:
     int_of_numpy: Any = np.int64(4)
     assert ch.alibi(int_of_numpy).describe() == "alibi(4)"

@@ -347,8 +347,8 @@ REFUSED = {
     ),
     "a bias of columns": Case(
         ch.UnsupportedError,
-        "[cache.bias] where tokens and columns of a cache differ (rows of different length, or a "
-        "ring), a bias must speak of positions, such as alibi; <1 × 1 × 1 × 4> speaks of columns.",
+        "[cache.bias] where tokens and columns differ (rows of different length, a ring, or "
+        "positions=), a bias must speak of positions, such as alibi; <1 × 1 × 1 × 4> speaks of columns.",
         lambda: MultiHeadAttention(
             WIDTH,
             num_heads=HEADS,

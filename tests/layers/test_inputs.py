@@ -124,12 +124,29 @@ def another_forward(projection: Any) -> nn.Module:
     return projection
 
 
+class Halved(Tensor):
+    """A weight in a class of its own, as quantised ones are: a product with it is not that with its
+    numbers."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        return 0.5 * found if func is nn.functional.linear else found
+
+
+def of_another_class(projection: nn.Linear) -> nn.Module:
+    projection.weight = nn.Parameter(projection.weight.detach().as_subclass(Halved))
+    assert type(projection.weight) is Halved
+    return projection
+
+
 CHANGED: dict[str, Callable[[Any], nn.Module]] = {
     "bias": with_bias,
     "hook": hooked,
     "hook before": hooked_before,
     "another forward": another_forward,
     "another class": lambda of: Thrice(of.in_features, of.out_features, bias=False),
+    "a weight of another class": of_another_class,
     "pruned": lambda of: prune.l1_unstructured(of, "weight", 0.5),
     "parametrized": parametrizations.weight_norm,
 }

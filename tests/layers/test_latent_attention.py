@@ -141,6 +141,23 @@ def test_a_call_that_is_refused_leaves_no_trace() -> None:
     torch.testing.assert_close(layer(x[:, 3:], cache=cache), layer(x)[:, 3:])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_no_tokens(kind: str) -> None:
+    layer, cache = made().eval(), KINDS[kind]()
+    width = layer.embed_dim
+    none, x = torch.randn(2, 0, width), torch.randn(2, 3, width)
+    assert layer(none).shape == (2, 0, layer.output_dim)
+    for given in (none, x, none):
+        found = layer(given, cache=cache)
+        assert found.shape == given.shape
+    assert len(cache) == 3
+    if kind != "quantised":
+        torch.testing.assert_close(
+            layer(x[:, :1], cache=cache), layer(torch.cat([x, x[:, :1]], 1))[:, 3:]
+        )
+
+
 @torch.no_grad()
 def test_a_nan_in_the_cache_shows() -> None:
     layer, cache = made(), ch.layers.GrowingCache()

@@ -15,7 +15,9 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
 from clearhead.errors import (
+    ArgumentError,
     ArgumentTypeError,
+    DtypeError,
     SelectionError,
     ShapeError,
     TooLargeError,
@@ -723,3 +725,68 @@ def test_what_was_handed_out_can_be_written_to(edited: str) -> None:
     for name, ask in METHODS.items():
         for mine, theirs in zip(tensors_of(ask(weights)), tensors_of(ask(expected)), strict=True):
             torch.testing.assert_close(mine, theirs, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_weights_from_elsewhere_are_the_matrix_that_they_are_of(name: str) -> None:
+    """As a file or another library has them; scores are their logarithms."""
+    matrix = PROBLEMS[name]()
+    weights = plain(matrix).requires_grad_()
+    if matrix.problem.sinks is not None:
+        with pytest.raises(ArgumentError, match=r"^\[weights\.value] "):
+            AttentionMatrix.from_weights(weights)
+        return
+    found = AttentionMatrix.from_weights(weights)
+    assert found.shape == matrix.shape
+    close(found.dense(), weights.detach())
+    close(found[..., 1:3, :4], weights.detach()[..., 1:3, :4])
+    for ask in ("entropy", "max", "distance"):
+        close(getattr(found, ask)(), getattr(matrix, ask)())
+    close(found.received(), weights.detach().sum(dim=-2))  # every head has keys of its own
+    close(found.top_k(2).weights, matrix.top_k(2).weights)
+    unseen = weights.detach().sum(dim=-1) == 0
+    close(found.logsumexp, torch.zeros_like(found.logsumexp).masked_fill(unseen, -math.inf))
+    assert not found.dense().requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_weights_of_any_precision_and_length(dtype: torch.dtype) -> None:
+    weights = torch.randn(2, 3, 131, 257).softmax(dim=-1)
+    found = AttentionMatrix.from_weights(weights.to(dtype)).dense()
+    torch.testing.assert_close(found, weights, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+    for shape in ((0, 3), (3, 0), (1, 1), (0, 2, 3, 3), (2, 0, 3)):
+        some = torch.ones(shape, dtype=dtype) / max(1, shape[-1])
+        found = AttentionMatrix.from_weights(some)
+        assert found.shape == shape
+        assert found.entropy().shape == shape[:-1]
+
+
+VALUE = (
+    "[weights.value] weights must be 0 to 1, and every row must sum to 1 or to 0; row {} sums to {}. "
+    "Weights after dropout do not."
+)
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "text"),
+    [
+        ([[1.0]], ArgumentTypeError, "[weights.type] weights must be a torch.Tensor; got list."),
+        (
+            torch.ones(1),
+            ShapeError,
+            "[weights.shape] weights must have shape (batch, num_heads, query_len, kv_len), or fewer "
+            "leading dimensions; got (1,).",
+        ),
+        (
+            torch.eye(2, dtype=torch.int64),
+            DtypeError,
+            "[weights.dtype] weights must be real numbers; got torch.int64.",
+        ),
+        (torch.eye(2)[None] * 1.01, ArgumentError, VALUE.format("(0, 0)", "1.01")),
+        (torch.tensor([[1.0, 0.0], [-0.5, 1.5]]), ArgumentError, VALUE.format("(1,)", "1")),
+        (torch.eye(2) * math.nan, ArgumentError, VALUE.format("(0,)", "nan")),
+    ],
+)
+def test_what_are_no_weights(weights: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(text)}$"):
+        AttentionMatrix.from_weights(weights)

@@ -54,13 +54,16 @@ def test_a_rectangle(name: str) -> None:
     close(weights_from(problem, scores, total, chosen), truth.weights[part], weights)
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 1e200])
 @pytest.mark.parametrize("where", ["query", "key", "bias", "sinks"])
 @pytest.mark.parametrize("narrow", [False, True])
 def test_what_is_not_finite_is_as_in_the_stages(
     where: str, bad: float, narrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the weights, and in the gradients: a query or a key that is no number sends none."""
+    """In the weights, and in the gradients: a query or a key that is no number sends none, nor one
+    whose scores may overflow."""
+    if bad == 1e200 and where in ("bias", "sinks"):
+        pytest.skip("a large number is an ordinary one there")
     given: dict[str, Tensor] = {
         "query": torch.randn(1, 4, 7, 3, dtype=torch.float64),
         "key": torch.randn(1, 2, 7, 3, dtype=torch.float64),

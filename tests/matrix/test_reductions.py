@@ -306,7 +306,7 @@ def test_scores_that_are_all_alike_lose_no_digits() -> None:
         assert_no_worse(weights.entropy(), expected, expected.float())
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 1e200])
 @pytest.mark.parametrize("where", ["query", "key", "bias"])
 @pytest.mark.parametrize(
     "mask",
@@ -318,6 +318,8 @@ def test_scores_that_are_all_alike_lose_no_digits() -> None:
     ids=["documents", "window or prefix", "no mask"],
 )
 def test_numbers_that_are_not_finite(where: str, bad: float, mask: ch.Mask | None) -> None:
+    if (where, bad) == ("bias", 1e200):
+        pytest.skip("a large number is an ordinary one there")
     given: dict[str, Tensor] = {
         "query": torch.randn(2, 4, 11, 3, dtype=torch.float64),
         "key": torch.randn(2, 2, 11, 3, dtype=torch.float64),
@@ -326,7 +328,8 @@ def test_numbers_that_are_not_finite(where: str, bad: float, mask: ch.Mask | Non
     clean = AttentionMatrix(given["query"], given["key"], bias=given["bias"], mask=mask)
     spoilt = {name: tensor.clone() for name, tensor in given.items()}
     # Of two samples and two key heads, one each; the bias is spoilt for one query.
-    spoilt[where][0, 1, 5] = torch.where(torch.arange(spoilt[where].shape[3]) == 2, bad, 0.5)
+    spoilt[where][0, 1, 5] = 0.5
+    spoilt[where][0, 1, 5, 2] = bad
     weights = AttentionMatrix(spoilt["query"], spoilt["key"], bias=spoilt["bias"], mask=mask)
     whole = eager.compute(weights.problem).weights
     for sizes in ((1 << 21, 64, 128), (31, 11, 3)):

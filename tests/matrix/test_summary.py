@@ -11,7 +11,11 @@ import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import make_problem
-from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ShapeError,
+)
 from tests.matrix.test_reductions import EMPTY, NAMES, close
 from tests.matrix.test_sweep import EVERY, chunks_of
 from tests.memory import LargestTensor, held_bytes

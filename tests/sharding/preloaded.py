@@ -2,6 +2,9 @@
 
 import torch
 import torch.distributed
+import torch.distributed.checkpoint.state_dict
+import torch.distributed.fsdp
+import torch.distributed.tensor
 import torch.fx.experimental.symbolic_shapes
 
 import clearhead as ch

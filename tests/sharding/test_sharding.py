@@ -171,7 +171,7 @@ def test_ranks_that_disagree_are_refused_on_every_rank() -> None:
         "[across.differ] the layouts of the ranks differ.",
         "[across.differ] the calls of the ranks differ.",
         "[across.rank] rank 1 refused this call: [kernel.name]",
-        "UnsupportedError [across.dropout] with across=, dropout is drawn by the place",
+        "UnsupportedError [across.dropout] where ranks share a matrix, dropout is drawn by the place",
         "[across.rank] rank 1 refused this call: [across.rows] rank 1 has 5 tokens",
         'UnsupportedError [across.refused] how="heads" cannot run this call.\n'
         "  - 1 heads are fewer than 2 ranks",

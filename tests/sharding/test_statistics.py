@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import clearhead as ch
+from clearhead.matrix.merging import tensors_of
 from tests.sharding import ranks
 from tests.sharding.calls import CALLS, Call
 
@@ -74,6 +75,17 @@ def compared(group: Any) -> dict[str, float]:
         found[f"{name}, product"] = _apart(
             mine @ tensors["value"], of_queries.shard(whole @ tensors["value"])
         )
+        options = {"top_k": 1, "pool": (1, 1), "segments": torch.arange(kv_len) % 2}
+        gathered = mine.summary(**options).gather(of_queries)
+        for place, (actual, expected) in enumerate(
+            zip(tensors_of(gathered), tensors_of(whole.summary(**options)), strict=True)
+        ):
+            found[f"{name}, gathered summary {place}"] = _apart(actual, expected)
+        if query_len == kv_len:
+            for head in ("mean", 1):
+                expected = ch.rollout([whole, whole], head=head, output=[-1, 0])
+                actual = ch.rollout([mine, mine], head=head, output=[-1, 0])
+                found[f"{name}, rollout of {head}"] = _apart(actual, expected)
     found |= of_gradients(group, CALLS["window"])
     return found
 
@@ -129,7 +141,6 @@ def parts_of_a_matrix(group: Any) -> list[Any]:
     ]
     for refused in (
         lambda: ch.roles(matrix),
-        lambda: ch.rollout([matrix]),
         lambda: matrix.plot(),
         lambda: matrix.to_html("nowhere.html"),
     ):
@@ -147,7 +158,7 @@ def test_a_part_of_a_matrix_says_so() -> None:
     )
     assert found[1:4] == [0.0, 0.0, None]
     assert [text.split(" needs")[0] for text in found[4:]] == [
-        f"[across.whole] {verb}" for verb in ("roles", "rollout", "plot", "to_html")
+        f"[across.whole] {verb}" for verb in ("roles", "plot", "to_html")
     ]
     assert found[4].endswith(
         "needs the queries of all ranks; this matrix has 18 of 37. Gather query and key, and make it "

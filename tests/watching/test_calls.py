@@ -8,7 +8,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.attention.problem import Problem, make_problem
-from clearhead.watching.calls import Keys, Matrices, Summaries
+from clearhead.watching.calls import Keys, Matrices, Results
 from clearhead.watching.recording import summarised
 
 
@@ -73,8 +73,8 @@ def test_a_growing_sequence_is_one_matrix(lengths: list[int], padded: bool) -> N
     calls, query, key = chain(lengths, valid=valid if padded else None, softcap=3.0)
     mask = ch.causal() & ch.padding(valid) if padded else ch.causal()
     expected = ch.AttentionMatrix(query, key, mask=mask, softcap=3.0).dense()
+    assert not calls.several()
     whole = calls.whole()
-    assert whole is not None
     assert whole is calls.whole()
     torch.testing.assert_close(whole.dense(), expected)
     at = 0
@@ -89,12 +89,10 @@ def test_a_growing_sequence_is_one_matrix(lengths: list[int], padded: bool) -> N
 
 def test_more_calls_make_a_longer_matrix() -> None:
     calls, query, key = chain([3, 1])
-    assert calls.whole() is not None
+    assert calls.whole().shape == (2, 4, 4, 4)
     longer = torch.cat([key, key], dim=2)
     calls.add(make_problem(query, longer, longer, mask=ch.causal()))
-    whole = calls.whole()
-    assert whole is not None
-    assert whole.shape == (2, 4, 8, 8)
+    assert calls.whole().shape == (2, 4, 8, 8)
 
 
 def test_what_is_no_growing_sequence() -> None:
@@ -111,7 +109,7 @@ def test_what_is_no_growing_sequence() -> None:
         keys = of[:, :, :stop]
         return make_problem(query[:, :, start:stop], keys, keys, mask=mask, **options)
 
-    assert calls(part(0, 3), part(3, 5)).whole() is not None
+    assert not calls(part(0, 3), part(3, 5)).several()
     hidden = ch.padding(torch.tensor([True, False, True, True, True]))
     changed = "another scale, softcap or sinks than the call before"
     bare = "no causal mask, with or without padding"
@@ -142,19 +140,17 @@ def test_what_is_no_growing_sequence() -> None:
         (f"1 has {changed}", part(0, 3, sinks=two), part(3, 5, sinks=0 * two)),
     ]
     for reason, *parts in refused:
-        assert calls(*parts).stitched() == f"call {reason}"
-        assert calls(*parts).whole() is None
+        assert calls(*parts).several() == f"call {reason}"
     sunk = calls(part(0, 3, sinks=torch.ones(2)), part(3, 5, sinks=torch.ones(2)))
-    assert sunk.whole() is not None
+    assert not sunk.several()
 
 
 def test_several_summaries_are_not_one() -> None:
-    calls = Summaries()
+    calls: Results[ch.Summary] = Results()
     calls.add(summarised(problem(), None))
-    assert calls.whole() is calls.all()[0]
+    assert calls.parts() == (calls.whole(),) == calls.all()
     calls.add(summarised(problem(), None))
-    assert calls.whole() is None
-    assert calls.stitched() == "a summary is of one call"
+    assert calls.several() == "a summary is of one call"
     assert calls.parts() == calls.all()
     assert len(calls.all()) == 2
 

@@ -505,6 +505,86 @@ def test_several_calls_of_a_module() -> None:
         assert f"  and 1 more ({reason})" in repr(seen)
 
 
+def test_what_a_function_returns_is_kept_and_nothing_else() -> None:
+    x, y = inputs(1, 2)[0], inputs(1, 2, query_len=3)[0]
+    model = Stack()
+
+    def entropy(path: str, matrix: ch.AttentionMatrix) -> tuple[str, Tensor]:
+        assert not torch.is_grad_enabled()
+        return path, matrix.entropy()
+
+    with watch(model) as matrices:
+        model(x.requires_grad_())
+        model(y)
+    with watch(model, keep=entropy) as seen:
+        output = model(x.requires_grad_())
+        model(y)
+    assert output.requires_grad
+    assert repr(watch(model, keep=entropy)) == "watch(Stack): a result of each call"
+    for path in matrices:
+        for (name, found), matrix in zip(seen.calls(path), matrices.calls(path), strict=True):
+            assert name == path
+            assert not found.requires_grad
+            torch.testing.assert_close(found, matrix.entropy(), rtol=0, atol=0)
+    with pytest.raises(SelectionError, match="a result is of one call; calls"):
+        seen["first"]
+    with watch(model, keep=lambda path, matrix: matrix.max()) as seen:
+        model(x)
+    assert seen["first"].shape == (1, 2, 5)
+    assert "Tensor [1, 2, 5]" in repr(seen)
+    with watch(model, keep=lambda path, matrix: None) as seen:
+        model(x)
+    assert seen["first"] is None
+    assert "None" in repr(seen)
+    assert seen._repr_html_() == f"<pre>{seen!r}</pre>"
+
+
+def test_a_function_that_fails_or_keeps_the_matrix() -> None:
+    x, kept = inputs(1, 2)[0], []
+    model = Stack()
+    with pytest.raises(WatchError) as caught, watch(model, keep=lambda path, matrix: 1 / 0):
+        model(x)
+    assert str(caught.value) == (
+        "[watch.function] keep= raised for 'first': ZeroDivisionError: division by zero"
+    )
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    text = (
+        "[watch.function] keep= must return numbers of the matrix, which is gone when the call runs; "
+        'it was kept. keep="matrix" keeps matrices.'
+    )
+    for keep in (lambda path, matrix: matrix, lambda path, matrix: kept.append(matrix)):
+        with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(model, keep=keep):
+            model(x)
+
+
+def test_results_are_not_read_as_attention(tmp_path: Path) -> None:
+    x, model = inputs(1, 2)[0], Stack()
+    with watch(model, keep=lambda path, matrix: 0) as seen:
+        model(x)
+    with watch(model) as matrices:
+        model(x)
+    refused: dict[str, Callable[[], object]] = {
+        "table": seen.table,
+        "find": lambda: seen.find(0),
+        "plot": seen.plot,
+        "to_html": lambda: seen.to_html(tmp_path / "page.html"),
+        "save": lambda: seen.save(tmp_path / "file"),
+        "view": lambda: ch.view(seen),
+    }
+    for verb, read in refused.items():
+        text = (
+            f"[watch.results] {verb} needs matrices or summaries; keep= was a function, and what it "
+            "returned is not read."
+        )
+        with pytest.raises(ArgumentError, match=f"^{re.escape(text)}$"):
+            read()
+    with pytest.raises(ArgumentError, match=r"watch\.results"):
+        matrices.to_html(tmp_path / "page.html", other=seen)
+    text = "[watch.sizes] the size of what keep= returns is not known."
+    with pytest.raises(WatchError, match=f"^{re.escape(text)}$"):
+        watch(model, keep=lambda path, matrix: 0).estimate(1, 5)
+
+
 def test_watched_again() -> None:
     x = inputs(1, 2)[0]
     model = Stack()
@@ -809,7 +889,7 @@ def test_heads_that_are_not_there() -> None:
         (
             {"keep": "weights"},
             ArgumentError,
-            '[keep.value] keep must be "matrix" or "summary"; got \'weights\'.',
+            '[keep.value] keep must be "matrix", "summary" or a function; got \'weights\'.',
         ),
         (
             {"tokens": IDS},

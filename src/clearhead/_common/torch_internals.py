@@ -6,7 +6,7 @@ A part that a version of PyTorch no longer has is refused by its name where it i
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
@@ -41,6 +41,21 @@ get_unwrapped = private("_C._functorch.get_unwrapped")
 is_functorch_wrapped_tensor = private("_C._functorch.is_functorch_wrapped_tensor")
 set_grad_enabled = private("_C._set_grad_enabled")
 """As `torch.set_grad_enabled`, in one step that nothing interrupts."""
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Return True for a module whose call torch.compile has compiled.
+
+    Example:
+        >>> from torch import nn
+        >>> is_compiled(nn.Identity())
+        False
+    """
+    return (
+        getattr(module, "_compiled_call_impl", None) is not None
+        or type(module).__name__ == "OptimizedModule"
+        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+    )
 
 
 def in_backward() -> bool:

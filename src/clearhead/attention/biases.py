@@ -15,6 +15,7 @@ from clearhead.errors import (
     DeviceError,
     DtypeError,
     ShapeError,
+    UnsupportedError,
 )
 from clearhead.masks.base import Mask
 from clearhead.masks.selected import places_in_whole
@@ -97,6 +98,21 @@ class Bias(ABC):
     ) -> None:
         """Refuse sizes, a dtype or a device that the bias was not made for."""
         return
+
+    def of_heads(self, heads: Tensor) -> "Bias":
+        """The bias of some heads of a bias that tells them apart, for a layer that has only those.
+
+        Args:
+            heads: int64, their numbers.
+
+        Raises:
+            UnsupportedError: code `bias.heads-apart`, for a bias that cannot be taken apart.
+        """
+        raise UnsupportedError(
+            "bias.heads-apart",
+            f"the bias {self.describe()} cannot be given to some of the heads; alibi, relative and a "
+            "tensor can.",
+        )
 
     def within(self, dtype: torch.dtype) -> "Bias":
         """The bias for scores of that dtype; itself where it has no numbers of its own precision."""
@@ -199,6 +215,9 @@ class DenseBias(Bias):
         row = query_index if rows > 1 else torch.zeros_like(query_index)
         column = key_index if columns > 1 else torch.zeros_like(key_index)
         return self.tensor[samples, head, row, column]
+
+    def of_heads(self, heads: Tensor) -> Bias:
+        return DenseBias(self.tensor.index_select(1, heads.to(self.tensor.device)))
 
     def describe(self) -> str:
         return f"<{' × '.join(map(str, self.tensor.shape))}>"

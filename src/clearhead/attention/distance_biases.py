@@ -46,7 +46,8 @@ class Alibi(ByPair):
         wanted = torch.float64 if dtype == torch.float64 else torch.float32
         if self.slopes.dtype == wanted:
             return self
-        if self.follows:  # each of them anew, since float32 has rounded it
+        # Each of them anew, since float32 has rounded it.
+        if self.follows and self.slopes.dtype == torch.float32:
             slopes = torch.tensor(_slopes(len(self.slopes)), dtype=wanted, device="cpu")
             return replace(self, slopes=slopes)
         return replace(self, slopes=self.slopes.to(wanted))
@@ -60,6 +61,12 @@ class Alibi(ByPair):
     @property
     def may_hide(self) -> bool:
         return False
+
+    def of_heads(self, heads: Tensor) -> Bias:
+        # Of the paper's slopes not one digit is lost, since they are not made anew of so many heads.
+        exact = self.within(torch.float64) if self.follows else self
+        assert isinstance(exact, Alibi)
+        return replace(exact, slopes=exact.slopes[heads.to(exact.slopes.device)])
 
     def describe(self) -> str:
         return f"alibi({self.slopes.shape[0]})"
@@ -93,6 +100,9 @@ class Relative(ByPair):
         place = ahead.clamp(-reach, reach) + reach
         heads = torch.arange(len(self.values), device=place.device)
         return self.values[heads.view(1, -1, 1, 1), place]
+
+    def of_heads(self, heads: Tensor) -> Bias:
+        return Relative(self.values[heads.to(self.values.device)])
 
     def describe(self) -> str:
         return f"relative({self.values.shape[0]} × {self.values.shape[1]})"

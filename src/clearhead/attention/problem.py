@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead import stages
 from clearhead._common.checks import check_dropout, check_number, check_tensor
 from clearhead._common.torch_internals import (
     has_tangent,
@@ -101,7 +102,7 @@ class Problem:
 
     @property
     def rows(self) -> Tensor:
-        """Which query of all each is, int64, (query_len,)."""
+        """The place of each query among all, int64, (query_len,)."""
         if self.sharding is None:
             return torch.arange(self.query_len, device=self.device)
         return self.sharding.positions.to(self.device)
@@ -129,6 +130,11 @@ class Problem:
         numbers = None if self.bias is None else self.bias.numbers
         given = (self.query, self.key, self.value, self.sinks, numbers)
         return [each for each in given if each is not None]
+
+    @property
+    def factor(self) -> float:
+        """What the scores are multiplied by at most, 1 or more: none may overflow."""
+        return stages.largest_factor(self.scale, self.softcap)
 
     @property
     def has_tangents(self) -> bool:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from clearhead.attention.problem import Problem
+from clearhead.matrix.indexing import bins
 from clearhead.matrix.parts import visible_pairs
-from clearhead.matrix.reductions import bins
 
 PORTION = 1 << 21
 """The pairs of a mask that are materialised at a time."""

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 
 from clearhead._common.checks import as_int
+from clearhead._common.text import shown
+from clearhead._common.torch_internals import is_compiled
 from clearhead.attention.problem import Problem
 from clearhead.editing.layer_edit import LayerEdit
 from clearhead.editing.operations import EditedCall, Operation
@@ -83,9 +85,7 @@ class Edit:
 
     def __enter__(self) -> "Edit":
         for path, module in self._model.named_modules():
-            if type(module).__name__ == "OptimizedModule" or getattr(
-                module, "_compiled_call_impl", None
-            ):
+            if is_compiled(module):
                 raise EditError(
                     "edit.compiled",
                     f"{path or 'the model'} is compiled, and what torch.compile has compiled cannot "
@@ -165,8 +165,8 @@ class Edit:
             if first != path and not any(each in layer for each in GLOB):
                 raise EditError(
                     "edit.layers",
-                    f"a layer must be one module that attends, or a glob; {layer!r} has {first!r} and "
-                    f"{path!r}.",
+                    f"a layer must be one module that attends, or a glob; {shown(layer)} has {shown(first)} "
+                    f"and {shown(path)}.",
                 )
         return path, [each for _, each in found]
 
@@ -179,10 +179,10 @@ class Edit:
         name = type(self._model).__name__
         for layer, what, operation in self._operations:
             if not any(is_like(path, layer) for path in self.attended):
-                known = ", ".join(map(repr, self.attended)) or "none"
+                known = ", ".join(map(shown, self.attended)) or "none"
                 raise EditError(
                     "edit.layers",
-                    f"{layer!r} of {name} is edited ({what}), and did not attend in a way that can be "
+                    f"{shown(layer)} of {name} is edited ({what}), and did not attend in a way that can be "
                     f"edited: {known} did. A model with a softmax of its own is edited once it attends "
                     'by PyTorch\'s function, such as with attn_implementation="sdpa".',
                 )
@@ -192,7 +192,7 @@ class Edit:
                 if chosen.first >= self._total:
                     raise EditError(
                         "edit.no-token",
-                        f"{chosen.name}= of {layer!r} begins at position {chosen.first}; there were "
+                        f"{chosen.name}= of {shown(layer)} begins at position {chosen.first}; there were "
                         f"{self._total} tokens.",
                     )
 
@@ -217,7 +217,7 @@ class Edit:
         raise EditError(
             "edit.layers",
             "a layer must be the number, the path, or a part of the path of one module that attends, "
-            f"or a glob; got {layer!r}. These attend: {', '.join(map(repr, known)) or 'none'}.",
+            f"or a glob; got {shown(layer)}. These attend: {', '.join(map(shown, known)) or 'none'}.",
         )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.lazy import drawing
+from clearhead._common.text import shown
 from clearhead.editing.edit import edit, is_like
 from clearhead.editing.operations import Ablate
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
@@ -129,7 +130,7 @@ def effects(
         (4, '0', True)
     """
     if over not in ("heads", "layers"):
-        raise ArgumentError("over.value", f'over must be "heads" or "layers"; got {over!r}.')
+        raise ArgumentError("over.value", f'over must be "heads" or "layers"; got {shown(over)}.')
     with torch.no_grad(), edit(model) as plain:
         chosen = None if layers is None else [plain.pattern(each) for each in layers]
         baseline = _number(metric(_call(model, inputs)))
@@ -172,9 +173,9 @@ def _number(metric: object) -> float:
     if isinstance(metric, Tensor) and metric.numel() == 1:
         metric = metric.detach().item()
     if not isinstance(metric, int | float) or math.isnan(metric):
-        shown = tuple(metric.shape) if isinstance(metric, Tensor) else metric
+        got = tuple(metric.shape) if isinstance(metric, Tensor) else metric
         raise ArgumentTypeError(
-            "effects.metric", f"metric must make one number of an output; got {shown!r}."
+            "effects.metric", f"metric must make one number of an output; got {shown(got)}."
         )
     return float(metric)
 

@@ -1,4 +1,4 @@
-"""What a user does with a layer of an edit, or with some of its heads."""
+"""The operations that a user asks for on a layer, or on some of its heads."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -18,6 +18,7 @@ from clearhead.masks.algebra import Or
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import dense
+from clearhead.masks.tiles import portions
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.watching.recording import key_heads, of_heads
 
@@ -120,7 +121,7 @@ class Scale(Operation):
     log_factor: float
 
     def bias(self, places: Places, problem: Problem) -> Tensor:
-        """What is added to the scores, (batch or 1, 1, 1, kv_len)."""
+        """Return what is added to the scores, (batch or 1, 1, 1, kv_len)."""
         chosen = torch.ones_like(places.key, dtype=torch.bool)[None]
         if self.key is not None:
             chosen = self.key.at(places.key, problem.batch)
@@ -238,6 +239,14 @@ class EditedCall:
     _groups: dict[tuple[int, ...], list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
+        part = self.problem.part
+        is_share = part is not None and part.heads is not None
+        if is_share and any(each.heads != slice(None) for each in self.operations):
+            raise EditError(
+                "edit.parallel",
+                f"the heads of {self.path or 'the model'} are shared among ranks, and some of them are "
+                "edited; edit all of them, or a model that has them in one place.",
+            )
         chosen: list[list[int]] = [[] for _ in range(self.problem.num_heads)]
         for number, operation in enumerate(self.operations):
             for head in operation.chosen(self.problem.num_heads, self.path):
@@ -383,11 +392,10 @@ def with_heads(call: Problem, other: Problem, heads: list[int], path: str) -> Pr
 
 def _seeing(call: Problem) -> Tensor:
     """True for the queries that see a key, (batch or 1, num_heads or 1, query_len)."""
-    if call.mask is None or not call.kv_len:
+    if call.mask is None or not call.query_len or not call.kv_len:
         return torch.ones(1, 1, call.query_len, dtype=torch.bool, device=call.device)
     if call.spans is not None:
         return (call.spans.stop > call.spans.start).any(dim=-1)[:, None]
-    portion = max(1, PORTION // max(1, math.prod(call.mask.leading) * call.kv_len))
-    starts = range(0, max(1, call.query_len), portion)
-    blocks = [call.visible(slice(at, min(at + portion, call.query_len))) for at in starts]
+    size = max(1, PORTION // (math.prod(call.mask.leading) * call.kv_len or 1))
+    blocks = [call.visible(rows) for rows in portions(call.query_len, size)]
     return torch.cat([each.any(dim=-1) for each in blocks if each is not None], dim=2)

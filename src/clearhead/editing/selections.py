@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, as_ints
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
 
 
@@ -93,7 +94,7 @@ def selection(name: str, given: object) -> Selection | None:
     if isinstance(given, slice):
         limits = [given.start or 0, given.stop or 0, given.step or 1]
         if as_ints(limits) is None:
-            raise ArgumentTypeError("edit.selection", f"{expected}; got {given!r}.")
+            raise ArgumentTypeError("edit.selection", f"{expected}; got {shown(given)}.")
         if min(limits) < 0:
             raise _negative(name, given)
         return Selection(name, given, given.start or 0)
@@ -101,7 +102,7 @@ def selection(name: str, given: object) -> Selection | None:
         given = [given]
     numbers = as_ints(given) if isinstance(given, Sequence) else None
     if numbers is None:
-        raise ArgumentTypeError("edit.selection", f"{expected}; got {given!r}.")
+        raise ArgumentTypeError("edit.selection", f"{expected}; got {shown(given)}.")
     if numbers and min(numbers) < 0:
         raise _negative(name, given)
     return Selection(name, torch.tensor(numbers, dtype=torch.int64), min(numbers, default=None))
@@ -111,5 +112,5 @@ def _negative(name: str, given: object) -> ArgumentError:
     return ArgumentError(
         "edit.position",
         f"{name} must hold positions counted from the beginning of the sequence, 0 or more; got "
-        f"{given!r}. The end of a text that grows is not known.",
+        f"{shown(given)}. The end of a text that grows is not known.",
     )

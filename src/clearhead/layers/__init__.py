@@ -2,6 +2,7 @@
 
 from clearhead.layers.caches import (
     Cache,
+    CacheBundle,
     FixedCache,
     GrowingCache,
     PagedCache,
@@ -9,10 +10,10 @@ from clearhead.layers.caches import (
     SlidingCache,
     StaticCache,
 )
+from clearhead.layers.differential import Differential
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import (
-    Differential,
     OutputGate,
     Part,
     QueryKeyNorm,
@@ -24,9 +25,11 @@ from clearhead.layers.parts import (
 from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Rotary
 from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Ntk, Scaling, Yarn
+from clearhead.layers.tensor_parallel import tensor_parallel
 
 __all__ = [
     "Cache",
+    "CacheBundle",
     "Differential",
     "Dynamic",
     "FixedCache",
@@ -52,4 +55,5 @@ __all__ = [
     "Softcap",
     "StaticCache",
     "Yarn",
+    "tensor_parallel",
 ]

@@ -14,20 +14,23 @@ from clearhead.attention.problem import Problem, make_problem, under_autocast
 from clearhead.attention.sharded.sharded_call import read_across
 from clearhead.errors import ArgumentError
 from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
     LayerCall,
     Rollback,
     check_alone,
     check_cache,
+    check_positions,
     check_projected,
     check_widths,
-    sequences_of,
 )
+from clearhead.layers.nested import is_nested, sequences_of
 from clearhead.layers.parts import Part, options_of
 from clearhead.layers.positions import (
     Positions,
     bias_by_position,
+    bias_of_positions,
     is_causal,
     mask_by_position,
     next_positions,
@@ -35,6 +38,8 @@ from clearhead.layers.positions import (
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.sharding.dtensors import local_tokens
+from clearhead.sharding.sharding import Sharding
 
 
 class Heads(NamedTuple):
@@ -58,11 +63,15 @@ class AttentionLayer(nn.Module, ABC):
 
     In between the way is the same for all of them: a call is checked, projected, transformed by the
     parts, appended to the cache, masked, made a problem and run.
+
+    Attributes:
+        heads: which rank has which heads, where `tensor_parallel` shares them; else None.
     """
 
     INPUT_PROJECTION = "query_projection"
     """The name of the projection that x goes into, which tells dtype and device."""
 
+    heads: Sharding | None = None
     embed_dim: int
     context_dim: int
     num_heads: int
@@ -116,9 +125,12 @@ class AttentionLayer(nn.Module, ABC):
         pair = read_across(across)
 
         def check() -> tuple[LayerCall, str]:
-            others = {name: options.get(name) for name in ("cache", "valid")}
-            check_alone(**others, nested=sequences_of(x))
-            call = self._check_here(x, context, **options)._replace(across=pair)
+            here = local_tokens("x", x, pair[0])
+            beside = local_tokens("context", context, pair[1])
+            others = {name: options.get(name) for name in ("cache", "valid", "positions")}
+            check_alone(**others, nested=True if is_nested(here) or is_nested(beside) else None)
+            call = self._check_here(here, beside, **options)
+            call = call._replace(across=pair, given=x)
             for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
                 held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")
             if self.parts:
@@ -135,13 +147,22 @@ class AttentionLayer(nn.Module, ABC):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
-        cache: Cache | None = None,
+        positions: Tensor | None = None,
+        cache: Cache | CacheBundle | None = None,
         kernel: str = "auto",
     ) -> LayerCall:
         """The same on this rank."""
         kernel_named(kernel)
+        cache = cache[self] if isinstance(cache, CacheBundle) else cache
         mask = and_masks(self.mask, as_mask(mask))
-        sequences = sequences_of(x, context=context, valid=valid, cache=cache)
+        sequences = sequences_of(x, valid=valid if context is None else None, positions=positions)
+        others = sequences_of(context, valid=valid)
+        if sequences is not None and (context is not None or cache is not None):
+            sequences = sequences.padded()
+            valid = sequences.valid if context is None else valid
+        if others is not None:
+            others = others.padded()
+            context, valid = others.tokens, others.valid
         x = x if sequences is None else sequences.tokens
         check_widths(x, context, self.embed_dim, self.context_dim)
         projection = self._modules[self.INPUT_PROJECTION]
@@ -167,19 +188,21 @@ class AttentionLayer(nn.Module, ABC):
             if is_cross and len(cache):
                 # All keys are there already: none is appended, and all come back.
                 source, valid = source[:, :0], None
-        positions = None
+        placed, counted = check_positions(positions, x), None
         is_plain = cache is None and valid is None and sequences is None
         if self.parts or not (is_plain or is_cross or mask is None or is_causal(mask)):
-            if sequences is not None:
+            if sequences is not None and sequences.mask is not None:
                 key = sequences.positions
             else:
                 key = next_positions(source.shape[1], valid, cache, x.device)
             query = torch.arange(x.shape[1], device=x.device) if is_cross else key
-            positions = Positions(query, key)
+            counted = Positions(query, key)
+            if placed is not None:
+                placed = Positions(placed, key if is_cross else placed)
         absorbs = cache is not None and self._absorbs(cache)
         return LayerCall(
-            x, source, is_cross, mask, valid, cache, absorbs, sequences, positions, kernel, dims
-        )
+            x, source, is_cross, mask, valid, cache, absorbs, sequences, counted, kernel, dims
+        )._replace(placed=placed)
 
     def _posed(self, call: LayerCall) -> tuple[Heads, dict[str, Any]]:
         """The heads of a call, and the options of `attend`; its cache takes the tokens."""
@@ -200,8 +223,8 @@ class AttentionLayer(nn.Module, ABC):
 
     def _transform(self, query: Tensor, key: Tensor, call: LayerCall) -> tuple[Tensor, Tensor]:
         """Query and key as the parts transform them."""
-        assert call.positions is not None
-        positions = call.positions
+        positions = call.positions if call.placed is None else call.placed
+        assert positions is not None
         if call.across is not None:
             # One token more, the last of the text: some parts go by its length.
             last = [
@@ -232,8 +255,13 @@ class AttentionLayer(nn.Module, ABC):
             return and_masks(mask, visible), {}
         if call.cache is not None:
             positions = Positions(positions.query, call.cache.positions)
-        options = options_of(self.parts, *positions)
+        placed = call.placed
+        query = positions.query if placed is None else placed.query
+        key = positions.key if placed is None or call.cache is not None else placed.key
+        options = options_of(self.parts, query, key)
         bias = options.get("bias")
+        if placed is not None and bias is not None:
+            options["bias"], bias = bias_of_positions(bias, placed, call.cache), None
         if not call.is_cross and (mask is not None or bias is not None):
             in_order = call.in_order()
             # Positions are (tokens,) where every row counts its columns.
@@ -243,6 +271,9 @@ class AttentionLayer(nn.Module, ABC):
                 options["bias"] = bias_by_position(bias, positions)
         return and_masks(mask, visible), options
 
+    def _run(self, problem: Problem, kernel: str) -> Tensor:
+        return run(problem, kernel)
+
     def _attend(self, call: LayerCall) -> Tensor:
         if call.across is not None:
             heads, options = self._posed(call)
@@ -250,7 +281,7 @@ class AttentionLayer(nn.Module, ABC):
             context = attend(heads.query, heads.key, heads.value, across=call.across, **options)
             return call.restore(self._join(context, call))
         with Rollback(call.cache, call.source.shape[1]):
-            context = run(self._problem(call), call.kernel)
+            context = self._run(self._problem(call), call.kernel)
         return call.restore(self._join(context, call))
 
     def _matrix(self, call: LayerCall) -> AttentionMatrix:

@@ -1,7 +1,7 @@
 """The call of a layer: its arguments, checked once, before anything is computed."""
 
 import weakref
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,28 +20,13 @@ from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import is_in_order
 from clearhead.layers.caches.sliding import SlidingCache
+from clearhead.layers.nested import Sequences
 from clearhead.layers.positions import Positions
 from clearhead.masks.base import Mask
-from clearhead.masks.documents import documents
 from clearhead.masks.full import Full
 from clearhead.masks.padding import padding
+from clearhead.sharding.dtensors import as_given
 from clearhead.sharding.sharding import Sharding
-
-
-class Sequences(NamedTuple):
-    """The sequences of a nested tensor, one after the other in a single row.
-
-    Attributes:
-        tokens: (1, tokens, width).
-        offsets: (sequences + 1,), the start of each, and the end.
-        positions: (1, tokens), counted from 0 in each.
-        mask: no token sees another sequence.
-    """
-
-    tokens: Tensor
-    offsets: Tensor
-    positions: Tensor
-    mask: Mask
 
 
 class LayerCall(NamedTuple):
@@ -57,11 +42,13 @@ class LayerCall(NamedTuple):
         cache: keys and values of earlier tokens, or None.
         absorbs: True if the heads attend to the latents that the cache holds.
         sequences: those that x is made of, if a nested tensor was given.
-        positions: those of x and of the source; None where nothing goes by them.
+        positions: those of x and of the source, counted; None where nothing goes by them.
         kernel: "auto", or the name of one.
         dims: number of dimensions of x as it was given.
         values: False if only the weights are wanted.
         across: who holds the tokens of x and of the source, where ranks share them; else None.
+        placed: the positions that the parts go by, in place of the counted ones; None if none were given.
+        given: the x of such a call, which may be a DTensor.
     """
 
     x: Tensor
@@ -77,6 +64,8 @@ class LayerCall(NamedTuple):
     dims: int
     values: bool = True
     across: tuple[Sharding, Sharding] | None = None
+    placed: Positions | None = None
+    given: Tensor | None = None
 
     def in_order(self) -> bool:
         """True if columns of keys are as far apart as their tokens, in every row."""
@@ -86,7 +75,7 @@ class LayerCall(NamedTuple):
 
     def visible(self) -> Mask | None:
         """The mask of keys that are there at all: real tokens, of the query's own sequence."""
-        if self.sequences is not None:
+        if self.sequences is not None and self.sequences.mask is not None:
             return self.sequences.mask
         if self.cache is not None:
             mask = self.cache.mask()
@@ -96,33 +85,9 @@ class LayerCall(NamedTuple):
     def restore(self, output: Tensor) -> Tensor:
         """An output (batch, tokens, width) in the form in which x was given."""
         if self.sequences is not None:
-            offsets = self.sequences.offsets
-            return torch.nested.nested_tensor_from_jagged(output[0], offsets=offsets)
-        return output if self.dims == 3 else output[0]
-
-
-def sequences_of(x: object, **others: object) -> Sequences | None:
-    """The sequences of a nested tensor; None for any other.
-
-    Raises:
-        UnsupportedError: code `layer.nested`, for one that is not jagged, or beside others.
-    """
-    if not isinstance(x, Tensor) or not x.is_nested:
-        return None
-    also = [name for name, other in others.items() if other is not None]
-    if x.layout != torch.jagged or x.ndim != 3 or also:
-        raise UnsupportedError(
-            "layer.nested",
-            "a nested x must be of layout torch.jagged and shape (batch, tokens, width), without "
-            f"{', '.join(others)}; got layout {x.layout}, {x.ndim} dimensions"
-            f"{', with ' + ', '.join(also) if also else ''}.",
-        )
-    jagged = cast(Any, x)  # the attributes that only such a tensor has are not declared
-    tokens, offsets = jagged.values(), jagged.offsets()
-    lengths = offsets.diff()
-    columns = torch.arange(len(tokens), device=tokens.device)
-    positions = columns - offsets[:-1].repeat_interleave(lengths)
-    return Sequences(tokens[None], offsets, positions[None], documents(lengths=lengths))
+            return self.sequences.restore(output)
+        output = output if self.dims == 3 else output[0]
+        return output if self.across is None else as_given(output, self.given, self.across[0])
 
 
 def check_alone(**others: object) -> None:
@@ -176,6 +141,36 @@ def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim:
             "layer.context-batch",
             f"x and context must have the same batch; got {x.shape[0]} and {context.shape[0]}.",
         )
+
+
+def check_positions(positions: Tensor | None, x: Tensor) -> Tensor | None:
+    """The positions that were given for the tokens of x, int64, (tokens,) or (batch, tokens).
+
+    Raises:
+        ArgumentTypeError: codes `positions.type` and `positions.layout`.
+        ShapeError, DeviceError: code `layer.positions`.
+    """
+    if positions is None:
+        return None
+    check_tensor("positions", positions)
+    if positions.is_floating_point() or positions.is_complex() or positions.dtype == torch.bool:
+        raise ArgumentTypeError(
+            "positions.type", f"positions must be whole numbers; got {positions.dtype}."
+        )
+    batch, tokens, _ = x.shape
+    if positions.shape not in ((tokens,), (1, tokens), (batch, tokens)):
+        raise ShapeError(
+            "layer.positions",
+            f"positions must have shape (tokens,) = ({tokens},), or (batch, tokens) = ({batch}, "
+            f"{tokens}): one number for each token; got {tuple(positions.shape)}. Several for each "
+            "token, as M-RoPE has, take a part of your own, which is made with them.",
+        )
+    if positions.device != x.device:
+        raise DeviceError(
+            "layer.positions",
+            f"positions must be on the device of x, {x.device}; they are on {positions.device}.",
+        )
+    return positions.long()
 
 
 def check_cache(
@@ -267,6 +262,8 @@ class Rollback:
         self.cache = cache
         # While compiling, an error comes before anything has run.
         self.is_armed = cache is not None and not torch.compiler.is_compiling()
+        if cache is not None and self.is_armed:
+            cache._own()  # what is put back would be shared again
         self.before = cache._snapshot(new) if cache is not None and self.is_armed else {}
 
     def __enter__(self) -> None: ...

@@ -9,6 +9,7 @@ from clearhead._common.checks import check_bool, check_dropout, check_sizes
 from clearhead.attention.planning import Plan
 from clearhead.layers.base import AttentionLayer, Heads
 from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.inputs import LayerCall, is_plain_linear, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
@@ -123,7 +124,8 @@ class LatentAttention(AttentionLayer):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
-        cache: Cache | None = None,
+        positions: Tensor | None = None,
+        cache: Cache | CacheBundle | None = None,
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Tensor:
@@ -135,7 +137,13 @@ class LatentAttention(AttentionLayer):
             (batch, tokens, output_dim), (tokens, output_dim), or nested as x is.
         """
         call = self._check_call(
-            x, mask=mask, valid=valid, cache=cache, kernel=kernel, across=across
+            x,
+            mask=mask,
+            valid=valid,
+            positions=positions,
+            cache=cache,
+            kernel=kernel,
+            across=across,
         )
         return self._attend(call)
 
@@ -145,7 +153,8 @@ class LatentAttention(AttentionLayer):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
-        cache: Cache | None = None,
+        positions: Tensor | None = None,
+        cache: Cache | CacheBundle | None = None,
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> AttentionMatrix:
         """The attention weights of `forward`; a cache is read, and stays as it is.
@@ -153,7 +162,11 @@ class LatentAttention(AttentionLayer):
         Returns:
             An `AttentionMatrix` of shape (batch, num_heads, tokens, keys).
         """
-        return self._matrix(self._check_call(x, mask=mask, valid=valid, cache=cache, across=across))
+        return self._matrix(
+            self._check_call(
+                x, mask=mask, valid=valid, positions=positions, cache=cache, across=across
+            )
+        )
 
     def plan(
         self,
@@ -161,13 +174,20 @@ class LatentAttention(AttentionLayer):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
-        cache: Cache | None = None,
+        positions: Tensor | None = None,
+        cache: Cache | CacheBundle | None = None,
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Plan:
         """The kernel that `forward` would run for these arguments, and why not the others."""
         call = self._check_call(
-            x, mask=mask, valid=valid, cache=cache, kernel=kernel, across=across
+            x,
+            mask=mask,
+            valid=valid,
+            positions=positions,
+            cache=cache,
+            kernel=kernel,
+            across=across,
         )
         return self._plan(call)
 

@@ -11,6 +11,7 @@ from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError
 from clearhead.layers.base import AttentionLayer
 from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.bundle import CacheBundle
 from clearhead.layers.inputs import LayerCall, Rollback, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
@@ -124,7 +125,8 @@ class MultiHeadAttention(AttentionLayer):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
-        cache: Cache | None = None,
+        positions: Tensor | None = None,
+        cache: Cache | CacheBundle | None = None,
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Tensor:
@@ -138,12 +140,15 @@ class MultiHeadAttention(AttentionLayer):
         Args:
             x: (batch, tokens, embed_dim), or (tokens, embed_dim); or a nested tensor of layout
                 torch.jagged, of sequences that do not see each other.
-            context: (batch, context_tokens, context_dim), with as many dimensions as x.
+            context: (batch, context_tokens, context_dim), with as many dimensions as x; or nested.
             mask: for this call, beside the layer's own: a key must be visible in both.
             valid: bool, (batch, tokens), True at real tokens, False at padding, on whichever side;
                 of the context, if there is one. The real tokens of a row are counted from 0.
+            positions: whole numbers, (tokens,) or (batch, tokens): the positions of the tokens of x, by
+                which the parts go, for tokens whose position is not their index, such as a tree of
+                drafts. Masks go by the index all the same. None counts the tokens.
             cache: keys and values of the tokens before, of this layer only; see
-                `clearhead.layers.Cache`.
+                `clearhead.layers.Cache`. Or a `CacheBundle`, of which the layer takes its own.
             kernel: "auto", or the name of one, as of `attend`: "eager" has derivatives of any
                 order, and "flex" compiles.
             across: the ranks that share the tokens, of `clearhead.across`; or a pair, of x and of the
@@ -155,13 +160,14 @@ class MultiHeadAttention(AttentionLayer):
         Raises:
             ShapeError, DtypeError, DeviceError, MaskError, ArgumentTypeError: for input that does
                 not fit, before anything is computed.
-            UnsupportedError: code `layer.nested`, for a nested x beside a context, `valid` or a
-                cache, or of another layout.
+            UnsupportedError: code `layer.nested`, for a nested x or context beside `valid` or
+                `positions`, or of another layout.
             ArgumentError: code `layer.cache-causal`, for a cache where a token would see later
                 ones; `layer.cache-context`, for a cache that was filled with another context;
                 `layer.cache-window`, for a `SlidingCache` of a context.
             UnsupportedError: codes `cache.mask` and `cache.bias`, for one that is made for columns
-                where those of the cache are not tokens in order; `kernel.refused`, if the requested
+                where those of the cache are not tokens in order; `layer.positions-bias`, for positions
+                beside a bias and a cache; `kernel.refused`, if the requested
                 kernel cannot run this; `layer.across`, for across= beside a cache, `valid` or a nested
                 x.
             RankError: on every rank, if one of them is refused, or they differ.
@@ -176,7 +182,14 @@ class MultiHeadAttention(AttentionLayer):
             True
         """
         call = self._check_call(
-            x, context, mask=mask, valid=valid, cache=cache, kernel=kernel, across=across
+            x,
+            context,
+            mask=mask,
+            valid=valid,
+            positions=positions,
+            cache=cache,
+            kernel=kernel,
+            across=across,
         )
         return self._attend(call)
 
@@ -187,14 +200,17 @@ class MultiHeadAttention(AttentionLayer):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
-        cache: Cache | None = None,
+        positions: Tensor | None = None,
+        cache: Cache | CacheBundle | None = None,
     ) -> Problem:
         """The problem that the layer gives to a kernel: projected, split into heads, masked.
 
         Arguments and errors are those of `forward`; a cache takes the tokens.
         """
-        call = self._check_call(x, context, mask=mask, valid=valid, cache=cache)
-        with Rollback(cache, call.source.shape[1]):
+        call = self._check_call(
+            x, context, mask=mask, valid=valid, positions=positions, cache=cache
+        )
+        with Rollback(call.cache, call.source.shape[1]):
             return self._problem(call)
 
     def weights(
@@ -204,7 +220,8 @@ class MultiHeadAttention(AttentionLayer):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
-        cache: Cache | None = None,
+        positions: Tensor | None = None,
+        cache: Cache | CacheBundle | None = None,
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> AttentionMatrix:
         """The attention weights of `forward`; they are never materialised.
@@ -222,7 +239,9 @@ class MultiHeadAttention(AttentionLayer):
             torch.Size([1, 2, 1000])
         """
         return self._matrix(
-            self._check_call(x, context, mask=mask, valid=valid, cache=cache, across=across)
+            self._check_call(
+                x, context, mask=mask, valid=valid, positions=positions, cache=cache, across=across
+            )
         )
 
     def join(self, context: Tensor, x: Tensor) -> Tensor:
@@ -244,13 +263,21 @@ class MultiHeadAttention(AttentionLayer):
         *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
-        cache: Cache | None = None,
+        positions: Tensor | None = None,
+        cache: Cache | CacheBundle | None = None,
         kernel: str = "auto",
         across: Sharding | tuple[Sharding, Sharding] | None = None,
     ) -> Plan:
         """The kernel that `forward` would run for these arguments, and why not the others."""
         call = self._check_call(
-            x, context, mask=mask, valid=valid, cache=cache, kernel=kernel, across=across
+            x,
+            context,
+            mask=mask,
+            valid=valid,
+            positions=positions,
+            cache=cache,
+            kernel=kernel,
+            across=across,
         )
         return self._plan(call)
 

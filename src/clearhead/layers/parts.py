@@ -1,7 +1,7 @@
 """Parts: the variants of attention that a layer is given, each usable alone."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -11,6 +11,10 @@ from clearhead._common.checks import check_bool, check_sizes, is_number
 from clearhead._common.text import shown
 from clearhead.attention.biases import Bias
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.sharding.sharding import Sharding
+
+NO_HEADS: Mapping[str, int] = MappingProxyType({})
+"""Of a part whose parameters, if any, are read by all heads alike."""
 
 
 class Part(nn.Module):
@@ -20,6 +24,12 @@ class Part(nn.Module):
     `transform_value` once query, key and value are split into heads, before keys and values go into
     a KV cache; `attend_options` for the options of `clearhead.attend`; `transform_context` once
     every head has its context.
+
+    Attributes:
+        head_axes: for `tensor_parallel`, the axis of the query heads of each parameter that has one, by
+            its name in the part; all heads read the others. None for a part that does not say so, which
+            is not split.
+        head_blocks: in how many blocks of heads those of the same place have one context together.
 
     Example:
         >>> import torch, clearhead as ch
@@ -34,6 +44,17 @@ class Part(nn.Module):
         >>> torch.allclose(layer(x), 2 * plain(x))
         True
     """
+
+    head_axes: Mapping[str, int] | None = None
+    head_blocks: int = 1
+
+    def of_heads(self, heads: Sharding) -> Mapping[str, Any]:
+        """The attributes of the part with the heads of this rank only, parameters excepted.
+
+        Args:
+            heads: which rank has which; `heads.positions` are the numbers of those that are here.
+        """
+        return {}
 
     def transform_query_key(
         self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
@@ -97,10 +118,12 @@ class QueryKeyNorm(Part):
         [1.0, 1.0, 1.0, 1.0]
     """
 
+    head_axes = NO_HEADS
+
     def __init__(self, head_dim: int, *, eps: float = 1e-6) -> None:
         super().__init__()
         check_sizes(head_dim=head_dim)
-        _check_eps(eps)
+        check_eps(eps)
         self.query_norm = nn.RMSNorm(head_dim, eps=eps)
         self.key_norm = nn.RMSNorm(head_dim, eps=eps)
 
@@ -124,6 +147,8 @@ class Scale(Part):
         >>> Scale(0.5).attend_options(None, None)
         {'scale': 0.5}
     """
+
+    head_axes = NO_HEADS
 
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -156,6 +181,8 @@ class Softcap(Part):
         >>> Softcap(50.0).attend_options(None, None)
         {'softcap': 50.0}
     """
+
+    head_axes = NO_HEADS
 
     def __init__(self, softcap: float) -> None:
         super().__init__()
@@ -191,6 +218,8 @@ class Sinks(Part):
         tensor([True, True])
     """
 
+    head_axes = MappingProxyType({"scores": 0})
+
     def __init__(self, num_heads: int) -> None:
         super().__init__()
         check_sizes(num_heads=num_heads)
@@ -221,6 +250,8 @@ class ScoreBias(Part):
         torch.Size([1, 5, 8])
     """
 
+    head_axes = NO_HEADS
+
     def __init__(self, bias: Bias) -> None:
         super().__init__()
         if not isinstance(bias, Bias) or bias.requires_grad:
@@ -233,6 +264,16 @@ class ScoreBias(Part):
 
     def attend_options(self, query_positions: Tensor, key_positions: Tensor) -> Mapping[str, Any]:
         return {"bias": self.bias}
+
+    def of_heads(self, heads: Sharding) -> Mapping[str, Any]:
+        made_for = self.bias.to_dense(1, 1).shape[1]
+        if made_for not in (1, heads.tokens):
+            raise ShapeError(
+                "bias.heads",
+                f"the bias {self.bias.describe()} is for {made_for} heads; the query has "
+                f"num_heads={heads.tokens}.",
+            )
+        return {} if made_for == 1 else {"bias": self.bias.of_heads(heads.positions)}
 
     def extra_repr(self) -> str:
         return self.bias.describe()
@@ -260,6 +301,8 @@ class OutputGate(Part):
         torch.Size([1, 5, 8])
     """
 
+    head_axes = MappingProxyType({"projection.weight": 0, "projection.bias": 0})
+
     def __init__(
         self,
         embed_dim: int,
@@ -276,6 +319,14 @@ class OutputGate(Part):
         self.width = width
         self.projection = nn.Linear(embed_dim, num_heads * width, bias=bias)
 
+    def of_heads(self, heads: Sharding) -> Mapping[str, Any]:
+        if self.num_heads != heads.tokens:
+            raise ShapeError(
+                "gate.shape",
+                f"this gate is for {self.num_heads} heads; the layer has {heads.tokens}.",
+            )
+        return {"num_heads": heads.count}
+
     def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
         (_, heads, _, width), wanted = context.shape, self.projection.in_features
         if (heads, x.shape[-1]) != (self.num_heads, wanted) or self.width not in (1, width):
@@ -288,66 +339,6 @@ class OutputGate(Part):
         return context * gate.unflatten(-1, (self.num_heads, self.width)).transpose(1, 2)
 
 
-class Differential(Part):
-    """Differential attention: the weights of one head minus λ times those of another.
-
-    Head h and head h + num_heads / 2 are a pair that shares values: those of their key heads,
-    two side by side. A pair's context is the first one's minus λ times the second one's, normed and
-    multiplied by 1 − λ₀, where λ = exp(a · b) − exp(c · d) + λ₀ is trained and λ₀ = 0.8 − 0.6 ·
-    exp(−0.3 · depth).
-
-    Source: Ye et al., 2024, https://arxiv.org/abs/2410.05258.
-
-    Args:
-        head_dim: width of a query, a key and a value.
-        depth: number of layers before this one.
-        eps: added to the mean square of the norm.
-
-    Raises:
-        ArgumentError, ArgumentTypeError: codes `argument.size`, `argument.type`,
-            `differential.depth`, `norm.eps`.
-        ShapeError: code `differential.heads`, for an odd number of heads.
-
-    Example:
-        >>> import torch, clearhead as ch
-        >>> parts = [ch.layers.Differential(4, depth=2)]
-        >>> layer = ch.MultiHeadAttention(16, num_heads=4, num_kv_heads=2, parts=parts)
-        >>> layer(torch.randn(1, 5, 16)).shape
-        torch.Size([1, 5, 16])
-    """
-
-    def __init__(self, head_dim: int, *, depth: int = 0, eps: float = 1e-5) -> None:
-        super().__init__()
-        check_sizes(head_dim=head_dim)
-        if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:
-            raise ArgumentError(
-                "differential.depth",
-                f"depth must be a whole number, 0 or more; got {shown(depth)}.",
-            )
-        _check_eps(eps)
-        self.initial = 0.8 - 0.6 * math.exp(-0.3 * depth)
-        self.pairs = nn.Parameter(0.1 * torch.randn(4, head_dim))
-        self.norm = nn.RMSNorm(2 * head_dim, eps=eps, elementwise_affine=False)
-
-    def factor(self) -> Tensor:
-        """λ."""
-        first, second = self.pairs.double().view(2, 2, -1).prod(dim=1).sum(dim=-1).exp()
-        return (first - second + self.initial).to(self.pairs.dtype)
-
-    def transform_value(self, value: Tensor) -> Tensor:
-        check_head_dim(self, value, self.pairs.shape[1])
-        if value.shape[1] % 2:
-            raise ShapeError(
-                "differential.heads",
-                f"differential attention needs an even num_kv_heads; got {value.shape[1]}.",
-            )
-        return torch.cat(value.chunk(2, dim=1), dim=-1).repeat(1, 2, 1, 1)
-
-    def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
-        first, second = context.chunk(2, dim=1)
-        return (1 - self.initial) * self.norm(first - self.factor() * second)
-
-
 def check_head_dim(part: Part, heads: Tensor, head_dim: int) -> None:
     """Refuse heads of another width than those that a part was made for: code `part.width`."""
     if heads.shape[-1] != head_dim:
@@ -358,7 +349,8 @@ def check_head_dim(part: Part, heads: Tensor, head_dim: int) -> None:
         )
 
 
-def _check_eps(eps: float) -> None:
+def check_eps(eps: float) -> None:
+    """Refuse what cannot be added to a mean square: code `norm.eps`."""
     if not is_number(eps) or not 0 <= eps < 1:
         raise ArgumentError(
             "norm.eps", f"eps must be a number from 0 to below 1; got {shown(eps)}."

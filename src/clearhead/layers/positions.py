@@ -166,6 +166,23 @@ def bias_by_position(bias: Bias | Tensor, positions: Positions) -> Bias:
         return BiasByPosition(bias, positions)
     raise UnsupportedError(
         "cache.bias",
-        "where tokens and columns of a cache differ (rows of different length, or a ring), a bias "
+        "where tokens and columns differ (rows of different length, a ring, or positions=), a bias "
         f"must speak of positions, such as alibi; {bias.describe()} speaks of columns.",
     )
+
+
+def bias_of_positions(bias: Bias | Tensor, placed: Positions, cache: Cache | None) -> Bias:
+    """The bias by the positions that a call was given for its tokens.
+
+    Raises:
+        UnsupportedError: code `layer.positions-bias`, beside a cache, which counts its tokens; and
+            `cache.bias`, for a bias that is made for columns.
+    """
+    if cache is not None:
+        raise UnsupportedError(
+            "layer.positions-bias",
+            "a cache counts its tokens, and keeps no positions that were given: with a cache, positions= "
+            f"goes with parts that transform query and key, such as Rotary, and not with the bias "
+            f"{as_bias(bias).describe()}.",
+        )
+    return bias_by_position(bias, placed)

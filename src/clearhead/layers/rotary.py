@@ -9,7 +9,7 @@ from torch import Tensor
 from clearhead._common.checks import check_sizes, check_tensor, is_number
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
-from clearhead.layers.parts import Part, check_head_dim
+from clearhead.layers.parts import NO_HEADS, Part, check_head_dim
 from clearhead.layers.scalings import Scaling
 
 Layout = Literal["half", "interleaved"]
@@ -47,6 +47,8 @@ class Rotary(Part):
         >>> layer(torch.randn(1, 5, 8)).shape
         torch.Size([1, 5, 8])
     """
+
+    head_axes = NO_HEADS
 
     def __init__(
         self,

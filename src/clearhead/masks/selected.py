@@ -18,7 +18,7 @@ class Selected(Mask):
         query_len, kv_len: how many of each that mask is for.
         some_rows: int64, (queries,): which queries; None for all.
         some_columns: int64, (keys,): which keys; None for all.
-        some_heads: which heads; None for all.
+        some_heads: which heads, as a slice or as int64 numbers; None for all.
     """
 
     mask: Mask
@@ -26,7 +26,7 @@ class Selected(Mask):
     kv_len: int
     some_rows: Tensor | None = None
     some_columns: Tensor | None = None
-    some_heads: slice | None = None
+    some_heads: slice | Tensor | None = None
 
     @property
     def batch(self) -> int | None:
@@ -36,7 +36,8 @@ class Selected(Mask):
     def heads(self) -> int | None:
         if self.mask.heads is None or self.some_heads is None:
             return self.mask.heads
-        return self.some_heads.stop - self.some_heads.start
+        some = self.some_heads
+        return len(some) if isinstance(some, Tensor) else some.stop - some.start
 
     @property
     def device(self) -> torch.device | None:

@@ -64,6 +64,12 @@ class BaseMatrix:
         return self.problem.kv_len
 
     @property
+    def heads(self) -> Tensor | None:
+        """int64, (num_heads,): the number of each head in its layer, where `tensor_parallel` shares
+        them among ranks; None where all are here."""
+        return None if self.problem.part is None else self.problem.part.heads
+
+    @property
     def real(self) -> Tensor | None:
         """(batch, query_len), bool: the queries that are no padding; None for all."""
         return real_queries(self.problem)

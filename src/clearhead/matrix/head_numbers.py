@@ -227,6 +227,37 @@ def _weighed(name: str, call: "Summary", real: Tensor) -> tuple[Tensor, Tensor] 
     return (score * number).sum(dim=0), number.sum(dim=0)
 
 
+def pooled_roles(one: Roles, other: Roles) -> Roles:
+    """The roles of the same heads over the queries of both; each counts its own."""
+    assert one.counts is not None
+    assert other.counts is not None
+    scores, numbers = {}, {}
+    for name in _measured(one):
+        mine, theirs = getattr(one.counts, name), getattr(other.counts, name)
+        numbers[name] = mine + theirs
+        total = getattr(one, name) * mine + getattr(other, name) * theirs
+        scores[name] = total / numbers[name].clamp(min=1)
+    return Roles(**scores, counts=RoleCounts(**numbers))
+
+
+def check_same_roles(one: Roles, other: Roles) -> None:
+    """Refuse roles that cannot be put together.
+
+    Raises:
+        ArgumentError: code `merge.fields`, unless both have the same roles, with their counts.
+    """
+    if _measured(one) != _measured(other) or one.counts is None or other.counts is None:
+        raise ArgumentError(
+            "merge.fields",
+            "both summaries must have the same roles, with the number of queries that each is the mean "
+            f"of; got {one!r} and {other!r}.",
+        )
+
+
+def _measured(roles: Roles) -> list[str]:
+    return [name for name in ROLES if getattr(roles, name) is not None]
+
+
 def mean_over_queries(name: str, calls: Sequence[Attended], sample: int | None = None) -> Tensor:
     """Average a statistic over the real queries of all calls, (num_heads,), float64.
 

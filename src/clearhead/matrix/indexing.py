@@ -210,3 +210,13 @@ def runs(rows: Tensor) -> list[slice]:
         else:
             found.append(slice(row, row + 1))
     return found
+
+
+def bins(length: int, count: int, device: torch.device) -> Tensor:
+    """The bin of each of `length` places: `count` bins, in order and as equal as can be.
+
+    Example:
+        >>> bins(7, 3, torch.device("cpu"))
+        tensor([0, 0, 0, 1, 1, 2, 2])
+    """
+    return torch.arange(length, device=device) * count // max(1, length)

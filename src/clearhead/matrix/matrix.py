@@ -9,16 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from clearhead._common.checks import as_int
+from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.lazy import drawing
+from clearhead._common.text import shown
 from clearhead.attention.biases import Bias
 from clearhead.attention.planning import choose
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.attention.sharded.attending import rows_across
-from clearhead.errors import ArgumentTypeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, DtypeError, ShapeError
 from clearhead.masks.base import Mask
+from clearhead.masks.dense import dense
 from clearhead.matrix.indexing import Index, complete, read_index, read_pairs
 from clearhead.matrix.parts import pairs
 from clearhead.matrix.transposed import Transposed
@@ -88,6 +91,32 @@ class AttentionMatrix(WeightStatistics):
         matrix = cls.__new__(cls)
         super(AttentionMatrix, matrix).__init__(problem)
         return matrix
+
+    @classmethod
+    def from_weights(cls, weights: Tensor) -> "AttentionMatrix":
+        """The matrix of weights that were computed elsewhere: statistics, roles, figures, pages and files.
+
+        The weights stay in memory, query_len × kv_len, and get no gradient. Scores are their logarithms:
+        a weight of 0 is a hidden pair, a row of zeros a query that sees nothing, the logsumexp of any
+        other row 0.
+
+        Args:
+            weights: (batch, num_heads, query_len, kv_len), or fewer leading dimensions; 0 to 1, and every
+                row sums to 1 or to 0. Rows are normalised, which undoes the rounding of their dtype.
+
+        Raises:
+            ArgumentTypeError: codes `weights.type` and `weights.layout`.
+            ShapeError: code `weights.shape`, for fewer than 2 or more than 4 dimensions.
+            DtypeError: code `weights.dtype`, for what are no real numbers.
+            ArgumentError: code `weights.value`, for rows that sum to something else, as after dropout.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> weights = ch.AttentionMatrix.from_weights(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
+            >>> weights.received()
+            tensor([1.5000, 0.5000])
+        """
+        return cls._of(_problem_of(weights))
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
         """Exact weights of some queries and keys, by the rules of tensors.
@@ -319,12 +348,48 @@ class AttentionMatrix(WeightStatistics):
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))
         mask = "" if problem.mask is None else f" mask={problem.mask.describe()}"
         here = "" if problem.sharding is None else f" of query_len={problem.all_queries}"
+        if self.heads is not None:
+            here += f" with heads {shown(self.heads.tolist())}"
         return f"AttentionMatrix [{sizes}]{here}{mask}"
 
     def _repr_html_(self) -> str | None:
         if self.problem.sharding is not None:
             return None
         return drawing("notebook.inline.matrices").matrix_html(self)
+
+
+def _problem_of(weights: object) -> Problem:
+    """The problem whose scores are the logarithms of these weights, all of them in the bias."""
+    check_tensor("weights", weights)
+    assert isinstance(weights, Tensor)
+    if not 2 <= weights.ndim <= 4:
+        raise ShapeError(
+            "weights.shape",
+            "weights must have shape (batch, num_heads, query_len, kv_len), or fewer leading "
+            f"dimensions; got {tuple(weights.shape)}.",
+        )
+    if not weights.is_floating_point():
+        raise DtypeError("weights.dtype", f"weights must be real numbers; got {weights.dtype}.")
+    given = weights.detach()
+    given = given.to(torch.promote_types(given.dtype, torch.float32))
+    # Half a step of its dtype off in each weight, and what a softmax over many keys loses.
+    allowed = torch.finfo(weights.dtype).eps + 1e-5
+    total = given.sum(dim=-1)
+    bad = ~((total - 1).abs() <= allowed) & (total != 0) | (given < 0).any(dim=-1)
+    if bad.any():
+        place = tuple(bad.nonzero()[0].tolist())
+        raise ArgumentError(
+            "weights.value",
+            f"weights must be 0 to 1, and every row must sum to 1 or to 0; row {place} sums to "
+            f"{total[place].item():.6g}. Weights after dropout do not.",
+        )
+    given = given[(None,) * (4 - given.ndim)]
+    seen = given > 0
+    nothing = given.new_zeros(*given.shape[:2], 1, 1)
+    query, key = (nothing.expand(-1, -1, length, 1) for length in given.shape[2:])
+    bias = given.masked_fill(~seen, 1.0).log()
+    problem = make_problem(query, key, key, mask=None if seen.all() else dense(seen), bias=bias)
+    return problem.replace(dims=weights.ndim)
 
 
 def matrix_of(problem: Problem) -> AttentionMatrix:

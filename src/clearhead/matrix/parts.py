@@ -127,7 +127,7 @@ def masked_scores(
             visible = take(visible, 0, samples)
         if visible.shape[1] > 1:
             visible = take(visible, 1, heads)
-    scores = stages.scores(query, key)
+    scores = stages.scores(query, key, problem.factor)
     capped = stages.capped_scores(stages.scaled_scores(scores, problem.scale), problem.softcap)
     bias = _bias(problem, samples, heads, rows, columns)
     return stages.masked_scores(capped, bias, visible)
@@ -185,13 +185,17 @@ def _pairs(problem: Problem, queries: Tensor, keys: Tensor, total: Tensor) -> Te
     # Grouped heads share a key; a head of the group is an axis of its own here.
     query, key = query.unflatten(1, (problem.num_kv_heads, -1)), key[:, :, None]
     with torch.autocast(problem.device.type, enabled=False):
-        raw = torch.linalg.vecdot(query, key)
-        # A sum with something in it that is not finite is not finite itself.
-        if not stages.all_finite(raw.detach()):
-            raw = torch.linalg.vecdot(stages.zero_nonfinite(query), stages.zero_nonfinite(key))
-            raw = raw.masked_fill(
-                stages.nonfinite_rows(query) | stages.nonfinite_rows(key), torch.nan
+        if stages.rows_finite(query.detach(), problem.factor) and stages.rows_finite(key.detach()):
+            raw = torch.linalg.vecdot(query, key)
+        else:
+            queries_out, keys_out = (
+                stages.nonfinite_rows(query, problem.factor),
+                stages.nonfinite_rows(key),
             )
+            raw = torch.linalg.vecdot(
+                stages.zero_rows(query, queries_out), stages.zero_rows(key, keys_out)
+            )
+            raw = raw.masked_fill(queries_out | keys_out, torch.nan)
     raw = raw.flatten(1, 2)
     at_query, at_key = queries[:, None, None, :], keys[:, None, None, :]
     sizes = problem.query_len, problem.kv_len

@@ -11,6 +11,7 @@ from torch import Tensor
 from clearhead import stages
 from clearhead.attention.problem import Problem
 from clearhead.matrix.chunk import Chunk
+from clearhead.matrix.indexing import bins
 from clearhead.matrix.summary import TopK
 from clearhead.sharding.sharding import Sharding
 
@@ -348,13 +349,3 @@ class Context(Reduction):
         rows = heads // value.shape[0] * queries
         context = torch.bmm(chunk.weights.view(value.shape[0], rows, keys), value)
         self.result[chunk.place] = context.view(heads, queries, -1)
-
-
-def bins(length: int, count: int, device: torch.device) -> Tensor:
-    """The bin of each of `length` places: `count` bins, in order and as equal as can be.
-
-    Example:
-        >>> bins(7, 3, torch.device("cpu"))
-        tensor([0, 0, 0, 1, 1, 2, 2])
-    """
-    return torch.arange(length, device=device) * count // max(1, length)

@@ -35,7 +35,7 @@ def rollout(
 
     Args:
         matrices: the attention of each layer, from the first on: as many queries as keys, the same
-            tokens everywhere.
+            tokens everywhere. Of matrices that ranks share, across=, every rank gets the whole.
         output: which output to explain, the last one if nothing is said; several give a row each.
         head: "mean" of the heads, or the number of one head.
         residual: share of a token that goes round the attention, 0 to 1.
@@ -77,10 +77,14 @@ def rollout(
     start[places, torch.arange(len(places))] = 1.0
     reached = start.expand(*last.shape[:-3], tokens, len(places))
     for layer in reversed(layers):
+        # Of a matrix that ranks share, the rows of this rank; products are summed over the ranks.
+        mine = reached
+        if layer.problem.sharding is not None:
+            mine = reached.index_select(-2, layer.problem.rows)
         if layer.ndim == 2:
-            passed = layer.mT @ reached
+            passed = layer.mT @ mine
         else:
-            each = layer.mT @ reached.unsqueeze(-3).expand(*layer.shape[:-1], len(places))
+            each = layer.mT @ mine.unsqueeze(-3).expand(*layer.shape[:-1], len(places))
             passed = each.mean(dim=-3) if head == "mean" else each.select(-3, int(head))
         reached = (1 - share) * passed + share * reached
     rows = reached.mT
@@ -100,8 +104,8 @@ def _checked(matrices: object) -> list[AttentionMatrix]:
     first = matrices[0]
     want = (*first.shape[:-3], first.shape[-1], first.shape[-1])
     for place, each in enumerate(matrices):
-        each.check_whole("rollout")
-        if (*each.shape[:-3], *each.shape[-2:]) != want or each.ndim != first.ndim:
+        sizes = each.problem.all_queries, each.kv_len
+        if (*each.shape[:-3], *sizes) != want or each.ndim != first.ndim:
             raise ShapeError(
                 "rollout.shape",
                 "every layer must attend from the same tokens to the same tokens; layer 0 is "

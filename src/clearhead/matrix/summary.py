@@ -10,6 +10,7 @@ from torch import Tensor
 
 from clearhead._common.lazy import drawing
 from clearhead.matrix.head_numbers import Roles
+from clearhead.sharding.sharding import Sharding
 
 
 class TopK(NamedTuple):
@@ -28,6 +29,21 @@ class TopK(NamedTuple):
 
     weights: Tensor
     keys: Tensor
+
+
+ROWS = (
+    "logsumexp",
+    "entropy",
+    "max",
+    "max_score",
+    "distance",
+    "first",
+    "previous",
+    "context",
+    "top_k",
+    "mass",
+)
+"""The fields that are numbers of each query."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -134,7 +150,70 @@ class Summary:
             return full[index : index + 1]
 
         real = None if self.real is None else torch.atleast_2d(self.real)[index : index + 1]
-        return replace(_each(replace(self, real=None), one), real=real)
+        return replace(each_tensor(replace(self, real=None), one), real=real)
+
+    def merge(self, other: "Summary", *, along: str = "queries") -> "Summary":
+        """The summary of both, as one matrix would have it.
+
+        Numbers of each query are put one after the other; what is a sum over queries, `received`, is
+        added up; a role is the mean over the queries of both that have the choice.
+
+        Args:
+            other: along "queries", those of the same text that come next: its keys are those of this
+                one and the tokens of its own queries, as of a text that is read chunk by chunk.
+                Along "batch", other samples of the same lengths.
+            along: "queries" or "batch".
+
+        Raises:
+            ArgumentTypeError: code `merge.type`, for what is no summary.
+            ArgumentError: codes `merge.along`; `merge.fields`, where one has what the other lacks.
+            ShapeError: code `merge.shape`, for sizes that do not continue or agree; for pooled maps
+                whose bins are not those of one map.
+            DtypeError: code `merge.dtype`.
+            DeviceError: code `merge.device`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query = key = torch.randn(7, 4)
+            >>> whole = ch.AttentionMatrix(query, key, mask=ch.causal()).summary()
+            >>> chunks = [ch.AttentionMatrix(query[a:b], key[:b], mask=ch.causal()) for a, b in ((0, 4), (4, 7))]
+            >>> merged = chunks[0].summary().merge(chunks[1].summary())
+            >>> torch.allclose(merged.received, whole.received), merged.query_len
+            (True, 7)
+        """
+        from clearhead.matrix.merging import merged
+
+        return merged(self, other, along)
+
+    def gather(self, across: Sharding) -> "Summary":
+        """The summary of all queries, from that of each rank; every rank calls it, and gets it.
+
+        What is a sum over queries is that of all ranks already.
+
+        Args:
+            across: the sharding of the queries of the matrix.
+
+        Raises:
+            ShapeError: code `across.rows`, for other queries than those of a rank.
+            RankError: codes `across.rank`, `across.differ` and `across.lost`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> import torch.distributed as dist
+            >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            >>> where = ch.across(dist.group.WORLD, tokens=5)
+            >>> query = key = where.shard(torch.zeros(5, 4))
+            >>> ch.AttentionMatrix(query, key, across=where).summary().gather(where)
+            Summary [query_len=5, kv_len=5]
+            >>> dist.destroy_process_group()
+        """
+        rows = self.entropy.ndim - 1
+        found = {
+            name: each_tensor(getattr(self, name), lambda tensor: across.gather(tensor, dim=rows))
+            for name in ROWS
+        }
+        real = None if self.real is None else across.gather(self.real, dim=1)
+        return replace(self, **found, real=real)
 
     def plot(
         self,
@@ -196,11 +275,11 @@ class Summary:
         return drawing("notebook.inline.matrices").matrix_html(self)
 
 
-def _each(kept: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def each_tensor(kept: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A dataclass or a named tuple with every tensor in it changed, those of its fields included."""
     if kept is None or isinstance(kept, Tensor):
         return None if kept is None else change(kept)
     if isinstance(kept, TopK):
         return TopK(*map(change, kept))
-    every = {field.name: _each(getattr(kept, field.name), change) for field in fields(kept)}
+    every = {field.name: each_tensor(getattr(kept, field.name), change) for field in fields(kept)}
     return type(kept)(**every)

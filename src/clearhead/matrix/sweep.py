@@ -115,9 +115,10 @@ def _sizes(problem: Problem, group: int) -> tuple[int, int]:
 def _is_ordinary(problem: Problem) -> bool:
     """Return True if all numbers are finite, and so small that no score comes near HIDDEN."""
     query, key = _magnitude(problem.query), _magnitude(problem.key)
-    score, scale = query * key * problem.query.shape[3], abs(problem.scale)
-    # The scale may be taken first or last. A comparison with NaN is false.
-    if not all(size <= LARGEST for size in (score, query * scale, score * scale)):
+    width, query = problem.query.shape[3], query * problem.factor
+    # A row may be too long by itself. A comparison with NaN is false.
+    longest = stages.longest(problem.query.dtype)
+    if not (width * query * key <= LARGEST and width * max(query * query, key * key) <= longest):
         return False
     if problem.sinks is not None and not stages.all_finite(problem.sinks):
         return False
@@ -254,7 +255,7 @@ def _by_the_stages(
         None if each is None else _of_sample(each, sample, heads) for each in (visible, bias)
     )
     sinks = None if problem.sinks is None else problem.sinks[heads]
-    scaled = stages.scaled_scores(stages.scores(query, key), problem.scale)
+    scaled = stages.scaled_scores(stages.scores(query, key, problem.factor), problem.scale)
     masked = stages.masked_scores(stages.capped_scores(scaled, problem.softcap), bias, visible)
     weights = stages.weights(masked, sinks)
     chunk = Chunk(

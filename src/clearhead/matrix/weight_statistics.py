@@ -14,7 +14,7 @@ from clearhead.matrix import parts
 from clearhead.matrix.base import BaseMatrix
 from clearhead.matrix.distances import Distance, Near
 from clearhead.matrix.head_numbers import NEAR
-from clearhead.matrix.indexing import check_bins, read_k, read_segments, read_slice
+from clearhead.matrix.indexing import bins, check_bins, read_k, read_segments, read_slice
 from clearhead.matrix.reductions import (
     Context,
     Entropy,
@@ -27,7 +27,6 @@ from clearhead.matrix.reductions import (
     PerQuery,
     Pooled,
     Received,
-    bins,
 )
 from clearhead.matrix.summary import Summary, TopK
 from clearhead.matrix.sweep import Progress, sweep

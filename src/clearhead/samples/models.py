@@ -52,7 +52,7 @@ def smollm2() -> Sample:
         >>> ch.samples.SAMPLES["smollm2"].licence  # ch.samples.smollm2() gives the model
         'Apache-2.0'
     """
-    return _load(SAMPLES["smollm2"], "AutoModelForCausalLM", _convert_smollm2)
+    return _load("smollm2", "AutoModelForCausalLM")
 
 
 def rxnmapper() -> Sample:
@@ -69,7 +69,7 @@ def rxnmapper() -> Sample:
         >>> ch.samples.SAMPLES["rxnmapper"].licence  # ch.samples.rxnmapper() gives the model
         'MIT'
     """
-    return _load(SAMPLES["rxnmapper"], "AutoModel", _convert_rxnmapper)
+    return _load("rxnmapper", "AutoModel")
 
 
 def folder_of(name: str) -> Path:
@@ -78,17 +78,16 @@ def folder_of(name: str) -> Path:
     Raises:
         MissingExtraError, ModelError, FileError: as `smollm2`.
     """
-    convert = {"smollm2": _convert_smollm2, "rxnmapper": _convert_rxnmapper}[name]
-    return _converted(SAMPLES[name], convert)
+    return _converted(SAMPLES[name], _CONVERTERS[name])
 
 
-def _load(sample: SamplePackage, kind: str, convert: Callable[[Path, Path], None]) -> Sample:
+def _load(name: str, kind: str) -> Sample:
     transformers = _transformers()
-    folder = _converted(sample, convert)
+    folder = folder_of(name)
     with quiet(progress=False):
         model = getattr(transformers, kind).from_pretrained(folder, local_files_only=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    return Sample(sample.name, model.eval(), tokenizer, sample.licence)
+    return Sample(name, model.eval(), tokenizer, SAMPLES[name].licence)
 
 
 def _transformers() -> Any:
@@ -164,3 +163,9 @@ def _convert_rxnmapper(source: Path, target: Path) -> None:
         tokenizer_object=reader, model_max_length=512, **special
     )
     wrapped.save_pretrained(target)
+
+
+_CONVERTERS: dict[str, Callable[[Path, Path], None]] = {
+    "smollm2": _convert_smollm2,
+    "rxnmapper": _convert_rxnmapper,
+}

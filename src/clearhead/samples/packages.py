@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, MissingExtraError, ModelError
 
 
@@ -121,7 +122,7 @@ def install(
     for name in wanted:
         if name not in SAMPLES:
             raise ArgumentError(
-                "samples.name", f"a sample must be one of {', '.join(SAMPLES)}; got {name!r}."
+                "samples.name", f"a sample must be one of {', '.join(SAMPLES)}; got {shown(name)}."
             )
     failed = []
     for name in wanted:

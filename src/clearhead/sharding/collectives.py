@@ -1,4 +1,4 @@
-"""What ranks send each other, with gradients: each a call of torch.distributed on one tensor.
+"""Collectives with gradients, each a call of torch.distributed on one tensor.
 
 The loss is the sum of the losses of all ranks, as everywhere in `torch.distributed`: a gradient of
 what every rank has is the sum of what the ranks send back.
@@ -89,23 +89,38 @@ class GatherRows(torch.autograd.Function):
 
 
 class SumOverRanks(torch.autograd.Function):
-    """The sum of a tensor of every rank, the same on all of them, forward and backward."""
+    """The sum of a tensor of every rank, the same on all of them, forward and backward.
+
+    Where what follows is the same on every rank, as in tensor parallelism, its gradient is summed
+    already: `backward_too` False. Where what came before is, only the gradient is a sum: `forward_too`
+    False.
+    """
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: Any, what: str) -> Tensor:
-        ctx.group, ctx.what = group, what
-        return _summed(tensor, group, what)
+    def forward(
+        ctx: Any,
+        tensor: Tensor,
+        group: Any,
+        what: str,
+        forward_too: bool = True,
+        backward_too: bool = True,
+    ) -> Tensor:
+        ctx.group, ctx.what, ctx.summed = group, what, backward_too
+        return _summed(tensor, group, what) if forward_too else tensor.view_as(tensor)
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # its type hides the name of ctx
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor
     ) -> tuple[Tensor | None, ...]:
-        return _summed(grad, ctx.group, f"the gradients of {ctx.what}"), None, None
+        if ctx.summed:
+            grad = _summed(grad, ctx.group, f"the gradients of {ctx.what}")
+        return grad, None, None, None, None
 
 
 def _summed(tensor: Tensor, group: Any, what: str) -> Tensor:
-    total = tensor.clone(memory_format=torch.contiguous_format)
+    # In the precision of sums.
+    total = stages.upcast(tensor).clone(memory_format=torch.contiguous_format)
     with waiting_for(what):
         dist.all_reduce(total, group=group)
-    return total
+    return total.to(tensor.dtype)

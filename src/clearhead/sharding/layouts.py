@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_tensor
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.masks.base import Mask
 from clearhead.masks.blocks import block_counts
@@ -49,7 +50,7 @@ def layout_of(
             raise ArgumentError(
                 "across.layout",
                 f"layout must be one of {names}, or a tensor of positions for each rank; got "
-                f"{layout!r}.",
+                f"{shown(layout)}.",
             )
         chunk = -(-tokens // max(1, world))
         if layout == "contiguous":
@@ -57,11 +58,9 @@ def layout_of(
         if layout == "zigzag":
             edges = [tokens * place // (2 * world) for place in range(2 * world + 1)]
             runs = [torch.arange(*pair) for pair in itertools.pairwise(edges)]
-            return _joined(
-                [torch.cat([runs[rank], runs[-1 - rank]]) for rank in range(world)], tokens
-            )
+            return _joined([torch.cat([runs[rank], runs[-1 - rank]]) for rank in range(world)])
         if layout == "striped":
-            return _joined([torch.arange(tokens)[rank::world] for rank in range(world)], tokens)
+            return _joined([torch.arange(tokens)[rank::world] for rank in range(world)])
         return _balanced(tokens, world, pairs_of_queries(mask, tokens, kv_len))
     if not isinstance(layout, Sequence):
         raise ArgumentTypeError(
@@ -70,6 +69,32 @@ def layout_of(
             f"{type(layout).__name__}.",
         )
     return _given(layout, tokens, world)
+
+
+def head_layout(num_heads: int, world: int, blocks: int = 1) -> Layout:
+    """Heads shared in their order, as evenly as can be.
+
+    Those of the same place in each of so many blocks of heads stay together.
+
+    Example:
+        >>> head_layout(7, 3).counts, head_layout(8, 2, blocks=2).order.tolist()
+        ((2, 2, 3), [0, 1, 4, 5, 2, 3, 6, 7])
+    """
+    places = torch.arange(num_heads).view(blocks, -1)
+    edges = [places.shape[1] * rank // world for rank in range(world + 1)]
+    return _joined([places[:, slice(*pair)].flatten() for pair in itertools.pairwise(edges)])
+
+
+def key_heads(heads: Tensor, group_size: int) -> Tensor:
+    """The key heads that some query heads read: one for each, where they are no whole groups.
+
+    Example:
+        >>> key_heads(torch.arange(2, 6), 2), key_heads(torch.arange(1, 4), 2)
+        (tensor([1, 2]), tensor([0, 1, 1]))
+    """
+    each = heads // group_size
+    found, counts = each.unique_consecutive(return_counts=True)
+    return found if bool((counts == counts[:1]).all()) else each
 
 
 def pairs_of_queries(mask: Mask | None, tokens: int, kv_len: int) -> Tensor:
@@ -93,7 +118,7 @@ def _given(layout: Sequence[Tensor], tokens: int, world: int) -> Layout:
                 "positions must be whole numbers, (tokens of the rank,); got "
                 f"{each.dtype} of shape {tuple(each.shape)}.",
             )
-    found = _joined([each.long().cpu() for each in layout], tokens)
+    found = _joined([each.long().cpu() for each in layout])
     whole = torch.equal(found.order.sort().values, torch.arange(tokens))
     if len(layout) != world or not whole:
         raise ArgumentError(
@@ -105,7 +130,7 @@ def _given(layout: Sequence[Tensor], tokens: int, world: int) -> Layout:
     return found
 
 
-def _joined(positions: list[Tensor], tokens: int) -> Layout:
+def _joined(positions: list[Tensor]) -> Layout:
     order = torch.cat(positions) if positions else torch.zeros(0, dtype=torch.int64)
     return Layout(order, tuple(len(each) for each in positions))
 

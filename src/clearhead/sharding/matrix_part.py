@@ -14,16 +14,20 @@ class MatrixPart(NamedTuple):
     Attributes:
         rows: int64, (query_len,): which query each is in all; None for all of them.
         columns: the same for the keys.
-        head: the number of the first head.
+        heads: the same for the heads.
         seed: of dropout, which draws by place.
         sharding: of the queries, where statistics are summed over the ranks; else None.
     """
 
     rows: Tensor | None = None
     columns: Tensor | None = None
-    head: int = 0
+    heads: Tensor | None = None
     seed: int | None = None
     sharding: Sharding | None = None
+
+    def head_numbers(self, head: Tensor) -> Tensor:
+        """The number in the whole matrix of some heads."""
+        return head if self.heads is None else self.heads.to(head.device)[head]
 
     def places(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """The place in the whole matrix of some queries and keys."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from clearhead._common.checks import as_int, check_length, check_tensor
+from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, RankError, ShapeError
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import as_mask
@@ -23,6 +24,8 @@ from clearhead.sharding.layouts import Layout, layout_of
 T = TypeVar("T")
 
 WAYS = ("gather", "ring", "heads")
+
+MOST_RANKS = 1 << 20
 
 MESSAGE = 1024
 """Bytes by which ranks compare a call."""
@@ -36,7 +39,8 @@ class Sharding:
         world: the number of ranks.
         rank: this one.
         group: the process group; None for a plan without processes.
-        how: what the ranks send each other, "gather", "ring" or "heads".
+        how: the way to communicate, "gather", "ring" or "heads".
+        noun: of what is shared; "heads" in tensor parallelism.
 
     Example:
         >>> import torch, clearhead as ch
@@ -49,9 +53,11 @@ class Sharding:
         tensor([36, 49])
     """
 
-    def __init__(self, layout: Layout, rank: int, group: Any, how: str) -> None:
+    def __init__(
+        self, layout: Layout, rank: int, group: Any, how: str = "gather", noun: str = "tokens"
+    ) -> None:
         self._order, self.counts = layout
-        self.how = how
+        self.how, self.noun = how, noun
         self.tokens = len(self._order)
         self.world, self.rank, self.group = len(self.counts), rank, group
 
@@ -152,6 +158,14 @@ class Sharding:
         self._check_group()
         return SumOverRanks.apply(tensor, self.group, what)
 
+    def draw_seed(self, device: torch.device) -> int:
+        """A seed that is drawn on rank 0, the same on every rank."""
+        # Every rank draws, so that their generators stay in step.
+        drawn = torch.randint(1 << 62, (1,), device=device)
+        if self.world > 1:
+            drawn = all_gather(drawn, self.group, "the seed of dropout")[0]
+        return int(drawn)
+
     def agree(self, make: Callable[[], tuple[T, str]], beside: object = None) -> T:
         """Run a check on every rank, and raise on all of them if one fails or they differ.
 
@@ -202,8 +216,8 @@ class Sharding:
         if not -tensor.ndim <= dim < tensor.ndim or tensor.shape[dim] != tokens:
             raise ShapeError(
                 "across.rows",
-                f"{who} {tokens} tokens; got a tensor of shape {tuple(tensor.shape)}, with its "
-                f"tokens along dim={dim}.",
+                f"{who} {tokens} {self.noun}; got a tensor of shape {tuple(tensor.shape)}, with its "
+                f"{self.noun} along dim={dim}.",
             )
 
     def _check_group(self) -> None:
@@ -216,8 +230,8 @@ class Sharding:
 
     def __repr__(self) -> str:
         return (
-            f"Sharding [tokens={self.tokens}, world={self.world}, rank={self.rank}] with "
-            f"{self.count} tokens here"
+            f"Sharding [{self.noun}={self.tokens}, world={self.world}, rank={self.rank}] with "
+            f"{self.count} {self.noun} here"
         )
 
 
@@ -262,7 +276,7 @@ def across(
             "contiguous" runs of neighbours; "zigzag" a run from the beginning and one from the end
             (https://arxiv.org/abs/2407.21783); "striped" every world-th token
             (https://arxiv.org/abs/2311.09431). Or the positions of each rank, a tensor each.
-        how: what the ranks send each other. "gather": every rank gets all keys and values, in
+        how: the way to communicate. "gather": every rank gets all keys and values, in
             portions of key heads. "ring": keys and values go round, a block at a time, so that no
             rank ever has all of them. "heads": tokens are changed for heads and back, so that every
             rank computes some heads of all tokens.
@@ -286,7 +300,7 @@ def across(
     else:
         if world is not None:
             raise ArgumentError("across.world", "across takes a mesh or world=…; got both.")
-        group, ranks, rank = _read_mesh(mesh)
+        group, ranks, rank = read_mesh(mesh, "tokens", "cp")
     tokens = check_length("tokens", tokens)
     keys = tokens if kv_len is None else check_length("kv_len", kv_len)
     mask = as_mask(mask)
@@ -294,29 +308,41 @@ def across(
         mask.check(*mask.leading, tokens, keys, mask.device or torch.device("cpu"))
     if how not in WAYS:
         names = ", ".join(f'"{each}"' for each in WAYS)
-        raise ArgumentError("across.how", f"how must be one of {names}; got {how!r}.")
+        raise ArgumentError("across.how", f"how must be one of {names}; got {shown(how)}.")
     return Sharding(layout_of(layout, tokens, ranks, mask, keys), rank, group, how)
 
 
 def _read_world(world: object, rank: object) -> tuple[int, int]:
     ranks, place = as_int(world), as_int(rank)
-    if ranks is None or ranks < 1 or place is None or not 0 <= place < ranks:
+    if ranks is None or not 1 <= ranks <= MOST_RANKS or place is None or not 0 <= place < ranks:
+        hint = " torch.distributed.group.WORLD is None until init_process_group."
         raise ArgumentError(
             "across.world",
-            "across takes a mesh, or world=…, 1 or more, and rank=…, one of them; got "
-            f"world={world!r}, rank={rank!r}.",
+            f"across takes a mesh, or world=…, 1 to {MOST_RANKS}, and rank=…, one of them; got "
+            f"world={shown(world)}, rank={shown(rank)}.{hint if world is None else ''}",
         )
     return ranks, place
 
 
-def _read_mesh(mesh: object) -> tuple[Any, int, int]:
+def read_mesh(mesh: object, noun: str, example: str) -> tuple[Any, int, int]:
+    """The group of a mesh of one dimension or of a process group, its size, and this rank.
+
+    Args:
+        mesh: the argument.
+        noun: of what is shared, for errors.
+        example: the name of a dimension that shares them.
+
+    Raises:
+        ArgumentError: codes `across.mesh` and `across.group`.
+        ArgumentTypeError: code `across.mesh`.
+    """
     if isinstance(mesh, DeviceMesh):
         if mesh.ndim != 1:
             names = mesh.mesh_dim_names or ()
             raise ArgumentError(
                 "across.mesh",
                 f"mesh must have one dimension; got {mesh.ndim}: {', '.join(names) or 'no names'}. "
-                f'Name the one that shares tokens, such as mesh["{(*names, "cp")[0]}"].',
+                f'Name the one that shares {noun}, such as mesh["{(*names, example)[0]}"].',
             )
         group = None if mesh.get_coordinate() is None else mesh.get_group()
     elif isinstance(mesh, dist.ProcessGroup):

@@ -16,7 +16,7 @@ from clearhead.attention.kernels import eager
 from clearhead.attention.problem import make_problem
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.ladder.rung import Rung
-from clearhead.layers.caches import Cache
+from clearhead.layers.caches import Cache, CacheBundle
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
 from clearhead.stages import Stages
@@ -347,7 +347,7 @@ def _of_layer(
     *,
     mask: Mask | Tensor | None = None,
     valid: Tensor | None = None,
-    cache: Cache | None = None,
+    cache: Cache | CacheBundle | None = None,
 ) -> TracedCall:
     # A trace leaves the cache of the caller as it is.
     problem = layer.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))

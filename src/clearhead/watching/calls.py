@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
 from clearhead.masks.algebra import And
 from clearhead.masks.base import Mask
@@ -16,7 +17,8 @@ from clearhead.masks.padding import PaddedTo, Valid, padding
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.summary import Summary
 
-Kept = TypeVar("Kept", AttentionMatrix, Summary)
+Kept = TypeVar("Kept")
+"""`AttentionMatrix`, `Summary`, or the result of a function."""
 
 
 class Keys:
@@ -87,28 +89,26 @@ class Calls(ABC, Generic[Kept]):
         """Return every call, in order."""
 
     @abstractmethod
-    def stitched(self) -> Kept | str:
-        """Return the one object that the calls are parts of, or why there is none, in words."""
+    def several(self) -> str:
+        """Return why the calls are not parts of one object, in words; "" where they are."""
+
+    @abstractmethod
+    def whole(self) -> Kept:
+        """Return the one object that the calls are parts of, where there is one."""
 
     def close(self) -> None:
         """Free the room for more calls."""
 
-    def whole(self) -> Kept | None:
-        """Return the one object that the calls are parts of, or None."""
-        stitched = self.stitched()
-        return None if isinstance(stitched, str) else stitched
-
     def describe(self) -> str:
         """Return the one object, or the first call and why there is none, in a line."""
-        shown, calls = self.stitched(), self.all()
-        if isinstance(shown, str):
-            return f"{calls[0]!r}  and {len(calls) - 1} more ({shown})"
-        return repr(shown) + (f", {len(calls)} calls" if len(calls) > 1 else "")
+        reason, calls = self.several(), self.all()
+        if reason:
+            return f"{_line(calls[0])}  and {len(calls) - 1} more ({reason})"
+        return _line(self.whole()) + (f", {len(calls)} calls" if len(calls) > 1 else "")
 
     def parts(self) -> tuple[Kept, ...]:
         """Return the whole alone, or every call where there is none."""
-        whole = self.whole()
-        return self.all() if whole is None else (whole,)
+        return self.all() if self.several() else (self.whole(),)
 
 
 class Matrices(Calls[AttentionMatrix]):
@@ -136,27 +136,48 @@ class Matrices(Calls[AttentionMatrix]):
     def all(self) -> tuple[AttentionMatrix, ...]:
         return tuple(call.matrix() for call in self._calls)
 
-    def stitched(self) -> AttentionMatrix | str:
+    def several(self) -> str:
+        stitched = self._stitch()
+        return stitched if isinstance(stitched, str) else ""
+
+    def whole(self) -> AttentionMatrix:
+        stitched = self._stitch()
+        assert not isinstance(stitched, str)
+        return stitched
+
+    def _stitch(self) -> AttentionMatrix | str:
         # More calls may have come since.
         if self._stitched[0] != len(self._calls):
             self._stitched = (len(self._calls), stitch(self._calls))
         return self._stitched[1]
 
 
-class Summaries(Calls[Summary]):
-    """The calls of one module, as summaries, which cannot be stitched."""
+class Results(Calls[Kept]):
+    """The calls of one module, each turned into a summary or another result; nothing stitches them."""
 
     def __init__(self) -> None:
-        self._calls: list[Summary] = []
+        self._calls: list[Kept] = []
 
-    def add(self, call: Summary) -> None:
+    def add(self, call: Kept) -> None:
         self._calls.append(call)
 
-    def all(self) -> tuple[Summary, ...]:
+    def all(self) -> tuple[Kept, ...]:
         return tuple(self._calls)
 
-    def stitched(self) -> Summary | str:
-        return self._calls[0] if len(self._calls) == 1 else "a summary is of one call"
+    def several(self) -> str:
+        kind = "summary" if isinstance(self._calls[0], Summary) else "result"
+        return f"a {kind} is of one call" if len(self._calls) > 1 else ""
+
+    def whole(self) -> Kept:
+        return self._calls[0]
+
+
+def _line(kept: object) -> str:
+    """A matrix, a summary or a result in a line; of a tensor its kind and its shape."""
+    if isinstance(kept, Tensor):
+        return f"{type(kept).__name__} {list(kept.shape)}"
+    whole = isinstance(kept, AttentionMatrix | Summary)
+    return repr(kept) if whole else " ".join(shown(kept).split())
 
 
 def stitch(calls: Sequence[Call]) -> AttentionMatrix | str:

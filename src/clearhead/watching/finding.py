@@ -1,4 +1,4 @@
-"""Which heads look from this token to that one."""
+"""The search for heads that look from this token to that one."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

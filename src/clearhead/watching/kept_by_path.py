@@ -1,17 +1,16 @@
-"""What a watch kept, by the paths of the modules that attended."""
+"""The records of a watch, by the paths of the modules that attended."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from clearhead._common.text import shown
-from clearhead.attention.problem import Problem
-from clearhead.errors import SelectionError
-from clearhead.matrix.summary import Summary
-from clearhead.watching.calls import Calls, Kept, Matrices, Summaries
+from clearhead.errors import ArgumentError, SelectionError
+from clearhead.watching.calls import Calls, Kept, Matrices, Results
 from clearhead.watching.files import TEXTS
 from clearhead.watching.missing import Missing
 
 Keep = Literal["matrix", "summary"]
+Kind = Literal[Keep, "function"]
 
 Default = TypeVar("Default")
 
@@ -19,7 +18,7 @@ Default = TypeVar("Default")
 class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     """The calls of every module, by its path or its number."""
 
-    def __init__(self, model_name: str, keep: Keep) -> None:
+    def __init__(self, model_name: str, keep: Kind) -> None:
         self._model_name = model_name
         self._keep = keep
         self._modules: dict[str, Calls[Any]] = {}
@@ -77,6 +76,19 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             for number, call in enumerate(calls)
         ]
 
+    def need_attention(self, verb: str) -> None:
+        """Refuse to read the results of a function as attention.
+
+        Raises:
+            ArgumentError: code `watch.results`.
+        """
+        if self._keep == "function":
+            raise ArgumentError(
+                "watch.results",
+                f"{verb} needs matrices or summaries; keep= was a function, and what it returned is "
+                "not read.",
+            )
+
     def path(self, layer: str | int) -> str:
         """Return the path of a module, by its path or its number.
 
@@ -98,14 +110,14 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
 
     def __getitem__(self, layer: str | int) -> Kept:
         module = self._modules[self.path(layer)]
-        stitched = module.stitched()
-        if isinstance(stitched, str):
+        reason = module.several()
+        if reason:
             raise SelectionError(
                 "watch.several",
                 f"{shown(layer)} attended {len(module.all())} times, and not as rows of one matrix, since "
-                f"{stitched}; calls({shown(layer)}) has them all.",
+                f"{reason}; calls({shown(layer)}) has them all.",
             )
-        return stitched
+        return module.whole()
 
     @overload
     def get(self, layer: str | int, default: None = None, /) -> Kept | None: ...
@@ -132,8 +144,8 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     def __contains__(self, layer: object) -> bool:
         return layer in self._modules
 
-    def _add(self, name: str, call: Problem | Summary) -> None:
-        kind = Summaries if isinstance(call, Summary) else Matrices
+    def _add(self, name: str, call: Any) -> None:
+        kind: type[Calls[Any]] = Matrices if self._keep == "matrix" else Results
         self._modules.setdefault(name, kind()).add(call)
 
     def _close(self, missing: Sequence[Missing] = ()) -> None:

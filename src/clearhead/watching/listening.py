@@ -1,4 +1,4 @@
-"""What the hooks report, handed to those that listen: each gets what its model does."""
+"""Reports of the hooks, handed to those that listen: each gets what its model does."""
 
 import os
 import threading

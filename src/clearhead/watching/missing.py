@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.torch_internals import is_compiled
+
 ATTENDS = re.compile("attention|attend|attn", re.IGNORECASE)
 """In the name of a class: it attends, or holds what does."""
 
@@ -105,7 +107,7 @@ class Paths:
 
 
 class Ran:
-    """What ran of a model, beside what was seen of it.
+    """The modules of a model that ran, beside those that were seen.
 
     Args:
         model: the model.
@@ -223,9 +225,4 @@ def _within(path: str, outer: str) -> bool:
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    return (
-        getattr(module, "_compiled_call_impl", None) is not None
-        or type(module).__name__ == "OptimizedModule"
-        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
-        or isinstance(module, torch.jit.ScriptModule)
-    )
+    return is_compiled(module) or isinstance(module, torch.jit.ScriptModule)

@@ -3,6 +3,7 @@
 A model writes to its masks and KV caches after the call, so none of its tensors is kept itself.
 """
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -10,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from clearhead._common.text import raised_words, shown
 from clearhead.attention.biases import Bias, DenseBias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
@@ -19,7 +21,7 @@ from clearhead.masks.base import Mask
 from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import Dense, dense
 from clearhead.masks.full import Full
-from clearhead.matrix.matrix import matrix_of
+from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.watching.mask_recovery import read_bias, read_mask
@@ -33,6 +35,8 @@ RECENT = 4
 """The masks that are memoised while a model runs: layers of different kinds take turns."""
 
 Described = TypeVar("Described", Mask, Tensor)
+
+Result = TypeVar("Result")
 
 
 class Copies:
@@ -178,6 +182,33 @@ def _bias_of_heads(problem: Problem, heads: Tensor) -> Bias | None:
     if block is None or block.shape[1] == 1:
         return bias
     return DenseBias(block[:, heads])
+
+
+def reduced(
+    problem: Problem, name: str, function: Callable[[str, AttentionMatrix], Result]
+) -> Result:
+    """Return the result of a function for the matrix of a call, which nothing may keep.
+
+    Raises:
+        WatchError: code `watch.function`, if it raises, or if it keeps the matrix: the model may
+            write to query and key after the call.
+    """
+    matrix = matrix_of(problem)
+    kept = weakref.ref(matrix)
+    try:
+        result = function(name, matrix)
+    except Exception as error:
+        raise WatchError(
+            "watch.function", f"keep= raised for {shown(name)}: {raised_words(error)}"
+        ) from error
+    del matrix
+    if kept() is not None:
+        raise WatchError(
+            "watch.function",
+            "keep= must return numbers of the matrix, which is gone when the call runs; it was kept. "
+            'keep="matrix" keeps matrices.',
+        )
+    return result
 
 
 def summarised(problem: Problem, tokens: Tensor | None) -> Summary:

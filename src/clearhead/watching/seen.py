@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from clearhead._common.elements import element
 from clearhead._common.lazy import drawing
 from clearhead._common.text import readable
 from clearhead.errors import ArgumentError, ArgumentTypeError
@@ -20,7 +21,8 @@ from clearhead.watching.token_ids import Tokens, listed
 
 
 class Seen(KeptByPath[Kept]):
-    """The record of a watched model: the attention matrix of each module, or its summary.
+    """The record of a watched model: the attention matrix of each module, its summary, or the
+    result of a function of it.
 
     Keys are the paths of the modules, in the order in which they first attended; the model itself
     is "". A number picks a module by its place in that order.
@@ -63,6 +65,7 @@ class Seen(KeptByPath[Kept]):
             >>> [(row.layer, row.head, row.queries) for row in seen.table()]
             [('', 0, 5), ('', 1, 5)]
         """
+        self.need_attention("table")
         if tokens is not None and self._keep == "summary":
             raise ArgumentError(
                 "tokens.keep",
@@ -108,6 +111,7 @@ class Seen(KeptByPath[Kept]):
             >>> len(links), links[0].query, links[0].key
             (4, 2, 1)
         """
+        self.need_attention("find")
         if (query is None and key is None) or self._keep == "summary":
             words = (
                 "a query, a key or both" if self._keep == "matrix" else 'a watch with keep="matrix"'
@@ -172,6 +176,7 @@ class Seen(KeptByPath[Kept]):
             >>> [label.get_text() for label in axes.get_yticklabels()]
             ['layer 0', 'layer 1', 'layer 2']
         """
+        self.need_attention("plot")
         return drawing("figures").of_seen(
             self,
             kind,
@@ -229,10 +234,13 @@ class Seen(KeptByPath[Kept]):
             ...     file.read_text()[:15]
             '<!doctype html>'
         """
+        self.need_attention("to_html")
         if other is not None and not isinstance(other, Seen):
             raise ArgumentTypeError(
                 "page.other", f"other must be what a watch has seen; got {type(other).__name__}."
             )
+        if other is not None:
+            other.need_attention("to_html")
         return drawing("page.head_page").write_heads(
             path,
             [self.parts()] if other is None else [self.parts(), other.parts()],
@@ -273,6 +281,7 @@ class Seen(KeptByPath[Kept]):
             ...     ch.load(seen.save(f"{folder}/run.clearhead", tokens=["to", " be", "."])).tokens
             ('to', ' be', '.')
         """
+        self.need_attention("save")
         given = {"tokens": tokens, "source_tokens": source_tokens}
         texts = {
             name: self._texts[name] if text is None else listed(name, text)
@@ -294,6 +303,8 @@ class Seen(KeptByPath[Kept]):
         return readable("\n".join(lines))
 
     def _repr_html_(self) -> str:
+        if self._keep == "function":
+            return element("pre", repr(self))
         return drawing("notebook.inline.matrices").seen_html(self)
 
 

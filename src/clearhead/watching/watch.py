@@ -8,7 +8,7 @@ would turn PyTorch's fast paths off, and so change the result.
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Generic, Literal, overload
 
@@ -23,15 +23,18 @@ from clearhead.matrix.summary import Summary
 from clearhead.watching.calls import Kept
 from clearhead.watching.estimate import Estimate, estimated, sizes_of
 from clearhead.watching.hooks import installing, tap
-from clearhead.watching.kept_by_path import Keep
+from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.listening import Listener, listen
 from clearhead.watching.missing import Missing, Paths, Ran
-from clearhead.watching.recording import Copies, of_heads, summarised
+from clearhead.watching.recording import Copies, Result, of_heads, reduced, summarised
 from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import TokenIds
 
 MOST_LISTED = 8
 """The places that a message names."""
+
+OF_ARGUMENTS = ("watch.heads", "watch.tokens", "watch.function")
+"""The codes of arguments that do not fit the model; the call itself is as it should be."""
 
 
 class Watch(Listener, Generic[Kept]):
@@ -52,14 +55,15 @@ class Watch(Listener, Generic[Kept]):
         model: nn.Module,
         layers: tuple[str, ...] | None,
         heads: tuple[int, ...] | None,
-        keep: Keep,
+        keep: Keep | Callable[[str, AttentionMatrix], Any],
         tokens: Tensor | None,
         strict: bool,
     ) -> None:
         self._model = model
         self._layers = layers
         self._heads = heads
-        self._keep: Keep = keep
+        self._function = keep if callable(keep) else None
+        self._keep: Kind = "function" if callable(keep) else keep
         self._tokens = tokens
         self._strict = strict
         self._begin()
@@ -92,8 +96,8 @@ class Watch(Listener, Generic[Kept]):
         Raises:
             ArgumentError: code `argument.size`, for a size below 1.
             ArgumentTypeError: code `argument.type`, for what is no whole number.
-            WatchError: codes `watch.sizes`, if sizes cannot be read, and `watch.heads`, for a head
-                that a module does not have.
+            WatchError: codes `watch.sizes`, if sizes cannot be read or keep= is a function, and
+                `watch.heads`, for a head that a module does not have.
 
         Example:
             >>> import torch, clearhead as ch
@@ -101,13 +105,16 @@ class Watch(Listener, Generic[Kept]):
             >>> print(ch.watch(model, keep="summary").estimate(batch=1, query_len=3000))
             2 layers × 2 heads, 3000 tokens: ... (the matrices would take 144.0 MB)
         """
+        if self._function is not None:
+            raise WatchError("watch.sizes", "the size of what keep= returns is not known.")
         kv_len = query_len if kv_len is None else kv_len
         check_sizes(batch=batch, query_len=query_len, kv_len=kv_len)
         known = sizes_of(self._model, None if self._layers is None else self._chosen)
         return estimated(known, self._heads, self._keep, (batch, query_len, kv_len))
 
     def __repr__(self) -> str:
-        kept = "query and key" if self._keep == "matrix" else "a summary"
+        kinds = {"matrix": "query and key", "summary": "a summary", "function": "a result"}
+        kept = kinds[self._keep]
         of = "" if self._layers is None else f" of {', '.join(map(repr, self._layers))}"
         heads = "" if self._heads is None else f", heads {list(self._heads)}"
         return readable(f"watch({type(self._model).__name__}): {kept} of each call{of}{heads}")
@@ -166,8 +173,11 @@ class Watch(Listener, Generic[Kept]):
                 problem = self._copies.of(problem)
                 if self._heads is not None:
                     problem = of_heads(problem, self._heads, name)
-                matrix = self._keep == "matrix"
-                self.seen._add(name, problem if matrix else summarised(problem, tokens))
+                if self._function is not None:
+                    self.seen._add(name, reduced(problem, name, self._function))
+                else:
+                    matrix = self._keep == "matrix"
+                    self.seen._add(name, problem if matrix else summarised(problem, tokens))
             except Exception as error:
                 self._trouble = self._trouble or error
 
@@ -207,8 +217,7 @@ class Watch(Listener, Generic[Kept]):
 
     def _raise_trouble(self) -> None:
         trouble = self._trouble
-        # The arguments do not fit the model; the call itself is as it should be.
-        if isinstance(trouble, WatchError) and trouble.code in ("watch.heads", "watch.tokens"):
+        if isinstance(trouble, WatchError) and trouble.code in OF_ARGUMENTS:
             raise trouble
         if trouble is not None:
             raise WatchError(
@@ -273,11 +282,20 @@ def watch(
     tokens: Tensor | None = None,
     strict: bool = False,
 ) -> Watch[Summary]: ...
+@overload
 def watch(
     model: nn.Module,
     layers: str | Sequence[str] | None = None,
     heads: Sequence[int] | None = None,
-    keep: Keep = "matrix",
+    *,
+    keep: Callable[[str, AttentionMatrix], Result],
+    strict: bool = False,
+) -> Watch[Result]: ...
+def watch(
+    model: nn.Module,
+    layers: str | Sequence[str] | None = None,
+    heads: Sequence[int] | None = None,
+    keep: Keep | Callable[[str, AttentionMatrix], Any] = "matrix",
     tokens: Tensor | None = None,
     strict: bool = False,
 ) -> Watch[Any]:
@@ -296,7 +314,8 @@ def watch(
         heads: only these query heads, with the key heads that they use; None is all.
         keep: "matrix" keeps query and key. "summary" keeps neither: each call is turned into a
             `Summary` before it runs, with the 8 largest weights of each query, a map of up to
-            64 × 64, and the roles of the heads.
+            64 × 64, and the roles of the heads. A function is called as `function(path, matrix)`
+            before each call runs, without gradients, and what it returns is kept, nothing else.
         tokens: ids of the tokens, int64 (batch, len) or (len,), for the roles that need them; they
             begin with the first key. None takes those that the model's input embedding reads, if
             it has the method `get_input_embeddings` and reads one sequence.
@@ -305,7 +324,7 @@ def watch(
 
     Returns:
         A context manager; entering it gives a `Seen`, which maps the paths of modules to their
-        `AttentionMatrix` or `Summary`.
+        `AttentionMatrix`, `Summary` or result.
 
     Raises:
         ArgumentTypeError: codes `watch.model`, for something that is not a module, `layers.type`,
@@ -315,7 +334,8 @@ def watch(
         WatchError: when the block ends, codes `watch.not-run` if the model was not called,
             `watch.nothing-seen` if it attends by another route, `watch.layers` if no module that
             attended is like one of the layers, `watch.heads` if one has no such head,
-            `watch.tokens` if one attends to more than the tokens, `watch.missing` with `strict` if
+            `watch.tokens` if one attends to more than the tokens, `watch.function` if the function
+            raises or keeps the matrix, `watch.missing` with `strict` if
             a part attended and was not seen; and when it begins, code `watch.entered` for a watch
             that is entered already.
 
@@ -332,14 +352,20 @@ def watch(
         ...     output = layer(torch.randn(1, 5, 16))
         >>> seen["self_attn"]
         Summary [batch=1, num_heads=1, query_len=5, kv_len=5] with top_k, pooled, roles
+        >>> with ch.watch(layer, keep=lambda path, matrix: matrix.max_score().amax(dim=-1)) as seen:
+        ...     output = layer(torch.randn(1, 5, 16))
+        >>> seen["self_attn"].shape
+        torch.Size([1, 2])
     """
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError(
             "watch.model", f"model must be a torch.nn.Module; got {type(model).__name__}."
         )
-    if keep not in ("matrix", "summary"):
-        raise ArgumentError("keep.value", f'keep must be "matrix" or "summary"; got {shown(keep)}.')
-    if tokens is not None and keep == "matrix":
+    if not callable(keep) and keep not in ("matrix", "summary"):
+        raise ArgumentError(
+            "keep.value", f'keep must be "matrix", "summary" or a function; got {shown(keep)}.'
+        )
+    if tokens is not None and keep != "summary":
         raise ArgumentError(
             "tokens.keep",
             'tokens are for the roles in a summary; they go with keep="summary".',

@@ -172,7 +172,7 @@ def test_dtypes(parts: bool, dtype: torch.dtype, mask: ch.Mask | None) -> None:
     more = {"sinks": torch.randn(4).to(dtype), "bias": torch.randn(1, 4, 37, 37).to(dtype)}
     assert_agrees("blockwise", tensors, mask=mask)
     assert_agrees("blockwise", tensors | more, mask=mask, softcap=5.0)
-    beside = {"sinks": torch.randn(4) * 20, "bias": torch.randn(1, 4, 37, 37) * 20}
+    beside: dict[str, Any] = {"sinks": torch.randn(4) * 20, "bias": torch.randn(1, 4, 37, 37) * 20}
     assert_agrees("blockwise", tensors, **beside, mask=mask)
 
 

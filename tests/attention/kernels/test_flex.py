@@ -17,8 +17,8 @@ from clearhead.attention.kernels import flex
 from clearhead.attention.problem import make_problem
 from tests.attention.kernels.definition import assert_agrees, close, context, draw
 from tests.attention.kernels.test_agreement import BIASES, MASKS
+from tests.attention.kernels.test_hidden import LONG, assert_stays_hidden
 from tests.attention.kernels.test_hidden import MASKS as HIDING
-from tests.attention.kernels.test_hidden import assert_stays_hidden
 
 BATCH, HEADS = 3, 6
 
@@ -104,6 +104,8 @@ def test_what_is_not_finite_stays_hidden(tensor: str, name: str) -> None:
     tensors = draw(3, 4, 2, 19, 19, 5, 3)
     tensors[tensor][:, 1, 9, 1] = torch.nan
     tensors[tensor][:, 0, 3, 0] = torch.inf
+    if tensor != "value":
+        tensors[tensor][:, 1, 14, 2] = LONG
     assert_stays_hidden("flex", tensors, HIDING[name]())
 
 

@@ -8,7 +8,7 @@ import torch
 
 import clearhead as ch
 from clearhead.drawing.figures.cells import Cells, of_weights, side
-from clearhead.matrix.reductions import bins
+from clearhead.matrix.indexing import bins
 from tests.drawing.figures.drawn import matrix
 from tests.tolerances import assert_no_worse
 

@@ -51,17 +51,27 @@ def test_a_padded_row_is_what_it_is_alone(kind: str, side: str) -> None:
 @kinds
 @given(data=st.data())
 def test_any_history(kind: str, data: st.DataObject) -> None:
-    """Chunks with and without padding, cuts, other rows: always as if each text were whole."""
-    texts = Texts(KINDS[kind](), data.draw(st.integers(1, 3)))
+    """Chunks with and without padding, cuts, by row as well, other rows, forks, another dtype and
+    back: always as if each text were whole."""
+    every = [Texts(KINDS[kind](), data.draw(st.integers(1, 3)))]
     padded, was_cut = data.draw(st.booleans()), False
-    for _ in range(data.draw(st.integers(1, 7))):
-        step = data.draw(st.sampled_from(["append", "append", "one", "truncate", "reorder"]))
+    steps = ["append", "append", "one", "truncate", "truncate rows", "reorder", "fork", "move"]
+    for _ in range(data.draw(st.integers(1, 9))):
+        step = data.draw(st.sampled_from(steps))
+        texts = data.draw(st.sampled_from(every))
         seen = len(texts.cache)
-        if step == "truncate":
-            back = data.draw(st.integers(0, min(seen, 5)))
+        if step.startswith("truncate"):
+            cuts = st.lists(
+                st.integers(0, min(seen, 5)), min_size=texts.batch, max_size=texts.batch
+            )
+            backs = data.draw(cuts)
+            back = max(backs) if step == "truncate rows" else backs[0]
             refused = None
             try:
-                texts.truncate(seen - back)
+                if step == "truncate":
+                    texts.truncate(seen - back)
+                else:
+                    texts.truncate_rows([seen - each for each in backs])
             except ch.ArgumentError as error:
                 refused = error.code
             if refused is not None:
@@ -69,6 +79,10 @@ def test_any_history(kind: str, data: st.DataObject) -> None:
                 assert isinstance(texts.cache, SlidingCache)
                 assert was_cut or back > 1 + texts.cache.spare
             was_cut = True
+        elif step == "fork":
+            every.append(texts.fork())
+        elif step == "move":
+            texts.move()
         elif step == "reorder" and seen:
             rows = st.lists(st.integers(0, texts.batch - 1), min_size=1, max_size=4)
             texts.reorder(data.draw(rows))
@@ -93,6 +107,80 @@ def test_a_draft_is_cut_and_another_grows(kind: str) -> None:
     texts.append(5, torch.arange(5) < torch.tensor([[5], [1], [3]]))
     texts.truncate(4)
     texts.append(1)
+
+
+@kinds
+def test_each_row_takes_its_share_of_a_draft(kind: str) -> None:
+    texts = Texts(KINDS[kind](), BATCH)
+    texts.append(6, torch.arange(6) >= torch.tensor([[0], [3], [1]]))
+    for kept in ([7, 8, 6], [11, 11, 9]):
+        for _ in range(3):
+            texts.append(1)
+        refused = False
+        try:
+            texts.truncate_rows(kept)
+        except ch.ArgumentError:
+            refused = True
+        assert refused == (kind == "sliding")  # without spare a ring goes back by one token
+        texts.append(1)
+
+
+@kinds
+def test_a_fork_goes_its_own_way(kind: str) -> None:
+    prompt = Texts(KINDS[kind](), BATCH)
+    prompt.append(5, torch.arange(5) < torch.tensor([[5], [1], [3]]))
+    forks = [prompt.fork(), prompt.fork()]
+    forks.append(forks[0].fork())
+    for texts, new in zip([*forks, prompt], (1, 2, 3, 1), strict=True):
+        texts.append(new)
+        texts.append(1)
+    forks[0].reorder([2, 0])
+    prompt.append(1)
+    forks[0].append(2)
+    prompt.cache.reset()
+    forks[1].append(1)
+
+
+@pytest.mark.parametrize("kind", ["growing", "paged", "sliding", "quantised"])
+def test_a_fork_shares_its_memory_until_it_writes(kind: str) -> None:
+    cache = held(KINDS[kind]())
+    fork = cache.fork()
+    memory = getattr(cache, cache._MEMORY)
+    assert getattr(fork, cache._MEMORY) is memory
+    with pytest.raises(ch.ShapeError):
+        fork.append(*tokens(1, 1)[1:])
+    assert getattr(fork, cache._MEMORY) is memory
+    held(fork)
+    assert getattr(fork, cache._MEMORY)[0].data_ptr() != memory[0].data_ptr()
+    # The last one to write has the memory for itself.
+    cache.reorder([1, 0])
+    assert cache._sharers is None
+    other = cache.fork()
+    memory = getattr(cache, cache._MEMORY)
+    del other
+    before = memory[0].data_ptr()
+    cache._own()
+    assert getattr(cache, cache._MEMORY)[0].data_ptr() == before
+
+
+@kinds
+def test_a_cache_in_another_dtype(kind: str) -> None:
+    cache, exact = held(KINDS[kind]()), KINDS[kind]()
+    assert cache.to(dtype=torch.float64) is cache
+    assert cache.to(torch.device("cpu"), torch.float64) is cache
+    key, value = (each.double() for each in tokens(2, 2)[1:])
+    kept, _ = cache.append(key, value)
+    assert kept.dtype == torch.float64
+    cache.to(dtype=torch.float16)
+    assert not cache.finite
+    more, _ = cache.append(key.half(), value.half())
+    assert more.dtype == torch.float16
+    assert exact.to("cpu", torch.float16) is exact  # empty, it goes by the first tokens
+    assert exact.append(key, value)[0].dtype == torch.float64
+    fork = cache.fork().to("meta")
+    assert all(each.is_meta for each in getattr(fork, fork._MEMORY))
+    if kind != "fixed":  # its length is a tensor, which cannot be read there
+        assert fork.append(key.half().to("meta"), value.half().to("meta"))[0].is_meta
 
 
 @kinds
@@ -396,6 +484,42 @@ REFUSALS: dict[str, Refused] = {
         lambda: held().reorder(["a"]),  # pyright: ignore[reportArgumentType]
         ch.ArgumentTypeError,
         "[rows.type] rows must hold whole numbers, one for each row that goes on; got ['a'].",
+    ),
+    "lengths of another batch": (
+        lambda: held().truncate([1, 2, 3]),
+        ch.ShapeError,
+        "[cache.truncate-shape] length must have shape (batch,) = (2,), one for each row; got (3,).",
+    ),
+    "lengths of rows of rows": (
+        lambda: GrowingCache().truncate(torch.zeros(1, 2, dtype=torch.int64)),
+        ch.ShapeError,
+        "[cache.truncate-shape] length must have shape (batch,), one for each row; got (1, 2).",
+    ),
+    "lengths that are no whole numbers": (
+        lambda: held().truncate([1.5, 2]),  # pyright: ignore[reportArgumentType]
+        ch.ArgumentTypeError,
+        "[length.type] length must be a whole number of tokens, or one for each row; got [1.5, 2].",
+    ),
+    "lengths in float32": (
+        lambda: held().truncate(torch.ones(2)),
+        ch.ArgumentTypeError,
+        "[length.type] length must be a whole number of tokens, or one for each row; got a tensor of "
+        "torch.float32.",
+    ),
+    "a length below 0 for a row": (
+        lambda: held().truncate([1, -1]),
+        ch.ArgumentError,
+        "[length.negative] length must be 0 or more tokens; got -1.",
+    ),
+    "a length beyond the end": (
+        lambda: held().truncate([1, 4]),
+        ch.ArgumentError,
+        "[cache.truncate] length must be at most the 3 tokens that the cache has seen; got 4.",
+    ),
+    "to a dtype of whole numbers": (
+        lambda: held().to(dtype=torch.int8),
+        ch.DtypeError,
+        "[cache.dtype] dtype must be float16, bfloat16, float32 or float64; got torch.int8.",
     ),
     "truth": (
         lambda: bool(GrowingCache()),

@@ -94,6 +94,26 @@ class Texts:
             self.keys[row] = self.keys[row][:, :count]
             self.values[row] = self.values[row][:, :count]
 
+    def truncate_rows(self, lengths: list[int]) -> None:
+        self.cache.truncate(lengths)
+        for row, length in enumerate(lengths):
+            real = self.real[row][: max(lengths)].clone()
+            real[length:] = False
+            self.real[row] = real
+            count = int(real.sum())
+            self.keys[row] = self.keys[row][:, :count]
+            self.values[row] = self.values[row][:, :count]
+
+    def fork(self) -> "Texts":
+        other = Texts(self.cache.fork(), 0)
+        other.keys, other.values, other.real = [*self.keys], [*self.values], [*self.real]
+        return other
+
+    def move(self) -> None:
+        """To a dtype that holds all that was held, and back."""
+        for dtype in (torch.float64, torch.float32):
+            assert self.cache.to("cpu", dtype) is self.cache
+
     def reorder(self, rows: list[int]) -> None:
         self.cache.reorder(rows)
         self.keys = [self.keys[row] for row in rows]

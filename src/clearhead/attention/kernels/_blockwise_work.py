@@ -266,7 +266,7 @@ class Pattern:
         keys = torch.cat([torch.arange(run.start, run.stop, device=device) for run in tile.keys])
         query = torch.arange(tile.queries.start, tile.queries.stop, device=device)
         query, keys = self.part.places(query, keys)
-        place = scramble(sample[:, None] + scramble(self.seed + head + self.part.head))
+        place = scramble(sample[:, None] + scramble(self.seed + self.part.head_numbers(head)))
         place = scramble(place[..., None] + query)
         return scramble(place[..., None] + keys) >> 32
 

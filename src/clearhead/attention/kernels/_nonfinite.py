@@ -19,7 +19,7 @@ def contain(
     forward and backward.
 
     As in the definition: the kernel computes with the finite part of the tensors, and NaN is then
-    written where the rest may be seen.
+    written where the rest may be seen. A query or key whose scores may overflow counts as not finite.
 
     Args:
         problem: the problem.
@@ -28,28 +28,36 @@ def contain(
             marks, 0.0 or 1.0, (batch, num_kv_heads, kv_len, n), to (batch, num_heads, query_len, n).
         can_sync: False if the numbers cannot be read: then some may be non-finite.
     """
-    query, key, value = problem.query, problem.key, problem.value
-    if (
-        can_sync
-        and stages.all_finite(query)
-        and (problem.keys_finite or stages.both_finite(key, value))
-    ):
+    if can_sync and all_finite(problem):
         return run(problem)
-    query, key, value = (stages.zero_nonfinite(each) for each in (query, key, value))
-    result = run(problem.replace(query=query, key=key, value=value))
+    query, key, value, sinks = problem.query, problem.key, problem.value, problem.sinks
+    queries, keys = stages.nonfinite_rows(query, problem.factor), stages.nonfinite_rows(key)
+    if sinks is not None:
+        infinite = stages.infinite_sinks(sinks)
+        sinks, queries = sinks.masked_fill(infinite, 0.0), queries | infinite[:, None]
+    finite = problem.replace(
+        query=stages.zero_rows(query, queries),
+        key=stages.zero_rows(key, keys),
+        value=stages.zero_nonfinite(value),
+        sinks=sinks,
+    )
+    result = run(finite)
     with torch.no_grad():
-        shows = _shows(problem, count)
+        every = torch.ones_like(key[..., :1], dtype=torch.bool)
+        marks = [~torch.isfinite(value), keys[..., None], every]
+        seen = count(problem, torch.cat(marks, dim=-1).float()) > 0
+        from_value, from_key, any_key = seen[..., :-2], seen[..., -2:-1], seen[..., -1:]
+        shows = from_value | from_key | (queries[..., None] & any_key)
     return result.masked_fill(shows, torch.nan)
 
 
-def _shows(problem: Problem, count: Callable[[Problem, Tensor], Tensor]) -> Tensor:
-    """True where a non-finite number may be seen, by the shape of the context."""
-    query, key, value = problem.query, problem.key, problem.value
-    marks = [
-        ~torch.isfinite(value),
-        stages.nonfinite_rows(key)[..., None],
-        torch.ones_like(key[..., :1], dtype=torch.bool),
-    ]
-    seen = count(problem, torch.cat(marks, dim=-1).float()) > 0
-    from_value, from_key, any_key = seen[..., :-2], seen[..., -2:-1], seen[..., -1:]
-    return from_value | from_key | (stages.nonfinite_rows(query)[..., None] & any_key)
+def all_finite(problem: Problem, *, value: bool = True) -> bool:
+    """Return True if query, key, sinks and, where it is asked for, value are finite, and all scores
+    must be."""
+    if problem.sinks is not None and not stages.all_finite(problem.sinks):
+        return False
+    if not stages.rows_finite(problem.query, problem.factor):
+        return False
+    if problem.keys_finite:
+        return True
+    return stages.rows_finite(problem.key) and (not value or stages.all_finite(problem.value))

@@ -20,7 +20,7 @@ from clearhead.attention.biases import Bias, DenseBias, SelectedBias
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.kernels._blockwise_passes import Saved, backward, forward
 from clearhead.attention.kernels._blockwise_work import Work, by_head, keys_of, parts, work_of
-from clearhead.attention.kernels._nonfinite import contain
+from clearhead.attention.kernels._nonfinite import all_finite, contain
 from clearhead.attention.problem import Problem
 from clearhead.errors import UnsupportedError
 from clearhead.masks.tiles import length
@@ -96,8 +96,7 @@ def context_and_logsumexp(problem: Problem) -> tuple[Tensor, Tensor]:
         tensors = problem.query, problem.key, problem.value[..., :width]
         return _Blockwise.apply(*tensors, None, _tensor_of(problem), work_of(problem, seed))
 
-    finite = stages.all_finite(problem.query) and stages.both_finite(problem.key, problem.value)
-    if finite:
+    if all_finite(problem):
         return _without_autocast(problem, run)
     # One more column of values, in whose place the logsumexp is contained as well.
     padded = problem.replace(value=torch.nn.functional.pad(problem.value, (0, 1)))

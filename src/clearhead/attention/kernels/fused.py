@@ -24,7 +24,7 @@ from clearhead.attention.kernels._lowering import (
     mask_numbers,
     place_of,
 )
-from clearhead.attention.kernels._nonfinite import contain
+from clearhead.attention.kernels._nonfinite import all_finite, contain
 from clearhead.attention.problem import Problem
 
 NAME = "fused"
@@ -128,8 +128,10 @@ def attend(problem: Problem) -> Tensor:
         problem = problem.replace(query=query, key=key, value=value)
     pieces = lower(problem)
     can_sync = _can_sync(query)
-    if not can_sync and (pieces is EVERYTHING or torch.onnx.is_in_onnx_export()):
-        # ONNX has an operator for attention, which says nothing of NaN.
+    is_open = pieces is EVERYTHING and not query.is_cpu
+    if not can_sync and (is_open or torch.onnx.is_in_onnx_export()):
+        # A GPU's kernels show a NaN in the open themselves, and spare the passes over the inputs that
+        # contain it; ONNX has an operator for attention, which says nothing of NaN.
         return _run(problem, pieces)
     # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one is
     # NaN even where the result is not: so it is the inputs that are read.
@@ -144,11 +146,10 @@ def attend(problem: Problem) -> Tensor:
 def logsumexp(problem: Problem) -> Tensor | None:
     """log Σ exp of the masked scores of each query, (batch, num_heads, query_len), in the
     precision of sums; None where PyTorch does not give it, or gives it wrong, as for a NaN."""
-    query, key = problem.query, problem.key
+    query = problem.query
     if not query.is_cpu or refusals(problem):
         return None
-    known = problem.keys_finite
-    if _can_sync(query) and not (stages.all_finite(query) and (known or stages.all_finite(key))):
+    if _can_sync(query) and not all_finite(problem, value=False):
         return None
     pieces = lower(problem)
     parts = [_logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]

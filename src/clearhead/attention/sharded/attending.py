@@ -15,6 +15,7 @@ from clearhead.attention.sharded.sharded_call import (
     read_across,
 )
 from clearhead.errors import UnsupportedError, WatchError
+from clearhead.sharding.dtensors import as_given
 from clearhead.sharding.matrix_part import MatrixPart
 
 WAYS: dict[str, ModuleType] = {"gather": by_gather, "ring": by_ring, "heads": by_heads}
@@ -33,7 +34,7 @@ def attend_across(query: Tensor, key: Tensor, value: Tensor, across: Any, **opti
         # One process; dropout alone is drawn otherwise there.
         call = make_call(query, key, value, across, **options)
         problem = call.problem.replace(key=call.key, value=call.value)
-        return problem.restore(call.run(problem))
+        return as_given(problem.restore(call.run(problem)), query, of_queries)
 
     def check() -> tuple[ShardedCall, str]:
         if observers:
@@ -47,7 +48,8 @@ def attend_across(query: Tensor, key: Tensor, value: Tensor, across: Any, **opti
         return call, describe(call)
 
     call = of_queries.agree(check, query)
-    return call.problem.restore(WAYS[of_queries.how].attend(call))
+    context = call.problem.restore(WAYS[of_queries.how].attend(call))
+    return as_given(context, query, of_queries)
 
 
 def rows_across(query: Tensor, key: Tensor, across: Any, **options: Any) -> Problem:

@@ -14,6 +14,7 @@ from torch import Tensor
 from clearhead import stages
 from clearhead.attention.sharded.sharded_call import ShardedCall
 from clearhead.sharding.collectives import exchange
+from clearhead.sharding.layouts import head_layout, key_heads
 from clearhead.sharding.sharding import Sharding
 
 
@@ -32,11 +33,10 @@ def attend(call: ShardedCall) -> Tensor:
     both = torch.cat([call.key, call.value], dim=3)
     both = _to_heads(both, kv_heads, call.of_keys, "keys and values")
     mine = heads[rank]
-    of_head = torch.arange(mine.start, mine.stop) // call.group_size - kv_heads[rank].start
-    size, rest = divmod(len(of_head), both.shape[1])
-    if rest or not torch.equal(of_head, torch.arange(len(of_head)) // size):
+    read = key_heads(torch.arange(mine.start, mine.stop), call.group_size)
+    if len(read) != both.shape[1]:
         # The heads of this rank begin or end inside a group: a key head for each.
-        both = both.index_select(1, of_head.to(both.device))
+        both = both.index_select(1, (read - kv_heads[rank].start).to(both.device))
     width = problem.key.shape[3]
     some = call.part(query, both[..., :width], both[..., width:], heads=mine, seed=seed)
     return _to_tokens(call.run(some), heads, call.of_queries)
@@ -45,7 +45,8 @@ def attend(call: ShardedCall) -> Tensor:
 def shared_heads(call: ShardedCall) -> tuple[list[slice], list[slice]]:
     """The query heads of each rank, and the key heads that they read."""
     world, group = call.of_queries.world, call.group_size
-    edges = [call.problem.num_heads * rank // world for rank in range(world + 1)]
+    counts = head_layout(call.problem.num_heads, world).counts
+    edges = [0, *itertools.accumulate(counts)]
     heads = [slice(*pair) for pair in itertools.pairwise(edges)]
     return heads, [slice(some.start // group, -(-some.stop // group)) for some in heads]
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead._common.text import shown
 from clearhead.attention.biases import Bias, as_bias, select_bias
 from clearhead.attention.kernels import blockwise
 from clearhead.attention.planning import choose, run
@@ -15,7 +16,7 @@ from clearhead.masks.base import Mask
 from clearhead.masks.coerce import as_mask
 from clearhead.masks.full import Full
 from clearhead.masks.selected import Selected
-from clearhead.sharding.collectives import all_gather
+from clearhead.sharding.dtensors import local_tokens
 from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.sharding.sharding import Sharding
 
@@ -59,6 +60,7 @@ class ShardedCall:
         whole = self.problem
         lengths = self.of_queries.tokens, self.of_keys.tokens
         some = None if heads is None or heads == slice(0, whole.num_heads) else heads
+        numbers = None if some is None else torch.arange(some.start, some.stop)
         mask, bias, sinks = whole.mask, whole.bias, whole.sinks
         if mask is not None and not (rows is None and columns is None and some is None):
             mask = Selected(mask, *lengths, rows, columns, some)
@@ -66,24 +68,20 @@ class ShardedCall:
             bias = select_bias(bias, lengths, rows=rows, columns=columns, some_heads=some)
         if sinks is not None and some is not None:
             sinks = sinks[some]
-        place = MatrixPart(rows, columns, 0 if some is None else some.start, seed)
+        place = MatrixPart(rows, columns, numbers, seed)
         return whole.replace(
             query=query, key=key, value=value, mask=mask, bias=bias, sinks=sinks, part=place
         )
 
     def run(self, problem: Problem) -> Tensor:
         """The context of a part; dropout is drawn by place, which one kernel does."""
-        return run(problem, self.kernel if problem.dropout is None else blockwise.NAME)
+        return run(problem, kernel_by_place(problem, self.kernel))
 
     def seed(self) -> int | None:
         """The seed of dropout, the same on all ranks; None without dropout."""
         if self.problem.dropout is None:
             return None
-        # Every rank draws, so that their generators stay in step.
-        drawn = torch.randint(1 << 62, (1,), device=self.problem.device)
-        if self.of_queries.world > 1:
-            drawn = all_gather(drawn, self.of_queries.group, "the seed of dropout")[0]
-        return int(drawn)
+        return self.of_queries.draw_seed(self.problem.device)
 
 
 def read_across(across: object) -> tuple[Sharding, Sharding]:
@@ -128,9 +126,14 @@ def make_call(
     Raises:
         ClearheadError: as of `attend`, for the sizes of the whole matrix.
         ShapeError: code `across.rows`, for another number of tokens than this rank has.
+        ArgumentError: code `across.dtensor`, for a DTensor that lies otherwise.
         UnsupportedError: codes `kernel.refused` and `across.dropout`.
     """
     of_queries, of_keys = read_across(across)
+    query = local_tokens("query", query, of_queries)
+    key, value = (
+        local_tokens(name, each, of_keys) for name, each in (("key", key), ("value", value))
+    )
     whole_key, whole_value = (_without_numbers(each, of_keys) for each in (key, value))
     problem = make_problem(query, whole_key, whole_value, **options)
     missing = (None,) * (4 - problem.dims)
@@ -158,7 +161,9 @@ def make_call(
         bias = bias.within(problem.query.dtype)
     problem = problem.replace(mask=mask, bias=bias)
     call = ShardedCall(problem, key, value, of_queries, of_keys, kernel)
-    _check_kernel(call)
+    # A kernel that cannot run the call is refused before anything is sent.
+    problem = row_problem(call)
+    choose(problem, kernel_by_place(problem, kernel))
     return call
 
 
@@ -185,19 +190,21 @@ def row_problem(call: ShardedCall) -> Problem:
     return call.part(problem.query, problem.key, problem.value, rows=call.of_queries.positions)
 
 
-def _check_kernel(call: ShardedCall) -> None:
-    """Refuse a kernel that cannot run the call, before anything is sent."""
-    problem = row_problem(call)
+def kernel_by_place(problem: Problem, kernel: str) -> str:
+    """The kernel to ask for, for a part of a matrix that ranks share.
+
+    Raises:
+        UnsupportedError: code `across.dropout`, for one that does not draw dropout by place.
+    """
     if problem.dropout is None:
-        choose(problem, call.kernel)
-        return
-    if call.kernel not in ("auto", blockwise.NAME):
+        return kernel
+    if kernel not in ("auto", blockwise.NAME):
         raise UnsupportedError(
             "across.dropout",
-            "with across=, dropout is drawn by the place of a weight, which "
-            f'kernel="{blockwise.NAME}" does; got kernel={call.kernel!r}.',
+            "where ranks share a matrix, dropout is drawn by the place of a weight, which "
+            f'kernel="{blockwise.NAME}" does; got kernel={shown(kernel)}.',
         )
-    choose(problem, blockwise.NAME)
+    return blockwise.NAME
 
 
 def _without_numbers(tensor: Any, held: Sharding) -> Any:

@@ -20,7 +20,7 @@ from clearhead.sharding.sharding import MESSAGE
 
 @dataclass(frozen=True)
 class WayCost:
-    """What one way sends and holds on this rank, in bytes.
+    """The bytes that one way sends and holds on this rank.
 
     Attributes:
         forward: sent to other ranks, the comparison of the calls included.

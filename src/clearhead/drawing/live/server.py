@@ -237,7 +237,7 @@ def _break(connection: socket.socket) -> None:
 
 
 class _Arriving(io.RawIOBase):
-    """What arrives on a connection, until a deadline for all of it."""
+    """The bytes that arrive on a connection, until a deadline for all of them."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._connection = connection

@@ -75,6 +75,7 @@ def view(
             )
         return widget(steps_payload(thing), None)
     if isinstance(thing, Seen):
+        thing.need_attention("view")
         tokens = thing.tokens if tokens is None else tokens
         source_tokens = thing.source_tokens if source_tokens is None else source_tokens
         layers = thing.parts()

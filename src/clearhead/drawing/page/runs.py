@@ -1,4 +1,4 @@
-"""What a page is made of: the layers of a run, and the texts that it read."""
+"""The content of a page: the layers of a run, and the texts that it read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

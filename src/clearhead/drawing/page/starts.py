@@ -1,4 +1,4 @@
-"""Where a page opens: a head, and a pair of tokens that is pinned."""
+"""The start of a page: a head, and a pair of tokens that is pinned."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ STRONG = 0.5
 
 
 class Start(NamedTuple):
-    """Where a page opens.
+    """The head and the pair of tokens that a page opens with.
 
     Attributes:
         head: layer and head, as the page numbers them; None is chosen by what is strong.
@@ -73,7 +73,7 @@ def farthest_link(weights: Tensor, queries: Sequence[str], keys: Sequence[str]) 
 def start_of(
     asked: Start, layers: Sequence[dict[str, Any]], texts: Sequence[Sequence[str]]
 ) -> dict[str, Any] | None:
-    """Where a page of these layers opens, as its payload has it; None for no wish.
+    """Return the start of a page of these layers as its payload has it; None for no wish.
 
     Raises:
         ArgumentError: codes `page.start`, for a head that the page does not have, and `page.pin`,

@@ -1,7 +1,7 @@
 """The KV cache of one layer: the interface of every kind, and what all of them refuse."""
 
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,10 +19,11 @@ from clearhead.layers.caches.layout import (
     positions_from_valid,
     row_index,
 )
+from clearhead.layers.caches.memory import CacheMemory
 from clearhead.masks.base import Mask
 
 
-class Cache(ABC):
+class Cache(CacheMemory):
     """The KV cache of one attention layer: keys and values of the tokens it has seen so far.
 
     `append` takes the keys and values of new tokens, and returns those that they may attend to. The
@@ -56,8 +57,8 @@ class Cache(ABC):
         self._exporting = is_exporting()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes; a copy belongs to no layer yet."""
-        return vars(self) | {"_layer": None}
+        """The attributes; a copy belongs to no layer yet, and its memory to nobody else."""
+        return vars(self) | {"_layer": None, "_sharers": None}
 
     def append(
         self, key: Tensor, value: Tensor, *, valid: Tensor | None = None
@@ -105,6 +106,7 @@ class Cache(ABC):
         if self._layout is None:
             self._layout = layout
             self._start(layout)
+        self._own()
         self._finite = self._finite and _are_finite(key, value)
         kept = self._add(key, value, valid)
         self._advance(key.shape[2])
@@ -243,38 +245,6 @@ class Cache(ABC):
             return (steps + counts).to(device)
         return (steps + counts.to(steps.device)[..., None]).to(device)
 
-    def truncate(self, length: int) -> None:
-        """Drop all tokens but the first ones, as when a draft of the next tokens is rejected.
-
-        Args:
-            length: number of tokens to keep, padding included, 0 to len(cache).
-
-        Raises:
-            ArgumentTypeError, ArgumentError: codes `length.type` and `length.negative`.
-            ArgumentError: code `cache.truncate`, for more tokens than there are, or for a length
-                that needs tokens that the cache has dropped.
-
-        Example:
-            >>> import torch
-            >>> from clearhead.layers.caches import GrowingCache
-            >>> cache = GrowingCache()
-            >>> _ = cache.append(torch.zeros(1, 2, 7, 4), torch.zeros(1, 2, 7, 4))
-            >>> cache.truncate(5)
-            >>> len(cache)
-            5
-        """
-        length = check_length("length", length)
-        if length > len(self):
-            raise ArgumentError(
-                "cache.truncate",
-                f"length must be at most the {len(self)} tokens that the cache has seen; got "
-                f"{length}.",
-            )
-        # Without a token of it there is nothing to be cut, and there may be no memory yet.
-        if self._layout is not None:
-            self._cut(length)
-            self._seen = length
-
     def reorder(self, rows: Sequence[int] | Tensor) -> None:
         """Select rows of the batch, in this order, as a beam search does.
 
@@ -302,6 +272,7 @@ class Cache(ABC):
         """
         index = row_index(rows, 0 if self._layout is None else self._layout.batch)
         assert self._layout is not None
+        self._own()
         with torch.inference_mode(False), torch.no_grad():
             self._take(index.to(self._layout.device))
         self._layout = self._layout._replace(batch=index.shape[0])
@@ -322,6 +293,7 @@ class Cache(ABC):
         self._seen = 0
         self._finite = True
         self._layer = None
+        self._leave()
         self._forget()
 
     def __len__(self) -> int:
@@ -379,10 +351,6 @@ class Cache(ABC):
         """Number of real tokens: one for all rows alike, or (batch,), or a tensor of one number."""
 
     @abstractmethod
-    def _cut(self, length: int) -> None:
-        """`truncate` to no more than `_seen`, which still counts all tokens."""
-
-    @abstractmethod
     def _take(self, rows: Tensor) -> None:
         """`reorder` for rows that are there."""
 
@@ -393,4 +361,6 @@ class Cache(ABC):
 
 def _are_finite(key: Tensor, value: Tensor) -> bool:
     """True if every entry is known to be finite; not asked where that takes a sync, or in a trace."""
-    return key.is_cpu and is_concrete(key) and not is_tracing() and stages.both_finite(key, value)
+    if not key.is_cpu or not is_concrete(key) or is_tracing():
+        return False
+    return stages.rows_finite(key) and stages.all_finite(value)

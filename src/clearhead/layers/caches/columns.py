@@ -1,5 +1,7 @@
 """KV caches with one column of memory for each token, padding included."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,8 @@ from clearhead.masks.padding import padding
 
 class ColumnCache(Cache):
     """Tokens in order, in tensors of (batch, num_kv_heads, capacity, width); views come back."""
+
+    _MEMORY = "_stores"
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,6 +100,24 @@ class ColumnCache(Cache):
     def _cut(self, length: int) -> None:
         if length == 0:
             self._valid = None
+
+    def _cut_rows(self, lengths: Tensor, longest: int) -> None:
+        self._record_valid(None, self._seen)
+        assert self._valid is not None
+        columns = torch.arange(self._valid.shape[1], device=lengths.device)
+        self._valid = self._valid & (columns < lengths[:, None])
+
+    def _moved(self, layout: Layout) -> dict[str, Any]:
+        shapes = self._shapes(layout)
+        stores = tuple(
+            store.to(layout.device, dtype)
+            for store, (_, dtype) in zip(self._stores, shapes, strict=True)
+        )
+        valid = None if self._valid is None else self._valid.to(layout.device)
+        return {"_stores": stores, "_valid": valid}
+
+    def _apart(self) -> dict[str, Any]:
+        return {"_valid": None if self._valid is None else self._valid.clone()}
 
     def _take(self, rows: Tensor) -> None:
         assert self._layout is not None

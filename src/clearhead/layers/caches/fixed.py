@@ -193,6 +193,21 @@ class FixedCache(StaticCache):
         assert self._length is not None
         self._length.fill_(length)
 
+    def _cut_rows(self, lengths: Tensor, longest: int) -> None:
+        assert self._length is not None
+        columns = torch.arange(self.max_len, device=lengths.device)
+        kept = (columns < lengths[:, None]) | (columns >= longest)
+        self._valid = kept if self._valid is None else (self._valid | (columns >= longest)) & kept
+        self._length.fill_(longest)
+
+    def _moved(self, layout: Layout) -> dict[str, Any]:
+        assert self._length is not None
+        return super()._moved(layout) | {"_length": self._length.to(layout.device)}
+
+    def _apart(self) -> dict[str, Any]:
+        length = None if self._length is None else self._length.clone()
+        return super()._apart() | {"_length": length}
+
     def _take(self, rows: Tensor) -> None:
         taken = [each.index_select(0, rows) for each in (*self._stores, *self.state()[3:])]
         for index, (before, after) in enumerate(zip(self.state(), taken, strict=False)):

@@ -11,7 +11,14 @@ from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_concrete, is_plain
 from clearhead.attention.problem import DTYPES
-from clearhead.errors import ArgumentTypeError, DeviceError, DtypeError, SelectionError, ShapeError
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeviceError,
+    DtypeError,
+    SelectionError,
+    ShapeError,
+)
 
 
 class Layout(NamedTuple):
@@ -125,6 +132,35 @@ def is_in_order(valid: Tensor) -> bool:
 def positions_from_valid(valid: Tensor) -> Tensor:
     """The number of real tokens before each token of its row, int64, (batch, tokens)."""
     return valid.cumsum(-1) - valid.long()
+
+
+def row_lengths(lengths: Sequence[int] | Tensor, batch: int | None) -> Tensor:
+    """A number of tokens for each row of a batch, int64, (batch,), on the CPU.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: codes `length.type` and `length.negative`.
+        ShapeError: code `cache.truncate-shape`; None is any batch.
+    """
+    expected = "length must be a whole number of tokens, or one for each row; got"
+    if isinstance(lengths, Tensor):
+        if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+            raise ArgumentTypeError("length.type", f"{expected} a tensor of {lengths.dtype}.")
+        given = lengths.long().cpu()
+    else:
+        if any(as_int(each) is None for each in lengths):
+            raise ArgumentTypeError("length.type", f"{expected} {shown(lengths)}.")
+        given = torch.tensor([int(each) for each in lengths], dtype=torch.int64, device="cpu")
+    if given.ndim != 1 or given.shape[0] == 0 or batch not in (None, given.shape[0]):
+        wanted = "(batch,)" if batch is None else f"(batch,) = ({batch},)"
+        raise ShapeError(
+            "cache.truncate-shape",
+            f"length must have shape {wanted}, one for each row; got {tuple(given.shape)}.",
+        )
+    if int(given.min()) < 0:
+        raise ArgumentError(
+            "length.negative", f"length must be 0 or more tokens; got {int(given.min())}."
+        )
+    return given
 
 
 def row_index(rows: Sequence[int] | Tensor, batch: int) -> Tensor:

@@ -39,6 +39,8 @@ class PagedCache(Cache):
         4
     """
 
+    _MEMORY = "_pools"
+
     def __init__(self, page_len: int, *, num_pages: int | None = None) -> None:
         super().__init__()
         check_sizes(page_len=page_len, num_pages=1 if num_pages is None else num_pages)
@@ -118,12 +120,19 @@ class PagedCache(Cache):
         self._new_valid: Tensor | None = None
 
     def _snapshot(self, new: int) -> dict[str, Any]:
-        lists = {
+        return super()._snapshot(new) | self._apart()
+
+    def _apart(self) -> dict[str, Any]:
+        return {
             "_users": [*self._users],
             "_free": [*self._free],
             "_tables": [[*table] for table in self._tables],
         }
-        return super()._snapshot(new) | lists
+
+    def _moved(self, layout: Layout) -> dict[str, Any]:
+        pools = tuple(pool.to(layout.device, layout.dtype) for pool in self._pools)
+        valid = None if self._new_valid is None else self._new_valid.to(layout.device)
+        return {"_pools": pools, "_new_valid": valid}
 
     def _make_pool(self, layout: Layout, pages: int) -> None:
         """Move what the pool holds to one of `pages` pages."""
@@ -261,6 +270,17 @@ class PagedCache(Cache):
             self._valid = self._valid[:, :length] if length else None
             kept = [] if self._valid is None else self._valid.sum(-1).tolist()
             self._lengths = kept or [0] * len(self._lengths)
+        self._trim()
+
+    def _cut_rows(self, lengths: Tensor, longest: int) -> None:
+        lengths = lengths.cpu()
+        kept = torch.arange(longest, device="cpu") < lengths[:, None]
+        self._valid = kept if self._valid is None else self._valid[:, :longest] & kept
+        self._lengths = self._valid.sum(-1).tolist()
+        self._trim()
+
+    def _trim(self) -> None:
+        """Release the pages that no token is in any more."""
         for table, tokens in zip(self._tables, self._lengths, strict=True):
             while (len(table) - 1) * self.page_len >= tokens and table:
                 self._release(table.pop())

@@ -47,6 +47,8 @@ class SlidingCache(Cache):
         4 [4, 5, 6, 7]
     """
 
+    _MEMORY = "_rings"
+
     def __init__(self, window: int, *, spare: int = 0) -> None:
         super().__init__()
         check_sizes(window=window)
@@ -232,27 +234,56 @@ class SlidingCache(Cache):
             self._rings = rings
             return
         oldest = self._oldest()
-        if isinstance(oldest, int):
-            total: int | Tensor = length
-            lost = self.window > 1 and max(0, length - self.window + 1) < oldest
-        else:
-            assert self._column is not None
-            place = self._places(self._size)
-            held = place >= oldest[:, None]
-            stays = held & (self._column < length)
-            total = self._counts() - (held & ~stays).sum(-1)
-            # Where no token stays, more of the dropped ones may have come after the cut.
-            unknown = ~stays.any(-1) & (oldest > 0)
-            wanted = (total - self.window + 1).clamp(min=0)
-            lost = bool((unknown | ((wanted < oldest) & (total > 0))).any())
+        if not isinstance(oldest, int):
+            self._cut_by_row(length, str(length))
+            return
+        self._check_held(self.window > 1 and max(0, length - self.window + 1) < oldest, str(length))
+        self._total, self._in_order = length, None
+
+    def _cut_by_row(self, length: int | Tensor, text: str) -> None:
+        """The same for rows that are counted by themselves; `length` may be (batch, 1)."""
+        oldest = self._oldest()
+        assert self._column is not None
+        assert isinstance(oldest, Tensor)
+        place = self._places(self._size)
+        held = place >= oldest[:, None]
+        stays = held & (self._column < length)
+        total = self._counts() - (held & ~stays).sum(-1)
+        # Where no token stays, more of the dropped ones may have come after the cut.
+        unknown = ~stays.any(-1) & (oldest > 0)
+        wanted = (total - self.window + 1).clamp(min=0)
+        self._check_held(bool((unknown | ((wanted < oldest) & (total > 0))).any()), text)
+        self._total, self._in_order = total, None
+
+    def _check_held(self, lost: bool, text: str) -> None:
         if lost:
             raise ArgumentError(
                 "cache.truncate",
-                f"length={length} is too far back: the first query after it would see tokens that "
+                f"length={text} is too far back: the first query after it would see tokens that "
                 f"{self.describe()} has dropped, of {self._seen}. A larger spare holds more.",
             )
-        self._total = total
-        self._in_order = None
+
+    def _cut_rows(self, lengths: Tensor, longest: int) -> None:
+        before = dict(vars(self))
+        if self._column is None:
+            self._count_by_row(len(lengths))
+        try:
+            self._cut_by_row(lengths[:, None], f"{lengths.tolist()}")
+        except ArgumentError:
+            vars(self).update(before)
+            raise
+
+    def _moved(self, layout: Layout) -> dict[str, Any]:
+        moved = {
+            name: each.to(layout.device) if isinstance(each, Tensor) else each
+            for name, each in vars(self).items()
+            if name in ("_total", "_written", "_column")
+        }
+        rings = tuple(ring.to(layout.device, layout.dtype) for ring in self._rings)
+        return moved | {"_rings": rings, "_in_order": None}
+
+    def _apart(self) -> dict[str, Any]:
+        return {"_column": None if self._column is None else self._column.clone()}
 
     def _take(self, rows: Tensor) -> None:
         self._rings = tuple(ring.index_select(0, rows) for ring in self._rings)

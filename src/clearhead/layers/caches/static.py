@@ -1,5 +1,7 @@
 """A KV cache of fixed size."""
 
+from typing import Any
+
 from torch import Tensor
 
 from clearhead._common.checks import check_sizes
@@ -67,6 +69,10 @@ class StaticCache(ColumnCache):
             self._stores = tuple(
                 layout.allocate(*shape, dtype=dtype, zeros=True) for *shape, dtype in shapes
             )
+
+    def _apart(self) -> dict[str, Any]:
+        # Memory that never moves, as compiled and recorded steps want it.
+        return super()._apart() | {"_stores": tuple(store.clone() for store in self._stores)}
 
     def _forget(self) -> None:
         for store in self._stores:

@@ -171,4 +171,4 @@ FUNCTIONS = [
     ),
 ]
 
-"""What PyTorch's layers work out themselves, and the same reporting each call."""
+"""The functions that PyTorch's layers call themselves, and the same reporting each call."""

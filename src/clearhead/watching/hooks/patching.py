@@ -16,7 +16,7 @@ from typing import Any
 Function = Callable[..., Any]
 
 Undo = list[Callable[[], None]]
-"""What ends a change, written down before the change is made; each may run twice, or before."""
+"""The steps that end a change, written down before the change is made; each may run twice, or before."""
 
 _plain: weakref.WeakKeyDictionary[type, frozenset[int]] = weakref.WeakKeyDictionary()
 """The classes that were searched and hold none of these functions."""

@@ -1,4 +1,4 @@
-"""What attends and cannot be read: a softmax that a model takes itself, and FlexAttention called
+"""Attention that cannot be read: a softmax that a model takes itself, and FlexAttention called
 directly. Nothing is recorded of it but that it ran, so that a record can say what it lacks."""
 
 from functools import wraps

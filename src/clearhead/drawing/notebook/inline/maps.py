@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from clearhead.drawing.pooling import bin_sums
+from clearhead.matrix.indexing import bins
 from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.reductions import bins
 from clearhead.matrix.summary import Summary
 
 PAIRS = 1 << 26

@@ -1,0 +1,118 @@
+"""A KV cache for each layer of a model, handed to all of them as one."""
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.errors import ArgumentTypeError
+from clearhead.layers.caches.base import Cache
+
+
+class CacheBundle:
+    """The caches of all layers of a model: each layer that is handed the bundle takes its own.
+
+    A cache is made when its layer is called for the first time, and is found by the layer itself, so
+    that no two layers can share one or swap theirs. What is done to all of them is done to all or, if
+    one of them refuses, to none. A layer that runs several times in one pass over a model, as where
+    layers share their weights, takes bundles of its own, one for each time.
+
+    Args:
+        make: makes a cache: a class such as `GrowingCache`, or a function of the layer.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> first, second = (ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal()) for _ in range(2))
+        >>> caches = ch.layers.CacheBundle(ch.layers.GrowingCache)
+        >>> x = torch.randn(1, 5, 8)
+        >>> with torch.no_grad():
+        ...     steps = [second(first(token, cache=caches), cache=caches) for token in x.split(1, dim=1)]
+        ...     torch.allclose(torch.cat(steps, dim=1), second(first(x)), atol=1e-6)
+        True
+        >>> caches[first]
+        <GrowingCache(), 5 tokens>
+    """
+
+    def __init__(self, make: type[Cache] | Callable[[nn.Module], Cache]) -> None:
+        self._make = make
+        self._caches: weakref.WeakKeyDictionary[nn.Module, Cache] = weakref.WeakKeyDictionary()
+
+    def __getitem__(self, layer: nn.Module) -> Cache:
+        """The cache of a layer, made if there is none yet.
+
+        Raises:
+            ArgumentTypeError: code `cache.make`, if what was made is no cache.
+        """
+        found = self._caches.get(layer)
+        if found is None:
+            found = self._make() if isinstance(self._make, type) else self._make(layer)
+            if not isinstance(found, Cache):
+                raise ArgumentTypeError(
+                    "cache.make",
+                    "make must be a class of caches, or a function from a layer to its cache; it made "
+                    f"{type(found).__name__}.",
+                )
+            self._caches[layer] = found
+        return found
+
+    def __iter__(self) -> Iterator[Cache]:
+        """The caches that were made so far, in the order in which the layers were called."""
+        return iter(self._caches.values())
+
+    def __repr__(self) -> str:
+        return f"<CacheBundle of {len(self._caches)}: {', '.join(sorted(set(map(repr, self))))}>"
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all keys and values, in bytes; what forks share is counted in each."""
+        return sum(cache.nbytes for cache in self)
+
+    def truncate(self, length: int | Sequence[int] | Tensor) -> None:
+        """`Cache.truncate` in every cache, or in none if one of them refuses."""
+        self._each(lambda cache: cache.truncate(length))
+
+    def reorder(self, rows: Sequence[int] | Tensor) -> None:
+        """`Cache.reorder` in every cache."""
+        self._each(lambda cache: cache.reorder(rows))
+
+    def reset(self) -> None:
+        """`Cache.reset` in every cache."""
+        self._each(Cache.reset)
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Self:
+        """`Cache.to` in every cache; the bundle itself comes back."""
+        self._each(lambda cache: cache.to(device, dtype))
+        return self
+
+    def fork(self) -> "CacheBundle":
+        """A bundle for the same layers, with a fork of every cache.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+            >>> prompt = ch.layers.CacheBundle(ch.layers.GrowingCache)
+            >>> with torch.no_grad():
+            ...     _ = layer(torch.randn(1, 5, 8), cache=prompt)
+            ...     answers = [prompt.fork(), prompt.fork()]
+            ...     _ = [layer(torch.randn(1, 1, 8), cache=answer) for answer in answers]
+            >>> prompt[layer], answers[0][layer]
+            (<GrowingCache(), 5 tokens>, <GrowingCache(), 6 tokens>)
+        """
+        other = CacheBundle(self._make)
+        for layer, cache in self._caches.items():
+            other._caches[layer] = cache.fork()
+        return other
+
+    def _each(self, act: Callable[[Cache], object]) -> None:
+        before = [(cache, cache._snapshot(0)) for cache in self]
+        try:
+            for cache in self:
+                act(cache)
+        except BaseException:
+            for cache, state in before:
+                vars(cache).update(state)
+            raise
