@@ -153,7 +153,8 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         ch.ArgumentTypeError,
         "check.declared",
         "check knows causal, window, scale, softcap, bias, alibi_slopes, sinks, rope, num_heads, "
-        "num_kv_heads, dropout, empty_row, nan_safe, padded_queries, dtypes, sizes; got casual.",
+        "num_kv_heads, dropout, empty_row, nan_safe, padded_queries, dtypes, world, layout, "
+        "sizes; got casual.",
     ),
     (
         refused(subject=plain, takes="qkv", contract=ch.Contract(), causal=True),

@@ -175,6 +175,18 @@ def test_a_window(place: str) -> None:
     assert "mask.missing" in found.stdout
 
 
+def test_ranks(tmp_path: Path) -> None:
+    place = tmp_path / "sharded.py"
+    place.write_text(
+        "def stays_at_home(query, key, value):\n"
+        "    return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value\n"
+    )
+    options = ["--no-causal", "--world", "2", "--layout", "striped"]
+    found = invoke(f"{place}:stays_at_home", *options)
+    assert found.exit_code == 1
+    assert found.stdout.startswith("✗ ranks.exchange   each rank attends to its own keys only")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -14,5 +14,6 @@ torch.set_num_threads(1)
 # Some modules are imported by the first call.
 query = torch.zeros(2, 3)
 ch.attend(query, query, query, mask=ch.causal())
+assert ch.check
 
 __all__ = ["calls"]

@@ -11,6 +11,7 @@ from torch import Tensor
 from clearhead._common.checks import check_bool, check_dropout, check_sizes, is_number
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.sharding.layouts import LAYOUTS as ACROSS
 
 SIZES = (
     "d_in",
@@ -48,6 +49,9 @@ class Contract:
         nan_safe: whether a NaN behind the mask stays there.
         padded_queries: "zero" if the outputs of padding tokens are zero.
         dtypes: 16-bit dtypes that it works in.
+        world: how many ranks share the tokens: it is called on each of them, with its own.
+        layout: of those tokens: "contiguous" (if None), "zigzag", "striped" or "balanced", as
+            `across` has them.
         sizes: d_in, d_out, d_context, num_heads, num_kv_heads, head_dim, value_head_dim,
             context_length, as far as they are known.
 
@@ -74,6 +78,8 @@ class Contract:
     nan_safe: bool | None = None
     padded_queries: str | None = None
     dtypes: tuple[torch.dtype, ...] = ()
+    world: int | None = None
+    layout: str | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,6 +93,7 @@ class Contract:
         self._check_rope()
         self._check_choices()
         self._check_sizes()
+        self._check_ranks()
 
     def _check_numbers(self) -> None:
         for name in ("scale", "softcap"):
@@ -164,6 +171,17 @@ class Contract:
                 "dtypes.value",
                 "dtypes must be a tuple of float16, bfloat16, float32 and float64; got "
                 f"{shown(self.dtypes)}.",
+            )
+
+    def _check_ranks(self) -> None:
+        if self.world is not None:
+            check_sizes(world=self.world)
+        if self.layout is not None and (self.world is None or self.layout not in ACROSS):
+            names = ", ".join(f'"{each}"' for each in ACROSS)
+            raise ArgumentError(
+                "layout.value",
+                f"layout must be one of {names}, beside world=…; got {shown(self.layout)} and "
+                f"world={shown(self.world)}.",
             )
 
     def _check_sizes(self) -> None:

@@ -22,12 +22,16 @@ from clearhead.checking.hypotheses.mutants.visibility import MASKS
 from clearhead.checking.judging import decoders, dependencies, first_calls, modules, promises
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
+from clearhead.checking.ranks import rank_rules
+from clearhead.checking.ranks.rank_mutants import CODES
+from clearhead.checking.ranks.ranks_evidence import RanksEvidence
 from clearhead.checking.subject.refusals import first_line
 from clearhead.errors import ClearheadError
 
 ALL = "*"
 HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
 DECODING = (DecodingEvidence,)
+RANKS = (RanksEvidence,)
 WITHIN = (HeadsEvidence, TokensEvidence)
 INNER = "mask softmax scale order product positions"
 
@@ -48,16 +52,16 @@ class Rule:
     code: str
     topic: str
     applies: Callable[[Any], Verdict | None]
-    of: tuple[type[Evidence], ...] = (Evidence,)
+    of: tuple[type[Evidence | RanksEvidence], ...] = (Evidence,)
     but: tuple[type[Evidence], ...] = ()
     excludes: str = ""
     explains: str = ""
 
-    def asked(self, evidence: Evidence) -> bool:
+    def asked(self, evidence: Evidence | RanksEvidence) -> bool:
         """True if it is for this kind of evidence."""
         return isinstance(evidence, self.of) and not isinstance(evidence, self.but)
 
-    def verdict(self, evidence: Evidence) -> Verdict | None:
+    def verdict(self, evidence: Evidence | RanksEvidence) -> Verdict | None:
         """Return its verdict; what cannot be read is not known."""
         try:
             return self.applies(evidence)
@@ -243,6 +247,36 @@ RULES: tuple[Rule, ...] = (
     Rule("state.mask-saved", "state", promises.mask_trained, SELF, CROSS),
     Rule("state.mask-plain", "state", promises.mask_plain, SELF),
     Rule("length.fixed", "state", promises.fixed_length, SELF, CROSS),
+    # What ranks compute together.
+    Rule("ranks.stuck", "call", rank_rules.stuck, RANKS, excludes=ALL),
+    Rule("output.nondeterministic", "repetition", rank_rules.nondeterministic, RANKS, excludes=ALL),
+    Rule("ranks.tail-dropped", "exchange", rank_rules.fewer_rows, RANKS, excludes=ALL),
+    *(
+        Rule(
+            code,
+            rank_rules.topic_of(code),
+            partial(rank_rules.definition, code),
+            RANKS,
+            explains="grad.wrong" if code == "ranks.precision" else "",
+        )
+        for code in (*CODES, "mask.non-finite", "differs")
+    ),
+    Rule("ranks.merge-overflow", "large", rank_rules.overflow, RANKS),
+    Rule("input.modified", "inputs", rank_rules.modified, RANKS),
+    Rule("grad.blocked", "gradients", rank_rules.blocked, RANKS, excludes="gradients"),
+    *(
+        Rule(code, "gradients", partial(rank_rules.summed, code), RANKS)
+        for code in (
+            "ranks.grad-not-summed",
+            "ranks.grad-scaled",
+            "ranks.grad-summed-twice",
+            "ranks.grad-misplaced",
+            "grad.wrong",
+        )
+    ),
+    Rule("dropout.never", "dropout", rank_rules.never_dropped, RANKS, excludes="dropout"),
+    Rule("dropout.unscaled", "dropout", rank_rules.unscaled, RANKS),
+    Rule("ranks.dropout-alike", "dropout", rank_rules.alike, RANKS),
 )
 
 # What must be known before anything is called right; the rest is, where it is declared.
@@ -250,6 +284,7 @@ REQUIRED = {
     HeadsEvidence: ("softmax", "scale", "product", "heads"),
     TokensEvidence: ("softmax", "scale", "product", "heads"),
     DecodingEvidence: ("decoding",),
+    RanksEvidence: ("exchange", "gradients"),
 }
 DECLARED = {
     "mask": ("causal", "window"),
@@ -260,12 +295,14 @@ DECLARED = {
 }
 
 
-def required(evidence: Evidence) -> tuple[str, ...]:
+def required(evidence: Evidence | RanksEvidence) -> tuple[str, ...]:
     """The topics that must be verified for this evidence to be right."""
     always = [topics for kind, topics in REQUIRED.items() if isinstance(evidence, kind)]
     found = [topic for topics in always for topic in topics]
     for topic, names in DECLARED.items():
         if isinstance(evidence, DecodingEvidence) and topic != "mask":
+            continue
+        if isinstance(evidence, RanksEvidence) and topic == "dtypes":
             continue
         given = [getattr(evidence.contract, name) for name in names]
         if any(isinstance(each, Tensor) or each not in (None, (), False, 0) for each in given):
@@ -288,7 +325,7 @@ class Judged:
     by: str = ""
 
 
-def judge(evidence: Evidence) -> tuple[Judged, ...]:
+def judge(evidence: Evidence | RanksEvidence) -> tuple[Judged, ...]:
     """Ask every rule, in order."""
     judged: list[Judged] = []
     excluded: dict[str, str] = {}

@@ -58,6 +58,13 @@ def check(
     alibi: Annotated[
         bool, typer.Option("--alibi", help="ALiBi with slopes 2^(-8·head/heads); wants --heads.")
     ] = False,
+    world: Annotated[
+        int | None, typer.Option(help="On how many ranks, each with its own tokens.", min=1)
+    ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(help="Beside --world: contiguous, zigzag, striped or balanced."),
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="All that was measured, asked and not judged.")
     ] = False,
@@ -74,7 +81,9 @@ def check(
     seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
     timeout: Annotated[
         float | None,
-        typer.Option(help="Seconds after which it is ended: 60; with --profile 600.", min=0.001),
+        typer.Option(
+            help="Seconds after which it is ended: 60; with --profile or --world 600.", min=0.001
+        ),
     ] = None,
     memory: Annotated[
         float | None, typer.Option(help="GB that it may hold; by default no limit.", min=0.001)
@@ -108,6 +117,8 @@ def check(
         "scale": scale,
         "softcap": softcap,
         "dropout": dropout,
+        "world": world,
+        "layout": layout,
         "rope": _parse("--rope", "half or interleaved, and a base", _rotary, rope),
     }
     declared = {name: value for name, value in declared.items() if value is not None}
@@ -119,7 +130,12 @@ def check(
     from clearhead.checking.scanning.sources import is_scanned
 
     if len(places) > 1 or is_scanned(places[0]):
-        for option, given in (("--args", args), ("--profile", profile), ("--html", html)):
+        for option, given in (
+            ("--args", args),
+            ("--profile", profile),
+            ("--html", html),
+            ("--world", world),
+        ):
             if given:
                 words = "is for one class or function: file.py:Name."
                 raise typer.BadParameter(words, param_hint=option)
@@ -148,7 +164,7 @@ def check(
         raise typer.Exit(scan.exit_code(strict))
     (place,) = places
     options: dict[str, Any] = {
-        "takes": takes or "x",
+        "takes": takes or ("x" if world is None else "qkv"),
         "args": _keywords(args, "--args") or None,
         "sizes": known,
         "seed": seed,
@@ -160,7 +176,7 @@ def check(
         "slopes": _slopes(heads) if alibi else None,
         "lengths": measured if profile else None,
     }
-    most = timeout or (600.0 if profile else 60.0)
+    most = timeout or (600.0 if profile or world is not None else 60.0)
     try:
         found = apart.checked(asked, timeout=most, memory=memory)
     except ClearheadError as error:

@@ -17,6 +17,8 @@ from clearhead.checking.judging.account import account, scale_in_words
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Clear, Values
+from clearhead.checking.ranks import rank_rules
+from clearhead.checking.ranks.ranks_evidence import RanksEvidence
 from clearhead.checking.subject.embedding import Embedded
 
 Note = tuple[str, Values]
@@ -27,8 +29,11 @@ MINOR = frozenset(
 )  # fmt: skip
 
 
-def ticks(e: Evidence, clear: Clear) -> Iterator[str]:
+def ticks(e: Evidence | RanksEvidence, clear: Clear) -> Iterator[str]:
     """The words of a clear verdict, in short."""
+    if isinstance(e, RanksEvidence):
+        yield from rank_rules.ticks(e, clear)
+        return
     key, values = clear.tick, clear.values
     if key == "mask":
         contract = account(e).contract if not isinstance(e, DecodingEvidence) else e.contract
@@ -53,12 +58,15 @@ def ticks(e: Evidence, clear: Clear) -> Iterator[str]:
         yield words.filled("tick", key, values)
 
 
-def notes(e: Evidence, codes: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def notes(
+    e: Evidence | RanksEvidence, codes: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The remarks, and those that are made only where everything is asked for."""
     told: dict[str, None] = {}
     minor: dict[str, None] = {}
     try:
-        for key, values in _all(e, codes):
+        found = rank_rules.remarks(e, codes) if isinstance(e, RanksEvidence) else _all(e, codes)
+        for key, values in found:
             (minor if key in MINOR else told)[words.filled("note", key, values)] = None
     except Exception:  # a remark that cannot be made is none
         pass

@@ -73,6 +73,8 @@ def profile(
     """
     _check(lengths, seconds, rounds, declared)
     promised = contract_of(contract, sizes, declared)
+    if promised.world is not None:
+        raise ArgumentError("check.world", "profile runs on one process; got world=….")
     place = _device(device)
     with undisturbed():
         found = prepare(subject, takes, args, promised, seed)

@@ -32,7 +32,7 @@ def place(error: BaseException) -> tuple[str, int, str] | None:
     found, trace = None, error.__traceback__
     while trace is not None:
         own = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0]
-        if own not in ("torch", "clearhead", "importlib"):
+        if own not in ("torch", "clearhead", "importlib", "typing_extensions"):
             found = trace.tb_frame.f_code.co_filename, trace.tb_lineno
         trace = trace.tb_next
     if found is None or not Path(found[0]).is_file():

@@ -36,6 +36,10 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 TAKES = ("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode", "ids", "ids,mask")
 
 
+def _nothing(x: Tensor) -> tuple[Tensor, ...]:
+    return ()  # a lambda could not be sent to another process
+
+
 @dataclass(frozen=True, eq=False)
 class Subject:
     """An attention of another, ready to be called.
@@ -68,7 +72,7 @@ class Subject:
     dtype: torch.dtype = torch.float64
     axes: int = 4
     hands_mask: bool = True
-    beside: Callable[[Tensor], tuple[Tensor, ...]] = lambda x: ()
+    beside: Callable[[Tensor], tuple[Tensor, ...]] = _nothing
 
     @property
     def module(self) -> nn.Module | None:

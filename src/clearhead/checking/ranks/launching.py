@@ -1,0 +1,309 @@
+"""The ranks that a subject is called on: processes that are started once and make many calls, or those of
+the process group that is there."""
+
+import faulthandler
+import io
+import multiprocessing
+import os
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from clearhead._common.text import raised_words
+from clearhead.checking.ranks.rank_calls import (
+    Failure,
+    RankCall,
+    RankResult,
+    mesh_of_all,
+    run_on_rank,
+)
+from clearhead.checking.subject.subject import Subject
+from clearhead.errors import ModelError
+
+WATCHDOG = 60.0
+"""Seconds after which a call is ended."""
+
+STARTUP = 60.0
+"""Seconds that a process has to begin."""
+
+GRACE = 3.0
+"""Seconds that the other ranks have once one has failed."""
+
+PASSED = ("wrapper", "_call_impl", "_wrapped_call_impl")
+
+FRAME = re.compile(r'  File "(.+)", line (\d+) in (\S+)')
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A rank that gave no result: what it was waiting in, or how its process ended."""
+
+    words: str
+    ended: bool = False
+
+    def __str__(self) -> str:
+        return self.words
+
+
+Outcome = RankResult | Stuck
+
+
+def failed(outcome: Outcome) -> Failure | Stuck | None:
+    """What went wrong on a rank, if anything did."""
+    return outcome if isinstance(outcome, Stuck) else outcome.failure
+
+
+class Ranks(Protocol):
+    """Ranks that make calls."""
+
+    own: bool
+    """Whether their processes may end: they are none of the caller's."""
+
+    def run(self, subject: Subject, call: RankCall) -> list[Outcome]:
+        """The outcome of a call on every rank."""
+        ...
+
+
+class CallersRanks:
+    """The process group of the caller, seen from rank 0; the others `follow`."""
+
+    own = False
+
+    def run(self, subject: Subject, call: RankCall) -> list[Outcome]:
+        dist.broadcast_object_list([(subject.dtype, call)], src=0)
+        return _in_group(subject, call)
+
+    def finish(self, result: Any) -> None:
+        """Send what rank 0 came to."""
+        dist.broadcast_object_list([(None, result)], src=0)
+
+
+def follow(subject: Subject) -> Any:
+    """Make the calls that rank 0 asks for, and return what it comes to."""
+    while True:
+        box: list[Any] = [None]
+        dist.broadcast_object_list(box, src=0)
+        dtype, what = box[0]
+        if dtype is None:
+            return what
+        _in_group(subject if dtype == subject.dtype else subject.within(dtype), what)
+
+
+def _in_group(subject: Subject, call: RankCall) -> list[Outcome]:
+    mesh = mesh_of_all("cuda" if "nccl" in str(dist.get_backend()) else "cpu")
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, run_on_rank(subject, call, dist.get_rank(), mesh))
+    return found
+
+
+class StartedRanks:
+    """Processes of a group on gloo, started when they are first needed and once more after each call
+    that did not end on all of them."""
+
+    own = True
+
+    def __init__(self, subject: Subject, world: int) -> None:
+        self.subject, self.world = subject, world
+        self.dtype = subject.dtype
+        self._pipes: list[Connection] = []
+        self._processes: list[Any] = []
+        self._stack = ExitStack()
+        self._folder = Path()
+
+    def run(self, subject: Subject, call: RankCall) -> list[Outcome]:
+        if not self._processes:
+            self._start()
+        order = _packed((subject.dtype, call))
+        for pipe in self._pipes:
+            with suppress(OSError):  # it is gone, which is found below
+                pipe.send_bytes(order)
+        found = self._collected()
+        if any(failed(each) is not None for each in found):
+            self.close()
+        return found
+
+    def _start(self) -> None:
+        # What is checked may be a closure, which only a fork hands on.
+        forks = "fork" in multiprocessing.get_all_start_methods() and not autograd_has_threads()
+        context: Any = multiprocessing.get_context("fork" if forks else "spawn")
+        self._folder = Path(
+            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="clearhead-"))
+        )
+        pairs = [context.Pipe() for _ in range(self.world)]
+        self._pipes = [mine for mine, _ in pairs]
+        try:
+            for rank, (_, theirs) in enumerate(pairs):
+                given = (rank, self.world, str(self._folder), self.subject, theirs)
+                ends = [*self._pipes, *(each for _, each in pairs if each is not theirs)]
+                others = ends if forks else []
+                process = context.Process(target=_serve, args=(*given, others), daemon=True)
+                process.start()
+                self._processes.append(process)
+        except Exception as error:  # objects refuse to be sent in their own ways
+            self.close()
+            raise ModelError(
+                "check.ranks",
+                f"{self.subject.name} cannot be sent to other processes, which are not forked here: "
+                f"{error}. Put it into a module that can be imported, or check it under torchrun.",
+            ) from error
+        for _, theirs in pairs:
+            theirs.close()
+        for rank, pipe in enumerate(self._pipes):
+            failed_with = self._begun(rank, pipe)
+            if failed_with:
+                self.close()
+                raise ModelError(
+                    "check.ranks",
+                    f"{self.world} ranks on gloo could not be started here: rank {rank} {failed_with}.",
+                )
+
+    def _begun(self, rank: int, pipe: Connection) -> str:
+        """Why a rank is not in the group; nothing if it is."""
+        try:
+            return _unpacked(pipe.recv_bytes()) if pipe.poll(STARTUP) else "does not begin in time"
+        except (EOFError, OSError):
+            return str(self._ended(rank))
+
+    def _collected(self) -> list[Outcome]:
+        found: dict[int, Outcome] = {}
+        deadline = time.monotonic() + WATCHDOG
+        waited = dict(enumerate(self._pipes))
+        while waited and (left := deadline - time.monotonic()) > 0:
+            ready = wait(list(waited.values()), timeout=left)
+            for rank, pipe in list(waited.items()):
+                if pipe not in ready:
+                    continue
+                del waited[rank]
+                try:
+                    found[rank] = _unpacked(pipe.recv_bytes())
+                except (EOFError, OSError):
+                    found[rank] = self._ended(rank)
+                if failed(found[rank]) is not None:
+                    deadline = min(deadline, time.monotonic() + GRACE)
+        return [found[rank] if rank in found else self._waiting(rank) for rank in range(self.world)]
+
+    def _ended(self, rank: int) -> Stuck:
+        """How the process of a rank ended."""
+        process = self._processes[rank]
+        process.join(GRACE)
+        code = process.exitcode or 0
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        said = self._said(rank, "output").strip().splitlines()
+        last = next((each.rpartition("] ")[2] for each in reversed(said) if "what()" in each), "")
+        return Stuck(f"ends with {how}{f': {last.strip()}' if last else ''}", ended=True)
+
+    def _waiting(self, rank: int) -> Stuck:
+        """The call that a rank hangs in."""
+        if hasattr(signal, "SIGUSR1"):
+            with suppress(ProcessLookupError):
+                os.kill(self._processes[rank].pid, signal.SIGUSR1)
+            time.sleep(0.2)
+        return Stuck(waiting_in(self._said(rank, "frames")))
+
+    def _said(self, rank: int, what: str) -> str:
+        path = self._folder / f"{what}-{rank}"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.kill()
+            process.join()
+        self._pipes, self._processes = [], []
+        self._stack.close()
+
+
+def autograd_has_threads() -> bool:
+    """True if autograd has begun its threads, one for each accelerator: a fork cannot have a backward
+    pass then."""
+    tasks = Path("/proc/self/task")
+    if not tasks.is_dir():
+        return torch.accelerator.is_available()
+    names = [each.read_text() for each in tasks.glob("*/comm")]
+    return any(name.startswith("pt_autograd") for name in names)
+
+
+def _packed(what: Any) -> bytes:
+    """What goes through a pipe by value: the pickler of processes would share the memory of tensors."""
+    buffer = io.BytesIO()
+    torch.save(what, buffer)
+    return buffer.getvalue()
+
+
+def _unpacked(data: bytes) -> Any:
+    with torch.serialization.safe_globals([RankCall, RankResult, Failure]):
+        return torch.load(io.BytesIO(data), weights_only=True)
+
+
+def waiting_in(frames: str) -> str:
+    """The call that a traceback of faulthandler ends in: the operation, and the line of the checked code."""
+    inner = ""
+    for file, line, name in FRAME.findall(frames):
+        if "/torch/" in file or file.endswith("typing_extensions.py"):
+            # The outermost frame of PyTorch is the operation that was called.
+            inner = name if name not in PASSED else inner
+            continue
+        if "/clearhead/" in file and "/clearhead/checking/ranks/" not in file:
+            continue
+        if "/clearhead/checking/ranks/" in file:
+            return f"waits in {inner or 'its backward pass'}" if inner else "waits"
+        lines = Path(file).read_text(errors="replace").splitlines() if Path(file).is_file() else []
+        text = lines[int(line) - 1].strip() if int(line) <= len(lines) else ""
+        what = f"in {inner}, called by {text!r}" if inner else f"in {text!r}"
+        return f"waits {what} ({Path(file).name}, line {line})"
+    return "does not come back"
+
+
+def _serve(
+    rank: int,
+    world: int,
+    folder: str,
+    subject: Subject,
+    pipe: Connection,
+    others: Sequence[Connection],
+) -> None:
+    """A rank: make every call that comes."""
+    for each in others:  # a fork has the ends of all
+        each.close()
+    output = os.open(Path(folder, f"output-{rank}"), os.O_WRONLY | os.O_CREAT)
+    for each in (1, 2):
+        os.dup2(output, each)
+    if hasattr(signal, "SIGUSR1"):
+        frames = os.open(Path(folder, f"frames-{rank}"), os.O_WRONLY | os.O_CREAT)
+        faulthandler.register(signal.SIGUSR1, file=frames, all_threads=False)
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{Path(folder, 'store')}",
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=3 * WATCHDOG),
+        )
+        mesh = mesh_of_all("cpu")
+    except Exception as error:  # a host without a name, a network without an address
+        pipe.send_bytes(_packed(f"raises {raised_words(error)}"))
+        return
+    pipe.send_bytes(_packed(""))
+    subjects = {subject.dtype: subject}
+    while True:
+        try:
+            dtype, call = _unpacked(pipe.recv_bytes())
+        except EOFError:
+            os._exit(0)
+        if dtype not in subjects:
+            subjects[dtype] = subject.within(dtype)
+        pipe.send_bytes(_packed(run_on_rank(subjects[dtype], call, rank, mesh)))

@@ -1,0 +1,270 @@
+"""Sharded attention: every mistake of the bank is named, nothing right is blamed."""
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import clearhead as ch
+from clearhead.checking.ranks import launching
+from tests.checking.ranks import bank
+from tests.checking.ranks.bank import Entry
+from tests.checking.ranks.variants import Ours, Sharded
+from tests.sharding import ranks
+
+
+def checked(entry: Entry) -> Any:
+    return ch.check(
+        entry.subject, takes="qkv", world=entry.world, layout=entry.layout, **entry.declared
+    )
+
+
+def judged(entry: Entry, report: Any) -> str:
+    """What is wrong with a report of an entry, or nothing."""
+    causes = [each for each in report.findings if each.follows_from is None]
+    if not entry.code:
+        return "" if report.ok else f"{entry}: {report}"
+    named = len(causes) == 1 and entry.code in (causes[0].code, *causes[0].also)
+    return "" if named else f"{entry}, {entry.code}: {report}"
+
+
+PARTS = 2
+"""Groups that share the bank, so that none comes near the minute that a group has."""
+
+
+def some_entries(group: Any, world: int, part: int) -> tuple[int, list[str]]:
+    every = (*bank.wrong(), *bank.right())
+    entries = [each for each in every if each.world == world and not each.alone][part::PARTS]
+    found = [(entry, checked(entry)) for entry in entries]
+    return len(found), [words for entry, report in found if (words := judged(entry, report))]
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_the_bank_in_a_group_that_is_there(world: int, part: int) -> None:
+    results = ranks.run(world, some_entries, world, part)
+    count, wrong = results[0]
+    assert count >= {2: 20, 3: 14, 4: 3}[world]
+    assert not wrong
+    # Every rank has the same report.
+    assert all(each == results[0] for each in results)
+
+
+ALONE = [each for each in (*bank.wrong(), *bank.right()) if each.alone]
+
+
+@pytest.mark.parametrize("entry", ALONE, ids=str)
+def test_lengths_that_do_not_divide(entry: Entry) -> None:
+    report = checked(entry)
+    assert not judged(entry, report)
+    assert not multiprocessing.active_children()
+
+
+def test_lengths_that_are_refused_are_told() -> None:
+    report = ch.check(Sharded("heads"), takes="qkv", causal=True, world=2)
+    assert report.ok
+    assert "2 ranks, contiguous" in report.passed
+    assert report.told[0].startswith(
+        "lengths that the ranks do not divide: with 23 tokens rank 0 raises ValueError: 23 tokens are "
+        "no multiple of 2 ranks (variants.py, line "
+    )
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    with mock.patch.object(launching, "WATCHDOG", 2.0), mock.patch.object(launching, "GRACE", 0.5):
+        yield
+
+
+def hangs(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: int) -> Tensor:
+    if rank == 1:
+        dist.barrier(group)
+    return query
+
+
+def raises(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: int) -> Tensor:
+    if rank == 1:
+        raise ValueError("not so many")
+    dist.all_reduce(torch.zeros(3), group=group)
+    return query
+
+
+def ends(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: int) -> Tensor:
+    if rank == 1:
+        os._exit(3)
+    return query
+
+
+def hangs_backward(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: int) -> Tensor:
+    if rank == 1:
+        query.register_hook(lambda grad: dist.barrier(group))
+    return query * 1.0
+
+
+@pytest.mark.parametrize(
+    ("subject", "sentence", "measured"),
+    [
+        (
+            hangs,
+            "it hangs: rank 1 would wait for ever",
+            r"rank 1 waits in barrier, called by 'dist.barrier(group)' (test_on_ranks.py, line ",
+        ),
+        (
+            raises,
+            "rank 1 raises alone, and the others are left waiting",
+            "rank 0 waits in all_reduce, called by 'dist.all_reduce(torch.zeros(3), group=group)' "
+            "(test_on_ranks.py, line ",
+        ),
+        (ends, "the process of rank 1 ends", "rank 1 ends with exit code 3; rank 0 is done"),
+        (hangs_backward, "it hangs: rank 1 would wait for ever", "rank 1 waits in barrier"),
+    ],
+)
+def test_a_rank_that_is_lost(impatient: None, subject: Any, sentence: str, measured: str) -> None:
+    report = ch.check(subject, takes="qkv", world=2)
+    assert [(each.code, each.sentence) for each in report.findings] == [("ranks.stuck", sentence)]
+    assert measured in report.findings[0].measured
+    assert not multiprocessing.active_children()
+
+
+def test_an_error_names_rank_file_and_line(impatient: None) -> None:
+    text = str(ch.check(raises, takes="qkv", world=2))
+    assert "rank 1 raises ValueError: not so many (test_on_ranks.py, line" in " ".join(text.split())
+
+
+def refuses(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    raise ValueError("never")
+
+
+def gives_all(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return torch.cat([query, query], 2)
+
+
+def wants_more(query: Tensor, key: Tensor, value: Tensor, flavour: str) -> Tensor:
+    return query
+
+
+@pytest.mark.parametrize(
+    ("subject", "options", "code", "words"),
+    [
+        (refuses, {"world": 2}, "check.ranks", "on 2 ranks and raised on all of them. rank 0: Val"),
+        (wants_more, {"world": 2}, "check.ranks", "nothing is known to hand over as flavour"),
+        (
+            gives_all,
+            {"world": 2},
+            "check.output",
+            "ranks with [10, 10] tokens and 2 heads gave [2, ",
+        ),
+        (refuses, {"world": 65}, "check.world", "world must be 64 or less, each a process; got 65"),
+        (refuses, {"world": 0}, "argument.size", "world must be 1 or more; got 0"),
+        (
+            refuses,
+            {"world": 2, "layout": "round"},
+            "layout.value",
+            '"striped", beside world=…; got \'r',
+        ),
+        (
+            refuses,
+            {"layout": "zigzag"},
+            "layout.value",
+            "beside world=…; got 'zigzag' and world=None",
+        ),
+        (
+            refuses,
+            {"world": 2, "takes": "x"},
+            "check.takes",
+            'takes="qkv" or "qkv,mask"; got \'x\'',
+        ),
+    ],
+)
+def test_what_is_refused(subject: Any, options: dict[str, Any], code: str, words: str) -> None:
+    with pytest.raises(ch.ClearheadError) as caught:
+        ch.check(subject, **{"takes": "qkv", **options})
+    assert caught.value.code == code
+    assert words in str(caught.value)
+
+
+def test_processes_that_cannot_be_forked() -> None:
+    with (
+        mock.patch.object(launching, "autograd_has_threads", return_value=True),
+        pytest.raises(ch.ModelError, match="cannot be sent to other processes") as caught,
+    ):
+        ch.check(lambda query, key, value: query, takes="qkv", world=2)
+    assert caught.value.code == "check.ranks"
+    assert not launching.autograd_has_threads()
+
+
+def test_a_group_that_cannot_be_started() -> None:
+    with (
+        mock.patch.object(dist, "init_process_group", side_effect=RuntimeError("no address")),
+        pytest.raises(ch.ModelError) as caught,
+    ):
+        ch.check(hangs, takes="qkv", world=2)
+    assert str(caught.value) == (
+        "[check.ranks] 2 ranks on gloo could not be started here: rank 0 raises RuntimeError: no address."
+    )
+
+
+def test_profile_refuses_ranks() -> None:
+    with pytest.raises(ch.ArgumentError, match="profile runs on one process") as caught:
+        ch.profile(refuses, takes="qkv", world=2)
+    assert caught.value.code == "check.world"
+
+
+def other_sizes(group: Any) -> list[str]:
+    found = []
+    for subject, world in ((refuses, 3), (refuses, 2)):
+        with pytest.raises(ch.ClearheadError) as caught:
+            ch.check(subject, takes="qkv", world=world)
+        found.append(str(caught.value).partition(".")[0])
+    return found
+
+
+def test_every_rank_of_a_group_raises() -> None:
+    one, other = ranks.run(2, other_sizes)
+    assert one == other
+    assert one == ["[check", "[check"]
+
+
+def masked(how: str) -> Any:
+    def attention(
+        query: Tensor, key: Tensor, value: Tensor, mask: Tensor, group: Any, positions: Tensor
+    ) -> Tensor:
+        where = ch.across(group, tokens=mask.shape[-1], layout="zigzag")
+        key, value = where.gather(key), where.gather(value)
+        rows = {"right": positions, "local": torch.arange(len(positions)), "none": None}[how]
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        if rows is not None:
+            scores = scores.masked_fill(~mask[..., rows, :], -torch.inf)
+        return scores.softmax(-1) @ value
+
+    return attention
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("right", ""), ("local", "ranks.local-index"), ("none", "mask.missing")]
+)
+def test_a_mask_that_is_handed_in(how: str, code: str) -> None:
+    report = ch.check(masked(how), takes="qkv,mask", causal=False, world=2, layout="zigzag")
+    assert [each.code for each in report.findings][:1] == [code] * bool(code)
+    assert report.ok is not bool(code)
+
+
+def test_a_module_and_one_rank_alone() -> None:
+    class Attention(torch.nn.Module):
+        def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    assert ch.check(Attention(), takes="qkv", causal=False, world=1).ok
+
+
+def test_what_was_measured_is_told() -> None:
+    report = ch.check(Ours("ring"), takes="qkv", world=2, layout="balanced", dropout=0.5)
+    assert report.ok
+    assert set(report.passed) >= {"dropout", "gradients", "large scores", "the same at every run"}
+    assert "causal=False" in report.told
