@@ -130,7 +130,7 @@ class Halved(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = super().__torch_function__(func, types, args, kwargs or {})
+        found: Any = super().__torch_function__(func, types, args, kwargs or {})
         return 0.5 * found if func is nn.functional.linear else found
 
 
