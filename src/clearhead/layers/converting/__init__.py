@@ -11,6 +11,7 @@
     configuration  rotary positions and windows, from a model's configuration
     tutorials      the classes of the tutorials, with heads in one matrix or in a list
     adapters       a layer of ours behind the call of the module that it was made of
+    comparing      the attentions of a model beside the layers, in a call of the model
     models         every attention of a model in place, and back
     convert        clearhead.convert
 

@@ -1,14 +1,10 @@
 """Convert every attention of a model, in place and back."""
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch import nn
 
 from clearhead._common.lazy import integration
 from clearhead._common.text import readable
@@ -20,36 +16,16 @@ from clearhead.layers.converting.adapters import (
     adapter_for,
     other_arguments,
 )
+from clearhead.layers.converting.comparing import Place, compare, put
 from clearhead.layers.converting.fitting import build, refuse
 from clearhead.layers.converting.pairs import Row
 from clearhead.layers.converting.reader import ModuleReader, model_type
 from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 
-CLOSE = 1e-5
 OWN = (AttentionLayer, MultiheadAttention, Adapter)
 
 Read = Callable[[nn.Module, Mapping[str, nn.Module]], ModuleReader]
-
-
-@dataclass
-class _Place:
-    """An attention of a model: where it stands, and what is put there."""
-
-    paths: list[str]
-    module: nn.Module
-    beside: Mapping[str, nn.Module]
-    reader: ModuleReader | None = None
-    made: nn.Module | None = None
-    reason: str = ""
-
-    @property
-    def path(self) -> str:
-        return self.paths[0]
-
-    @property
-    def theirs(self) -> str:
-        return type(self.module).__name__
 
 
 class ModelConversion:
@@ -74,7 +50,7 @@ class ModelConversion:
         True
     """
 
-    def __init__(self, model: nn.Module, places: list[_Place], read: Read) -> None:
+    def __init__(self, model: nn.Module, places: list[Place], read: Read) -> None:
         self.model = model
         self._read = read
         self._places = places
@@ -115,10 +91,10 @@ class ModelConversion:
                 self._write_back(place, place.made.layer)
             place.module._forward_hooks.update(place.made._forward_hooks)
             place.module.train(place.made.training)
-            _put(self.model, place.paths, place.module)
+            put(self.model, place.paths, place.module)
             place.made = None
 
-    def _write_back(self, place: _Place, layer: MultiHeadAttention) -> None:
+    def _write_back(self, place: Place, layer: MultiHeadAttention) -> None:
         ours = dict(layer.named_parameters(remove_duplicate=False))
         like = next(iter(ours.values()))
         place.module.to(like.device, like.dtype)
@@ -176,7 +152,7 @@ def convert_model(
     for place in places:
         if recognises(place.module):
             _make(place, read, inputs, places)
-    _try(model, inputs, places)
+    compare(model, inputs, places)
     done = [place for place in places if place.made is not None]
     refuse(
         "clearhead.convert",
@@ -186,7 +162,7 @@ def convert_model(
     return ModelConversion(model, places, read_again)
 
 
-def _places(model: nn.Module, recognises: Callable[[nn.Module], bool]) -> Iterator[_Place]:
+def _places(model: nn.Module, recognises: Callable[[nn.Module], bool]) -> Iterator[Place]:
     """The attentions of a model: those of a known kind, and what is called attention."""
     paths: dict[nn.Module, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
@@ -198,13 +174,13 @@ def _places(model: nn.Module, recognises: Callable[[nn.Module], bool]) -> Iterat
         if module in inside or isinstance(module, OWN):
             continue
         if module in known:
-            yield _Place(found, module, {})
+            yield Place(found, module, {})
         elif "Attention" in type(module).__name__:
             others = _descendants({module})
             if not others & known and not any(
                 "Attention" in type(each).__name__ for each in others
             ):
-                yield _Place(
+                yield Place(
                     found,
                     module,
                     {},
@@ -216,7 +192,7 @@ def _descendants(modules: set[nn.Module]) -> set[nn.Module]:
     return {each for module in modules for each in module.modules() if each is not module}
 
 
-def _make(place: _Place, read: Read, inputs: Any, places: Sequence[_Place]) -> None:
+def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> None:
     """Make the module that takes the place of another, or give the reason why not."""
     module, kind = place.module, model_type(place.module)
     place.beside = _beside(place, places)
@@ -243,7 +219,7 @@ def _make(place: _Place, read: Read, inputs: Any, places: Sequence[_Place]) -> N
     place.made._forward_hooks.update(hooks)
 
 
-def _beside(place: _Place, places: Sequence[_Place]) -> Mapping[str, nn.Module]:
+def _beside(place: Place, places: Sequence[Place]) -> Mapping[str, nn.Module]:
     """The table of the first block of T5's stack, for one that is handed its relative bias."""
     module: Any = place.module
     own = "relative_attention_bias"
@@ -312,168 +288,6 @@ def _take_hooks(module: nn.Module) -> dict[int, Any]:
     for key in hooks:
         del module._forward_hooks[key]
     return hooks
-
-
-def _try(model: nn.Module, inputs: Any, places: Sequence[_Place]) -> None:
-    """Put the adapters in place, after each was compared with its module in a call of the model.
-
-    Raises:
-        UnsupportedError: code `convert.refused`, if the output of the model is another one.
-    """
-    adapted = [place for place in places if isinstance(place.made, Adapter)]
-    of_transformers = [place for place in adapted if not isinstance(place.made, PlainAdapter)]
-    tools, before, steps, given = None, None, [], inputs is not None
-    if given or of_transformers:
-        with _evaluating(model, [place.made for place in adapted]):
-            try:
-                if inputs is None:
-                    inputs = integration("transformers_adapter").trial_inputs(model)
-                if of_transformers and isinstance(inputs, Mapping):
-                    tools = integration("transformers_adapter")
-                before = _compared(model, inputs, adapted)
-                steps = tools.run_in_steps(model, inputs) if tools else []
-            # Whatever the model's code raises, it was not run.
-            except Exception as error:
-                if given:
-                    raise
-                for place in of_transformers:
-                    place.made = None
-                    place.reason = (
-                        "the model could not be run to compare it; give inputs= of a call: "
-                        f"{type(error).__name__}: {error}"
-                    )
-    _put_all(model, places)
-    if before is None:
-        return
-    try:
-        with _evaluating(model, []):
-            after = _call(model, inputs)
-            wrong = _difference(before, after)
-            if wrong is None and tools and steps:
-                wrong = _difference(steps, tools.run_in_steps(model, inputs))
-                wrong = wrong and f"{wrong}, with a KV cache"
-    except Exception as error:
-        wrong = f"it cannot be run: {type(error).__name__}: {error}"
-    if wrong is not None:
-        for place in places:
-            if place.made is not None:
-                _put(model, place.paths, place.module)
-        refuse(
-            "clearhead.convert",
-            f"convert this {type(model).__name__}",
-            [f"each attention is equal, and with all of them {wrong}"],
-        )
-
-
-def _compared(model: nn.Module, inputs: Any, places: Sequence[_Place]) -> Any:
-    """The output of a model, in which each adapter is compared with the module of its place."""
-    called: dict[int, str | None] = {}
-    caches: dict[int, dict[str, Any]] = {}
-
-    def hook_of(place: _Place) -> tuple[Any, Any]:
-        # A cache takes what a call gives it, so that ours gets a copy from before.
-        def keep(module: nn.Module, args: Any, kwargs: Any) -> None:
-            caches[id(place)] = {
-                name: copy.deepcopy(each)
-                for name, each in kwargs.items()
-                if hasattr(each, "update") and not isinstance(each, dict)
-            }
-
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            assert place.made is not None
-            try:
-                ours = place.made.forward(*args, **(kwargs | caches[id(place)]))
-                wrong = _difference(output, ours, weights=True)
-            except Exception as error:
-                wrong = f"{type(error).__name__}: {error}"
-            called[id(place)] = called.get(id(place)) or wrong
-
-        return keep, hook
-
-    hooks = []
-    for place in places:
-        keep, hook = hook_of(place)
-        hooks.append(place.module.register_forward_pre_hook(keep, with_kwargs=True))
-        hooks.append(place.module.register_forward_hook(hook, with_kwargs=True))
-    try:
-        output = _call(model, inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for place in places:
-        wrong = called.get(id(place), "it is not called; give inputs= of a call that does")
-        if wrong is not None:
-            place.made, place.reason = None, f"in a call of the model, {wrong}"
-    return output
-
-
-def _call(model: nn.Module, inputs: Any) -> Any:
-    # Some draw what they hide in eval mode too.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
-
-
-def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:
-    """How two outputs differ, in words; None if they are equal but for rounding.
-
-    Args:
-        theirs, ours: the outputs.
-        weights: the last of theirs may be weights that ours does not have.
-    """
-    pairs = [(theirs, ours)]
-    if weights and isinstance(theirs, tuple):
-        if not isinstance(ours, tuple) or len(ours) != len(theirs):
-            return f"it returns {len(theirs)} things"
-        pairs = list(zip(theirs, ours, strict=True))
-        pairs = pairs[:-1] if len(pairs) > 1 and ours[-1] is None else pairs
-    for one, other in pairs:
-        first, second = (
-            [each for each in tree_leaves(side) if _is_floating(each)] for side in (one, other)
-        )
-        if [each.shape for each in first] != [each.shape for each in second]:
-            return "the output has another shape"
-        for expected, actual in zip(first, second, strict=True):
-            if expected.numel() == 0:
-                continue
-            error = (actual.double() - expected.double()).abs().nan_to_num(0.0)
-            same_nan = torch.equal(actual.isnan(), expected.isnan())
-            largest = max(1.0, float(expected.double().abs().nan_to_num(0.0).max()))
-            close = max(CLOSE, 32 * torch.finfo(expected.dtype).eps)
-            if not same_nan or float(error.max()) > close * largest:
-                return f"the output is off by {float(error.max()):.2g}"
-    return None
-
-
-def _is_floating(each: object) -> bool:
-    return isinstance(each, Tensor) and each.is_floating_point()
-
-
-@contextmanager
-def _evaluating(model: nn.Module, beside: Sequence[nn.Module | None]) -> Iterator[None]:
-    """Run a model and modules that are not yet in it in eval mode, without gradients."""
-    modules = [each for root in (model, *beside) if root is not None for each in root.modules()]
-    modes = [(each, each.training) for each in modules]
-    try:
-        for each in modules:
-            each.training = False
-        with torch.no_grad():
-            yield
-    finally:
-        for each, mode in modes:
-            each.training = mode
-
-
-def _put_all(model: nn.Module, places: Sequence[_Place]) -> None:
-    for place in places:
-        if place.made is not None:
-            _put(model, place.paths, place.made)
-
-
-def _put(model: nn.Module, paths: Sequence[str], module: nn.Module) -> None:
-    for path in paths:
-        parent, _, name = path.rpartition(".")
-        setattr(model.get_submodule(parent), name, module)
 
 
 def _ours(made: nn.Module) -> str:

@@ -95,7 +95,9 @@ def read_timm(reader: ModuleReader) -> None:
     width, rest = divmod(len(packed.weight), 3)
     if rest:
         reader.reasons.append(f"qkv must give 3 times one width; it gives {len(packed.weight)}")
-    elif reader.project(*packed.split([width] * 3), output, num_heads=reader.num_heads):
+        return
+    query, key, value = packed.split([width] * 3)
+    if reader.project(query, key, value, output, num_heads=reader.num_heads):
         add_norms(reader)
         reader.read_scale()
         reader.drop("attn_drop")

@@ -1,0 +1,201 @@
+"""Compare the attentions of a model with what takes their place, in a call of the model."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from clearhead._common.lazy import integration
+from clearhead.layers.converting.adapters import Adapter, PlainAdapter
+from clearhead.layers.converting.fitting import refuse
+from clearhead.layers.converting.reader import ModuleReader
+
+CLOSE = 1e-5
+
+
+@dataclass
+class Place:
+    """An attention of a model: where it stands, and what is put there."""
+
+    paths: list[str]
+    module: nn.Module
+    beside: Mapping[str, nn.Module]
+    reader: ModuleReader | None = None
+    made: nn.Module | None = None
+    reason: str = ""
+
+    @property
+    def path(self) -> str:
+        return self.paths[0]
+
+    @property
+    def theirs(self) -> str:
+        return type(self.module).__name__
+
+
+def compare(model: nn.Module, inputs: Any, places: Sequence[Place]) -> None:
+    """Put the adapters in place, after each was compared with its module in a call of the model.
+
+    Raises:
+        UnsupportedError: code `convert.refused`, if the output of the model is another one.
+    """
+    adapted = [place for place in places if isinstance(place.made, Adapter)]
+    of_transformers = [place for place in adapted if not isinstance(place.made, PlainAdapter)]
+    tools, before, steps, given = None, None, [], inputs is not None
+    if given or of_transformers:
+        with _evaluating(model, [place.made for place in adapted]):
+            try:
+                if inputs is None:
+                    inputs = integration("transformers_adapter").trial_inputs(model)
+                if of_transformers and isinstance(inputs, Mapping):
+                    tools = integration("transformers_adapter")
+                before = _compared(model, inputs, adapted)
+                steps = tools.run_in_steps(model, inputs) if tools else []
+            # Whatever the model's code raises, it was not run.
+            except Exception as error:
+                if given:
+                    raise
+                for place in of_transformers:
+                    place.made = None
+                    place.reason = (
+                        "the model could not be run to compare it; give inputs= of a call: "
+                        f"{type(error).__name__}: {error}"
+                    )
+    _put_all(model, places)
+    if before is None:
+        return
+    try:
+        with _evaluating(model, []):
+            after = _call(model, inputs)
+            wrong = _difference(before, after)
+            if wrong is None and tools and steps:
+                wrong = _difference(steps, tools.run_in_steps(model, inputs))
+                wrong = wrong and f"{wrong}, with a KV cache"
+    except Exception as error:
+        wrong = f"it cannot be run: {type(error).__name__}: {error}"
+    if wrong is not None:
+        for place in places:
+            if place.made is not None:
+                put(model, place.paths, place.module)
+        refuse(
+            "clearhead.convert",
+            f"convert this {type(model).__name__}",
+            [f"each attention is equal, and with all of them {wrong}"],
+        )
+
+
+def _compared(model: nn.Module, inputs: Any, places: Sequence[Place]) -> Any:
+    """The output of a model, in which each adapter is compared with the module of its place."""
+    called: dict[int, str | None] = {}
+    caches: dict[int, dict[str, Any]] = {}
+
+    def hook_of(place: Place) -> tuple[Any, Any]:
+        # A cache takes what a call gives it, so that ours gets a copy from before.
+        def keep(module: nn.Module, args: Any, kwargs: Any) -> None:
+            caches[id(place)] = {
+                name: copy.deepcopy(each)
+                for name, each in kwargs.items()
+                if hasattr(each, "update") and not isinstance(each, dict)
+            }
+
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            assert place.made is not None
+            try:
+                ours = place.made.forward(*args, **(kwargs | caches[id(place)]))
+                wrong = _difference(output, ours, weights=True)
+            except Exception as error:
+                wrong = f"{type(error).__name__}: {error}"
+            called[id(place)] = called.get(id(place)) or wrong
+
+        return keep, hook
+
+    hooks = []
+    for place in places:
+        keep, hook = hook_of(place)
+        hooks.append(place.module.register_forward_pre_hook(keep, with_kwargs=True))
+        hooks.append(place.module.register_forward_hook(hook, with_kwargs=True))
+    try:
+        output = _call(model, inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for place in places:
+        wrong = called.get(id(place), "it is not called; give inputs= of a call that does")
+        if wrong is not None:
+            place.made, place.reason = None, f"in a call of the model, {wrong}"
+    return output
+
+
+def _call(model: nn.Module, inputs: Any) -> Any:
+    # Some draw what they hide in eval mode too.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+
+
+def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:
+    """How two outputs differ, in words; None if they are equal but for rounding.
+
+    Args:
+        theirs, ours: the outputs.
+        weights: the last of theirs may be weights that ours does not have.
+    """
+    pairs = [(theirs, ours)]
+    if weights and isinstance(theirs, tuple):
+        if not isinstance(ours, tuple) or len(ours) != len(theirs):
+            return f"it returns {len(theirs)} things"
+        pairs = list(zip(theirs, ours, strict=True))
+        pairs = pairs[:-1] if len(pairs) > 1 and ours[-1] is None else pairs
+    for one, other in pairs:
+        first, second = (
+            [each for each in tree_leaves(side) if _is_floating(each)] for side in (one, other)
+        )
+        if [each.shape for each in first] != [each.shape for each in second]:
+            return "the output has another shape"
+        for expected, actual in zip(first, second, strict=True):
+            if expected.numel() == 0:
+                continue
+            error = (actual.double() - expected.double()).abs().nan_to_num(0.0)
+            same_nan = torch.equal(actual.isnan(), expected.isnan())
+            largest = max(1.0, float(expected.double().abs().nan_to_num(0.0).max()))
+            close = max(CLOSE, 32 * torch.finfo(expected.dtype).eps)
+            if not same_nan or float(error.max()) > close * largest:
+                return f"the output is off by {float(error.max()):.2g}"
+    return None
+
+
+def _is_floating(each: object) -> bool:
+    return isinstance(each, Tensor) and each.is_floating_point()
+
+
+@contextmanager
+def _evaluating(model: nn.Module, beside: Sequence[nn.Module | None]) -> Iterator[None]:
+    """Run a model and modules that are not yet in it in eval mode, without gradients."""
+    modules = [each for root in (model, *beside) if root is not None for each in root.modules()]
+    modes = [(each, each.training) for each in modules]
+    try:
+        for each in modules:
+            each.training = False
+        with torch.no_grad():
+            yield
+    finally:
+        for each, mode in modes:
+            each.training = mode
+
+
+def _put_all(model: nn.Module, places: Sequence[Place]) -> None:
+    for place in places:
+        if place.made is not None:
+            put(model, place.paths, place.made)
+
+
+def put(model: nn.Module, paths: Sequence[str], module: nn.Module) -> None:
+    """Put a module in the places of a model."""
+    for path in paths:
+        parent, _, name = path.rpartition(".")
+        setattr(model.get_submodule(parent), name, module)
