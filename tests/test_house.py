@@ -112,17 +112,19 @@ def test_the_house_stands() -> None:
 
 def test_what_is_fetched_from_above_is_there() -> None:
     """`drawing("page.page").page` is no import, neither for the house nor for pyright."""
+    packages = {"drawing": "drawing", "integration": "integrations"}
     fetched = [
-        (node.value.args[0].value, node.attr)
+        (packages[node.value.func.id], node.value.args[0].value, node.attr)
         for path in MODULES.values()
         for node in ast.walk(parse(path))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call)
-        if ast.unparse(node.value.func) == "drawing"
+        if isinstance(node.value.func, ast.Name) and node.value.func.id in packages
         if isinstance(node.value.args[0], ast.Constant)
     ]
-    assert fetched
-    for module, name in fetched:
-        assert hasattr(importlib.import_module(f"clearhead.drawing.{module}"), name), (module, name)
+    assert {package for package, _, _ in fetched} == set(packages.values())
+    for package, module, name in fetched:
+        found = importlib.import_module(f"clearhead.{package}.{module}")
+        assert hasattr(found, name), (package, module, name)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from .errors import (
 )
 from .layers import MultiHeadAttention
 from .layers.converting.convert import Conversion, convert
+from .layers.converting.models import ModelConversion
 from .masks import (
     BlockMap,
     Mask,
@@ -76,6 +77,7 @@ __all__ = [
     "MaskError",
     "Missing",
     "MissingExtraError",
+    "ModelConversion",
     "ModelError",
     "MultiHeadAttention",
     "Plan",

@@ -53,6 +53,14 @@ def test_a_file_and_a_name(file: str) -> None:
     assert [each.code for each in report.findings] == ["scale.missing"]
 
 
+def test_a_file_alone_is_answered_with_its_names(file: str) -> None:
+    with pytest.raises(ch.ModelError) as caught:
+        ch.check(file, takes="x")
+    assert str(caught.value) == (
+        f"[check.name] say what to check, as {file}:Name; it has Attention, attend."
+    )
+
+
 def test_a_dotted_path() -> None:
     assert ch.check("torch.nn.functional.scaled_dot_product_attention", takes="qkv").ok
     assert ch.check("torch.nn.functional:scaled_dot_product_attention", takes="qkv").ok

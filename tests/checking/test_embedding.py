@@ -107,6 +107,32 @@ def test_a_layer_that_sees_the_next_token_is_named():
     assert found(ch.check(made(Future), takes="ids", causal=True)) == ["mask.off-by-one"]
 
 
+class Mixing(Model):
+    """Its vectors are put in another order before the first layer."""
+
+    def mixed(self, x):
+        return x.reshape(x.shape[1], x.shape[0], -1).transpose(0, 1)
+
+    def forward(self, ids, mask=None):
+        x = self.mixed(self.tokens(ids)) + self.positions(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.head(x)
+
+
+class Centred(Mixing):
+    """The mean is over the samples."""
+
+    def mixed(self, x):
+        return x - x.mean(0, keepdim=True)
+
+
+@pytest.mark.parametrize("kind", [Mixing, Centred])
+def test_samples_that_are_mixed_before_the_attention_are_no_wrong_merge(kind):
+    torch.manual_seed(0)
+    assert found(ch.check(kind(), takes="ids", causal=True)) == ["batch.mixed"]
+
+
 def test_padding_is_looked_at_on_both_sides():
     report = ch.check(made(), takes="ids,mask", causal=True)
     assert report.ok, f"\n{report}"

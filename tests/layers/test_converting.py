@@ -99,6 +99,14 @@ OWN: dict[str, dict[str, Any]] = {
     "ministral": {"sliding_window": 3},
     "starcoder2": {"sliding_window": 3},
     "distilbert": {"dim": 24, "hidden_dim": 31, "n_heads": 4, "n_layers": 2},
+    "clip_text_model": {"eos_token_id": 2},
+    "cohere2": LAYERS,
+    "exaone4": LAYERS,
+    "glm": PARTLY,
+    "glm4": PARTLY,
+    "nemotron": PARTLY,
+    "olmo3": LAYERS,
+    "smollm3": {"no_rope_layers": [1, 0], "use_sliding_window": True} | LAYERS,
     "gpt_neox": PARTLY | {"attention_bias": True},
     "phi": PARTLY,
     "phi3": PARTLY | {"sliding_window": 3, "pad_token_id": 0},
@@ -114,15 +122,17 @@ EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 13,
     "shared_expert_intermediate_size": 13,
 }
-SEES = ("clip_vision_model", "deit", "siglip_vision_model", "vit")
+SEES = (
+    "clip_vision_model", "deit", "dinov2", "dinov2_with_registers", "ijepa", "siglip_vision_model", "vit",
+)  # fmt: skip
 READS_TWICE = ("bart", "blenderbot", "m2m_100", "marian", "mbart", "pegasus", "plbart", "whisper")
 MODEL_TYPES = sorted(
     {*LLAMA_TYPES, *BERT_TYPES, *DISTILBERT_TYPES, *PHI3_TYPES, *NEOX_TYPES, *T5_TYPES, *GPT2_TYPES}
 )
 
 
-def model_of(kind: str, **sizes: Any) -> Any:
-    """A small model of transformers in float64 and eval mode, in which no number is 0 or 1."""
+def config_of(kind: str, **sizes: Any) -> Any:
+    """The configuration of a small model of transformers."""
     given: dict[str, Any] = SIZES | EXPERTS | OWN.get(kind, {})
     if kind in T5_TYPES:
         given = T5_SIZES
@@ -135,6 +145,12 @@ def model_of(kind: str, **sizes: Any) -> Any:
         given |= {"embedding_size": 24}
     config = AutoConfig.for_model(kind, **(given | sizes))
     config._experts_implementation = "eager"
+    return config
+
+
+def model_of(kind: str, **sizes: Any) -> Any:
+    """A small model of transformers in float64 and eval mode, in which no number is 0 or 1."""
+    config = config_of(kind, **sizes)
     model = AutoModel.from_config(config, attn_implementation="eager").double().eval()
     for parameter in model.parameters():
         mean, std = (round(parameter.mean().item()), 0.1) if parameter.ndim == 1 else (0, 0.5)
@@ -799,12 +815,17 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
             "kdim=11 and vdim=15: keys and values of other widths than each other",
         ],
     ),
-    "a model that is not known, with norms as wide as all heads": (
-        lambda: attention_of("olmo2"),
+    "a model that is not known": (
+        lambda: attention_of("flex_olmo"),
+        [f"model type 'flex_olmo': what its forward does is not known; known with {KNOWN}"],
+    ),
+    "norms of other widths": (
+        lambda: changed(
+            attention_of("qwen3"), q_norm=nn.RMSNorm(5, eps=1e-6), k_norm=nn.RMSNorm(6, eps=1e-6)
+        ),
         [
-            f"model type 'olmo2': what its forward does is not known; known with {KNOWN}",
-            "q_norm.weight (24,) must be one number for each of the 6 of a head",
-            "k_norm.weight (12,) must be one number for each of the 6 of a head",
+            "q_norm.weight (5,) and k_norm.weight (6,) must have one number for each of the 6 of a "
+            "head, or of all 4 and 2 heads"
         ],
     ),
     "a model without a configuration in its layer": (
@@ -1194,6 +1215,7 @@ FAMILIES = """
   - Llama, Mistral, Qwen, Gemma, Phi, BART, Whisper, CLIP: q_proj, k_proj, v_proj, o_proj
   - Phi-3: qkv_proj, o_proj
   - GPT-NeoX, Pythia: query_key_value, dense
+  - timm: qkv, proj
   - DistilBERT: q_lin, k_lin, v_lin, out_lin
   - BERT, RoBERTa: query, key, value, and the projection of the output as output=
   - the tutorials: W_query, W_key, W_value, out_proj, or a list of heads
@@ -1202,20 +1224,12 @@ FAMILIES = """
 
 
 def test_what_is_not_known() -> None:
-    text = "module must be an attention layer of a known kind; got {}."
+    text = "module must be an attention layer of a known kind, or a model with some; got {}."
     with refused("convert.unknown", text.format("Linear") + FAMILIES):
         ch.convert(nn.Linear(2, 2))
-    model = model_of("bert").encoder.layer
-    inside = " In it are some: self."
-    with refused("convert.unknown", text.format("BertAttention") + inside + FAMILIES):
-        ch.convert(model[0].attention)
-    model = model_of("bart")
-    inside = (
-        " In it are some: encoder.layers.0.self_attn, encoder.layers.1.self_attn, "
-        "decoder.layers.0.self_attn and 3 more."
-    )
-    with refused("convert.unknown", text.format("BartModel") + inside + FAMILIES):
-        ch.convert(model)
+    # A part of a model has attentions inside, and no inputs are known for it.
+    with pytest.raises(UnsupportedError, match="self: the model could not be run to compare it"):
+        ch.convert(model_of("bert").encoder.layer[0].attention)
 
 
 def test_types() -> None:

@@ -51,6 +51,7 @@ LLAMA = ProjectionNames(
 )
 PHI3 = ProjectionNames("Phi-3", ("qkv_proj",), ("o_proj",))
 NEOX = ProjectionNames("GPT-NeoX, Pythia", ("query_key_value",), ("dense",))
+TIMM = ProjectionNames("timm", ("qkv",), ("proj",))
 DISTILBERT = ProjectionNames("DistilBERT", ("q_lin", "k_lin", "v_lin"), ("out_lin",))
 BERT = ProjectionNames("BERT, RoBERTa", ("query", "key", "value"))
 T5 = ProjectionNames("T5", ("q", "k", "v"), ("o",))

@@ -12,3 +12,13 @@ def drawing(module: str) -> Any:
         'a⇥b'
     """
     return import_module(f"clearhead.drawing.{module}")
+
+
+def integration(module: str) -> Any:
+    """Return a module of `clearhead.integrations`, which the conversion of another library's model needs.
+
+    Example:
+        >>> integration("transformers_adapter").TransformersAdapter.__name__
+        'TransformersAdapter'
+    """
+    return import_module(f"clearhead.integrations.{module}")

@@ -93,9 +93,14 @@ def check(
                 evidence = KINDS[takes](found, found.contract, seed)
                 return reported(evidence, judge(evidence))
     except SystemExit as error:  # not to be taken for a report without findings
-        raise ModelError(
-            "check.exit", f"what is checked ended the program, by sys.exit({shown(error.code)})."
-        ) from error
+        raise exited(error) from error
+
+
+def exited(error: SystemExit) -> ModelError:
+    """The error for code that ends the program."""
+    return ModelError(
+        "check.exit", f"what is checked ended the program, by sys.exit({shown(error.code)})."
+    )
 
 
 def contract_of(

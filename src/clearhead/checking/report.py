@@ -4,7 +4,9 @@ import json
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from clearhead._common.text import readable, shown
 from clearhead.checking.pages import page, section
@@ -176,7 +178,7 @@ def sarif(reports: Sequence[Report]) -> str:
             else [
                 {
                     "physicalLocation": {
-                        "artifactLocation": {"uri": report.place[0]},
+                        "artifactLocation": {"uri": _uri(report.place[0])},
                         "region": {"startLine": report.place[1]},
                     }
                 }
@@ -211,6 +213,13 @@ def sarif(reports: Sequence[Report]) -> str:
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
     return json.dumps(whole, ensure_ascii=False, indent=2)
+
+
+def _uri(file: str) -> str:
+    """A file as code hosts want it, relative to where the command runs; else whole."""
+    path = Path(file).absolute()
+    here = Path.cwd()
+    return quote(path.relative_to(here).as_posix()) if path.is_relative_to(here) else path.as_uri()
 
 
 def _lines(finding: Finding) -> list[str]:

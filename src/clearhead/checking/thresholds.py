@@ -62,3 +62,5 @@ SPREAD_TOKENS = 2.0
 LONGEST = 600
 # A module with more parameters than this is not copied and run in float64.
 PARAMETERS = 1_000_000_000
+# A scan makes whatever has defaults; a model that takes seconds to make is checked alone.
+SCANNED_PARAMETERS = 30_000_000

@@ -9,13 +9,22 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clearhead.errors import ClearheadError, ModelError
 
+if TYPE_CHECKING:
+    from clearhead.checking.scanning.sources import Source
+    from clearhead.checking.scanning.trial import ScanRow
+
 MAIN = "from clearhead.cli.apart import main; main()"
+# Seconds that importing PyTorch may take, before anything is tried, and between two looks.
+START, LOOK = 120.0, 0.02
 
 
 def checked(asked: dict[str, Any], *, timeout: float, memory: float | None) -> dict[str, Any]:
@@ -37,33 +46,114 @@ def checked(asked: dict[str, Any], *, timeout: float, memory: float | None) -> d
 
 
 def _run(asked: dict[str, Any], timeout: float, memory: float | None) -> dict[str, Any]:
+    with _process("answer", asked, memory) as (process, found):
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            raise _timeout(asked["place"], timeout) from error
+        if not found.exists():
+            raise _ended(asked["place"], code)
+        return json.loads(found.read_text(encoding="utf-8"))
+
+
+def _timeout(place: str, timeout: float) -> ModelError:
+    return ModelError(
+        "check.timeout",
+        f"checking {place} took more than {timeout:g} seconds, and was ended; --timeout gives it "
+        "more.",
+    )
+
+
+def _ended(place: str, code: int) -> ModelError:
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return ModelError(
+        "check.ended",
+        f"checking {place} ended its process, with {how}, before there was a report.",
+    )
+
+
+@contextmanager
+def _process(
+    task: str, asked: dict[str, Any], memory: float | None
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A process that does a task, and the file that it writes; it ends with the block."""
     with tempfile.TemporaryDirectory(prefix="clearhead-") as folder:
         request, found = Path(folder, "asked.json"), Path(folder, "found.json")
-        limits = {"memory": memory, "path": sys.path}
-        request.write_text(json.dumps({"asked": asked, **limits}), encoding="utf-8")
+        whole = {"task": task, "asked": asked, "memory": memory, "path": sys.path}
+        request.write_text(json.dumps(whole), encoding="utf-8")
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", MAIN, str(request), str(found)],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
         try:
-            code = process.wait(timeout)
-        except subprocess.TimeoutExpired as error:
-            raise ModelError(
-                "check.timeout",
-                f"checking {asked['place']} took more than {timeout:g} seconds, and was ended; "
-                "--timeout gives it more.",
-            ) from error
+            yield process, found
         finally:
             _end(process)
-        if not found.exists():
-            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            raise ModelError(
-                "check.ended",
-                f"checking {asked['place']} ended its process, with {how}, before there was a "
-                "report.",
-            )
-        return json.loads(found.read_text(encoding="utf-8"))
+
+
+def scanned(
+    sources: Sequence["Source"], asked: dict[str, Any], *, timeout: float, memory: float | None
+) -> Generator["tuple[Source, str, ScanRow | None]", None, None]:
+    """Try definitions in another process, in a new one after each that ended it or was too slow.
+
+    Args:
+        sources: the modules, with what is to be tried in each.
+        asked: what is declared; the arguments of `scan` but the sources.
+        timeout: in seconds, for each of them.
+        memory: how much the process may hold, in GB; None for no limit.
+
+    Yields:
+        The module and the name before it is tried, with None, and with its row after it.
+
+    Raises:
+        ModelError: code `check.ended`, if the process ends before it tries anything.
+    """
+    from clearhead.checking.scanning.trial import ScanRow, not_made
+
+    left = [(index, [d.name for d in each.definitions]) for index, each in enumerate(sources)]
+    while left:
+        jobs = [{"index": i, "source": asdict(sources[i]), "names": names} for i, names in left]
+        index, name = -1, ""
+        with _process("scan", {**asked, "jobs": jobs}, memory) as (process, found):
+            try:
+                for index, name, row in _lines(process, found, timeout):
+                    if index < 0:
+                        return
+                    yield sources[index], name, None if row is None else ScanRow(**row)
+                error = _ended(name or "a module", process.wait())
+            except TimeoutError:
+                error = _timeout(name or "a module", timeout)
+        if index < 0:
+            raise error
+        yield sources[index], name, not_made(sources[index], name, error)
+        names = dict(left)[index]
+        rest = names[names.index(name) + 1 :] if name else []
+        left = [(index, rest)] * bool(rest) + [each for each in left if each[0] > index]
+
+
+def _lines(process: subprocess.Popen[bytes], found: Path, timeout: float) -> Iterator[list[Any]]:
+    """What a process writes, line by line, until it ends.
+
+    Raises:
+        TimeoutError: if it writes nothing for so many seconds.
+    """
+    found.touch()
+    with found.open(encoding="utf-8") as stream:
+        rest, seen, most = "", time.monotonic(), START
+        while True:
+            running = process.poll() is None  # what it wrote before it ended is read below
+            text = stream.read()
+            if text:
+                *whole, rest = (rest + text).split("\n")
+                seen, most = time.monotonic(), timeout if whole else most
+                yield from map(json.loads, whole)
+            elif not running:
+                return
+            elif time.monotonic() - seen > most:
+                raise TimeoutError
+            else:
+                time.sleep(LOOK)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -85,12 +175,9 @@ def answer(
     from clearhead.cli.progress import busy, progress_bars
 
     try:
-        import torch
-
         import clearhead as ch
 
-        if slopes is not None:
-            options = {**options, "alibi_slopes": torch.tensor(slopes)}
+        options = _declared(options, slopes)
         with busy("checking"):
             report = ch.check(place, **options)
         found: dict[str, Any] = {"report": report.as_dict()}
@@ -104,16 +191,72 @@ def answer(
         return {"error": [error.code, error.message]}
 
 
+def _declared(options: dict[str, Any], slopes: list[float] | None) -> dict[str, Any]:
+    """Options as they were before JSON, which knows no tuples and no tensors."""
+    import torch
+
+    found = dict(options)
+    if "window" in found:
+        found["window"] = tuple(found["window"])
+    return found if slopes is None else {**found, "alibi_slopes": torch.tensor(slopes)}
+
+
+def scan(
+    jobs: list[dict[str, Any]],
+    declared: dict[str, Any],
+    slopes: list[float] | None,
+    takes: str | None,
+    seed: int,
+) -> Iterator[list[Any]]:
+    """Try the definitions of modules: index, name and row, as JSON knows them; at last index −1."""
+    import clearhead as ch
+    from clearhead.checking.scanning.sources import Definition, Source
+    from clearhead.checking.scanning.trial import tried_in
+
+    contract = ch.Contract(**_declared(declared, slopes))
+    # What PyTorch imports at the first call is no time of what is tried first.
+    ch.check("torch.nn.functional:scaled_dot_product_attention", takes="qkv")
+    for job in jobs:
+        made = tuple(Definition(**each) for each in job["source"]["definitions"])
+        source = Source(**{**job["source"], "definitions": made})
+        modules, path = set(sys.modules), list(sys.path)
+        for name, row in tried_in(source, job["names"], contract, takes, seed):
+            yield [job["index"], name, None if row is None else asdict(row)]
+        if source.module.endswith(".py"):
+            _forget(modules, path, Path(source.file).resolve().parent)
+    yield [-1, "", None]
+
+
+def _forget(modules: set[str], path: list[str], folder: Path) -> None:
+    """Forget the modules that lie beside a file alone: another folder may have others of their names."""
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        file = getattr(sys.modules[name], "__file__", None)
+        if "." not in name and file is not None and Path(file).parent == folder:
+            del sys.modules[name]
+
+
 def main() -> None:
     """Answer the request in the first file into the second."""
     request, found = map(Path, sys.argv[1:])
     given = json.loads(request.read_text(encoding="utf-8"))
     sys.path[:] = given["path"]
-    sys.argv = [given["asked"]["place"]]
-    os.dup2(2, 1)  # what is printed is no part of the report
+    asked = given["asked"]
     if given["memory"] is not None:
         _limit(given["memory"])
-    written = json.dumps(answer(**given["asked"]))
+    if given["task"] == "scan":
+        sys.argv = ["clearhead"]
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)  # what a whole package prints would hide the table
+        os.dup2(nowhere, 2)
+        with found.open("a", encoding="utf-8") as stream:
+            for each in scan(**asked):
+                stream.write(json.dumps(each) + "\n")
+                stream.flush()
+        os._exit(0)
+    sys.argv = [asked["place"]]
+    os.dup2(2, 1)  # what is printed is no part of the report
+    written = json.dumps(answer(**asked))
     part = found.with_suffix(".part")
     part.write_text(written, encoding="utf-8")
     os.replace(part, found)

@@ -3,7 +3,7 @@
 import json
 import sys
 from ast import literal_eval
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,19 +14,26 @@ from rich.console import Console
 from clearhead._common.text import readable, shown
 from clearhead._common.writing import check_writable, replacing
 from clearhead.cli import apart
+from clearhead.cli.scan import Scan
 from clearhead.errors import ClearheadError
 
 
 def check(
-    place: Annotated[
-        str, typer.Argument(help="Where it is: file.py:Name, or package.module:Name.")
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            help="Where it is: file.py:Name, or package.module:Name; or files, folders and packages, to "
+            "try all that attends in them.",
+            metavar="PLACE…",
+        ),
     ],
     takes: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help='How it is called: qkv, "qkv,mask", x, x2d, "x,mask", "x,context", decode, ids, "ids,mask".'
+            help='How it is called: x, qkv, "qkv,mask", x2d, "x,mask", "x,context", decode, ids, '
+            '"ids,mask". By default x; of a package, what its parameters suggest.'
         ),
-    ] = "x",
+    ] = None,
     args: Annotated[
         str, typer.Option(help="For the constructor of a class: d_in=3,d_out=2.", metavar="K=V,…")
     ] = "",
@@ -96,6 +103,11 @@ def check(
     could not be imported, made or called, or there was no report in time. "clearhead explain NAME"
     shows what a mistake is, with wrong and with right code. With --profile the report also says what
     your attention costs over length, beside the fused call.
+
+    Of files, folders and packages all classes and functions that attend are found, tried in a process
+    of their own, and listed: right, wrong, not judged, or not made, with the reason. Tests, setup.py
+    and __main__.py are not run. The exit code is 1 if one is wrong (with --strict, if one is not
+    right), 3 if a place is not there or nothing could be imported, else 0.
     """
     declared = {
         "causal": causal,
@@ -109,23 +121,57 @@ def check(
         "layout": layout,
         "rope": _parse("--rope", "half or interleaved, and a base", _rotary, rope),
     }
-    options: dict[str, Any] = {
-        "takes": "qkv" if world is not None and takes == "x" else takes,
-        "args": _keywords(args, "--args") or None,
-        "sizes": _keywords(sizes, "--sizes"),
-        "seed": seed,
-        **{name: value for name, value in declared.items() if value is not None},
-    }
+    declared = {name: value for name, value in declared.items() if value is not None}
+    known = _keywords(sizes, "--sizes")
     measured = _parse("--lengths", "numbers of tokens, N,N,…", _numbers, lengths)
+    for path in (html, sarif):
+        if path is not None:
+            check_writable(path)
+    from clearhead.checking.scanning.sources import is_scanned
+
+    if len(places) > 1 or is_scanned(places[0]):
+        alone = {"--args": args, "--profile": profile, "--html": html, "--world": world}
+        for option, given in alone.items():
+            if given:
+                words = "is for one class or function: file.py:Name."
+                raise typer.BadParameter(words, param_hint=option)
+        asked = {
+            "declared": {**declared, "sizes": known},
+            "slopes": _slopes(heads) if alibi else None,
+            "takes": takes,
+            "seed": seed,
+        }
+        scan = Scan()
+        try:
+            scan.run(places, asked, timeout or 60.0, memory)
+        except ClearheadError as error:
+            print(f"clearhead: {error}", file=sys.stderr)
+            raise typer.Exit(3) from error
+        reports = [_report(each.report) for each in scan.rows if each.report is not None]
+        if as_json:
+            print(json.dumps(scan.as_dict(), indent=2))
+        else:
+            scan.show([each for each in reports if everything and each.findings])
+        if sarif is not None:
+            from clearhead.checking.report import sarif as as_sarif
+
+            with replacing(sarif) as (name, _):
+                Path(name).write_text(as_sarif(reports), encoding="utf-8")
+        raise typer.Exit(scan.exit_code(strict))
+    (place,) = places
+    options: dict[str, Any] = {
+        "takes": takes or ("x" if world is None else "qkv"),
+        "args": _keywords(args, "--args") or None,
+        "sizes": known,
+        "seed": seed,
+        **declared,
+    }
     asked = {
         "place": place,
         "options": options,
         "slopes": _slopes(heads) if alibi else None,
         "lengths": measured if profile else None,
     }
-    for path in (html, sarif):
-        if path is not None:
-            check_writable(path)
     most = timeout or (600.0 if profile or world is not None else 60.0)
     try:
         found = apart.checked(asked, timeout=most, memory=memory)
@@ -157,7 +203,7 @@ def check(
         raise typer.Exit(1 if report.findings or strict else 2)
 
 
-def _report(given: dict[str, Any]) -> Any:
+def _report(given: Mapping[str, Any]) -> Any:
     """The report whose `as_dict` went through JSON."""
     import clearhead as ch
 

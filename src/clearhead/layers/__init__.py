@@ -11,17 +11,18 @@ from clearhead.layers.caches import (
     StaticCache,
 )
 from clearhead.layers.differential import Differential
+from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import (
     OutputGate,
     Part,
-    QueryKeyNorm,
     Scale,
     ScoreBias,
     Sinks,
     Softcap,
 )
+from clearhead.layers.query_key_norm import QueryKeyNorm
 from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Rotary
 from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Ntk, Scaling, Yarn
@@ -39,6 +40,7 @@ __all__ = [
     "Llama3",
     "LongRope",
     "MultiHeadAttention",
+    "MultiheadAttention",
     "Ntk",
     "OutputGate",
     "PagedCache",

@@ -10,6 +10,7 @@ from clearhead.attention.planning import Plan
 from clearhead.layers.base import AttentionLayer, Heads
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.hints import with_hints
 from clearhead.layers.inputs import LayerCall, is_plain_linear, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
@@ -62,6 +63,7 @@ class LatentAttention(AttentionLayer):
 
     INPUT_PROJECTION = "latent_projection"
 
+    @with_hints
     def __init__(
         self,
         embed_dim: int,
@@ -118,6 +120,7 @@ class LatentAttention(AttentionLayer):
         self.output_projection = nn.Linear(num_heads * value_head_dim, output_dim, bias=bias)
         self.parts = check_parts(parts)
 
+    @with_hints
     def forward(
         self,
         x: Tensor,

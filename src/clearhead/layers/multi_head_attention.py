@@ -1,7 +1,7 @@
 """Multi-head attention as a layer (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762)."""
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -12,6 +12,7 @@ from clearhead.errors import ArgumentError
 from clearhead.layers.base import AttentionLayer
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.hints import hint_at_weights, with_hints
 from clearhead.layers.inputs import LayerCall, Rollback, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
@@ -45,7 +46,8 @@ class MultiHeadAttention(AttentionLayer):
 
     Raises:
         ArgumentError: codes `argument.size`, `layer.heads`, `layer.kv-heads`, `dropout.value`, for
-            sizes that do not fit; ArgumentTypeError for an argument of another type.
+            sizes that do not fit; ArgumentTypeError for an argument of another type, and, code
+            `layer.words`, for one that PyTorch or another library has.
 
     Example:
         >>> import torch, clearhead as ch
@@ -57,6 +59,7 @@ class MultiHeadAttention(AttentionLayer):
         torch.Size([3, 5, 32])
     """
 
+    @with_hints
     def __init__(
         self,
         embed_dim: int,
@@ -118,6 +121,7 @@ class MultiHeadAttention(AttentionLayer):
         self.output_projection = nn.Linear(num_heads * value_head_dim, output_dim, bias=output_bias)
         self.parts = check_parts(parts)
 
+    @with_hints
     def forward(
         self,
         x: Tensor,
@@ -342,6 +346,17 @@ class MultiHeadAttention(AttentionLayer):
         if self.num_kv_heads != self.num_heads:
             text += f", num_kv_heads={self.num_kv_heads}"
         return f"{text}, head_dim={self.head_dim}{self._describe_options()}"
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load as torch.nn.Module does; the error says where the names are those of another library."""
+        try:
+            return super().load_state_dict(state_dict, strict, assign)
+        except RuntimeError as error:
+            hint = hint_at_weights(state_dict, self._modules)
+            error.args = (f"{error}\n\t{hint}" if hint else str(error),)
+            raise
 
     def _project(self, call: LayerCall) -> tuple[Tensor, Tensor, Tensor | None, None]:
         dim, kv_heads = self.head_dim, self.num_kv_heads

@@ -96,44 +96,6 @@ class Part(nn.Module):
         return context
 
 
-class QueryKeyNorm(Part):
-    """RMS norm of each head's query and key, with a trained scale each.
-
-    Source: Henry et al., 2020, https://arxiv.org/abs/2010.04245; in this form that of Qwen3 and
-    Gemma 3. It comes before rotary positions.
-
-    Args:
-        head_dim: width of a query and a key.
-        eps: added to the mean square.
-
-    Raises:
-        ArgumentError, ArgumentTypeError: codes `argument.size`, `argument.type`, `norm.eps`.
-
-    Example:
-        >>> import torch
-        >>> norm = QueryKeyNorm(4)
-        >>> places = torch.arange(3)
-        >>> query, key = norm.transform_query_key(torch.full((1, 2, 3, 4), 7.0), torch.ones(1, 1, 3, 4), places, places)
-        >>> query[0, 0, 0].tolist()
-        [1.0, 1.0, 1.0, 1.0]
-    """
-
-    head_axes = NO_HEADS
-
-    def __init__(self, head_dim: int, *, eps: float = 1e-6) -> None:
-        super().__init__()
-        check_sizes(head_dim=head_dim)
-        check_eps(eps)
-        self.query_norm = nn.RMSNorm(head_dim, eps=eps)
-        self.key_norm = nn.RMSNorm(head_dim, eps=eps)
-
-    def transform_query_key(
-        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        check_head_dim(self, query, self.query_norm.normalized_shape[0])
-        return self.query_norm(query), self.key_norm(key)
-
-
 class Scale(Part):
     """A scale of the scores other than 1/√head_dim.
 

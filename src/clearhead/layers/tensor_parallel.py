@@ -108,7 +108,7 @@ class TensorParallel(AttentionLayer):
         local = parameter.to_local() if is_dtensor(parameter) else parameter
         if path == OUTPUT_BIAS or share.is_shard:
             return local
-        local = self._sum(local, f"gradients of {path}", forward=False)
+        local = self._sum(local, path, forward=False)
         if share.axis is None or share.here is None:
             return local
         return local.index_select(share.axis, share.here.to(local.device))
@@ -127,10 +127,10 @@ class TensorParallel(AttentionLayer):
                 f"one is in training mode, with dropout={self.dropout}.",
             )
         call = super()._check_call(x, context, **options)
-        entered = self._sum(call.x, "gradients of the input", forward=False)
+        entered = self._sum(call.x, "the input", forward=False)
         if not call.is_cross:
             return call._replace(x=entered, source=entered)
-        source = self._sum(call.source, "gradients of the context", forward=False)
+        source = self._sum(call.source, "the context", forward=False)
         return call._replace(x=entered, source=source)
 
     def _posed(self, call: LayerCall) -> tuple[Heads, dict[str, Any]]:

@@ -92,7 +92,7 @@ class SumOverRanks(torch.autograd.Function):
     """The sum of a tensor of every rank, the same on all of them, forward and backward.
 
     Where what follows is the same on every rank, as in tensor parallelism, its gradient is summed
-    already: `backward_too` False. Where what came before is, only the gradient is a sum: `forward_too`
+    already: `sum_backward` False. Where what came before is, only the gradient is a sum: `sum_forward`
     False.
     """
 
@@ -102,11 +102,11 @@ class SumOverRanks(torch.autograd.Function):
         tensor: Tensor,
         group: Any,
         what: str,
-        forward_too: bool = True,
-        backward_too: bool = True,
+        sum_forward: bool = True,
+        sum_backward: bool = True,
     ) -> Tensor:
-        ctx.group, ctx.what, ctx.summed = group, what, backward_too
-        return _summed(tensor, group, what) if forward_too else tensor.view_as(tensor)
+        ctx.group, ctx.what, ctx.summed = group, what, sum_backward
+        return _summed(tensor, group, what) if sum_forward else tensor.view_as(tensor)
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # its type hides the name of ctx

@@ -15,7 +15,8 @@ from clearhead.checking.subject.subject import Subject
 from clearhead.checking.thresholds import SPREAD_TOKENS
 from clearhead.errors import ModelError
 
-WIDTHS = (*range(1, 17), 32, 64, 128, 256, 512, 768)
+# What takes any width gets the first, at which a scale shows.
+WIDTHS = (6, *range(1, 17), 32, 64, 128, 256, 512, 768)
 
 
 @dataclass(frozen=True)

@@ -47,15 +47,15 @@ class ScoreLayout:
     def operands(self, taken: Mapping[int, Sequence[Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value, from the operands of a call of the same shapes."""
         if self.scores is self.context:
-            query, key, value = (_blocks(each) for each in taken[self.scores.place][:3])
+            query, key, value = (blocks_of(each) for each in taken[self.scores.place][:3])
             groups = query.shape[0] // key.shape[0]
             key, value = (each.repeat_interleave(groups, 0) for each in (key, value))
             return query, key, value
-        left, right = (_blocks(each) for each in taken[self.scores.place])
+        left, right = (blocks_of(each) for each in taken[self.scores.place])
         rows = left, right.mT
         query = rows[self.sides[0]][self.query]
         key = rows[self.sides[1]][self.key]
-        one, other = (_blocks(each) for each in taken[self.context.place])
+        one, other = (blocks_of(each) for each in taken[self.context.place])
         value = one.mT if self.flip else other
         return query, key, value[:, self.kept]
 
@@ -130,7 +130,7 @@ def _root(tags: Tags | None, products: Mapping[int, Node]) -> int | None:
     return best if best is not None and 2 * shares[best] >= counts.sum() else None
 
 
-def _blocks(tensor: Tensor) -> Tensor:
+def blocks_of(tensor: Tensor) -> Tensor:
     """(blocks, rows, columns)."""
     return (
         tensor[None] if tensor.ndim == 2 else tensor.flatten(0, -3) if tensor.ndim > 3 else tensor
@@ -138,7 +138,7 @@ def _blocks(tensor: Tensor) -> Tensor:
 
 
 def _of_fused(node: Node) -> ObservedAttention:
-    query, key, value = (_blocks(each).double() for each in node.operands[:3])
+    query, key, value = (blocks_of(each).double() for each in node.operands[:3])
     groups = query.shape[0] // key.shape[0]
     key, value = (each.repeat_interleave(groups, 0) for each in (key, value))
     scores = query @ key.mT
@@ -152,13 +152,13 @@ def _of_fused(node: Node) -> ObservedAttention:
         )
     if mask is not None:
         whole = mask.expand(*node.operands[0].shape[:-1], key.shape[-2]).double()
-        found.append(Stage("add", found[-1].values + _blocks(whole), "constant"))
+        found.append(Stage("add", found[-1].values + blocks_of(whole), "constant"))
     found.append(Stage("_safe_softmax", stages.weights(found[-1].values), "", "keys"))
     rows = torch.arange(query.shape[0])[:, None]
     places = [(rows, torch.arange(each.shape[1])[None]) for each in (query, key)]
     kept = torch.arange(key.shape[1])
     layout = ScoreLayout(node, node, (0, 1), False, places[0], places[1], kept)
-    context = _blocks(node.output).double()
+    context = blocks_of(node.output).double()
     gains = _gains(node, (0, 1))
     return ObservedAttention(query, key, value, context, scores, tuple(found), gains, layout)
 
@@ -168,15 +168,15 @@ def _of_products(
 ) -> ObservedAttention:
     tags, flip = context.tags[side], side == 1
     assert tags is not None
-    element, node = (_blocks(each) for each in (tags.element, tags.node))
-    weights = _blocks(context.operands[side])
+    element, node = (blocks_of(each) for each in (tags.element, tags.node))
+    weights = blocks_of(context.operands[side])
     if flip:
         element, node, weights = element.mT, node.mT, weights.mT
     valid = (node == root.index) & (element > 0)
     kept = valid.any(0).any(0).nonzero().flatten()
     beside = len(kept) < valid.shape[-1]
     element, valid, weights = (each[..., kept] for each in (element, valid, weights))
-    shape = _blocks(scores.output).shape
+    shape = blocks_of(scores.output).shape
     whole = (element - root.base).clamp(0, shape.numel() - 1)
     index = torch.unravel_index(whole, shape)
     sides, clean = _orientation(index, valid)
@@ -194,13 +194,13 @@ def _of_products(
     through = root is not scores
     found = list(_stages(recorded, root, context, side, whole, valid)) if not through else []
     found.append(Stage("", weights.double(), ""))
-    output = _blocks(context.output).double()
+    output = blocks_of(context.output).double()
     return ObservedAttention(
         query,
         key,
         value,
         output.mT if flip else output,
-        _blocks(scores.output).double().flatten()[whole],
+        blocks_of(scores.output).double().flatten()[whole],
         tuple(found),
         _gains(scores, sides),
         layout,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from clearhead._common.foreign_names import role
 from clearhead.checking.evidence.arranging import Arrangement
-from clearhead.checking.evidence.observed import ObservedAttention
+from clearhead.checking.evidence.observed import ObservedAttention, blocks_of
 from clearhead.checking.evidence.provenance import Provenance
 from clearhead.checking.evidence.recorder import Node, Recorder, Tags
 
@@ -223,13 +223,8 @@ def _merged(
     token = torch.full(tags.element.shape, -1)
     for each, known in zip(group, found, strict=True):
         node = each.layout.context
-        raw = (
-            torch.empty(node.output.shape).flatten(0, -3)
-            if node.output.ndim > 2
-            else node.output[None]
-        )
         place = (tags.element - node.base).clamp(0, node.output.numel() - 1)
-        block, row, column = torch.unravel_index(place, raw.shape)
+        block, row, column = torch.unravel_index(place, blocks_of(node.output).shape)
         row = column if each.layout.flip else row
         assert known is not None
         mine = (tags.node == node.index) & (tags.element > 0)
@@ -280,11 +275,7 @@ def _other_order(
         ):
             return False
         width = node.output.shape[-1]
-        blocks = (
-            (tags.element - node.base).flatten(0, -3)
-            if tags.element.ndim > 2
-            else tags.element[None]
-        )
+        blocks = blocks_of(tags.element - node.base)
         found = blocks[-arranged.per_sample :, 0] % width
         columns.append((found, width))
     (query, one), (value, other) = columns

@@ -37,6 +37,8 @@ def identical(e: TokensEvidence) -> Verdict:
 
 def merge(e: TokensEvidence) -> Verdict:
     """Heads whose contexts are put together with those of other tokens."""
+    if e.dependency.mixed and _samples_meet_before(e):
+        return Unknown("hidden-by", {"code": "batch.mixed"})
     for each in e.splittings:
         if each.merged is False:
             return Found("viewed", {}, ("merged-rows", {}))
@@ -49,6 +51,14 @@ def merge(e: TokensEvidence) -> Verdict:
     ):
         return Unknown("merge")
     return known
+
+
+def _samples_meet_before(e: TokensEvidence) -> bool:
+    """True if one sample moves queries or keys of more blocks than it has, in the first attention."""
+    first = e.sources[0] if e.sources else None
+    if first is None or isinstance(e, CrossEvidence) or e.feed.plain:
+        return False
+    return int(first.blocks.sum()) * e.inputs[0].shape[0] > len(first.blocks)
 
 
 def summed(e: TokensEvidence) -> Verdict:

@@ -1,7 +1,6 @@
-"""`profile`: time and memory of somebody's attention over length, beside ours."""
+"""`profile`: time and memory of your attention over length, beside the fused call."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,8 +8,8 @@ from torch import Tensor
 
 from clearhead._common.checks import check_sizes, is_number
 from clearhead._common.text import shown
-from clearhead.checking import Contract
-from clearhead.checking.contract import FIELDS
+from clearhead.checking.checking import contract_of
+from clearhead.checking.contract import FIELDS, Contract
 from clearhead.checking.profiling.measuring import kernels_in_words, time_in_turn, weigh
 from clearhead.checking.profiling.report import Cost, Profile
 from clearhead.checking.profiling.sides import Sides, sides
@@ -73,16 +72,9 @@ def profile(
         "bmm + softmax: none of PyTorch's fused kernels"
     """
     _check(lengths, seconds, rounds, declared)
-    if contract is not None and declared:
-        raise ArgumentError(
-            "check.contract",
-            "declare in the contract or as keywords, not both; got a contract and "
-            f"{', '.join(sorted(declared))}.",
-        )
-    promised = contract if contract is not None else Contract(**declared)
+    promised = contract_of(contract, sizes, declared)
     if promised.world is not None:
         raise ArgumentError("check.world", "profile runs on one process; got world=….")
-    promised = replace(promised, sizes={**promised.sizes, **(sizes or {})})
     place = _device(device)
     with undisturbed():
         found = prepare(subject, takes, args, promised, seed)

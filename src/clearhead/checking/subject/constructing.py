@@ -3,9 +3,10 @@
 import dataclasses
 import inspect
 import re
+import sys
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -18,10 +19,30 @@ PLAIN = (int, float, bool, str, type(None))
 HEADS, HEAD_DIM, VALUE_DIM, WIDTH, LENGTH, CONTEXT = 3, 10, 14, 22, 16, 26
 # Heads and their width that are tried in turn: what is divided by 8 or 32 does not take the first.
 SHAPES = ((HEADS, HEAD_DIM), (4, 16))
+
+
+class Guess(NamedTuple):
+    """How arguments are guessed.
+
+    Attributes:
+        shape: heads and their width.
+        typed: a config that does not say its type is the dataclass beside the class.
+    """
+
+    shape: tuple[int, int]
+    typed: bool = True
+
+
+# In turn.
+GUESSES = (*map(Guess, SHAPES), Guess(SHAPES[0], typed=False))
 # Of names that are no size that we know: most likely a width, and what has these words is none.
 WIDTHS = re.compile(r"dim|emb|feat|chan|model|hidden|width|depth|units|size$")
 OTHER_SIZES = re.compile(
     r"patch|window|kernel|image|img|vocab|batch|block|stride|halo|pool|grid|spat|group|layer|num|n_|count"
+)
+# Of settings: what makes a model large, and no attention another.
+SMALLER = re.compile(
+    r"^(num_|n_)(hidden_|encoder_|decoder_)?layers?$|^vocab_size$|^intermediate_size$"
 )
 # What names say that are no sizes.
 VALUES: tuple[tuple[tuple[str, ...], Any], ...] = (
@@ -59,9 +80,10 @@ def declared_arguments(cls: type, contract: Contract) -> dict[str, Any]:
 
 
 def guessed_arguments(
-    cls: type, known: Mapping[str, Any], contract: Contract, shape: tuple[int, int] = SHAPES[0]
+    cls: type, known: Mapping[str, Any], contract: Contract, how: Guess = GUESSES[0]
 ) -> dict[str, Any]:
     """Arguments for what a constructor wants and that are not given, each size another."""
+    shape, typed = how
     mine = parameters(cls)
     wanted = [n for n, each in mine.items() if n not in known and each.default is each.empty]
     sizes = {size for name in (*wanted, *known) if (size := size_of(name))}
@@ -72,7 +94,23 @@ def guessed_arguments(
         if name not in known and size_of(name) == "num_heads" and type(each.default) is int
     ]
     fitting = sizes_for(sizes, contract, (max(own[0], 1), shape[1]) if own else shape)
-    return {name: guess(name, mine[name].annotation, fitting) for name in wanted}
+    return {name: guess(name, _annotation(cls, mine[name], typed), fitting) for name in wanted}
+
+
+def _annotation(cls: type, parameter: inspect.Parameter, typed: bool) -> Any:
+    """The type of a parameter; of a config that does not say it, the dataclass beside its class."""
+    found = parameter.annotation
+    if not typed or found is not parameter.empty or not is_config(parameter.name):
+        return found
+    around = vars(sys.modules[cls.__module__])
+    known = {n: each for n, each in around.items() if n.endswith("Config") and _is_dataclass(each)}
+    named = [name for name in known if cls.__name__.startswith(name.removesuffix("Config"))]
+    fitting = sorted(named, key=len) or (list(known) if len(known) == 1 else [])
+    return known[fitting[-1]] if fitting else found
+
+
+def _is_dataclass(found: Any) -> bool:
+    return isinstance(found, type) and dataclasses.is_dataclass(found)
 
 
 def sizes_for(
@@ -165,9 +203,10 @@ class GuessedConfig:
 
 def config(annotation: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
     """An object of settings: of the annotated dataclass, or one that guesses."""
-    if not dataclasses.is_dataclass(annotation) or not isinstance(annotation, type):
+    if not _is_dataclass(annotation):
         return GuessedConfig(given, sizes)
     made: dict[str, Any] = {}
+    special = [each.default for each in dataclasses.fields(annotation) if "token_id" in each.name]
     for each in dataclasses.fields(annotation):
         size = size_of(each.name)
         if each.name in given:
@@ -176,6 +215,12 @@ def config(annotation: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) 
             made[each.name] = sizes[size]
         elif each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
             made[each.name] = guess(each.name, each.type, sizes)
+        elif type(each.default) is int and SMALLER.search(each.name):
+            # What is checked is the same in a small model.
+            smaller = _by_name(each.name)
+            fits = not any(type(one) is int and one >= smaller for one in special)
+            if smaller < each.default and ("vocab" not in each.name or fits):
+                made[each.name] = smaller
     return annotation(**made)
 
 

@@ -120,12 +120,12 @@ def _embedding_of(model: nn.Module, masked: bool) -> tuple[str, int | None]:
         place = next((name for name, got in handed.items() if torch.equal(got, ids)), None)
         if place is not None:
             counted = torch.arange(tokens)
-            limits = [
+            lengths = [
                 tables[name].num_embeddings
                 for name, got in handed.items()
                 if torch.equal(got.reshape(-1)[:tokens], counted)
             ]
-            return place, min(limits, default=None)
+            return place, min(lengths, default=None)
     name = type(model).__name__
     if error is not None and not ran:
         raise ModelError(

@@ -21,7 +21,7 @@ from clearhead._common.text import shown
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.calling import by_heads, call
 from clearhead.checking.subject.constructing import (
-    SHAPES,
+    GUESSES,
     declared_arguments,
     guessed_arguments,
     nested,
@@ -246,14 +246,14 @@ def _check_size(found: Any, name: str) -> None:
 def _guessed(
     cls: type, given: Mapping[str, Any], contract: Contract, seed: int
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """What is guessed of a class's arguments, all of them, and what is made with them.
+    """The guessed arguments of a class, all of its arguments, and an instance made with them.
 
     Raises:
         ModelError: code `check.made`, of the first guess, if none is taken.
     """
     failed: ModelError | None = None
-    for shape in SHAPES:
-        guessed = guessed_arguments(cls, given, contract, shape)
+    for guess in GUESSES:
+        guessed = guessed_arguments(cls, given, contract, guess)
         args = {**guessed, **given}
         try:
             return guessed, args, _made(cls, args, seed)

@@ -10,6 +10,8 @@
     norms          norms of query and key
     configuration  rotary positions and windows, from a model's configuration
     tutorials      the classes of the tutorials, with heads in one matrix or in a list
+    adapters       a layer of ours behind the call of the module that it was made of
+    models         every attention of a model in place, and back
     convert        clearhead.convert
 
 Nothing of another library is imported: a module is known by the names of what it holds.

@@ -21,12 +21,23 @@ NAMES = {
 }
 COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 # Those that rotate a part of each head; others hold the share in their configuration all the same.
-WITH_PARTIAL = ("gpt_neox", "phi", "phi3", "stablelm")
+WITH_PARTIAL = ("glm", "glm4", "gpt_neox", "nemotron", "phi", "phi3", "stablelm")
+# True for the layers of a model type that do not rotate.
+WITHOUT_ROTARY: Mapping[str, Callable[[Any], bool]] = {
+    "cohere2": lambda module: module.sliding_window is None,
+    "exaone4": lambda module: module.sliding_window is not None and not module.is_sliding,
+    "smollm3": lambda module: not module.use_rope,
+}
+# Those whose module does not know that its model hides what is ahead.
+CAUSAL = ("clip_text_model",)
 ORIGINAL = "original_max_position_embeddings"
 
 
 def add_rotary(reader: ModuleReader, layout: Layout) -> None:
     """Hand the rotary positions of the module's configuration to the layer."""
+    stays = WITHOUT_ROTARY.get(reader.model_type or "")
+    if stays is not None and stays(reader.module):
+        return
     config = reader.config
     found = _parameters(config, _layer_type(reader))
     head_dim = reader.sizes["head_dim"]
@@ -74,7 +85,8 @@ def hide_by_configuration(reader: ModuleReader) -> None:
     """Hand the causal mask and the window of a module to the layer; one that is run shows them."""
     if reader.is_probed:
         return
-    is_causal, window = getattr(reader.module, "is_causal", None), _window(reader)
+    is_causal, window = getattr(reader.module, "is_causal", None), window_of(reader)
+    is_causal = True if reader.model_type in CAUSAL else is_causal
     if is_causal is None:
         if getattr(reader.module, "is_decoder", False):
             reader.reasons.append(
@@ -91,8 +103,11 @@ def hide_by_configuration(reader: ModuleReader) -> None:
         reader.hide(causal() & sliding_window(left=window - 1), f"sliding_window={window}")
 
 
-def _window(reader: ModuleReader) -> int | None:
+def window_of(reader: ModuleReader) -> int | None:
+    """The number of tokens that a query of the module sees, itself included; None for all."""
     module: Any = reader.module
+    if not getattr(module, "is_sliding", True):
+        return None
     if hasattr(module, "sliding_window"):
         return module.sliding_window
     if _layer_type(reader) not in (None, "sliding_attention"):

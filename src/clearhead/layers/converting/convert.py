@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, overload
 
 from torch import Tensor, nn
 
@@ -16,13 +16,15 @@ from clearhead._common.foreign_names import (
     NEOX,
     PHI3,
     T5,
+    TIMM,
     TUTORIALS,
     ProjectionNames,
 )
 from clearhead._common.text import readable
-from clearhead.errors import ArgumentTypeError, UnsupportedError
+from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.layers.converting import packed, separate, torch_layer, tutorials
 from clearhead.layers.converting.fitting import build, misfits, refuse, write
+from clearhead.layers.converting.models import OWN, ModelConversion, convert_model
 from clearhead.layers.converting.pairs import Row
 from clearhead.layers.converting.probing import probe
 from clearhead.layers.converting.reader import ModuleReader, has_projections
@@ -55,6 +57,7 @@ FAMILIES = (
     _by_name(LLAMA, separate.read_llama),
     _by_name(PHI3, packed.read_phi3),
     _by_name(NEOX, packed.read_neox),
+    _by_name(TIMM, packed.read_timm),
     _by_name(DISTILBERT, separate.read_distilbert),
     Family(
         f"{BERT.describe()}, and the projection of the output as output=",
@@ -65,7 +68,6 @@ FAMILIES = (
     _by_name(T5, separate.read_t5),
     _by_name(DIFFUSION, separate.read_diffusion),
 )
-MOST_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,30 @@ class Conversion:
         return readable("\n".join([f"{source} → {target}", *lines]))
 
 
+@overload
+def convert(
+    module: nn.Module,
+    *,
+    into: nn.Module,
+    output: nn.Module | None = ...,
+    relative_bias: nn.Module | None = ...,
+    mask: Mask | Tensor | None = ...,
+) -> Conversion: ...
+
+
+# The type of a module does not tell one attention from a model.
+@overload
+def convert(
+    module: nn.Module,
+    *,
+    into: None = ...,
+    output: nn.Module | None = ...,
+    relative_bias: nn.Module | None = ...,
+    mask: Mask | Tensor | None = ...,
+    inputs: Any = ...,
+) -> Any: ...
+
+
 def convert(
     module: nn.Module,
     *,
@@ -108,14 +134,22 @@ def convert(
     output: nn.Module | None = None,
     relative_bias: nn.Module | None = None,
     mask: Mask | Tensor | None = None,
-) -> Conversion:
-    """Convert an attention layer of another library to one of ours, or back.
+    inputs: Any = None,
+) -> Conversion | ModelConversion:
+    """Convert an attention layer of another library to one of ours, or back; or all of a model.
 
     The outputs are equal, for the tokens and masks that the module gets in its model. Every
     parameter and buffer is accounted for, or nothing is converted. With `into`, the weights of a
     layer are written into a module that such a layer could come from; it is checked whole before
     anything is written. A copy of a class that no library has is run on a few tokens, to find what
     its weights do not tell.
+
+    Of a whole model every attention is replaced *in place* by a layer of ours behind the call of the
+    module that it takes the place of, so that the model runs as before: with its masks, its positions,
+    its KV cache, and with `generate`. What cannot be converted is left, and the result says why. A
+    model of transformers is run before and after, in eval mode; each attention is compared with the layer
+    that is made of it on what the model gives it, and then the outputs, with a KV cache too. Layers share
+    the weights of the model where they have the same numbers, and `undo` puts its modules back.
 
     Args:
         module: the module to read; or the layer of ours, with `into`. It is not changed, and
@@ -125,12 +159,19 @@ def convert(
             does. Without one, the layer's is the identity.
         relative_bias: the table of T5's first block, which the others get from it.
         mask: the mask that the module gets at each call, besides what it hides itself.
+        inputs: of a whole model, the arguments of a call to compare with: a tuple, or a mapping by name;
+            None for ones that are made, of a model of transformers, and for no call of any other.
+
+    Returns:
+        A `Conversion` of a module that is an attention, a `ModelConversion` of one that has some inside.
 
     Raises:
         UnsupportedError: code `convert.unknown`, for a module of no known kind;
             `convert.refused`, with every reason why there is no layer with its outputs;
             `convert.left-over`, for parameters and buffers that have no place in a layer of ours.
         ArgumentTypeError: code `convert.type`.
+        ArgumentError: code `convert.beside`, for an argument of a module beside a model, or of a
+            model beside a module.
 
     Example:
         >>> import torch, clearhead as ch
@@ -156,6 +197,23 @@ def convert(
     _check_types(module, into, given)
     mask = as_mask(mask)
     if into is None:
+        is_whole = family_of(module) is None and any(map(is_theirs, module.modules()))
+        of_one = {**given, "mask": mask}
+        wrong = [name for name, each in of_one.items() if each is not None] if is_whole else []
+        if wrong or (inputs is not None and not is_whole):
+            raise ArgumentError(
+                "convert.beside",
+                f"output, relative_bias and mask must be None for a model, and inputs for one attention; got "
+                f"{', '.join(wrong) or 'inputs'} for {type(module).__name__}.",
+            )
+        if is_whole:
+            return convert_model(
+                module,
+                inputs,
+                recognises=is_theirs,
+                read=read,
+                read_again=_read_again,
+            )
         reader = read(module, given)
         layer = build(reader, MultiHeadAttention, and_masks(reader.mask, mask))
         return Conversion(layer, _rows(reader, False), type(module).__name__, is_back=False)
@@ -168,6 +226,15 @@ def convert(
     )
     write(reader, module)
     return Conversion(module, _rows(reader, True), type(into).__name__, is_back=True)
+
+
+def _read_again(module: nn.Module, beside: Mapping[str, nn.Module]) -> ModuleReader:
+    """Read a module that was read before: its pairs."""
+    family = family_of(module)
+    assert family is not None
+    reader = ModuleReader(module, beside)
+    family.read(reader)
+    return reader
 
 
 def read(module: nn.Module, beside: Mapping[str, nn.Module]) -> ModuleReader:
@@ -206,6 +273,11 @@ def family_of(module: nn.Module) -> Family | None:
     return next((family for family in FAMILIES if family.recognises(module)), None)
 
 
+def is_theirs(module: nn.Module) -> bool:
+    """True for an attention of a known kind that was not converted yet."""
+    return family_of(module) is not None and not isinstance(module, OWN)
+
+
 def _rows(reader: ModuleReader, backwards: bool) -> tuple[Row, ...]:
     return (*(pair.row(backwards) for pair in reader.pairs), *reader.settings)
 
@@ -226,14 +298,9 @@ def _check_types(module: object, into: object | None, beside: Mapping[str, objec
 
 
 def _unknown(module: nn.Module) -> UnsupportedError:
-    inside = [name for name, each in module.named_modules() if name and family_of(each)]
     known = "\n".join(f"  - {family.words}" for family in FAMILIES)
-    hint = ""
-    if inside:
-        more = f" and {len(inside) - MOST_NAMES} more" if len(inside) > MOST_NAMES else ""
-        hint = f" In it are some: {', '.join(inside[:MOST_NAMES])}{more}."
     return UnsupportedError(
         "convert.unknown",
-        f"module must be an attention layer of a known kind; got {type(module).__name__}.{hint}\n"
-        f"{known}",
+        "module must be an attention layer of a known kind, or a model with some; got "
+        f"{type(module).__name__}.\n{known}",
     )

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from clearhead._common.checks import is_number
 from clearhead._common.foreign_names import NORM_NAMES
 from clearhead.layers.converting.reader import ModuleReader
-from clearhead.layers.parts import QueryKeyNorm
+from clearhead.layers.query_key_norm import QueryKeyNorm
 
 # A norm is run on vectors of both sizes; the small one shows what is added to the mean square.
 LARGE, SMALL = 1.0, 1e-3
@@ -30,22 +30,36 @@ def _add_pair(reader: ModuleReader, query: str, key: str) -> None:
     if eps != other_eps:
         reader.reasons.append(f"{query} adds {eps:g}, {key} {other_eps:g}: not one eps")
         return
-    part = reader.add_part(QueryKeyNorm(reader.sizes["head_dim"], eps=eps), f"{query}, {key}")
+    dim, heads, kv_heads = (
+        reader.sizes[name] for name in ("head_dim", "num_heads", "num_kv_heads")
+    )
+    widths = len(first[0]), len(second[0])
+    if widths == (dim, dim):
+        norm = QueryKeyNorm(dim, eps=eps)
+    elif widths == (heads * dim, kv_heads * dim):
+        norm = QueryKeyNorm(dim, eps=eps, num_heads=heads, num_kv_heads=kv_heads)
+    else:
+        reader.reasons.append(
+            f"{query}.weight ({widths[0]},) and {key}.weight ({widths[1]},) must have one number for each of "
+            f"the {dim} of a head, or of all {heads} and {kv_heads} heads"
+        )
+        return
+    part = reader.add_part(norm, f"{query}, {key}")
     reader.copy(f"{query}.weight", first[0], f"{part}.query_norm.weight", first[1])
     reader.copy(f"{key}.weight", second[0], f"{part}.key_norm.weight", second[1])
 
 
 def _read(reader: ModuleReader, name: str) -> tuple[Tensor, str, float] | None:
     """Weight, use of it and eps of a root mean square norm; None with a reason for another."""
-    norm, dim = reader.find(name), reader.sizes["head_dim"]
+    norm = reader.find(name)
     said: list[Any] = [getattr(norm, eps, None) for eps in ("eps", "variance_epsilon")]
     eps = next((each for each in said if is_number(each) and 0 <= each < 1), None)
     weight = reader.tensor(f"{name}.weight") if reader.has(f"{name}.weight") else None
     if not isinstance(norm, nn.Module) or weight is None or eps is None:
         reason = f"a root mean square norm with a weight and an eps; it is {type(norm).__name__}"
-    elif tuple(weight.shape) != (dim,):
-        shape = tuple(weight.shape)
-        name, reason = f"{name}.weight {shape}", f"one number for each of the {dim} of a head"
+    elif weight.ndim != 1:
+        name = f"{name}.weight {tuple(weight.shape)}"
+        reason = f"one number for each of the {reader.sizes['head_dim']} of a head"
     else:
         how = _use_of_weight(norm, weight, eps)
         if how is not None:

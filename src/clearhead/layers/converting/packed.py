@@ -1,4 +1,4 @@
-"""Layers with one projection for query, key and value: GPT-2, Phi-3, GPT-NeoX.
+"""Layers with one projection for query, key and value: GPT-2, Phi-3, GPT-NeoX, timm.
 
 Sources: Radford et al., 2019; Abdin et al., 2024, https://arxiv.org/abs/2404.14219; Black et al.,
 2022, https://arxiv.org/abs/2204.06745; and the layers of transformers and nanoGPT.
@@ -8,7 +8,8 @@ import math
 
 from torch import nn
 
-from clearhead._common.foreign_names import GPT2, NEOX, PHI3
+from clearhead._common.foreign_names import GPT2, NEOX, PHI3, TIMM
+from clearhead.layers.converting.norms import add_norms
 from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.converting.separate import read_what_projections_share
 from clearhead.masks import causal
@@ -82,6 +83,23 @@ def read_phi3(reader: ModuleReader) -> None:
     query, key, value = packed.split([heads * dim, kv_heads * dim, kv_heads * dim])
     if reader.project(query, key, value, output, num_heads=heads):
         read_what_projections_share(reader, None if reader.is_probed else "half")
+
+
+def read_timm(reader: ModuleReader) -> None:
+    """The vision transformers of timm: all queries, then all keys, then all values."""
+    reader.check_model_type(())
+    found = reader.projections(*TIMM.inputs, *TIMM.output)
+    if not found:
+        return
+    packed, output = found
+    width, rest = divmod(len(packed.weight), 3)
+    if rest:
+        reader.reasons.append(f"qkv must give 3 times one width; it gives {len(packed.weight)}")
+    elif reader.project(*packed.split([width] * 3), output, num_heads=reader.num_heads):
+        add_norms(reader)
+        reader.read_scale()
+        reader.drop("attn_drop")
+        reader.leave("proj_drop")
 
 
 def read_neox(reader: ModuleReader) -> None:

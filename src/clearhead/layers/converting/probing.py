@@ -52,11 +52,12 @@ def probe(reader: ModuleReader, read: Callable[[ModuleReader], None]) -> None:
     calls, first_error = _calls(again, QUERIES, KEYS, generator), None
     for place, inputs in enumerate(calls):
         try:
-            theirs = _run(twin, inputs)
+            theirs, returns = _run(twin, inputs)
         # Whatever its author's code raises says that it is called in another way.
         except Exception as error:
             first_error = first_error or error
             continue
+        reader.call = len(inputs), returns
         if _compare(reader, again, inputs, theirs):
             _compare_longer(reader, again, place, generator)
         return
@@ -78,14 +79,20 @@ def _calls(
     return [(x,), (x[0],), *calls] if x.shape[2] == context.shape[2] else calls
 
 
-def _run(twin: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+def _run(twin: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, int]:
+    """The output, or the first of a tuple, and how many the tuple holds; 0 for a tensor, −1 for one
+    that holds more than None behind it."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         output = twin(*(each.clone() for each in inputs))
-    output = output[0] if isinstance(output, tuple | list) else output
+    returns = 0
+    if isinstance(output, tuple | list):
+        is_alone = type(output) is tuple and all(each is None for each in output[1:])
+        returns = len(output) if is_alone else -1
+        output = output[0]
     if not isinstance(output, Tensor):
         raise TypeError(f"its output is a {type(output).__name__}")
-    return output
+    return output, returns
 
 
 def _compare(
@@ -124,7 +131,7 @@ def _compare_longer(
     for tokens in LONGER:
         inputs = _calls(again, tokens, tokens + KEYS - QUERIES, generator)[place]
         try:
-            outputs = [_run(again.module, inputs) for _ in range(2)]
+            outputs = [_run(again.module, inputs)[0] for _ in range(2)]
         # It may be made for so many tokens at most.
         except Exception:
             continue

@@ -36,6 +36,9 @@ class ModuleReader:
         self.sizes: dict[str, int] = {}
         self.mask: Mask | None = None
         self.dropout: float | None = None
+        self.output_dropout = 0.0
+        # The number of inputs of a module that was run, and of what its tuple holds; 0 for a tensor.
+        self.call: tuple[int, int] | None = None
         # What its weights do not tell is found by running a copy.
         self.is_probed = False
         self.triangles: list[str] = []
@@ -307,6 +310,7 @@ class ModuleReader:
         for name in names:
             rate = self._rate(name)
             if rate:
+                self.output_dropout = float(rate)
                 self.settings.append(
                     Row(name, "", f"left to you: dropout {rate:g} of the output while training")
                 )

@@ -30,17 +30,19 @@ from clearhead.layers.rotary import Layout
 LLAMA_TYPES: Mapping[str, Layout | None] = {
     **dict.fromkeys(
         (
-            "arcee", "gemma", "gemma2", "gemma3_text", "gpt_oss", "granite", "llama", "ministral",
-            "mistral", "mixtral", "olmo", "phi", "phimoe", "qwen2", "qwen2_moe", "qwen3",
-            "qwen3_moe", "stablelm", "starcoder2",
+            "apertus", "arcee", "exaone4", "gemma", "gemma2", "gemma3_text", "gpt_oss", "granite",
+            "granitemoe", "llama", "ministral", "mistral", "mixtral", "nemotron", "olmo", "olmo2",
+            "olmo3", "olmoe", "phi", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss",
+            "smollm3", "stablelm", "starcoder2",
         ),
         "half",
     ),
-    **dict.fromkeys(("cohere", "helium"), "interleaved"),
+    **dict.fromkeys(("cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium"), "interleaved"),
     **dict.fromkeys(
         (
-            "bart", "biogpt", "blenderbot", "clip_vision_model", "deit", "m2m_100", "marian",
-            "mbart", "opt", "pegasus", "plbart", "siglip_vision_model", "vit", "whisper",
+            "bart", "biogpt", "blenderbot", "clip_text_model", "clip_vision_model", "deit", "dinov2",
+            "dinov2_with_registers", "ijepa", "m2m_100", "marian", "mbart", "opt", "pegasus", "plbart",
+            "siglip_vision_model", "vit", "whisper",
         )
     ),
 }  # fmt: skip

@@ -14,9 +14,11 @@ from clearhead.layers.converting.fitting import (
 )
 from clearhead.layers.converting.pairs import Projection
 from clearhead.layers.converting.reader import ModuleReader
+from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
 
+KNOWN = (nn.MultiheadAttention.forward, MultiheadAttention.forward)
 INPUTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
@@ -37,7 +39,7 @@ def read(reader: ModuleReader) -> None:
     if reader.reasons:
         return
     # A subclass may do something else with the weights.
-    reader.is_probed = type(module).forward is not nn.MultiheadAttention.forward
+    reader.is_probed = type(module).forward not in KNOWN
     widths = [module.embed_dim] * 3
     inputs = [Projection(name, reader.tensor(name)) for name in INPUTS if reader.has(name)]
     inputs = inputs if len(inputs) == 3 else inputs[0].split(widths)

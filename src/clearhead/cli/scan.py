@@ -1,0 +1,96 @@
+"""`clearhead check` of files, folders and packages: find what attends, and try each."""
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from clearhead.cli import apart
+from clearhead.cli.progress import progress_bars
+
+if TYPE_CHECKING:
+    from clearhead.checking.report import Report
+    from clearhead.checking.scanning.trial import ScanRow
+
+
+class Scan:
+    """The rows of a scan, as far as it came.
+
+    Attributes:
+        rows: of all that attends, and of what could not be made.
+        tried: how many definitions were tried.
+        without: how many of them have no row.
+        interrupted: it was ended from outside.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[ScanRow] = []
+        self.tried = 0
+        self.without = 0
+        self.interrupted = False
+
+    def run(
+        self, places: Sequence[str], asked: dict[str, Any], timeout: float, memory: float | None
+    ) -> None:
+        """Try all there is at the places, until an interrupt.
+
+        Raises:
+            ModelError: code `check.scan`, for a place that is not there.
+        """
+        from clearhead.checking.scanning.sources import sources as read
+        from clearhead.checking.scanning.trial import NOT_MADE, ScanRow
+
+        with progress_bars() as progress:
+            try:
+                sources = [each for place in places for each in read(place, progress)]
+                unread = (each for each in sources if each.error)
+                self.rows += [
+                    ScanRow(each.module, NOT_MADE, each.error, each.file, each.line)
+                    for each in unread
+                ]
+                whole = [each for each in sources if not each.error]
+                count = max(sum(len(each.definitions) for each in whole), 1)
+                rows = apart.scanned(whole, asked, timeout=timeout, memory=memory)
+                with closing(rows):
+                    for _, name, row in rows:
+                        if row is not None:
+                            self.rows.append(row)
+                            self.without -= bool(name)
+                        elif name:
+                            self.tried += 1
+                            self.without += 1
+                            progress("trying", self.tried / count)
+            except KeyboardInterrupt:
+                self.interrupted = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """The rows and their totals, as JSON knows them."""
+        return {
+            "rows": [asdict(each) for each in self.rows],
+            "totals": Counter(each.outcome for each in self.rows),
+            "tried": self.tried,
+            "complete": not self.interrupted,
+        }
+
+    def show(self, reports: Sequence["Report"]) -> None:
+        """Print the table, and reports behind it."""
+        from clearhead.drawing.terminal.checked import print_report
+        from clearhead.drawing.terminal.scanned import print_scan
+
+        console = Console()
+        print_scan(console, self.rows, without=self.without, interrupted=self.interrupted)
+        for each in reports:
+            console.print()
+            print_report(console, each, everything=True)
+
+    def exit_code(self, strict: bool) -> int:
+        """130 after an interrupt, 1 for a mistake, 3 where no module could be imported, else 0."""
+        outcomes = {each.outcome for each in self.rows}
+        if self.interrupted:
+            return 130
+        if "wrong" in outcomes or (strict and outcomes - {"right"}):
+            return 1
+        return 3 if self.rows and not self.tried else 0

@@ -1,0 +1,74 @@
+"""The output of `clearhead check` for a package: a table of all that attends."""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from clearhead._common.text import readable
+from clearhead.checking.scanning.trial import NOT_MADE, ScanRow
+from clearhead.drawing.terminal.shading import Console, Text
+
+STYLES = {
+    "wrong": ("✗", "bold red"),
+    "not judged": ("?", "bold yellow"),
+    NOT_MADE: ("–", "dim"),
+    "right": ("✓", "green"),
+}
+
+
+def print_scan(
+    console: Console, rows: Sequence[ScanRow], *, without: int, interrupted: bool = False
+) -> None:
+    """The table of a scan, the mistakes first, and the totals.
+
+    Example:
+        >>> import io
+        >>> console = Console(file=io.StringIO())
+        >>> row = ScanRow("Attention", "wrong", "scale.missing: the scores are not scaled", "mine.py", 3)
+        >>> print_scan(console, [row], without=1)
+        >>> print(console.file.getvalue().splitlines()[-1])
+        1 wrong; 1 more without attention, or that cannot be called
+    """
+    if rows:
+        table = Table(box=box.SIMPLE, pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        table.add_column(overflow="fold", ratio=1)
+        order = list(STYLES)
+        for row in sorted(rows, key=lambda row: order.index(row.outcome)):
+            mark, style = STYLES[row.outcome]
+            lines = [Text(readable(row.why))] if row.why else []
+            lines.append(Text(readable(f"{short(row.file)}:{row.line}"), "dim" if row.why else ""))
+            table.add_row(
+                Text(f"{mark} {row.outcome}", style),
+                Text(readable(row.name), "bold"),
+                Text("\n").join(lines),
+            )
+        console.print(table)
+    console.print(Text(totals(rows, without, interrupted), "bold"), soft_wrap=True)
+
+
+def totals(rows: Sequence[ScanRow], without: int, interrupted: bool) -> str:
+    """The number of each outcome, and of what was tried in vain."""
+    counts = Counter(row.outcome for row in rows)
+    words = ", ".join(f"{counts[each]} {each}" for each in STYLES if counts[each])
+    none = (
+        f"{without} {'more ' if rows else ''}without attention, or that cannot be called"
+        if without
+        else ""
+    )
+    found = "; ".join(filter(None, (words, none))) or "nothing attends"
+    return f"interrupted: {found}" if interrupted else found
+
+
+def short(file: str) -> str:
+    """A file as seen from here, or from where packages are found."""
+    path = Path(file)
+    for root in (Path.cwd(), *map(Path, sorted(filter(None, sys.path), key=len, reverse=True))):
+        if path.is_absolute() and path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return path.as_posix()

@@ -1,0 +1,222 @@
+"""A layer of ours behind the call of an attention of transformers: its positions, masks and caches."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clearhead.attention.planning import run
+from clearhead.attention.problem import under_autocast
+from clearhead.errors import UnsupportedError
+from clearhead.integrations.transformers_internals import collects_attentions
+from clearhead.layers.converting.adapters import Adapter
+from clearhead.layers.converting.configuration import window_of
+from clearhead.layers.converting.reader import ModuleReader
+from clearhead.layers.inputs import LayerCall
+from clearhead.layers.multi_head_attention import MultiHeadAttention
+from clearhead.layers.parts import options_of
+from clearhead.layers.relative import RelativeBias
+from clearhead.layers.rotary import Rotary
+from clearhead.matrix.matrix import matrix_of
+from clearhead.watching.hooks.transformers_call import convention_of, read_call
+
+CONTEXTS = ("key_value_states", "encoder_hidden_states")
+MASKS = ("attention_mask", "mask")
+CACHES = ("past_key_values", "past_key_value", "layer_past")
+OF_CONTEXT = "encoder_attention_mask"
+TEXT, PIECES = 7, (5, 2)
+
+
+class TransformersAdapter(Adapter):
+    """The call of an attention of transformers 5: hidden states, rotary positions, mask and cache are
+    the model's; projections, norms and everything that is compared are the layer's.
+
+    The mask of the model says everything, so that the layer's own is not asked; it is read in the
+    conventions of the model's `attn_implementation` (`read_call`), and our kernels run whichever it is.
+    """
+
+    def __init__(self, reader: ModuleReader, layer: MultiHeadAttention) -> None:
+        super().__init__(reader, layer)
+        self.window = window_of(reader)
+        self.is_repeated: bool | None = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        given = self.arguments(args, kwargs)
+        x = given.pop("hidden_states")
+        context = _first(given, CONTEXTS)
+        mask = _first(given, MASKS)
+        cache: Any = _first(given, CACHES)
+        of_context = given.pop(OF_CONTEXT, None)
+        turns, has_bias = given.pop("position_embeddings", None), "position_bias" in given
+        bias = given.pop("position_bias", None)
+        if OF_CONTEXT in self.signature.parameters and context is not None:
+            mask = of_context
+        is_cross, past = context is not None, None
+        if cache is not None and hasattr(cache, "is_updated"):
+            kept = cache.cross_attention_cache if is_cross else cache.self_attention_cache
+            if is_cross and cache.is_updated.get(self.layer_idx):
+                past = kept.layers[self.layer_idx]
+        else:
+            kept = cache
+        seen = 0 if kept is None or not has_bias else kept.get_seq_length(self.layer_idx)
+        # Of a static cache it is the very number that the update will change.
+        seen = seen.clone() if isinstance(seen, Tensor) else seen
+        source = x if context is None else context
+        call = LayerCall(
+            x,
+            source if past is None else source[:, :0],
+            is_cross,
+            None,
+            None,
+            None,
+            False,
+            None,
+            None,
+            "auto",
+            3,
+        )
+        query, key, value, _ = self.layer._project(call)
+        assert value is not None
+        for part in self.layer.parts:
+            if isinstance(part, Rotary):
+                query, key = self._turned(part, query, key, turns)
+            else:
+                query, key = part.transform_query_key(query, key, *_no_positions())
+        query, key, value = under_autocast(query, key, value)
+        if past is not None:
+            key, value = past.keys, past.values
+        elif kept is not None:
+            key, value = kept.update(key, value, self.layer_idx)
+            if is_cross and cache is not None and kept is not cache:
+                cache.is_updated[self.layer_idx] = True
+        options = options_of(
+            [part for part in self.layer.parts if not isinstance(part, RelativeBias)],
+            *_no_positions(),
+        )
+        if has_bias:
+            bias = self._bias(query, key, seen) if bias is None else bias
+            given["position_bias"] = bias
+        implementation = getattr(getattr(self, "config", None), "_attn_implementation", None)
+        given |= {
+            "scaling": options.pop("scale", None),
+            "softcap": options.pop("softcap", None),
+            "s_aux": options.pop("sinks", None),
+            "sliding_window": self.window,
+            "dropout": (self.layer.dropout or 0.0) if self.training else 0.0,
+        }
+        if options:
+            raise UnsupportedError(
+                "convert.option",
+                f"{', '.join(options)} of a part of the layer has no place in a model of transformers.",
+            )
+        problem = read_call(implementation, self, query, key, value, mask, **given)
+        output = self.dropped(self.layer.join(run(problem), x))
+        is_eager = convention_of(implementation) == "eager"
+        wanted = is_eager and (
+            given.get("output_attentions")
+            or getattr(getattr(self, "config", None), "output_attentions", False)
+            or collects_attentions()
+        )
+        weights = matrix_of(problem).dense() if wanted else None
+        return (output, bias, weights) if has_bias else (output, weights)
+
+    def _turned(
+        self, part: Rotary, query: Tensor, key: Tensor, turns: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        """Query and key, rotated by the cosines and sines of the model."""
+        if turns is None:
+            raise UnsupportedError(
+                "convert.positions",
+                f"{self.kinds[1].__name__} takes the rotary positions of its model as "
+                "position_embeddings; got None.",
+            )
+        pairs = part.rotated_dim // 2
+        cos, sin = turns
+        if cos.shape[-1] != pairs:
+            if self.is_repeated is None:
+                # Seen once, in the trial: number 2i and 2i + 1 are the same, or i and i + pairs.
+                self.is_repeated = torch.equal(cos[..., ::2], cos[..., 1::2]) and torch.equal(
+                    sin[..., ::2], sin[..., 1::2]
+                )
+            step = slice(None, None, 2) if self.is_repeated else slice(pairs)
+            cos, sin = cos[..., step], sin[..., step]
+        cos, sin = (each[:, None].to(query.dtype) for each in (cos, sin))
+        return part._rotate(query, cos, sin), part._rotate(key, cos, sin)
+
+    def _bias(self, query: Tensor, key: Tensor, seen: int | Tensor) -> Tensor:
+        """The relative bias of the layer, (1, num_heads, query_len, kv_len); zeros without one."""
+        lengths = query.shape[2], key.shape[2]
+        part = next((each for each in self.layer.parts if isinstance(each, RelativeBias)), None)
+        if part is None:
+            return query.new_zeros(1, self.layer.num_heads, *lengths)
+        rows, columns = (torch.arange(length, device=query.device) for length in lengths)
+        reach = part.max_distance
+        distance = (columns - (rows[:, None] + seen)).clamp(-reach, reach)
+        return part.table[part.buckets()[distance + reach]].permute(2, 0, 1)[None]
+
+
+def _first(given: dict[str, Any], names: tuple[str, ...]) -> Any:
+    """Take the arguments of these names out, of which one at most is given."""
+    found = [given.pop(name) for name in names if name in given]
+    return next((each for each in found if each is not None), None)
+
+
+def _no_positions() -> Any:
+    """The positions of a part that does not go by them; those that do are handed cosines and sines."""
+    return None, None
+
+
+def trial_inputs(model: nn.Module) -> dict[str, Any]:
+    """Make inputs for a model of transformers, of a few tokens, or a picture or a sound.
+
+    Raises:
+        AttributeError, KeyError, TypeError: for a model whose inputs are others.
+    """
+    config: Any = model.config
+    names = inspect.signature(model.forward).parameters
+    like = next(each for each in model.parameters() if each.is_floating_point())
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(like.device, like.dtype)
+
+    given: dict[str, Any] = {}
+    if "pixel_values" in names:
+        vision = getattr(config, "vision_config", config)
+        size = vision.image_size
+        height, width = size if isinstance(size, list | tuple) else (size, size)
+        given["pixel_values"] = drawn(2, vision.num_channels, height, width)
+    if "input_features" in names:
+        given["input_features"] = drawn(2, config.num_mel_bins, 2 * config.max_source_positions)
+    text = config.get_text_config()
+    is_read = {"pixel_values", "input_features"}.isdisjoint(given) or hasattr(config, "text_config")
+    if "input_ids" in names and is_read:
+        given["input_ids"] = _ids(text.vocab_size, generator).to(like.device)
+    if "decoder_input_ids" in names:
+        given["decoder_input_ids"] = _ids(text.vocab_size, generator).to(like.device)
+    if "use_cache" in names:
+        given["use_cache"] = False
+    return given
+
+
+def _ids(vocabulary: int, generator: torch.Generator) -> Tensor:
+    # The first ids are those of padding, of the beginning and of the end, mostly.
+    lowest = min(3, vocabulary - 1)
+    return torch.randint(lowest, vocabulary, (2, TEXT), generator=generator)
+
+
+def run_in_steps(model: nn.Module, inputs: dict[str, Any]) -> list[Any]:
+    """The outputs of a model for a text in two pieces, with its KV cache; nothing if it has none."""
+    name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
+    if inputs.get("use_cache") is None or name not in inputs:
+        return []
+    cache, outputs = None, []
+    for piece in inputs[name].split(PIECES, dim=1):
+        step = inputs | {name: piece, "use_cache": True, "past_key_values": cache}
+        output: Any = model(**step)
+        outputs.append(output[0])
+        cache = getattr(output, "past_key_values", None)
+        if cache is None:
+            return []
+    return outputs

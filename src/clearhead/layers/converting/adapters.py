@@ -1,0 +1,129 @@
+"""Adapters: a layer of ours behind the call of the module that it was made of."""
+
+import inspect
+from functools import cache
+from typing import Any
+
+from torch import Tensor, nn
+
+from clearhead.errors import UnsupportedError
+from clearhead.layers.converting.reader import ModuleReader
+from clearhead.layers.multi_head_attention import MultiHeadAttention
+
+
+class Adapter(nn.Module):
+    """A layer of ours with the arguments and the returns of the module that it was made of.
+
+    Its class is made for each class of modules, as a subclass of it, so that a model which asks for
+    the class of its attention finds it (`adapter_for`). Attributes that are no tensors and no modules
+    are the module's.
+
+    Args:
+        reader: of the module.
+        layer: the layer that was made of it.
+
+    Attributes:
+        layer: the layer that attends.
+    """
+
+    kinds: tuple[type["Adapter"], type[nn.Module]]
+    signature: inspect.Signature
+
+    def __init__(self, reader: ModuleReader, layer: MultiHeadAttention) -> None:
+        # Not the constructor of their class, which would make its projections.
+        nn.Module.__init__(self)
+        plain = {
+            name: value
+            for name, value in vars(reader.module).items()
+            if not name.startswith("_") and not isinstance(value, Tensor)
+        }
+        vars(self).update(plain)
+        self.output_dropout = reader.output_dropout
+        self.layer = layer
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by the names that the module gives them; unnamed ones by their own."""
+        bound = self.signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        found = dict(list(bound.arguments.items())[1:])
+        for name, parameter in self.signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                found |= found.pop(name)
+        return found
+
+    def dropped(self, output: Tensor) -> Tensor:
+        """The output after the module's dropout of it."""
+        return nn.functional.dropout(output, self.output_dropout, self.training)
+
+    def extra_repr(self) -> str:
+        return ""
+
+    def __reduce__(self) -> Any:
+        return _blank, self.kinds, vars(self)
+
+
+class PlainAdapter(Adapter):
+    """The call of a class that takes x, or x and a context: that of the user's own model.
+
+    Args:
+        reader: of the module; a copy of it was run.
+        layer: the layer that was made of it.
+
+    Raises:
+        UnsupportedError: code `convert.argument`, in a call with another argument that is not what
+            the module's class takes when it is left out.
+    """
+
+    def __init__(self, reader: ModuleReader, layer: MultiHeadAttention) -> None:
+        super().__init__(reader, layer)
+        assert reader.call is not None
+        self.inputs, self.returns = reader.call
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        given = self.arguments(args, kwargs)
+        names = list(given)[: self.inputs]
+        for name, value in given.items():
+            if name not in names and not is_left_out(self.signature, name, value):
+                raise UnsupportedError(
+                    "convert.argument",
+                    f"{name} of {self.kinds[1].__name__} was not known when it was converted: what it "
+                    "means to the attention is in its code. Call conversion.undo(), or leave it out.",
+                )
+        output = self.dropped(self.layer(*(given[name] for name in names)))
+        return output if self.returns == 0 else (output, *[None] * (self.returns - 1))
+
+
+def other_arguments(module: nn.Module, count: int) -> list[str]:
+    """The names of the arguments of a module's forward behind the first of them."""
+    return list(inspect.signature(type(module).forward).parameters)[1 + count :]
+
+
+def is_left_out(signature: inspect.Signature, name: str, value: object) -> bool:
+    """True for an argument of a module's forward that says as much as if it were left out."""
+    parameter = signature.parameters.get(name)
+    if parameter is not None and parameter.kind in (
+        parameter.VAR_POSITIONAL,
+        parameter.VAR_KEYWORD,
+    ):
+        return not value
+    default = None if parameter is None else parameter.default
+    return value is None or (isinstance(value, bool | int | float | str) and value == default)
+
+
+def adapter_for(kind: type[Adapter], reader: ModuleReader, layer: MultiHeadAttention) -> Adapter:
+    """Make the adapter of one kind for a module, of a class that is also the module's."""
+    return _class_of(kind, type(reader.module))(reader, layer).train(reader.module.training)
+
+
+@cache
+def _class_of(kind: type[Adapter], theirs: type[nn.Module]) -> type[Adapter]:
+    held = {
+        "kinds": (kind, theirs),
+        "signature": inspect.signature(theirs.forward),
+        "__module__": kind.__module__,
+    }
+    return type(f"Converted{theirs.__name__}", (kind, theirs), held)
+
+
+def _blank(kind: type[Adapter], theirs: type[nn.Module]) -> Adapter:
+    return _class_of(kind, theirs).__new__(_class_of(kind, theirs))

@@ -1,0 +1,492 @@
+"""Convert every attention of a model, in place and back."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from clearhead._common.lazy import integration
+from clearhead._common.text import readable
+from clearhead.errors import ArgumentError, UnsupportedError
+from clearhead.layers.base import AttentionLayer
+from clearhead.layers.converting.adapters import (
+    Adapter,
+    PlainAdapter,
+    adapter_for,
+    other_arguments,
+)
+from clearhead.layers.converting.fitting import build, refuse
+from clearhead.layers.converting.pairs import Row
+from clearhead.layers.converting.reader import ModuleReader, model_type
+from clearhead.layers.drop_in import MultiheadAttention
+from clearhead.layers.multi_head_attention import MultiHeadAttention
+
+CLOSE = 1e-5
+OWN = (AttentionLayer, MultiheadAttention, Adapter)
+
+Read = Callable[[nn.Module, Mapping[str, nn.Module]], ModuleReader]
+
+
+@dataclass
+class _Place:
+    """An attention of a model: where it stands, and what is put there."""
+
+    paths: list[str]
+    module: nn.Module
+    beside: Mapping[str, nn.Module]
+    reader: ModuleReader | None = None
+    made: nn.Module | None = None
+    reason: str = ""
+
+    @property
+    def path(self) -> str:
+        return self.paths[0]
+
+    @property
+    def theirs(self) -> str:
+        return type(self.module).__name__
+
+
+class ModelConversion:
+    """The result of the conversion of a model: the layers by path, and what was left and why.
+
+    Attributes:
+        model: the model, which now runs on these layers.
+        layers: by path, the layer that attends there: a `clearhead.MultiHeadAttention`, or a
+            `clearhead.layers.MultiheadAttention` in the place of PyTorch's.
+        left: by path, why an attention was left as it is.
+        rows: by path, each tensor and setting of a layer, as `Conversion.rows`.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> encoder = torch.nn.TransformerEncoderLayer(8, nhead=2, batch_first=True)
+        >>> conversion = ch.convert(encoder)
+        >>> print(conversion)
+        TransformerEncoderLayer: 1 attention converted
+          self_attn  MultiheadAttention  →  clearhead.layers.MultiheadAttention
+        >>> conversion.undo()
+        >>> type(encoder.self_attn) is torch.nn.MultiheadAttention
+        True
+    """
+
+    def __init__(self, model: nn.Module, places: list[_Place], read: Read) -> None:
+        self.model = model
+        self._read = read
+        self._places = places
+        done = [place for place in places if place.made is not None]
+        self.layers: dict[str, nn.Module] = {
+            place.path: _layer(place.made) for place in done if place.made is not None
+        }
+        self.left: dict[str, str] = {
+            place.path: place.reason for place in places if place.made is None
+        }
+        self.rows: dict[str, tuple[Row, ...]] = {
+            place.path: (*(pair.row(False) for pair in place.reader.pairs), *place.reader.settings)
+            for place in done
+            if place.reader is not None
+        }
+
+    def undo(self) -> None:
+        """Put the model's own modules back, with the weights that the layers have now.
+
+        A weight that nobody changed comes back bit for bit.
+
+        Raises:
+            ArgumentError: code `convert.changed`, if another module stands in the place of one that
+                was converted.
+        """
+        done = [place for place in self._places if place.made is not None]
+        for place in done:
+            for path in place.paths:
+                if self.model.get_submodule(path) is not place.made:
+                    raise ArgumentError(
+                        "convert.changed",
+                        f"{path} must be the {type(place.made).__name__} that the conversion put "
+                        f"there; it is {type(self.model.get_submodule(path)).__name__}.",
+                    )
+        for place in done:
+            assert place.made is not None
+            if isinstance(place.made, Adapter):
+                self._write_back(place, place.made.layer)
+            place.module._forward_hooks.update(place.made._forward_hooks)
+            place.module.train(place.made.training)
+            _put(self.model, place.paths, place.module)
+            place.made = None
+
+    def _write_back(self, place: _Place, layer: MultiHeadAttention) -> None:
+        ours = dict(layer.named_parameters(remove_duplicate=False))
+        like = next(iter(ours.values()))
+        place.module.to(like.device, like.dtype)
+        # Read anew: what was read before may lie on another device.
+        with torch.no_grad():
+            for pair in self._read(place.module, place.beside).pairs:
+                found = pair.found_in(ours)
+                if pair.tensor is None or found is None:
+                    continue
+                theirs = pair.tensor + 1 if pair.how == "plus 1" else pair.tensor
+                if not torch.equal(theirs, found):
+                    pair.write(found)
+
+    def __str__(self) -> str:
+        rows = [(place.path, place.theirs, place.made, place.reason) for place in self._places]
+        widths = [
+            max(map(len, column)) for column in zip(*((a, b) for a, b, *_ in rows), strict=True)
+        ]
+        count = sum(made is not None for _, _, made, _ in rows)
+        left = f", {len(rows) - count} left" if count < len(rows) else ""
+        lines = [
+            f"{type(self.model).__name__}: {count} {'attention' if count == 1 else 'attentions'} converted{left}",
+            *(
+                f"  {path:<{widths[0]}}  {theirs:<{widths[1]}}  "
+                + (f"→  {_ours(made)}" if made is not None else f"left: {_one_line(reason)}")
+                for path, theirs, made, reason in rows
+            ),
+        ]
+        return readable("\n".join(lines))
+
+
+def convert_model(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    recognises: Callable[[nn.Module], bool],
+    read: Read,
+    read_again: Read,
+) -> ModelConversion:
+    """Convert every attention of a model in place.
+
+    Args:
+        model: a module with attentions inside.
+        inputs: those of a call of the model, a tuple or a mapping; None for ones that are made, of a
+            model of transformers.
+        recognises: True for an attention of a known kind.
+        read: reads one, and runs a copy of it; raises UnsupportedError with the reasons against it.
+        read_again: reads one that was read before.
+
+    Raises:
+        UnsupportedError: code `convert.refused`, if none could be converted, or if the model's output
+            is another one afterwards; nothing is changed then.
+    """
+    places = list(_places(model, recognises))
+    for place in places:
+        if recognises(place.module):
+            _make(place, read, inputs, places)
+    _try(model, inputs, places)
+    done = [place for place in places if place.made is not None]
+    refuse(
+        "clearhead.convert",
+        f"convert an attention of this {type(model).__name__}",
+        [] if done else [f"{place.path}: {_one_line(place.reason)}" for place in places],
+    )
+    return ModelConversion(model, places, read_again)
+
+
+def _places(model: nn.Module, recognises: Callable[[nn.Module], bool]) -> Iterator[_Place]:
+    """The attentions of a model: those of a known kind, and what is called attention."""
+    paths: dict[nn.Module, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        if path:
+            paths.setdefault(module, []).append(path)
+    known = {module for module in paths if recognises(module)}
+    inside = _descendants(known) | _descendants({each for each in paths if isinstance(each, OWN)})
+    for module, found in paths.items():
+        if module in inside or isinstance(module, OWN):
+            continue
+        if module in known:
+            yield _Place(found, module, {})
+        elif "Attention" in type(module).__name__:
+            others = _descendants({module})
+            if not others & known and not any(
+                "Attention" in type(each).__name__ for each in others
+            ):
+                yield _Place(
+                    found,
+                    module,
+                    {},
+                    reason="of no known kind: it has no projections by known names",
+                )
+
+
+def _descendants(modules: set[nn.Module]) -> set[nn.Module]:
+    return {each for module in modules for each in module.modules() if each is not module}
+
+
+def _make(place: _Place, read: Read, inputs: Any, places: Sequence[_Place]) -> None:
+    """Make the module that takes the place of another, or give the reason why not."""
+    module, kind = place.module, model_type(place.module)
+    place.beside = _beside(place, places)
+    hooks = _take_hooks(module)
+    try:
+        if isinstance(module, nn.MultiheadAttention):
+            place.made = MultiheadAttention.sharing(module)
+            return
+        reader = read(module, place.beside)
+    except UnsupportedError as error:
+        place.reason = error.message
+        return
+    finally:
+        module._forward_hooks.update(hooks)
+    place.reason = _reason_against_call(reader, inputs) if kind is None else ""
+    if place.reason:
+        return
+    layer = build(reader, MultiHeadAttention, reader.mask)
+    _share(reader, layer)
+    adapter = (
+        PlainAdapter if kind is None else integration("transformers_adapter").TransformersAdapter
+    )
+    place.reader, place.made = reader, adapter_for(adapter, reader, layer)
+    place.made._forward_hooks.update(hooks)
+
+
+def _beside(place: _Place, places: Sequence[_Place]) -> Mapping[str, nn.Module]:
+    """The table of the first block of T5's stack, for one that is handed its relative bias."""
+    module: Any = place.module
+    own = "relative_attention_bias"
+    if getattr(module, "has_relative_attention_bias", True) or own in module._modules:
+        return {}
+    if getattr(module, "is_decoder", False) and not getattr(module, "is_causal", False):
+        return {}  # to a context
+    side = place.path.partition(".block.")[0]
+    for other in places:
+        if own in other.module._modules and other.path.partition(".block.")[0] == side:
+            return {"relative_bias": other.module.get_submodule(own)}
+    return {}
+
+
+def _reason_against_call(reader: ModuleReader, inputs: Any) -> str:
+    """Why the call of a class of the user's cannot be kept; empty if it can."""
+    if reader.call is None:
+        return "it was not run, so that what it takes and returns is not known"
+    count, returns = reader.call
+    if returns < 0:
+        return "it returns more than its output, which our layer does not"
+    others = other_arguments(reader.module, count)
+    if others and inputs is None and not type(reader.module).__module__.startswith("timm."):
+        return (
+            f"its forward takes {', '.join(others)} besides; give inputs= of the model, so that it "
+            "is seen whether the model uses them"
+        )
+    return ""
+
+
+def _share(reader: ModuleReader, layer: MultiHeadAttention) -> None:
+    """Let the layer have the module's own parameters where it has the same numbers.
+
+    So an optimizer goes on, and no weight is held twice. What is frozen stays so, and what the module
+    does not have is frozen.
+    """
+    roots = {**reader.beside, "": reader.module}
+    for pair in reader.pairs:
+        path, _, name = pair.ours.rpartition(".")
+        owner = layer.get_submodule(path)
+        if pair.tensor is None:
+            owner.get_parameter(name).requires_grad_(False)
+            continue
+        found = pair.theirs.partition("[")[0]
+        first, _, rest = found.partition(".")
+        theirs = (
+            roots[first].get_parameter(rest) if first in roots else roots[""].get_parameter(found)
+        )
+        if pair.how == "copied" and pair.rows is None and theirs.shape == pair.tensor.shape:
+            owner.register_parameter(name, theirs)
+        elif not theirs.requires_grad:
+            owner.get_parameter(name).requires_grad_(False)
+    if any(
+        pair.ours == "output_projection.weight" and pair.tensor is None for pair in reader.pairs
+    ):
+        layer.register_module("output_projection", nn.Identity())
+
+
+def _take_hooks(module: nn.Module) -> dict[int, Any]:
+    """Take out the hooks by which transformers collects attentions; an adapter gets them."""
+    hooks = {
+        key: hook
+        for key, hook in module._forward_hooks.items()
+        if getattr(hook, "__module__", "").startswith("transformers.")
+    }
+    for key in hooks:
+        del module._forward_hooks[key]
+    return hooks
+
+
+def _try(model: nn.Module, inputs: Any, places: Sequence[_Place]) -> None:
+    """Put the adapters in place, after each was compared with its module in a call of the model.
+
+    Raises:
+        UnsupportedError: code `convert.refused`, if the output of the model is another one.
+    """
+    adapted = [place for place in places if isinstance(place.made, Adapter)]
+    of_transformers = [place for place in adapted if not isinstance(place.made, PlainAdapter)]
+    tools, before, steps, given = None, None, [], inputs is not None
+    if given or of_transformers:
+        with _evaluating(model, [place.made for place in adapted]):
+            try:
+                if inputs is None:
+                    inputs = integration("transformers_adapter").trial_inputs(model)
+                if of_transformers and isinstance(inputs, Mapping):
+                    tools = integration("transformers_adapter")
+                before = _compared(model, inputs, adapted)
+                steps = tools.run_in_steps(model, inputs) if tools else []
+            # Whatever the model's code raises, it was not run.
+            except Exception as error:
+                if given:
+                    raise
+                for place in of_transformers:
+                    place.made = None
+                    place.reason = (
+                        "the model could not be run to compare it; give inputs= of a call: "
+                        f"{type(error).__name__}: {error}"
+                    )
+    _put_all(model, places)
+    if before is None:
+        return
+    try:
+        with _evaluating(model, []):
+            after = _call(model, inputs)
+            wrong = _difference(before, after)
+            if wrong is None and tools and steps:
+                wrong = _difference(steps, tools.run_in_steps(model, inputs))
+                wrong = wrong and f"{wrong}, with a KV cache"
+    except Exception as error:
+        wrong = f"it cannot be run: {type(error).__name__}: {error}"
+    if wrong is not None:
+        for place in places:
+            if place.made is not None:
+                _put(model, place.paths, place.module)
+        refuse(
+            "clearhead.convert",
+            f"convert this {type(model).__name__}",
+            [f"each attention is equal, and with all of them {wrong}"],
+        )
+
+
+def _compared(model: nn.Module, inputs: Any, places: Sequence[_Place]) -> Any:
+    """The output of a model, in which each adapter is compared with the module of its place."""
+    called: dict[int, str | None] = {}
+    caches: dict[int, dict[str, Any]] = {}
+
+    def hook_of(place: _Place) -> tuple[Any, Any]:
+        # A cache takes what a call gives it, so that ours gets a copy from before.
+        def keep(module: nn.Module, args: Any, kwargs: Any) -> None:
+            caches[id(place)] = {
+                name: copy.deepcopy(each)
+                for name, each in kwargs.items()
+                if hasattr(each, "update") and not isinstance(each, dict)
+            }
+
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            assert place.made is not None
+            try:
+                ours = place.made.forward(*args, **(kwargs | caches[id(place)]))
+                wrong = _difference(output, ours, weights=True)
+            except Exception as error:
+                wrong = f"{type(error).__name__}: {error}"
+            called[id(place)] = called.get(id(place)) or wrong
+
+        return keep, hook
+
+    hooks = []
+    for place in places:
+        keep, hook = hook_of(place)
+        hooks.append(place.module.register_forward_pre_hook(keep, with_kwargs=True))
+        hooks.append(place.module.register_forward_hook(hook, with_kwargs=True))
+    try:
+        output = _call(model, inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for place in places:
+        wrong = called.get(id(place), "it is not called; give inputs= of a call that does")
+        if wrong is not None:
+            place.made, place.reason = None, f"in a call of the model, {wrong}"
+    return output
+
+
+def _call(model: nn.Module, inputs: Any) -> Any:
+    # Some draw what they hide in eval mode too.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+
+
+def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:
+    """How two outputs differ, in words; None if they are equal but for rounding.
+
+    Args:
+        theirs, ours: the outputs.
+        weights: the last of theirs may be weights that ours does not have.
+    """
+    pairs = [(theirs, ours)]
+    if weights and isinstance(theirs, tuple):
+        if not isinstance(ours, tuple) or len(ours) != len(theirs):
+            return f"it returns {len(theirs)} things"
+        pairs = list(zip(theirs, ours, strict=True))
+        pairs = pairs[:-1] if len(pairs) > 1 and ours[-1] is None else pairs
+    for one, other in pairs:
+        first, second = (
+            [each for each in tree_leaves(side) if _is_floating(each)] for side in (one, other)
+        )
+        if [each.shape for each in first] != [each.shape for each in second]:
+            return "the output has another shape"
+        for expected, actual in zip(first, second, strict=True):
+            if expected.numel() == 0:
+                continue
+            error = (actual.double() - expected.double()).abs().nan_to_num(0.0)
+            same_nan = torch.equal(actual.isnan(), expected.isnan())
+            largest = max(1.0, float(expected.double().abs().nan_to_num(0.0).max()))
+            close = max(CLOSE, 32 * torch.finfo(expected.dtype).eps)
+            if not same_nan or float(error.max()) > close * largest:
+                return f"the output is off by {float(error.max()):.2g}"
+    return None
+
+
+def _is_floating(each: object) -> bool:
+    return isinstance(each, Tensor) and each.is_floating_point()
+
+
+@contextmanager
+def _evaluating(model: nn.Module, beside: Sequence[nn.Module | None]) -> Iterator[None]:
+    """Run a model and modules that are not yet in it in eval mode, without gradients."""
+    modules = [each for root in (model, *beside) if root is not None for each in root.modules()]
+    modes = [(each, each.training) for each in modules]
+    try:
+        for each in modules:
+            each.training = False
+        with torch.no_grad():
+            yield
+    finally:
+        for each, mode in modes:
+            each.training = mode
+
+
+def _put_all(model: nn.Module, places: Sequence[_Place]) -> None:
+    for place in places:
+        if place.made is not None:
+            _put(model, place.paths, place.made)
+
+
+def _put(model: nn.Module, paths: Sequence[str], module: nn.Module) -> None:
+    for path in paths:
+        parent, _, name = path.rpartition(".")
+        setattr(model.get_submodule(parent), name, module)
+
+
+def _ours(made: nn.Module) -> str:
+    return (
+        f"clearhead.{'' if isinstance(made, Adapter) else 'layers.'}{type(_layer(made)).__name__}"
+    )
+
+
+def _layer(made: nn.Module) -> nn.Module:
+    return made.layer if isinstance(made, Adapter) else made
+
+
+def _one_line(reason: str) -> str:
+    """The reasons of an error in one line."""
+    first, *listed = (line.strip().removeprefix("- ") for line in reason.splitlines())
+    return "; ".join(listed) or first

@@ -1,0 +1,300 @@
+# pyright: basic
+"""Classes and functions that nobody says how to call: how they are called, and what they came to."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import clearhead as ch
+from clearhead.checking.scanning.sources import Definition, Source
+from clearhead.checking.scanning.takes import is_callable, ways
+from clearhead.checking.scanning.trial import tried, tried_in
+from clearhead.checking.subject.constructing import GuessedConfig
+from clearhead.checking.subject.subject import prepare
+from tests.checking.test_embedding import Model
+
+
+class Attention(nn.Module):
+    """(batch, tokens, width), or (tokens, batch, width) with `first=1`."""
+
+    def __init__(self, d_model, num_heads, first=0):
+        super().__init__()
+        self.num_heads, self.first = num_heads, first
+        self.query, self.key, self.value, self.out = (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def scores(self, query, key):
+        return query @ key.mT / math.sqrt(query.shape[-1])
+
+    def attended(self, x, context):
+        def split(x):
+            return x.transpose(0, self.first).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+        query, key, value = (
+            split(self.query(x)),
+            split(self.key(context)),
+            split(self.value(context)),
+        )
+        found = self.scores(query, key).softmax(-1) @ value
+        return self.out(found.transpose(1, 2).flatten(2).transpose(0, self.first))
+
+    def forward(self, x):
+        return self.attended(x, x)
+
+
+class TokensFirst(Attention):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads, first=1)
+
+
+class Unscaled(Attention):
+    def scores(self, query, key):
+        return query @ key.mT
+
+
+class Cross(Attention):
+    def forward(self, x, context):
+        return self.attended(x, context)
+
+
+class ContextFirst(Attention):
+    def forward(self, x, y):
+        return self.attended(y, x)
+
+
+class Perceptron(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(dim, dim), nn.Softmax(-1), nn.Linear(dim, dim))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class Plain(nn.Module):
+    def forward(self, q, k, v, mask=None):
+        return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
+
+
+class Scaling(nn.Module):
+    def forward(self, q, k, v, scale=1.0):
+        return (q @ k.mT * scale).softmax(-1) @ v
+
+
+class Huge(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4096, 8)
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0]
+
+
+@dataclass
+class GPTConfig:
+    n_embd: int = 768
+    n_head: int = 12
+    n_layer: int = 12
+    vocab_size: int = 50304
+
+
+class GPTAttention(Attention):
+    def __init__(self, config):
+        super().__init__(config.n_embd, config.n_head)
+        self.config = config
+
+
+class Reading(Attention):
+    """Of settings that the dataclass lacks."""
+
+    def __init__(self, config):
+        super().__init__(config.width, config.heads)
+        self.config = config
+
+
+class Steps:
+    def reset(self):
+        pass
+
+    def step(self, x):
+        return x
+
+    full = step
+
+
+def attends(query, key, value):
+    return (query @ key.mT / math.sqrt(query.shape[-1])).softmax(-1) @ value
+
+
+def heads_last(query, key, value):
+    return attends(*(each.transpose(1, 2) for each in (query, key, value))).transpose(1, 2)
+
+
+def simple(x):
+    return (x @ x.mT / math.sqrt(x.shape[-1])).softmax(-1) @ x
+
+
+def ends(x):
+    raise SystemExit(2)
+
+
+@pytest.mark.parametrize(
+    ("found", "first"),
+    [
+        (Attention, "x"),
+        (Cross, "x,context"),
+        (Plain, "x"),
+        (Model, "ids"),
+        (nn.TransformerDecoderLayer, "x,context"),
+        (Steps, "decode"),
+        (attends, "qkv"),
+        (simple, "x2d"),
+        (lambda q, k, v, attn_mask: q, "qkv,mask"),
+    ],
+)
+def test_how_it_is_called_is_read_off_its_parameters(found, first):
+    assert ways(found)[0] == first
+
+
+@pytest.mark.parametrize(
+    ("found", "takes"),
+    [
+        (Attention, "x"),
+        (Cross, "x,context"),
+        (Plain, "qkv"),
+        (Model, "ids"),
+        (attends, "qkv"),
+        (simple, "x2d"),
+        (nn.MultiheadAttention, "x"),
+    ],
+)
+def test_what_is_right_is_right(found, takes):
+    made = tried(found, ch.Contract(), None, 0)
+    assert made is not None
+    assert (made.takes, made.report.outcome) == (takes, "right"), f"\n{made.report}"
+
+
+@pytest.mark.parametrize(
+    ("found", "remark"),
+    [
+        (TokensFirst, "tokens come before samples: (tokens, batch, width)"),
+        (ContextFirst, "the context is the first of its inputs"),
+        (heads_last, "heads come behind tokens: (batch, tokens, heads, width)"),
+    ],
+)
+def test_another_order_that_nobody_declared_is_no_mistake(found, remark):
+    made = tried(found, ch.Contract(), None, 0)
+    assert made is not None
+    assert made.report.outcome == "right", f"\n{made.report}"
+    assert made.report.told[0] == remark
+    assert made.report.name == found.__name__
+    assert made.report.place is not None
+    assert made.report.place[0] == __file__
+
+
+def test_a_mask_that_is_not_handed_over_is_said(tmp_path):
+    file = tmp_path / "masked.py"
+    file.write_text("from tests.checking.scanning.test_trial import Plain\n", encoding="utf-8")
+    source = Source(str(file), str(file), (Definition("Plain", 1, True),))
+    *_, (_, row) = tried_in(source, ["Plain"], ch.Contract(), None, 0)
+    assert row is not None
+    assert (row.outcome, row.takes, row.why) == ("right", "qkv", "without mask")
+
+
+def test_a_mistake_is_named():
+    made = tried(Unscaled, ch.Contract(), None, 0)
+    assert made is not None
+    assert [each.code for each in made.report.findings] == ["scale.missing"]
+
+
+def test_a_scale_that_the_caller_hands_over_is_not_judged():
+    made = tried(Scaling, ch.Contract(), None, 0)
+    assert made is not None
+    assert made.report.outcome == "not judged"
+    assert made.report.unverified == (
+        "scale: the call takes a scale of its own, and was handed none; check a function that hands it over",
+    )
+
+
+def test_what_is_declared_counts():
+    made = tried(attends, ch.Contract(causal=True), None, 0)
+    assert made is not None
+    assert made.report.findings[0].code == "mask.missing"
+
+
+def test_in_a_perceptron_nothing_attends():
+    assert tried(Perceptron, ch.Contract(), None, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (nn.Transformer, "[check.call] it takes src, tgt, and no takes= stands for that."),
+        (ends, "[check.exit] what is checked ended the program, by sys.exit(2)."),
+    ],
+)
+def test_what_cannot_be_called_is_refused(found, words):
+    with pytest.raises(ch.ClearheadError) as caught:
+        tried(found, ch.Contract(), None, 0)
+    assert str(caught.value) == words
+
+
+def test_a_large_model_is_not_made():
+    with pytest.raises(ch.ClearheadError) as caught:
+        tried(Huge, ch.Contract(), None, 0)
+    assert "it has more than 30,000,000 parameters" in str(caught.value)
+
+
+def test_what_names_no_type_of_its_config_is_made_with_the_dataclass_beside_it():
+    made = tried(GPTAttention, ch.Contract(), None, 0)
+    assert made is not None
+    assert made.report.outcome == "right"
+    prepared = prepare(GPTAttention, "x", None, ch.Contract(), 0)
+    config = prepared.original.config
+    assert isinstance(config, GPTConfig)
+    assert (config.n_layer, config.vocab_size, config.n_embd, config.n_head) == (2, 53, 30, 3)
+    other = prepare(Reading, "x", None, ch.Contract(), 0).original.config
+    assert isinstance(other, GuessedConfig)
+
+
+def test_what_has_no_call_is_left_out():
+    assert not is_callable(type("Base", (nn.Module,), {}))
+    assert not is_callable(type("Settings", (), {}))
+    assert not is_callable(torch.pi)
+    assert is_callable(Attention)
+
+
+def test_a_module_is_gone_through_with_a_row_for_each(tmp_path):
+    file = tmp_path / "several.py"
+    file.write_text(
+        "from tests.checking.scanning.test_trial import Perceptron, Unscaled, attends\n"
+        "def attention(q, k, v, steps, size): pass\n"
+        "def other(q, k, v, steps, size): pass\n",
+        encoding="utf-8",
+    )
+    given = [("attends", True), ("Unscaled", True), ("Perceptron", True)]
+    given += [("attention", True), ("other", False), ("gone", True)]
+    lines = [Definition(name, line, likely) for line, (name, likely) in enumerate(given, 1)]
+    source = Source(str(file), str(file), tuple(lines))
+    went = list(tried_in(source, [name for name, _ in given][1:], ch.Contract(), None, 0))
+    assert [(name, row and row.outcome) for name, row in went] == [
+        ("", None), ("Unscaled", None), ("Unscaled", "wrong"), ("Perceptron", None),
+        ("attention", None), ("attention", "not made"), ("other", None),
+    ]  # fmt: skip
+    rows = [row for _, row in went if row is not None]
+    assert (rows[0].why, rows[0].takes) == ("scale.missing: the scores are not scaled", "x")
+    assert (rows[1].file, rows[1].line) == (str(file), 4)
+    assert rows[1].why == "it takes q, k, v, steps, size, and no takes= stands for that."
+
+
+def test_a_module_that_cannot_be_imported_is_one_row(tmp_path):
+    file = tmp_path / "failing.py"
+    file.write_text("import os\n1 / 0\n", encoding="utf-8")
+    source = Source(str(file), str(file), (Definition("Attention", 3, True),))
+    (_, begun), (name, row) = tried_in(source, ["Attention"], ch.Contract(), None, 0)
+    assert begun is None
+    assert row is not None
+    assert (name, row.name, row.outcome, row.line) == ("", str(file), "not made", 2)
+    assert row.why == "ZeroDivisionError: division by zero"

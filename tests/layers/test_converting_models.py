@@ -1,0 +1,381 @@
+"""Every attention of a model is converted in place, and back."""
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.errors import ArgumentError, UnsupportedError
+from clearhead.layers import MultiheadAttention, QueryKeyNorm
+from clearhead.layers.converting.models import ModelConversion
+from tests.integrations.models import SIZES
+
+TOKENS, WIDTH, HEADS = 7, 12, 4
+
+
+class Attention(nn.Module):
+    """As nanoGPT has it."""
+
+    def __init__(self, *, causal: bool = True) -> None:
+        super().__init__()
+        self.n_head, self.causal = HEADS, causal
+        self.c_attn = nn.Linear(WIDTH, 3 * WIDTH)
+        self.c_proj = nn.Linear(WIDTH, WIDTH)
+        self.resid_dropout = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        split = (each.unflatten(-1, (HEADS, -1)).mT.mT for each in self.c_attn(x).chunk(3, dim=-1))
+        query, key, value = (each.transpose(-3, -2) for each in split)
+        context = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        return self.resid_dropout(self.c_proj(context.transpose(-3, -2).flatten(-2)))
+
+
+class Separate(nn.Module):
+    """With a matrix each, which can be shared with ours; and a mask that a caller may give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads = HEADS
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+            nn.Linear(WIDTH, WIDTH) for _ in range(4)
+        )
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, scale: float = 1.0
+    ) -> tuple[Tensor, None]:
+        query, key, value = (
+            each(x).unflatten(-1, (HEADS, -1)).transpose(-3, -2)
+            for each in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        context = F.scaled_dot_product_attention(scale * query, key, value, attn_mask=mask)
+        return self.o_proj(context.transpose(-3, -2).flatten(-2)), None
+
+
+class Packed(nn.Module):
+    """As timm has it."""
+
+    def __init__(self, *, qk_norm: bool = False) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = HEADS, WIDTH // HEADS
+        self.scale = self.head_dim**-0.5
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.q_norm, self.k_norm = (
+            nn.RMSNorm(self.head_dim, eps=1e-6) if qk_norm else nn.Identity() for _ in range(2)
+        )
+        self.attn_drop, self.norm = nn.Dropout(0.25), nn.Identity()
+        self.proj, self.proj_drop = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5)
+
+    def forward(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        batch, tokens, _ = x.shape
+        qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, self.head_dim)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        query, key = self.q_norm(query), self.k_norm(key)
+        rate = self.attn_drop.p if self.training else 0.0
+        context = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=attn_mask, dropout_p=rate, is_causal=is_causal
+        )
+        return self.proj_drop(self.proj(self.norm(context.transpose(1, 2).reshape(x.shape))))
+
+
+class Telling(Attention):
+    """Returns more than its output."""
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), x
+
+
+class Linear(nn.Module):
+    """Called an attention, and none by the names in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mix(x)
+
+
+class LinearAttention(Linear): ...
+
+
+class Model(nn.Module):
+    """Attentions one after the other."""
+
+    def __init__(self, *attentions: nn.Module, **options: Any) -> None:
+        super().__init__()
+        self.attentions, self.options = nn.ModuleList(attentions), options
+
+    def forward(self, x: Tensor) -> Tensor:
+        for each in self.attentions:
+            output = each(x, **self.options)
+            x = x + (output[0] if isinstance(output, tuple) else output)
+        return x
+
+
+def drawn() -> Tensor:
+    return torch.randn(2, TOKENS, WIDTH, generator=torch.Generator().manual_seed(0))
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def state_of(module: nn.Module) -> dict[str, Tensor]:
+    return copy.deepcopy(module.state_dict())
+
+
+def test_a_model_of_ones_own_and_back() -> None:
+    model = Model(Attention(), Attention(causal=False), Separate()).eval()
+    x, before = drawn(), state_of(model)
+    expected, modules = model(x), list(model.attentions)
+    conversion: ModelConversion = ch.convert(model, inputs=(x,))
+    assert conversion.model is model
+    assert list(conversion.layers) == ["attentions.0", "attentions.1", "attentions.2"]
+    assert conversion.left == {}
+    layers: list[Any] = list(conversion.layers.values())
+    assert all(type(each) is ch.MultiHeadAttention for each in layers)
+    assert [None if each.mask is None else each.mask.describe() for each in layers] == [
+        "causal()",
+        None,
+        None,
+    ]
+    assert isinstance(model.attentions[0], Attention)  # which a model may ask
+    assert conversion.rows["attentions.2"][0].theirs == "q_proj.weight"
+    close(model(x), expected)
+    assert model.attentions[2](x)[1] is None
+    conversion.undo()
+    assert list(model.attentions) == modules
+    assert torch.equal(model(x), expected)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    conversion.undo()  # nothing is left to do
+
+
+def test_the_table_of_a_model() -> None:
+    model = Model(Attention(), LinearAttention(), Separate())
+    assert str(ch.convert(model)).splitlines() == [
+        "Model: 1 attention converted, 2 left",
+        "  attentions.0  Attention        →  clearhead.MultiHeadAttention",
+        "  attentions.1  LinearAttention  left: of no known kind: it has no projections by known names",
+        "  attentions.2  Separate         left: its forward takes mask, scale besides; give inputs= of "
+        "the model, so that it is seen whether the model uses them",
+    ]
+
+
+def test_weights_are_shared_and_trained_ones_go_back() -> None:
+    model = Model(Separate(), Attention())
+    x, separate = drawn(), model.attentions[0]
+    assert isinstance(separate, Separate)
+    frozen = separate.k_proj.weight.requires_grad_(False)
+    conversion = ch.convert(model, inputs=[x])
+    shared, packed = conversion.layers.values()
+    assert shared.query_projection.weight is separate.q_proj.weight
+    assert shared.key_projection.weight is frozen
+    assert packed.query_projection.weight.requires_grad
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
+    model.eval()(x).square().sum().backward()
+    optimizer.step()
+    expected = model(x)
+    conversion.undo()
+    close(model(x), expected)
+    assert not model.attentions[1].training
+
+
+def test_dropout_of_the_output() -> None:
+    model = Model(Attention()).train()
+    conversion = ch.convert(model)
+    assert model.attentions[0].training
+    assert conversion.layers["attentions.0"].training
+    output = model.attentions[0](drawn())
+    assert 0.3 < float((output == 0).double().mean()) < 0.7
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_attentions_of_vision_transformers(qk_norm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(Packed(qk_norm=qk_norm)).eval()
+    expected = model(drawn())
+    with pytest.raises(UnsupportedError, match="takes attn_mask, is_causal besides"):
+        ch.convert(model)
+    # Of timm it is known that its models leave them out, and the adapter refuses them.
+    monkeypatch.setattr(Packed, "__module__", "timm.layers.attention")
+    conversion = ch.convert(model)
+    layer: Any = conversion.layers["attentions.0"]
+    assert layer.dropout == 0.25
+    assert [type(part) for part in layer.parts] == ([QueryKeyNorm] if qk_norm else [])
+    close(model(drawn()), expected)
+    with pytest.raises(UnsupportedError, match="is_causal of Packed was not known"):
+        model.attentions[0](drawn(), is_causal=True)
+    conversion.undo()
+    assert torch.equal(model(drawn()), expected)
+
+
+def test_what_stands_in_two_places() -> None:
+    attention = Attention()
+    model = Model(attention, attention).eval()
+    expected = model(drawn())
+    conversion = ch.convert(model)
+    assert list(conversion.layers) == ["attentions.0"]
+    assert model.attentions[0] is model.attentions[1]
+    close(model(drawn()), expected)
+    conversion.undo()
+    assert model.attentions[0] is model.attentions[1] is attention
+
+
+def test_a_converted_model_is_copied_and_pickled() -> None:
+    model = Model(Separate()).eval()
+    ch.convert(model, inputs=(drawn(),))
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin(drawn()), model(drawn()))
+        assert type(twin.attentions[0]) is type(model.attentions[0])
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor", "ignore:The PyTorch API of nested")
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_layers_of_pytorch(norm_first: bool) -> None:
+    model = nn.Transformer(WIDTH, HEADS, 2, 2, 17, batch_first=True, norm_first=norm_first)
+    source, target = drawn(), drawn()[:, :5]
+    hidden = nn.Transformer.generate_square_subsequent_mask(5)
+    padded = torch.zeros(2, TOKENS, dtype=torch.bool)
+    padded[1, 4:] = True
+    given: dict[str, Any] = {"tgt_mask": hidden, "src_key_padding_mask": padded}
+    given |= {"memory_key_padding_mask": padded, "tgt_is_causal": True}
+    before = state_of(model)
+    for mode in (model.eval(), model.train()):
+        torch.manual_seed(0)
+        for each in model.modules():
+            if isinstance(each, nn.Dropout):
+                each.p = 0.0
+            if isinstance(each, nn.MultiheadAttention):
+                each.dropout = 0.0
+        expected = mode(source, target, **given)
+        conversion = ch.convert(mode)
+        assert len(conversion.layers) == 6
+        assert all(type(each) is MultiheadAttention for each in conversion.layers.values())
+        close(mode(source, target, **given), expected)
+        assert list(mode.state_dict()) == list(before)
+        conversion.undo()
+        assert type(mode.encoder.layers[0].self_attn) is nn.MultiheadAttention
+
+
+def hooked() -> nn.Module:
+    attention = Attention()
+    attention.c_proj.register_forward_hook(lambda *given: None)
+    return attention
+
+
+def replaced() -> nn.Module:
+    attention: Any = Attention()
+    attention.forward = lambda x: x
+    return attention
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (hooked, "c_proj has a hook, which may change what it gives; remove it before"),
+        (replaced, "the module has a forward of its own"),
+        (Telling, "it returns more than its output, which our layer does not"),
+    ],
+)
+def test_what_is_left_and_why(make: Any, reason: str) -> None:
+    model = Model(make(), Attention()).eval()
+    kept = model.attentions[0]
+    conversion = ch.convert(model)
+    assert list(conversion.layers) == ["attentions.1"]
+    assert reason in conversion.left["attentions.0"]
+    assert model.attentions[0] is kept
+    with pytest.raises(UnsupportedError, match=r"attentions\.0: ") as refused:
+        ch.convert(Model(make()))
+    assert refused.value.code == "convert.refused"
+
+
+def test_an_argument_that_the_model_uses() -> None:
+    model = Model(Separate(), scale=2.0).eval()
+    with pytest.raises(UnsupportedError, match="scale of Separate was not known") as refused:
+        ch.convert(model, inputs=(drawn(),))
+    assert refused.value.code == "convert.refused"
+    model.options = {}
+    ch.convert(model, inputs=(drawn(),))
+    model.options = {"mask": torch.ones(TOKENS, TOKENS, dtype=torch.bool)}
+    with pytest.raises(UnsupportedError, match="mask of Separate was not known") as refused:
+        model(drawn())
+    assert refused.value.code == "convert.argument"
+
+
+def test_an_attention_that_is_not_called() -> None:
+    model = Model(Attention(), Attention())
+    model.attentions.append(nn.Module())
+    model.attentions[2].spare = Attention()
+    model.attentions[2].forward = lambda x: x
+    conversion = ch.convert(model, inputs=(drawn(),))
+    assert conversion.left == {
+        "attentions.2.spare": "in a call of the model, it is not called; give inputs= of a call that does"
+    }
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="or a model with some; got Model") as unknown:
+        ch.convert(Model(LinearAttention()))
+    assert unknown.value.code == "convert.unknown"
+    model, text = (
+        Model(Attention()),
+        "output, relative_bias and mask must be None for a model, and ",
+    )
+    with pytest.raises(ArgumentError, match=text + "inputs for one attention; got mask for Model"):
+        ch.convert(model, mask=ch.causal())
+    with pytest.raises(ArgumentError, match="got inputs for Attention") as beside:
+        ch.convert(model.attentions[0], inputs=(drawn(),))
+    assert beside.value.code == "convert.beside"
+    conversion = ch.convert(model)
+    with pytest.raises(UnsupportedError, match="or a model with some"):
+        ch.convert(model)  # twice
+    model.attentions[0] = Attention()
+    with pytest.raises(
+        ArgumentError, match=r"attentions\.0 must be the ConvertedAttention"
+    ) as changed:
+        conversion.undo()
+    assert changed.value.code == "convert.changed"
+
+
+def test_a_model_that_reads_the_weights_itself() -> None:
+    """Each attention is equal, and the whole is not: nothing is changed."""
+
+    class Reading(Model):
+        def forward(self, x: Tensor) -> Tensor:
+            attention: Any = self.attentions[0]
+            return super().forward(x) + (attention.c_attn.weight.sum() if attention else 0)
+
+    model = Reading(Attention())
+    kept = model.attentions[0]
+    with pytest.raises(UnsupportedError, match="it cannot be run: AttributeError") as refused:
+        ch.convert(model, inputs=(drawn(),))
+    assert refused.value.code == "convert.refused"
+    assert model.attentions[0] is kept
+
+
+def test_a_model_that_asks_for_the_weights() -> None:
+    class Asking(Model):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + hasattr(self.attentions[0], "c_attn")
+
+    with pytest.raises(UnsupportedError, match="with all of them the output is off by"):
+        ch.convert(Asking(Attention()), inputs={"x": drawn()})
+
+
+def test_models_that_cannot_be_run_to_compare() -> None:
+    """A model of transformers inside one of the user's own, whose inputs are not known."""
+    config = transformers.LlamaConfig(**SIZES)
+    llama: Any = transformers.LlamaModel(config)
+    model = nn.Sequential(llama.layers[0].self_attn)
+    with pytest.raises(
+        UnsupportedError, match="the model could not be run to compare it; give inputs="
+    ):
+        ch.convert(model)
