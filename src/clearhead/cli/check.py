@@ -130,12 +130,8 @@ def check(
     from clearhead.checking.scanning.sources import is_scanned
 
     if len(places) > 1 or is_scanned(places[0]):
-        for option, given in (
-            ("--args", args),
-            ("--profile", profile),
-            ("--html", html),
-            ("--world", world),
-        ):
+        alone = {"--args": args, "--profile": profile, "--html": html, "--world": world}
+        for option, given in alone.items():
             if given:
                 words = "is for one class or function: file.py:Name."
                 raise typer.BadParameter(words, param_hint=option)
