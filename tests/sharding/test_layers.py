@@ -141,4 +141,6 @@ def test_what_layers_take_and_refuse() -> None:
     assert first[5].startswith("RankError [across.differ] the calls of the ranks differ.")
     assert last[5].startswith("RankError [across.differ]")
     assert first[6].startswith("RankError [across.rank] rank 1 refused this call: [watch.across]")
-    assert last[6].startswith("WatchError [watch.across] calls with across= are not watched")
+    assert last[6].startswith(
+        "WatchError [watch.across] calls with across= are neither watched nor edited"
+    )

@@ -375,9 +375,8 @@ def with_heads(call: Problem, other: Problem, heads: list[int], path: str) -> Pr
             "sinks or another scale. Watch the other run instead.",
         )
     index = torch.tensor(heads, device=call.device)
-    group, other_group = call.num_heads // call.num_kv_heads, len(heads) // other.num_kv_heads
-    key = call.key.repeat_interleave(group, dim=1)
-    key = key.index_copy(1, index, other.key.repeat_interleave(other_group, dim=1))
+    key = stages.repeat_kv_heads(call.key, call.num_heads)
+    key = key.index_copy(1, index, stages.repeat_kv_heads(other.key, len(heads)))
     query = call.query.index_copy(1, index, other.query)
     mask = call.mask
     if mask is not None or other.mask is not None:
@@ -396,6 +395,6 @@ def _seeing(call: Problem) -> Tensor:
         return torch.ones(1, 1, call.query_len, dtype=torch.bool, device=call.device)
     if call.spans is not None:
         return (call.spans.stop > call.spans.start).any(dim=-1)[:, None]
-    size = max(1, PORTION // (math.prod(call.mask.leading) * call.kv_len or 1))
-    blocks = [call.visible(rows) for rows in portions(call.query_len, size)]
+    size = PORTION // (math.prod(call.mask.leading) * call.kv_len or 1)
+    blocks = [call.visible(rows) for rows in portions(call.query_len, max(1, size))]
     return torch.cat([each.any(dim=-1) for each in blocks if each is not None], dim=2)

@@ -2,7 +2,7 @@
 
 import re
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -39,6 +39,9 @@ WAYS_OUT = {
 
 OWN_CODE = "torch.nn.functional.scaled_dot_product_attention in the place of it."
 
+MOST_LISTED = 8
+"""The parts that a message names."""
+
 
 class Missing(NamedTuple):
     """A part of a watched model that attended and was not seen.
@@ -68,6 +71,13 @@ class Missing(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path or '(the model)'} ({self.kind}): {self.reason}. Way out: {self.way_out}"
+
+
+def listed(missing: Sequence[Missing]) -> str:
+    """Return a line for each part, at most `MOST_LISTED`."""
+    lines = [f"\n  - {each}" for each in missing[:MOST_LISTED]]
+    more = len(missing) - len(lines)
+    return "".join(lines) + (f"\n  - and {more} more, in seen.missing" if more else "")
 
 
 class Paths:

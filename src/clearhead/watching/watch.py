@@ -25,13 +25,10 @@ from clearhead.watching.estimate import Estimate, estimated, sizes_of
 from clearhead.watching.hooks import installing, tap
 from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.listening import Listener, listen
-from clearhead.watching.missing import Missing, Paths, Ran
+from clearhead.watching.missing import Missing, Paths, Ran, listed
 from clearhead.watching.recording import Copies, Result, of_heads, reduced, summarised
 from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import TokenIds
-
-MOST_LISTED = 8
-"""The places that a message names."""
 
 OF_ARGUMENTS = ("watch.heads", "watch.tokens", "watch.function")
 """The codes of arguments that do not fit the model; the call itself is as it should be."""
@@ -241,7 +238,7 @@ class Watch(Listener, Generic[Kept]):
         if not missing:
             return
         places = "1 place that was" if len(missing) == 1 else f"{len(missing)} places that were"
-        text = f"{name} attended in {places} not seen:{_listed(missing)}"
+        text = f"{name} attended in {places} not seen:{listed(missing)}"
         if self._strict:
             raise WatchError("watch.missing", text)
         warnings.warn(f"[watch.missing] {text}", WatchWarning, stacklevel=4)
@@ -259,7 +256,7 @@ class Watch(Listener, Generic[Kept]):
             "torch.nn.functional.scaled_dot_product_attention, nn.MultiheadAttention, clearhead, or the\n"
             "attention interface of transformers.\n"
             "  - a model with code of its own for the softmax of the scores is not seen\n"
-            f"  - code that torch.compile has compiled is not seen{_listed(self.seen.missing)}",
+            f"  - code that torch.compile has compiled is not seen{listed(self.seen.missing)}",
         )
 
 
@@ -372,12 +369,6 @@ def watch(
         )
     TokenIds(model, tokens)  # which refuses what are no ids
     return Watch(model, _globs(layers), _heads(heads), keep, tokens, strict)
-
-
-def _listed(missing: Sequence[Missing]) -> str:
-    lines = [f"\n  - {each}" for each in missing[:MOST_LISTED]]
-    more = len(missing) - len(lines)
-    return "".join(lines) + (f"\n  - and {more} more, in seen.missing" if more else "")
 
 
 def _globs(given: object) -> tuple[str, ...] | None:

@@ -40,7 +40,7 @@ def attend_across(query: Tensor, key: Tensor, value: Tensor, across: Any, **opti
         if observers:
             raise WatchError(
                 "watch.across",
-                "calls with across= are not watched: each rank has a part of the matrix. "
+                "calls with across= are neither watched nor edited: each rank has a part of the matrix. "
                 "AttentionMatrix(…, across=…) and layer.weights(x, across=…) give it.",
             )
         call = make_call(query, key, value, across, **options)
