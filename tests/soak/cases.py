@@ -18,7 +18,7 @@ from tests.attention.kernels import definition
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 LENGTHS = (0, 1, 2, 3, 7, 17, 65, 131, 257)
 STRIDES = ("plain", "heads last", "every other", "overlapping", "expanded", "offset")
-CONTEXTS = ("grad", "no_grad", "inference", "vmap", "func")
+CONTEXTS = ("grad", "no_grad", "inference", "autocast", "vmap", "func")
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ def random_case(seed: int) -> Case:
     num_heads = groups * kv_heads
     what = often("attend", "matrix", "cache")
     dtype, context = often("float32", *DTYPES), often("grad", *CONTEXTS)
+    if draw.random() < 0.0005:
+        context = "compile"  # which takes seconds
     sinks = draw.random() < 0.2 and context not in ("vmap", "func")  # which they do not take
     # Float64 and gradients are held to their own rounding, which large numbers magnify.
     large = [8.0] if dtype != "float64" and context != "grad" else []
@@ -184,9 +186,10 @@ def _attend(case: Case, given: Drawn, orders: int = 1) -> None:
         torch.manual_seed(0)
         definition.assert_agrees(case.kernel, given.tensors, orders, **options)
         return
-    truth = definition.context(**_doubled(given.tensors), **options)
+    tensors = _cast(given.tensors) if case.context == "autocast" else given.tensors
+    truth = definition.context(**_doubled(tensors), **options)
     computations = definition.in_orders(definition.context, case.head_dim, orders)
-    plain = definition.lossiest(truth, [each(**given.tensors, **options) for each in computations])
+    plain = definition.lossiest(truth, [each(**tensors, **options) for each in computations])
 
     def attend(**tensors: Any) -> Tensor:
         return ch.attend(**tensors, **options, kernel=case.kernel)
@@ -202,9 +205,22 @@ def _attend(case: Case, given: Drawn, orders: int = 1) -> None:
             query = given.tensors["query"]
             rest = {name: each for name, each in given.tensors.items() if name != "query"}
             found = torch.func.vjp(lambda query: attend(query=query, **rest), query)[0]
+        elif case.context == "compile":
+            torch._dynamo.reset()
+            found = torch.compile(attend, backend="eager")(**given.tensors).detach()
         else:
             found = attend(**given.tensors)
     definition.close(found, truth, plain, "the context")
+
+
+def _cast(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Query, key and value as autocast hands them on; float64 keeps its precision."""
+    three = {
+        name: each.bfloat16()
+        for name, each in tensors.items()
+        if name in ("query", "key", "value") and each.dtype != torch.float64
+    }
+    return tensors | three
 
 
 def _doubled(tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -218,6 +234,8 @@ def _within(context: str) -> Iterator[None]:
         warnings.filterwarnings("ignore", "There is a performance drop")  # of vmap, by PyTorch
         if context in ("no_grad", "inference"):
             stack.enter_context(torch.no_grad() if context == "no_grad" else torch.inference_mode())
+        if context == "autocast":
+            stack.enter_context(torch.autocast("cpu", torch.bfloat16))
         yield
 
 
@@ -257,7 +275,8 @@ def _matrix(case: Case, given: Drawn, orders: int = 1) -> None:
 
 
 def _cache(case: Case, given: Drawn, orders: int = 1) -> None:
-    """Chunks through a cache, with some dropped again, against the whole text at once."""
+    """Chunks through a cache, some dropped again and rows taken in another order, against the whole
+    text at once."""
     torch.manual_seed(case.seed)
     draw, width = random.Random(case.seed), 2 * case.num_heads * ((case.head_dim + 1) // 2)
     tokens = max(1, case.query_len)
@@ -266,20 +285,30 @@ def _cache(case: Case, given: Drawn, orders: int = 1) -> None:
         mask=draw.choice([ch.causal(), ch.causal() & ch.sliding_window(left=5)]),
     )  # fmt: skip
     x = torch.randn(case.batch, tokens, width)
-    with _within(case.context if case.context in ("no_grad", "inference") else "no_grad"):
-        with torch.no_grad():
-            plain = layer(x, kernel="eager")
-            truth = layer.double()(x.double(), kernel="eager")
-        layer.float()
-        cache, done, found = ch.layers.GrowingCache(), 0, torch.empty_like(plain)
+    kinds = (
+        ch.layers.GrowingCache,
+        ch.layers.StaticCache,
+        ch.layers.FixedCache,
+        ch.layers.PagedCache,
+    )
+    kind = draw.choice(kinds)
+    cache = kind() if kind is ch.layers.GrowingCache else kind(tokens)
+    context = case.context if case.context in ("no_grad", "inference") else "no_grad"
+    with _within(context), torch.no_grad():
+        done, found = 0, torch.empty_like(x)
         while done < tokens:
             step = draw.randint(1, max(1, (tokens - done + 1) // 2))
-            with torch.no_grad():
-                found[:, done : done + step] = layer(x[:, done : done + step], cache=cache)
+            found[:, done : done + step] = layer(x[:, done : done + step], cache=cache)
             done += step
             if draw.random() < 0.2:
                 done = draw.randint(done // 2, done)
                 cache.truncate(done)
+            if draw.random() < 0.2:
+                order = [draw.randrange(case.batch) for _ in range(case.batch)]
+                cache.reorder(order)
+                x, found = x[order], found[order]
+        plain = layer(x, kernel="eager")
+        truth = layer.double()(x.double(), kernel="eager")
     definition.close(found, truth, plain, "the output through a cache")
 
 
