@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +82,7 @@ class CacheBundle:
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Self:
+    ) -> "CacheBundle":
         """`Cache.to` in every cache; the bundle itself comes back."""
         self._each(lambda cache: cache.to(device, dtype))
         return self

@@ -1,10 +1,10 @@
-"""What is done to the memory of a cache as a whole: it is cut, moved, and shared with a fork."""
+"""The memory of a cache as a whole: cut, moved, and shared with a fork."""
 
 import copy
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from clearhead._common.checks import as_int, check_length
 from clearhead.attention.problem import DTYPES
 from clearhead.errors import ArgumentError, DtypeError
 from clearhead.layers.caches.layout import Layout, row_lengths
+
+Memory = TypeVar("Memory", bound="CacheMemory")
 
 
 class CacheMemory(ABC):
@@ -78,8 +80,8 @@ class CacheMemory(ABC):
         self._seen = longest
 
     def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Self:
+        self: Memory, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Memory:
         """Move the keys and values held to another device, or bring them to another dtype.
 
         The tokens that come next must be there too. A cache that holds nothing goes by the first
@@ -124,7 +126,7 @@ class CacheMemory(ABC):
             self._layout = layout
         return self
 
-    def fork(self) -> Self:
+    def fork(self: Memory) -> Memory:
         """A cache of its own that goes on from the same tokens, such as those of a prompt.
 
         The memory is shared until one of the two appends or reorders, and is copied then; memory
