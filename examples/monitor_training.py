@@ -22,6 +22,7 @@ from torch import Tensor, nn
 import clearhead as ch
 
 STEPS, TOKENS, BATCH, RATE = 150, 64, 32, 0.03
+WIDTH, HEADS = 64, 4
 
 
 def numbers(path: str, matrix: ch.AttentionMatrix) -> Tensor:
@@ -82,7 +83,13 @@ def train(model: SmallGPT, ids: Tensor, monitor: Monitor, steps: int, every: int
 def trained(text: str, qk_norm: bool, steps: int = STEPS, every: int = 1) -> tuple[Monitor, float]:
     """A model that was trained on a text: its monitor, and the cost of that as `train` has it."""
     torch.manual_seed(0)
-    model = SmallGPT("".join(sorted(set(text))), qk_norm=qk_norm)
+    model = SmallGPT("".join(sorted(set(text))), width=WIDTH, num_heads=HEADS)
+    if not qk_norm:
+        for block in model.blocks:
+            parts = [ch.layers.Rotary(WIDTH // HEADS)]
+            block.attention = ch.MultiHeadAttention(
+                WIDTH, num_heads=HEADS, mask=ch.causal(), parts=parts
+            )
     monitor = Monitor(model)
     return monitor, train(model, model.encode(text), monitor, steps, every)
 

@@ -19,11 +19,10 @@ import clearhead as ch
 class Block(nn.Module):
     """Attention, then a feed-forward network, each beside what comes in."""
 
-    def __init__(self, width: int, num_heads: int, qk_norm: bool) -> None:
+    def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
         head_dim = width // num_heads
-        norms = [ch.layers.QueryKeyNorm(head_dim)] if qk_norm else []
-        parts = [*norms, ch.layers.Rotary(head_dim)]
+        parts = [ch.layers.QueryKeyNorm(head_dim), ch.layers.Rotary(head_dim)]
         self.attention_norm = nn.RMSNorm(width)
         self.attention = ch.MultiHeadAttention(
             width, num_heads=num_heads, mask=ch.causal(), parts=parts
@@ -42,17 +41,12 @@ class SmallGPT(nn.Module):
     """Scores of the next character, for each character of a text."""
 
     def __init__(
-        self,
-        characters: str,
-        width: int = 64,
-        num_heads: int = 4,
-        depth: int = 2,
-        qk_norm: bool = True,
+        self, characters: str, width: int = 64, num_heads: int = 4, depth: int = 2
     ) -> None:
         super().__init__()
         self.characters = characters
         self.embedding = nn.Embedding(len(characters), width)
-        self.blocks = nn.ModuleList(Block(width, num_heads, qk_norm) for _ in range(depth))
+        self.blocks = nn.ModuleList(Block(width, num_heads) for _ in range(depth))
         self.norm = nn.RMSNorm(width)
         self.head = nn.Linear(width, len(characters))
 
