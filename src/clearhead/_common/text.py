@@ -6,6 +6,7 @@ the line around. They are shown, never obeyed.
 
 import re
 import reprlib
+import signal
 import unicodedata
 from typing import Any
 
@@ -79,6 +80,16 @@ def shown(value: object) -> str:
         return _SHORT.repr(value)
     except Exception:  # any object may raise anything
         return f"a {type(value).__name__} whose repr fails"
+
+
+def exit_words(code: int) -> str:
+    """Return how a process ended, by its exit code; below 0 is the signal that ended it.
+
+    Example:
+        >>> exit_words(3), exit_words(-9)
+        ('exit code 3', 'signal SIGKILL')
+    """
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 def raised_words(error: BaseException) -> str:

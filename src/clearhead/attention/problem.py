@@ -133,7 +133,7 @@ class Problem:
 
     @property
     def factor(self) -> float:
-        """What the scores are multiplied by at most, 1 or more: none may overflow."""
+        """The largest factor of the scores, 1 or more: none may overflow."""
         return stages.largest_factor(self.scale, self.softcap)
 
     @property

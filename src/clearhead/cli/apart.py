@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clearhead._common.text import exit_words
 from clearhead.errors import ClearheadError, ModelError
 
 if TYPE_CHECKING:
@@ -65,10 +66,9 @@ def _timeout(place: str, timeout: float) -> ModelError:
 
 
 def _ended(place: str, code: int) -> ModelError:
-    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return ModelError(
         "check.ended",
-        f"checking {place} ended its process, with {how}, before there was a report.",
+        f"checking {place} ended its process, with {exit_words(code)}, before there was a report.",
     )
 
 
@@ -133,7 +133,7 @@ def scanned(
 
 
 def _lines(process: subprocess.Popen[bytes], found: Path, timeout: float) -> Iterator[list[Any]]:
-    """What a process writes, line by line, until it ends.
+    """Read what a process writes, line by line, until it ends.
 
     Raises:
         TimeoutError: if it writes nothing for so many seconds.

@@ -210,7 +210,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _masks(
         self, query: Tensor, key: Tensor, attn_mask: Tensor | None, padded: Tensor | None
     ) -> tuple[Mask | None, Tensor | None]:
-        """What may be seen, and what is added to the scores."""
+        """Return the mask, and what is added to the scores."""
         batch, heads, lengths = query.shape[0], query.shape[1], (query.shape[2], key.shape[2])
         kv_len = lengths[1] - self._extra
         masks: list[Mask] = []

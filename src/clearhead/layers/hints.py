@@ -112,7 +112,7 @@ def hint_at(
 
 
 def _ours(name: str, own: Mapping[str, object]) -> str | None:
-    """What another library's argument is here, where a method has it."""
+    """Return our word for another library's argument, where a method has it."""
     size = SIZES.get(size_of(name) or "")
     return WORDS.get(name) or (size if size in own else None)
 

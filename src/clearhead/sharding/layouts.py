@@ -19,7 +19,7 @@ from clearhead.masks.blocks import block_counts
 LAYOUTS = ("balanced", "contiguous", "zigzag", "striped")
 
 BALANCED = 0.01
-"""How far the pairs of two ranks may be apart, as a share of the mean, before chunks are made
+"""The largest difference of two ranks in pairs, as a share of the mean, before chunks are made
 smaller; the pairs of a mean query are always allowed."""
 
 

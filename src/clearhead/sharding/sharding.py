@@ -73,7 +73,7 @@ class Sharding:
 
     @property
     def count(self) -> int:
-        """How many tokens this rank holds."""
+        """The number of tokens that this rank holds."""
         return self.counts[self.rank]
 
     @cached_property

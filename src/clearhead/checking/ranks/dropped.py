@@ -31,7 +31,7 @@ class Dropped:
 
     @property
     def kept(self) -> float:
-        """What the survivors are multiplied by."""
+        """The factor of the survivors."""
         stays = self.visible & ~self.gone
         return float((self.after[stays] / self.before[stays]).median()) if stays.any() else 0.0
 
@@ -48,7 +48,7 @@ class Dropped:
         )
 
     def _rows(self, rank: int, steps: int) -> tuple[Tensor, Tensor]:
-        """What falls of a rank's queries, and what could, the keys in the order of steps round a ring."""
+        """Return what falls of a rank's queries, and what could, the keys in the order of steps round a ring."""
         here, size = self.here, min(self.here.counts)
         blocks = [
             here.positions[(rank + step * steps) % here.world][:size] for step in range(here.world)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from clearhead._common.text import raised_words
+from clearhead._common.text import exit_words, raised_words
 from clearhead.checking.ranks.rank_calls import (
     Failure,
     RankCall,
@@ -60,7 +60,7 @@ Outcome = RankResult | Stuck
 
 
 def failed(outcome: Outcome) -> Failure | Stuck | None:
-    """What went wrong on a rank, if anything did."""
+    """The failure of a rank, if there is one."""
     return outcome if isinstance(outcome, Stuck) else outcome.failure
 
 
@@ -68,7 +68,7 @@ class Ranks(Protocol):
     """Ranks that make calls."""
 
     own: bool
-    """Whether their processes may end: they are none of the caller's."""
+    """True for ranks whose processes may end: they are none of the caller's."""
 
     def run(self, subject: Subject, call: RankCall) -> list[Outcome]:
         """The outcome of a call on every rank."""
@@ -194,11 +194,10 @@ class StartedRanks:
         return [found[rank] if rank in found else self._waiting(rank) for rank in range(self.world)]
 
     def _ended(self, rank: int) -> Stuck:
-        """How the process of a rank ended."""
+        """The end of a rank's process, in words."""
         process = self._processes[rank]
         process.join(GRACE)
-        code = process.exitcode or 0
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        how = exit_words(process.exitcode or 0)
         said = self._said(rank, "output").strip().splitlines()
         last = next((each.rpartition("] ")[2] for each in reversed(said) if "what()" in each), "")
         return Stuck(f"ends with {how}{f': {last.strip()}' if last else ''}", ended=True)
@@ -237,7 +236,7 @@ def autograd_has_threads() -> bool:
 
 
 def _packed(what: Any) -> bytes:
-    """What goes through a pipe by value: the pickler of processes would share the memory of tensors."""
+    """Pickle by value for a pipe: the pickler of processes would share the memory of tensors."""
     buffer = io.BytesIO()
     torch.save(what, buffer)
     return buffer.getvalue()

@@ -17,7 +17,7 @@ MOST = 64
 
 
 def on_ranks(subject: Subject, seed: int, judge: Callable[[RanksEvidence], T]) -> T:
-    """What `judge` makes of the evidence; in a process group of the caller's the same on every rank.
+    """Return the report that `judge` makes of the evidence; in a process group of the caller's the same on every rank.
 
     Raises:
         ArgumentError: codes `check.takes`, `check.world`.

@@ -30,7 +30,7 @@ class RankGradients:
 
 
 def parts_of(trial: Trial, recipe: Recipe, grad: Tensor, here: Placement) -> tuple[Tensor, ...]:
-    """What the queries of each rank give to the gradients of query, key and value."""
+    """The share of each rank's queries in the gradients of query, key and value."""
     query, key, value = leaves = [
         each.clone().requires_grad_() for each in (trial.query, trial.key, trial.value)
     ]

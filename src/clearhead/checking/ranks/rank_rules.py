@@ -273,7 +273,7 @@ def ticks(e: RanksEvidence, clear: Clear) -> Iterator[str]:
 
 
 def remarks(e: RanksEvidence, codes: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What was measured and is not declared, and what was refused."""
+    """Notes on what was measured and is not declared, and on what was refused."""
     if e.contract.causal is None and e.explained.right:
         yield "causal", {"causal": e.explained.contract.causal}
     refused = next((each for each in e.uneven if each.failures), None) if e.ranks.own else None

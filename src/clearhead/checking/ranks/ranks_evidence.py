@@ -45,7 +45,7 @@ class Made:
 
     @property
     def failures(self) -> dict[int, Any]:
-        """What went wrong, by rank."""
+        """The failures, by rank."""
         found = {rank: failed(each) for rank, each in enumerate(self.outcomes)}
         return {rank: each for rank, each in found.items() if each is not None}
 

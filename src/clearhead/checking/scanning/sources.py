@@ -211,7 +211,7 @@ def _definitions(body: list[ast.stmt], imported: Mapping[str, tuple[str, str]]) 
 def _reached(
     read: list[tuple[Source, list[_Lines]]], through_classes: bool
 ) -> dict[_Lines, set[str]]:
-    """What definitions do, in their lines and in those of what they name.
+    """Find what definitions do, in their lines and in those of what they name.
 
     A function that makes models, to train them say, is none to be called.
     """

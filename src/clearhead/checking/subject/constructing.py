@@ -22,7 +22,7 @@ SHAPES = ((HEADS, HEAD_DIM), (4, 16))
 
 
 class Guess(NamedTuple):
-    """How arguments are guessed.
+    """A way to guess arguments.
 
     Attributes:
         shape: heads and their width.

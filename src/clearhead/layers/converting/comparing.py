@@ -139,7 +139,7 @@ def _call(model: nn.Module, inputs: Any) -> Any:
 
 
 def _difference(theirs: Any, ours: Any, *, weights: bool = False) -> str | None:
-    """How two outputs differ, in words; None if they are equal but for rounding.
+    """Say how two outputs differ; None if they are equal but for rounding.
 
     Args:
         theirs, ours: the outputs.
