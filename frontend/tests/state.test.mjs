@@ -31,6 +31,8 @@ test("a state that was written is read as it was", () => {
       order: "link",
       role: "first",
       full: true,
+      without: ["first", "punctuation"],
+      least: 0.0625,
     },
     {
       ...readState("", data, START),
@@ -47,7 +49,7 @@ test("a state that was written is read as it was", () => {
 
 test("what an address makes up is left out", () => {
   for (const text of [
-    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&role=none&full=2",
+    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&role=none&full=2&without=all&least=2",
     "pin=,&view=0,9,0,9",
     "pin=-1&view=NaN,1,1,1",
     "with=4.0",
@@ -59,6 +61,7 @@ test("what an address makes up is left out", () => {
     assert.deepEqual([found.pinned.query, found.pinned.key], [null, null]);
     assert.deepEqual([found.viewport, found.scale, found.order], [null, "root", "model"]);
     assert.equal(found.full, false);
+    assert.deepEqual([found.without, found.least], [[], 0]);
   }
 });
 

@@ -299,6 +299,32 @@ def test_the_heads_answer_and_the_address_keeps_it(opens: Opens) -> None:
     assert page.get_by_label("Colours").input_value() == "root"
 
 
+def test_filters_leave_out_tokens_and_weak_links(opens: Opens) -> None:
+    words = ["[CLS]", *WORDS[1:]]
+    weights = matrix(len(words))[0, 1]
+    left = weights[1:, 1:].clone()
+    page = opens(payload(words))
+    choose(page, 0, 1)
+    page.keyboard.press("Escape")
+    page.keyboard.press("w")
+    page.get_by_label("Links of at least").fill("40")
+    count = page.get_by_role("group", name="Filters").get_by_role("status")
+    expect(count).to_have_text(f"{int((left >= 0.16).sum())} links")
+    expect(page.locator(".ch-arcs > path")).to_have_count(min(400, int((left >= 0.16).sum())))
+    page.locator(".ch-token").nth(9).click()
+    page.mouse.move(5, 5)
+    shown = page.locator(".ch-numbers .ch-bars").first.locator("li").all_inner_texts()
+    strong = [at + 1 for at, each in enumerate(left[8].tolist()) if each >= 0.16]
+    assert sorted(int(each.split()[0]) for each in shown) == strong
+    # The weight itself stays what it is.
+    query = int(weights[1:, 0].argmax()) + 1
+    page.mouse.move(*at(page, query, 0, (len(words), len(words))))
+    expect(page.locator(".ch-reading")).to_contain_text("%, left out")
+    value, _ = share(reading(page).removesuffix(", left out"))
+    assert value == pytest.approx(float(weights[query, 0]), abs=5.1e-4)
+    page.wait_for_function("() => location.hash.endsWith('&without=first,special&least=0.16')")
+
+
 def test_two_runs(opens: Opens) -> None:
     text = read_text("tokens", WORDS)
     runs = [

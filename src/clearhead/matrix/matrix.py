@@ -315,7 +315,7 @@ class AttentionMatrix(WeightStatistics):
         source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
         title: str | None = None,
         sample: int = 0,
-        start: tuple[int, int] | None = None,
+        start: tuple[int, int] | str | None = None,
         pin: tuple[str | int | None, str | int | None] | None = None,
     ) -> Path:
         """Write the heads as a page, one file that opens offline; returns its path.

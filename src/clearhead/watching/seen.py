@@ -198,7 +198,7 @@ class Seen(KeptByPath[Kept]):
         other: "Seen[Any] | None" = None,
         title: str | None = None,
         sample: int = 0,
-        start: tuple[int, int] | None = None,
+        start: tuple[int, int] | str | None = None,
         pin: tuple[str | int | None, str | int | None] | None = None,
     ) -> Path:
         """Write a page of everything that was seen, one file that opens offline; returns its path.
@@ -213,14 +213,15 @@ class Seen(KeptByPath[Kept]):
             other: another run on the same tokens, to compare with.
             title: the title of the page; None is the beginning of the text.
             sample: the row of the batch.
-            start: the layer and the head that it opens with, by number; None takes the one whose strong
-                link between words reaches farthest.
+            start: the layer and the head that it opens with, by number, or the state of a page as it
+                stands behind the # of its address, `"head=5.11&without=first"`; None takes the head
+                whose strong link between words reaches farthest.
             pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
 
         Raises:
             ArgumentTypeError: codes `page.tokens`, `page.other` and `page.sample-type`.
-            ArgumentError: codes `page.empty`, if nothing attended, `page.sample`, `page.start` and
-                `page.pin`.
+            ArgumentError: codes `page.empty`, if nothing attended, `page.sample`, `page.start`,
+                `page.state` and `page.pin`.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
             FileError: code `file.unwritable`, if the place cannot be written to.
 

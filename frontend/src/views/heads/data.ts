@@ -70,8 +70,14 @@ export interface HeadsData {
   roles: { all: string[]; matching: string[] };
   runs: string[];
   texts: string[][];
-  /** Where the page opens. */
-  start?: { layer?: number; head?: number; query?: number | null; key?: number | null } | null;
+  /** Where the page opens; `state` is what stands in an address. */
+  start?: {
+    layer?: number;
+    head?: number;
+    query?: number | null;
+    key?: number | null;
+    state?: string;
+  } | null;
   layers: LayerData[];
 }
 
@@ -237,11 +243,13 @@ export class HeadMap {
   looksAt(query: number, count: number): Link[] {
     const { at } = this;
     if (!at) {
-      return this.linkKeys.flatMap((keys, rank) =>
-        keys[query]! >= 0 && rank < count
-          ? [{ query, key: keys[query]!, weight: this.linkWeights[rank]![query]! }]
-          : [],
-      );
+      return this.linkKeys
+        .flatMap((keys, rank) =>
+          keys[query]! >= 0
+            ? [{ query, key: keys[query]!, weight: this.linkWeights[rank]![query]! }]
+            : [],
+        )
+        .slice(0, count);
     }
     const { keys } = this.layer;
     const from = query * keys;
@@ -281,13 +289,10 @@ export class HeadMap {
         weight,
       }));
     }
-    const first = this.linkWeights[0];
-    if (!first) return [];
-    return strongest(count, queries, (query) => first[query]!).map(([query, weight]) => ({
-      query,
-      key: this.linkKeys[0]![query]!,
-      weight,
-    }));
+    const first = Array.from({ length: queries }, (_, query) => this.looksAt(query, 1)[0]);
+    return strongest(count, queries, (query) => first[query]?.weight ?? 0).map(
+      ([query]) => first[query]!,
+    );
   }
 
   /** What a query gives to every key; of a long text, what is known of it. */

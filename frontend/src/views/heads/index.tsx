@@ -13,10 +13,13 @@ import { CopyLink, useAddress } from "./address";
 import { Answers, useAnswers } from "./ask";
 import { type HeadsData, isFew, type LayerData } from "./data";
 import { save, toPng, toSvg } from "./figure";
+import type { Kind } from "./filter";
+import { Filters } from "./filters";
 import { Guide } from "./guide";
 import { type Chosen, headName, layerName, type Order, Overview, score, titleOf } from "./overview";
-import { HeadText, matches, NOTHING, Panel, tokenOf } from "./panel";
+import { HeadText, NOTHING, Panel } from "./panel";
 import { ofToken, readState, type ViewState } from "./state";
+import { matches, tokenOf } from "./words";
 
 const KEYS: [string, string][] = [
   ["arrows", "Go from head to head, cell to cell, or token to token, wherever the focus is"],
@@ -31,6 +34,7 @@ const KEYS: [string, string][] = [
   ["/", "Search for a token; Enter goes to the next one"],
   ["c", "Compare with another head"],
   ["l", "Colours by the square root, linear or logarithmic"],
+  ["w", "Without the first token and special tokens; once more with them"],
   ["f", "The map alone, as large as there is room; once more goes back"],
   ["?", "This help"],
 ];
@@ -43,13 +47,15 @@ export function Heads({ head, source }: ViewProps) {
   const second = useSignal<Chosen | null>(start.second);
   const focused = useSignal<0 | 1>(0);
   const layer = data.layers[first.value.layer]!;
-  const viewport = useSignal(whole(layer.queries, layer.keys));
+  const viewport = useSignal(start.viewport ?? whole(layer.queries, layer.keys));
   const hover = useSignal<Point>(NOTHING);
   const pinned = useSignal<Point>(start.pinned);
-  const order = useSignal<Order>("model");
-  const role = useSignal("");
+  const order = useSignal<Order>(start.order);
+  const role = useSignal(start.role);
   const search = useSignal("");
-  const full = useSignal(false);
+  const full = useSignal(start.full);
+  const without = useSignal<Kind[]>(start.without);
+  const least = useSignal(start.least);
   const at = useSignal(0);
   const drawn = useMemo(() => [signal<Tile | null>(null), signal<Tile | null>(null)] as const, []);
   const ends = useMemo(() => [signal(0), signal(0)] as const, []);
@@ -62,6 +68,10 @@ export function Heads({ head, source }: ViewProps) {
     [ends],
   );
   const input = useRef<HTMLInputElement>(null);
+  useMemo(() => {
+    scale.value = start.scale;
+    if (start.theme) chosenTheme.value = start.theme;
+  }, [start]);
 
   const state = {
     get value(): ViewState {
@@ -77,6 +87,8 @@ export function Heads({ head, source }: ViewProps) {
         order: order.value,
         role: role.value,
         full: full.value,
+        without: without.value,
+        least: least.value,
       };
     },
     set value(next: ViewState) {
@@ -86,6 +98,7 @@ export function Heads({ head, source }: ViewProps) {
         viewport.value = next.viewport ?? whole(queries, keys);
         [scale.value, chosenTheme.value] = [next.scale, next.theme];
         [order.value, role.value, full.value] = [next.order, next.role, next.full];
+        [without.value, least.value] = [next.without, next.least];
         focused.value = 0;
       });
     },
@@ -146,7 +159,7 @@ export function Heads({ head, source }: ViewProps) {
     });
   };
 
-  const answers = useAnswers(data, source, layer, pinned.value);
+  const answers = useAnswers(data, source, layer, pinned.value, without.value);
   const hit = hits[at.value];
   const isAt = hit?.query === pinned.value.query && hit?.key === pinned.value.key;
 
@@ -199,6 +212,8 @@ export function Heads({ head, source }: ViewProps) {
       choose(next(data, current, event.key === "]" ? 1 : -1));
     } else if (event.key === "c") {
       compare();
+    } else if (event.key === "w") {
+      without.value = without.value.length ? [] : ["first", "special"];
     } else if (event.key === "f") {
       full.value = !full.value;
     } else if (event.key === "l") {
@@ -210,7 +225,7 @@ export function Heads({ head, source }: ViewProps) {
   };
 
   useKeys(root, onKeyDown);
-  const shared = { viewport, hover, pinned, search, top, end };
+  const shared = { viewport, hover, pinned, search, without, least, top, end };
   const both = second.value;
   // A longer text is beside the map, where there is only one.
   const beside = !both && !isFew(layer);
@@ -293,6 +308,7 @@ export function Heads({ head, source }: ViewProps) {
                 </span>
               </form>
             )}
+            <Filters data={data} source={source} chosen={current} without={without} least={least} />
             <div class="ch-panels">
               {[first.value, ...(both ? [both] : [])].map((each, place) => (
                 <div
@@ -340,9 +356,10 @@ function found(data: HeadsData, layer: LayerData, wanted: string): Point[] {
 
 /** What a page shows at first: what Python chose, or else a head that stands out. */
 function startOf(data: HeadsData): ViewState {
-  const { layer, head, query = null, key = null } = data.start ?? {};
+  const { layer, head, query = null, key = null, state = "" } = data.start ?? {};
   const chosen = layer !== undefined && head !== undefined ? { layer, head } : interesting(data);
-  return { ...readState("", data, chosen), pinned: { query, key } };
+  const start = readState(state, data, chosen);
+  return query === null && key === null ? start : { ...start, pinned: { query, key } };
 }
 
 /** The head to begin with: one that points at certain tokens, not at the first one. */

@@ -5,15 +5,16 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { label, short } from "../../shared/labels";
 import { Legend } from "../../shared/legend";
 import { HeatMap, including, moved, type Point, type Viewport, whole } from "../../shared/map";
-import { percent, quantity } from "../../shared/scale";
+import { quantity } from "../../shared/scale";
 import type { Source, Tile } from "../../source";
-import { answerOf, questionOf } from "./ask";
 import { type HeadMap, type HeadsData, isFew, type LayerData } from "./data";
+import { filtered, type Kind, leftOut, shownTile } from "./filter";
 import { ROLES } from "./guide";
 import { Numbers } from "./numbers";
 import { type Chosen, score, titleOf } from "./overview";
 import { type Side, Texts } from "./text";
 import { headMap } from "./tiles";
+import { detail, inside, matches, sentence, tokenOf, words } from "./words";
 
 export const NOTHING: Point = { query: null, key: null };
 
@@ -23,6 +24,9 @@ export interface Shared {
   hover: Signal<Point>;
   pinned: Signal<Point>;
   search: Signal<string>;
+  /** What is left out, and the weight below which links are not drawn. */
+  without: ReadonlySignal<readonly Kind[]>;
+  least: ReadonlySignal<number>;
   /** Where the colours of the maps end, and those of single weights, as in the text: one scale for all
    * heads that are shown. */
   top: ReadonlySignal<number>;
@@ -39,18 +43,6 @@ interface PanelProps {
   /** Filled with the weight at which the colours of this head would end. */
   ownEnd: Signal<number>;
   withText: boolean;
-}
-
-/** A token of the layer's texts; positions where there are none. */
-export function tokenOf(
-  data: HeadsData,
-  layer: LayerData,
-  kind: "query" | "key",
-): (at: number) => string {
-  const { text, first } = layer[kind];
-  const tokens = text === null ? null : data.texts[text]!;
-  const offset = kind === "query" && text === null ? layer.keys - layer.queries : 0;
-  return (at) => (tokens ? (tokens[at + first] ?? "") : `#${at + offset}`);
 }
 
 /** A head's map when it is there, and what went wrong. */
@@ -74,6 +66,16 @@ function useHeadMap(
     };
   }, [about, layer, head, source]);
   return [map && map.layer === about && map.head === head ? map : null, failed];
+}
+
+/** A head as it is, and without what is left out. */
+function useShown(source: Source, data: HeadsData, chosen: Chosen, { without, least }: Shared) {
+  const layer = data.layers[chosen.layer]!;
+  const [raw, failed] = useHeadMap(source, data, chosen);
+  const [kinds, weight] = [without.value, least.value];
+  const out = useMemo(() => leftOut(data, layer, kinds), [data, layer, kinds]);
+  const map = useMemo(() => raw && filtered(raw, out, weight), [raw, out, weight]);
+  return { raw, map, out, failed };
 }
 
 /** What is pointed at, or else pinned, as far as the layer has it. */
@@ -117,7 +119,7 @@ type TextProps = Pick<PanelProps, "data" | "source" | "chosen" | "shared">;
 /** The text that a head reads, or both texts. */
 export function HeadText({ data, source, chosen, shared }: TextProps) {
   const layer = data.layers[chosen.layer]!;
-  const [map] = useHeadMap(source, data, chosen);
+  const { map } = useShown(source, data, chosen, shared);
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const sides = useMemo(() => sidesOf(data, layer), [data, layer]);
@@ -129,6 +131,7 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
       active={active}
       found={found}
       end={shared.end}
+      least={shared.least.value}
       onHover={(point) => (shared.hover.value = point)}
       onPin={(point, asKey) => {
         const { query } = shared.pinned.value;
@@ -144,7 +147,7 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
 export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }: PanelProps) {
   const layer = data.layers[chosen.layer]!;
   const { viewport, hover, pinned } = shared;
-  const [ready, failed] = useHeadMap(source, data, chosen);
+  const { raw, map: ready, out, failed } = useShown(source, data, chosen, shared);
   const queryToken = useMemo(() => tokenOf(data, layer, "query"), [data, layer]);
   const keyToken = useMemo(() => tokenOf(data, layer, "key"), [data, layer]);
   useEffect(() => {
@@ -173,7 +176,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
         </span>
       </div>
       {failed && <p role="alert">{failed}</p>}
-      <p class="ch-sentence">{sentence(active.value, ready, layer, queryToken, keyToken)}</p>
+      <p class="ch-sentence">{sentence(active.value, raw, ready, layer, queryToken, keyToken)}</p>
       {withText && isFew(layer) && (
         <HeadText data={data} source={source} chosen={chosen} shared={shared} />
       )}
@@ -186,7 +189,13 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
             rowLabel={(at) => short(label(queryToken(at)), 8)}
             columnLabel={(at) => short(label(keyToken(at)), 8)}
             tile={(rows, columns, cells, abort) =>
-              source.tile({ layer: chosen.layer, head: chosen.head, rows, columns, cells, abort })
+              shownTile(
+                data,
+                source,
+                { ...chosen, rows, columns, cells, abort },
+                shared.without.value,
+                shared.least.value,
+              )
             }
             viewport={viewport}
             hover={hover}
@@ -195,9 +204,15 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
             onPin={(point) => pin(point, layer, shared)}
             drawn={drawn}
             top={shared.top}
-            version={`${chosen.layer}/${chosen.head}/${source.changed?.value ?? 0}`}
+            version={[
+              chosen.layer,
+              chosen.head,
+              source.changed?.value ?? 0,
+              shared.without.value,
+              shared.least.value,
+            ].join("/")}
             words={(point, tile) =>
-              words(inside(point, layer), tile, ready, layer, queryToken, keyToken)
+              words(inside(point, layer), tile, raw, out, layer, queryToken, keyToken)
             }
           />
           <div class="ch-under">
@@ -240,6 +255,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
           <Numbers
             place={chosen.layer}
             map={ready}
+            out={out}
             source={source}
             active={active}
             queryToken={queryToken}
@@ -288,71 +304,10 @@ function roleCard(role: string, layer: LayerData): string {
   return `${role}: ${ROLES[role] ?? role}.${even === null ? "" : `\nA head that looks at all alike has ${even} % in this text.`}`;
 }
 
-/** What is pointed at, or pinned, as a sentence. */
-function sentence(
-  point: Point,
-  map: HeadMap | null,
-  layer: LayerData,
-  queryToken: (at: number) => string,
-  keyToken: (at: number) => string,
-) {
-  const name = (token: string) => (
-    <bdi>
-      <i>{short(label(token).replace(/^␣(?=.)/, ""), 24)}</i>
-    </bdi>
-  );
-  const question = questionOf(point);
-  if (!question || !map) {
-    return layer.queries && layer.keys
-      ? "Each row is a query: it looks at the keys, the darker the more."
-      : "";
-  }
-  const { query, key } = question;
-  if (query !== null && key !== null && map.weight(query, key) === -1) {
-    return (
-      <>
-        The mask hides {name(keyToken(key))} from {name(queryToken(query))}.
-      </>
-    );
-  }
-  const link = answerOf(map, question);
-  if (!link) return "";
-  const most = query === null || key === null;
-  return (
-    <>
-      {name(queryToken(link.query))} gives {percent(link.weight)} of its attention to{" "}
-      {name(keyToken(link.key))}
-      {most && (query === null ? ", more than any other query" : ", more than to any other key")}.
-    </>
-  );
-}
-
 /** The query that a token is, in a text that attends to itself. */
 function toQuery(key: number, layer: LayerData): number | null {
   const query = key - (layer.keys - layer.queries);
   return query >= 0 ? query : null;
-}
-
-function inside({ query, key, token = false }: Point, layer: LayerData): Point {
-  return {
-    token,
-    query: query !== null && query < layer.queries ? query : null,
-    key: key !== null && key < layer.keys ? key : null,
-  };
-}
-
-export function matches(count: number, token: (at: number) => string, wanted: string): number[] {
-  const needle = wanted.toLocaleLowerCase();
-  const found: number[] = [];
-  for (let at = 0; at < count; at++) {
-    const text = token(at);
-    if (
-      text.toLocaleLowerCase().includes(needle) ||
-      label(text).toLocaleLowerCase().includes(needle)
-    )
-      found.push(at);
-  }
-  return found;
 }
 
 function sidesOf(data: HeadsData, layer: LayerData): Side[] {
@@ -380,98 +335,4 @@ function sidesOf(data: HeadsData, layer: LayerData): Side[] {
     sides.push({ ...base, kinds: ["key"], title: "Keys", tokens: data.texts[layer.key.text]! });
   }
   return sides;
-}
-
-function words(
-  { query, key, token }: Point,
-  tile: Tile | null,
-  map: HeadMap | null,
-  layer: LayerData,
-  queryToken: (at: number) => string,
-  keyToken: (at: number) => string,
-): string {
-  if (!map || (query === null && key === null)) return "Point at the map, or at a token.";
-  const name = (token: (at: number) => string, at: number) =>
-    `${at} ${short(label(token(at)), 16)}`;
-  if (token) return `token ${name(keyToken, key!)}`;
-  if (query === null || key === null) {
-    return query === null ? `key ${name(keyToken, key!)}` : `query ${name(queryToken, query)}`;
-  }
-  const exact = tile?.exact ? single(tile, query, key) : undefined;
-  const weight = exact ?? map.weight(query, key);
-  if (weight !== null) {
-    const doubt = exact === undefined ? error(map.error(weight)) : "";
-    const value = weight < 0 ? "hidden by the mask" : `${percent(weight)}${doubt}`;
-    return `${name(queryToken, query)} → ${name(keyToken, key)}: ${value}`;
-  }
-  const pair = `${name(queryToken, query)} → ${name(keyToken, key)}`;
-  if (!tile) return pair;
-  const tall = (tile.rows[1] - tile.rows[0]) / tile.cells[0];
-  const wide = (tile.columns[1] - tile.columns[0]) / tile.cells[1];
-  const row = Math.floor((query - tile.rows[0]) / tall);
-  const column = Math.floor((key - tile.columns[0]) / wide);
-  const within = row >= 0 && row < tile.cells[0] && column >= 0 && column < tile.cells[1];
-  if (!within) return pair;
-  const value = tile.values[row * tile.cells[1] + column]!;
-  const range = (first: number, size: number, at: number, most: number) => {
-    const from = Math.max(0, Math.round(first + size * at));
-    const to = Math.min(most, Math.max(from + 1, Math.round(first + size * (at + 1)))) - 1;
-    return to > from
-      ? `${from.toLocaleString("en")}–${to.toLocaleString("en")}`
-      : from.toLocaleString("en");
-  };
-  const about = !tile.exact && (tile.links || tall < tile.grain[0] - 1) ? "about " : "";
-  return `${range(tile.rows[0], tall, row, layer.queries)} → ${range(tile.columns[0], wide, column, layer.keys)}: ${value < 0 ? "hidden by the mask" : about + percent(value)}`;
-}
-
-function error(by: number): string {
-  return !(by >= 5e-7) ? "" : ` ± ${percent(by)}`;
-}
-
-/** How fine the map is, and how far it can be trusted. */
-function detail(tile: Tile | null, layer: LayerData, map: HeadMap | null): string {
-  if (!tile) return map && !map.at && !map.pooled ? "No map of this head was kept." : " ";
-  if (tile.values.length === 0) return "There are no tokens.";
-  const tall = cellSize(tile.rows, tile.cells[0]);
-  const wide = cellSize(tile.columns, tile.cells[1]);
-  const cell = `One cell = ${tall} × ${wide} ${tall === "1" && wide === "1" ? "token" : "tokens"}`;
-  if (tile.exact) return `${cell}, worked out from query and key.`;
-  if (tile.pending !== undefined) {
-    return `${cell}. A finer map is being worked out: ${Math.floor(tile.pending * 100)} %.`;
-  }
-  const silence = tile.silent
-    ? ` The ${tile.silent} does not answer: this is what the page has.`
-    : "";
-  return cell + known(tile, layer, map) + silence;
-}
-
-/** What a map that was not worked out for this view knows. */
-function known(tile: Tile, layer: LayerData, map: HeadMap | null): string {
-  const [queries, keys] = tile.grain;
-  if (tile.links) {
-    return `. The ${tile.links} strongest links of each query are where they are; the rest is known for ${queries} × ${keys} tokens, and spread evenly there.`;
-  }
-  if (map && layer.weights) {
-    if ("exact" in layer.weights) return ". Weights are as they were, in float32.";
-    const worst = map.error(layer.weights.top[map.head]!);
-    return `. Weights are rounded, by ${percent(worst)} at most, and small ones by far less.`;
-  }
-  return queries > 1 || keys > 1 ? `; the finest that is known is ${queries} × ${keys}.` : ".";
-}
-
-/** The value of a pair, in a tile of single tokens. */
-function single(
-  { rows, columns, cells, values }: Tile,
-  query: number,
-  key: number,
-): number | undefined {
-  if (rows[1] - rows[0] !== cells[0] || columns[1] - columns[0] !== cells[1]) return undefined;
-  if (query < rows[0] || query >= rows[1] || key < columns[0] || key >= columns[1])
-    return undefined;
-  return values[(query - rows[0]) * cells[1] + key - columns[0]];
-}
-
-function cellSize([from, to]: [number, number], cells: number): string {
-  const size = (to - from) / Math.max(1, cells);
-  return Math.round(size).toLocaleString("en");
 }

@@ -4,6 +4,7 @@ import type { Point, Viewport } from "../../shared/map";
 import { SCALES, type Scale } from "../../shared/scale";
 import type { Theme } from "../../shared/theme";
 import type { HeadsData, LayerData } from "./data";
+import { KINDS, type Kind } from "./filter";
 import { type Chosen, headName, layerName, ORDERS, type Order, same } from "./overview";
 
 export interface ViewState {
@@ -17,6 +18,10 @@ export interface ViewState {
   order: Order;
   role: string;
   full: boolean;
+  /** What is left out. */
+  without: Kind[];
+  /** Links below this weight are not drawn. */
+  least: number;
 }
 
 /** A head as it is written: "5.11", and with two runs "A5.11". */
@@ -42,6 +47,8 @@ export function writeState(state: ViewState, data: HeadsData): string {
   if (state.role) found.set("role", state.role);
   if (state.theme) found.set("theme", state.theme);
   if (state.full) found.set("full", "1");
+  if (state.without.length) found.set("without", state.without.join());
+  if (state.least > 0) found.set("least", String(Number(state.least.toFixed(4))));
   return found.toString().replaceAll("%2C", ",");
 }
 
@@ -71,7 +78,14 @@ export function readState(text: string, data: HeadsData, start: Chosen): ViewSta
     order: one<Order>("order", ORDERS, "model"),
     role: one("role", data.roles.all, ""),
     full: given.get("full") === "1",
+    without: KINDS.filter((kind) => given.get("without")?.split(",").includes(kind)),
+    least: readShare(given.get("least")),
   };
+}
+
+function readShare(text: string | null): number {
+  const found = Number(text ?? 0);
+  return found > 0 && found <= 1 ? found : 0;
 }
 
 function readPoint(text: string | null, layer: LayerData): Point {

@@ -17,6 +17,8 @@ const LEAST = 0.02;
 /** While nothing is pointed at. */
 const IDLE_ARCS = 40;
 const IDLE_LEAST = 0.15;
+/** Of all that are strong enough, where a reader has said what that is. */
+const MOST_ARCS = 400;
 
 export interface Side {
   /** "query" and "key", or both for a text that attends to itself. */
@@ -37,6 +39,8 @@ interface TextsProps {
   found: ReadonlySignal<{ queries: number[]; keys: number[] }>;
   /** The weight at which the colours end, as on the map. */
   end: ReadonlySignal<number>;
+  /** Links below this weight are not drawn; 0 leaves it to the text. */
+  least: number;
   onHover: (point: Point) => void;
   /** `asKey`: as the key of the query that is pinned. */
   onPin: (point: Point, asKey: boolean) => void;
@@ -44,7 +48,7 @@ interface TextsProps {
   onScroll?: () => void;
 }
 
-export function Texts({ sides, map, active, found, end, onHover, onPin }: TextsProps) {
+export function Texts({ sides, map, active, found, end, least, onHover, onPin }: TextsProps) {
   const root = useRef<HTMLDivElement>(null);
   const [size, setSize] = useState(0);
   const [scrolled, setScrolled] = useState(0);
@@ -54,9 +58,9 @@ export function Texts({ sides, map, active, found, end, onHover, onPin }: TextsP
     return () => watch.disconnect();
   }, []);
   const few = map !== null && isFew(map.layer);
-  const { query, key, token = false } = active.value;
+  const { query, key } = active.value;
   const idle = query === null && key === null;
-  const drawn = useMemo(() => linksOf(map, query, key, token), [map, query, key, token]);
+  const drawn = useMemo(() => linksOf(map, active.value, least), [map, active.value, least]);
   return (
     <div class={`ch-texts${few ? " ch-few" : ""}`} ref={root}>
       {sides.map((side) => (
@@ -84,27 +88,27 @@ export function Texts({ sides, map, active, found, end, onHover, onPin }: TextsP
   );
 }
 
-/** The arcs of what is pointed at, of a pair those of its query; of nothing, the strongest ones of a short text. */
-function linksOf(
+/** The arcs of what is pointed at, of a pair those of its query; of nothing, the strongest ones of a
+ * short text. */
+export function linksOf(
   map: HeadMap | null,
-  query: number | null,
-  key: number | null,
-  token: boolean,
+  { query, key, token = false }: Point,
+  least: number,
 ): Link[] {
   if (!map) return [];
   if (query === null && key === null) {
     if (!isFew(map.layer)) return [];
-    return map
-      .strongest(Math.min(IDLE_ARCS, map.layer.queries * 2))
-      .filter((link) => link.weight > IDLE_LEAST);
+    const most = least ? MOST_ARCS : Math.min(IDLE_ARCS, map.layer.queries * 2);
+    return map.strongest(most).filter((link) => link.weight >= (least || IDLE_LEAST));
   }
+  const most = least ? MOST_ARCS : ARCS;
   return [
-    ...(query === null ? [] : map.looksAt(query, ARCS)),
-    ...(key === null || (query !== null && !token) ? [] : map.seenBy(key, ARCS)),
-  ].filter((link) => link.weight >= LEAST);
+    ...(query === null ? [] : map.looksAt(query, most)),
+    ...(key === null || (query !== null && !token) ? [] : map.seenBy(key, most)),
+  ].filter((link) => link.weight >= (least || LEAST));
 }
 
-type TokensProps = Omit<TextsProps, "sides"> & { side: Side };
+type TokensProps = Omit<TextsProps, "sides" | "least"> & { side: Side };
 
 function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: TokensProps) {
   const list = useRef<HTMLDivElement>(null);

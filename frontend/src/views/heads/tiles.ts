@@ -47,7 +47,7 @@ function span([from, to]: [number, number], cells: number, length: number): Span
   };
 }
 
-function fromWeights(map: HeadMap, request: TileRequest): Tile {
+export function fromWeights(map: HeadMap, request: TileRequest): Tile {
   const { queries, keys } = map.layer;
   const rows = span(request.rows, request.cells[0], queries);
   const columns = span(request.columns, request.cells[1], keys);

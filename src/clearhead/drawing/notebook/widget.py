@@ -31,7 +31,7 @@ def view(
     tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
     source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
     sample: int = 0,
-    start: tuple[int, int] | None = None,
+    start: tuple[int, int] | str | None = None,
     pin: tuple[str | int | None, str | int | None] | None = None,
 ) -> Any:
     """The page of what was seen, of a matrix or of a trace, to look around in, inside a notebook.
@@ -46,7 +46,8 @@ def view(
             with it, if None. A trace has its own.
         source_tokens: what the keys are, in attention between two texts.
         sample: which row of the batch. A page of a trace has all to choose from.
-        start: the layer and the head that it opens with; None takes what reaches farthest.
+        start: the layer and the head that it opens with, or the state of a page as its address has
+            it, `"head=5.11&without=first"`; None takes what reaches farthest.
         pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
 
     Returns:

@@ -116,8 +116,7 @@ def heads_payload(
         "runs": [run.name for run in runs],
         "texts": [text.tokens for text in packing.texts],
         "layers": packing.layers,
-        "start": start_of(start, packing.layers, [text.tokens for text in packing.texts])
-        or packing.start,
+        "start": packing.opening(start),
     }
     return Payload("heads", title, data, packing.arrays)
 
@@ -131,7 +130,7 @@ def write_heads(
     title: str | None = None,
     note: str | None = None,
     sample: int = 0,
-    start: tuple[int, int] | None = None,
+    start: tuple[int, int] | str | None = None,
     pin: tuple[str | int | None, str | int | None] | None = None,
 ) -> Path:
     """Write a page of heads, whole or not at all; returns its path.
@@ -144,7 +143,8 @@ def write_heads(
         title: the title of the page; None takes the beginning of the text.
         note: a line under it; None counts layers and tokens.
         sample: the row of the batch.
-        start: the layer and the head that it opens with; None takes what reaches farthest.
+        start: the layer and the head that it opens with, or the state of a page as its address has
+            it; None takes what reaches farthest.
         pin: the query and the key that are pinned, as tokens or places; None for either is none.
 
     Raises:
@@ -323,6 +323,13 @@ class _Packing:
             self.farthest = found.score
             self.start = {"layer": place} | found._asdict()
             del self.start["score"]
+
+    def opening(self, asked: Start) -> dict[str, Any] | None:
+        """The start as it was asked for; where that names no head, at the farthest link."""
+        found = start_of(asked, self.layers, [text.tokens for text in self.texts])
+        if found is None or found.keys() == {"state"}:
+            return (self.start or {}) | (found or {}) or None
+        return found
 
     def _add_pooled(
         self, place: int, shown: _Located, summary: Summary, entry: dict[str, Any], room: float
