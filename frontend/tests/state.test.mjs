@@ -33,6 +33,17 @@ test("a state that was written is read as it was", () => {
       full: true,
       without: ["first", "punctuation"],
       least: 0.0625,
+      several: [],
+      mix: "mean",
+      columns: true,
+    },
+    {
+      ...readState("", data, START),
+      several: [
+        { layer: 1, head: 1 },
+        { layer: 0, head: 0 },
+      ],
+      mix: "max",
     },
     {
       ...readState("", data, START),
@@ -47,9 +58,23 @@ test("a state that was written is read as it was", () => {
   assert.equal(writeState(readState("", data, START), data), "head=4.0");
 });
 
+test("a layer stands for all of its heads", () => {
+  const several = [
+    { layer: 1, head: 0 },
+    { layer: 1, head: 1 },
+  ];
+  const state = { ...readState("", data, START), several };
+  assert.match(writeState(state, data), /&heads=5$/);
+  assert.deepEqual(readState("heads=5", data, START).several, several);
+  // Of other texts there is no mean.
+  const other = layer(6, { key: { text: null, first: 0 } });
+  const more = { ...data, layers: [...data.layers, other] };
+  assert.deepEqual(readState("heads=4.0,6.0", more, START).several, []);
+});
+
 test("what an address makes up is left out", () => {
   for (const text of [
-    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&role=none&full=2&without=all&least=2",
+    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&role=none&full=2&without=all&least=2&heads=9,4.0&mix=sum&links=arcs",
     "pin=,&view=0,9,0,9",
     "pin=-1&view=NaN,1,1,1",
     "with=4.0",
@@ -62,6 +87,7 @@ test("what an address makes up is left out", () => {
     assert.deepEqual([found.viewport, found.scale, found.order], [null, "root", "model"]);
     assert.equal(found.full, false);
     assert.deepEqual([found.without, found.least], [[], 0]);
+    assert.deepEqual([found.several, found.mix, found.columns], [[], "mean", false]);
   }
 });
 

@@ -325,6 +325,36 @@ def test_filters_leave_out_tokens_and_weak_links(opens: Opens) -> None:
     page.wait_for_function("() => location.hash.endsWith('&without=first,special&least=0.16')")
 
 
+def test_several_heads_in_colours_over_two_columns(opens: Opens) -> None:
+    page = opens(payload(WORDS))
+    choose(page, 0, 1)
+    page.keyboard.press("Escape")
+    page.locator('[data-head="1/2"]').click(modifiers=["Control"])
+    expect(page.get_by_role("heading", level=2)).to_have_text("Mean of 0.1 and 1.2")
+    # Each line is as opaque as its weight, in the colour of its head.
+    for hue, weights in enumerate([matrix(len(WORDS))[0, 1], matrix(len(WORDS), seed=1)[0, 2]]):
+        lines = page.locator(f".ch-arcs > .ch-hue{hue}")
+        expected = sorted(each for each in weights.flatten().tolist() if each >= 0.01)
+        expect(lines).to_have_count(len(expected))
+        drawn = lines.evaluate_all("all => all.map(each => +each.getAttribute('stroke-opacity'))")
+        assert sorted(drawn) == pytest.approx(expected, abs=1e-6)
+    query, key = 7, 3
+    canvas(page).scroll_into_view_if_needed()
+    page.mouse.move(*at(page, query, key, (len(WORDS), len(WORDS))))
+    mean = (
+        float(matrix(len(WORDS))[0, 1, query, key])
+        + float(matrix(len(WORDS), seed=1)[0, 2, query, key])
+    ) / 2
+    assert share(reading(page))[0] == pytest.approx(mean, abs=0.051 * mean + 5e-4)
+    page.get_by_role("button", name="Leave out head 0.1").click()
+    expect(page.get_by_role("heading", level=2)).to_have_text("Layer 1, head 2")
+    page.keyboard.press("m")
+    expect(page.get_by_role("heading", level=2)).to_have_text("Layer 1, mean of 3 heads")
+    page.wait_for_function("() => location.hash.endsWith('&heads=1&links=columns')")
+    page.get_by_label("two columns").uncheck()
+    expect(page.get_by_role("listbox")).to_have_count(1)
+
+
 def test_two_runs(opens: Opens) -> None:
     text = read_text("tokens", WORDS)
     runs = [

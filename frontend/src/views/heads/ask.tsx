@@ -7,7 +7,7 @@ import { ROUNDED, within } from "../../shared/scale";
 import type { Source } from "../../source";
 import type { HeadMap, HeadsData, LayerData, Link } from "./data";
 import { filtered, type Kind, leftOut } from "./filter";
-import { type Chosen, headName, layerName, same } from "./overview";
+import { type Chosen, headName, layerName, same } from "./names";
 import { headMap } from "./tiles";
 
 /** The link that a head has from a query, to a key, or between both, and how far it may be off. */

@@ -145,6 +145,8 @@ export class HeadMap {
   readonly linkKeys: Int32Array[];
   readonly linkWeights: Float32Array[];
   readonly spans: Spans | null;
+  /** The map of which this one shows a part. */
+  origin: HeadMap | null = null;
   private known: number | null = null;
   private received: Float32Array | null = null;
 
@@ -232,6 +234,7 @@ export class HeadMap {
 
   /** How far a weight may be from the true one. */
   error(weight: number): number {
+    if (this.origin) return this.origin.error(weight);
     const about = this.layer.weights;
     if (about && "exact" in about) return 0;
     if (about) return halfStep(weight, about, about.top[this.head]!);
@@ -309,6 +312,7 @@ export class HeadMap {
 
   /** What each key gets from all queries, as far as the arrays of the layer tell. */
   async receivedBy(source: Source, place: number): Promise<Float32Array> {
+    if (this.origin) return this.origin.receivedBy(source, place);
     return (this.received ??= await ofHead(
       source,
       `${place}/received`,

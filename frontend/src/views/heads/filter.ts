@@ -63,7 +63,7 @@ export function filtered(map: HeadMap, out: LeftOut | null, least: number): Head
       const here = at(place);
       return here >= 0 && here < least ? 0 : here;
     };
-    return new HeadMap(layer, head, value);
+    return partOf(map, new HeadMap(layer, head, value));
   }
   const stays = (rank: number, query: number) =>
     !gone(query, map.linkKeys[rank]![query]!) && map.linkWeights[rank]![query]! >= least;
@@ -73,7 +73,12 @@ export function filtered(map: HeadMap, out: LeftOut | null, least: number): Head
   const weights = map.linkWeights.map((each, rank) =>
     each.map((weight, query) => (links[rank]![query]! >= 0 ? weight : 0)),
   );
-  return new HeadMap(layer, head, null, map.pooled, links, weights, map.spans);
+  return partOf(map, new HeadMap(layer, head, null, map.pooled, links, weights, map.spans));
+}
+
+function partOf(map: HeadMap, part: HeadMap): HeadMap {
+  part.origin = map;
+  return part;
 }
 
 /** How many links a head has that are left; of a long text, of those that are known. */

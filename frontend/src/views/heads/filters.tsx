@@ -6,7 +6,8 @@ import { percent, quantity } from "../../shared/scale";
 import type { Source } from "../../source";
 import type { HeadsData } from "./data";
 import { countLinks, filtered, KINDS, type Kind, kindsOf, leftOut } from "./filter";
-import type { Chosen } from "./overview";
+import type { Chosen } from "./names";
+import { fitsColumns } from "./several";
 import { headMap } from "./tiles";
 
 const NAMES: Record<Kind, string> = {
@@ -27,9 +28,10 @@ interface FiltersProps {
   chosen: Chosen;
   without: Signal<Kind[]>;
   least: Signal<number>;
+  columns: Signal<boolean>;
 }
 
-export function Filters({ data, source, chosen, without, least }: FiltersProps) {
+export function Filters({ data, source, chosen, without, least, columns }: FiltersProps) {
   const layer = data.layers[chosen.layer]!;
   const kinds = useMemo(() => kindsOf(data, layer), [data, layer]);
   const count = useCount(data, source, chosen, without.value, least.value);
@@ -64,6 +66,16 @@ export function Filters({ data, source, chosen, without, least }: FiltersProps) 
         />
         <b aria-hidden="true">{percent(least.value)}</b>
       </label>
+      {fitsColumns(layer) && (layer.query.text ?? layer.key.text) !== null && (
+        <label title="Queries and keys in two columns, with lines between them">
+          <input
+            type="checkbox"
+            checked={columns.value}
+            onChange={() => (columns.value = !columns.value)}
+          />
+          two columns
+        </label>
+      )}
       {count !== null && (
         <span role="status">
           {quantity(count, "links")}

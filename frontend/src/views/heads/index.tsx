@@ -11,15 +11,18 @@ import { chosen as chosenTheme } from "../../shared/theme";
 import type { Tile, ViewProps } from "../../source";
 import { CopyLink, useAddress } from "./address";
 import { Answers, useAnswers } from "./ask";
-import { type HeadsData, isFew, type LayerData } from "./data";
+import { type HeadsData, isFew } from "./data";
 import { save, toPng, toSvg } from "./figure";
 import type { Kind } from "./filter";
 import { Filters } from "./filters";
 import { Guide } from "./guide";
-import { type Chosen, headName, layerName, type Order, Overview, score, titleOf } from "./overview";
+import { type Chosen, headName, layerName, same, titleOf } from "./names";
+import { type Order, Overview } from "./overview";
 import { HeadText, NOTHING, Panel } from "./panel";
-import { ofToken, readState, type ViewState } from "./state";
-import { matches, tokenOf } from "./words";
+import { fitsColumns, HUES, headsOf, type Mix, titleOfSeveral } from "./several";
+import { found, next, partner, startOf } from "./start";
+import type { ViewState } from "./state";
+import { tokenOf } from "./words";
 
 const KEYS: [string, string][] = [
   ["arrows", "Go from head to head, cell to cell, or token to token, wherever the focus is"],
@@ -34,6 +37,11 @@ const KEYS: [string, string][] = [
   ["/", "Search for a token; Enter goes to the next one"],
   ["c", "Compare with another head"],
   ["l", "Colours by the square root, linear or logarithmic"],
+  [
+    "Ctrl + Enter",
+    "On a head: show it too, with a colour of its own; with a mouse Ctrl and a click",
+  ],
+  ["m", "The mean of all heads of the layer; once more the head alone"],
   ["w", "Without the first token and special tokens; once more with them"],
   ["f", "The map alone, as large as there is room; once more goes back"],
   ["?", "This help"],
@@ -56,6 +64,10 @@ export function Heads({ head, source }: ViewProps) {
   const full = useSignal(start.full);
   const without = useSignal<Kind[]>(start.without);
   const least = useSignal(start.least);
+  const several = useSignal<Chosen[]>(start.several);
+  const mix = useSignal<Mix>(start.mix);
+  const columns = useSignal(start.columns);
+  const adding = useSignal(false);
   const at = useSignal(0);
   const drawn = useMemo(() => [signal<Tile | null>(null), signal<Tile | null>(null)] as const, []);
   const ends = useMemo(() => [signal(0), signal(0)] as const, []);
@@ -89,6 +101,9 @@ export function Heads({ head, source }: ViewProps) {
         full: full.value,
         without: without.value,
         least: least.value,
+        several: several.value,
+        mix: mix.value,
+        columns: columns.value,
       };
     },
     set value(next: ViewState) {
@@ -99,6 +114,7 @@ export function Heads({ head, source }: ViewProps) {
         [scale.value, chosenTheme.value] = [next.scale, next.theme];
         [order.value, role.value, full.value] = [next.order, next.role, next.full];
         [without.value, least.value] = [next.without, next.least];
+        [several.value, mix.value, columns.value] = [next.several, next.mix, next.columns];
         focused.value = 0;
       });
     },
@@ -111,6 +127,7 @@ export function Heads({ head, source }: ViewProps) {
     batch(() => {
       if (focused.value === 1 && second.value) second.value = next;
       else first.value = next;
+      several.value = [];
       if (old.queries !== layer.queries || old.keys !== layer.keys) {
         viewport.value = whole(layer.queries, layer.keys);
         pinned.value = NOTHING;
@@ -127,6 +144,22 @@ export function Heads({ head, source }: ViewProps) {
     },
   } as typeof first;
 
+  // Several heads are shown as one, of the texts of the first of them, with none beside them.
+  const together = {
+    get value() {
+      return several.value;
+    },
+    set value(next: Chosen[]) {
+      batch(() => {
+        if (next[0] && !next.some((each) => same(each, first.value))) choose(next[0]);
+        if (next.length > 1 && !several.value.length && next.length <= HUES) columns.value = true;
+        several.value = next.length > 1 ? next : [];
+        second.value = null;
+        focused.value = 0;
+      });
+    },
+  } as typeof several;
+
   const compare = () => {
     batch(() => {
       if (second.value) {
@@ -134,6 +167,7 @@ export function Heads({ head, source }: ViewProps) {
         focused.value = 0;
       } else {
         second.value = partner(data, first.value);
+        several.value = [];
         focused.value = 1;
         const other = data.layers[second.value.layer]!;
         if (other.queries !== layer.queries || other.keys !== layer.keys) {
@@ -171,7 +205,9 @@ export function Heads({ head, source }: ViewProps) {
       return tile?.values.length
         ? [
             {
-              title: titleOf(data, each),
+              title: several.value.length
+                ? titleOfSeveral(data, several.value, mix.value)
+                : titleOf(data, each),
               tile,
               end: top.value,
               view: viewport.value,
@@ -212,6 +248,10 @@ export function Heads({ head, source }: ViewProps) {
       choose(next(data, current, event.key === "]" ? 1 : -1));
     } else if (event.key === "c") {
       compare();
+    } else if (event.key === "m") {
+      const heads = headsOf(data, current.layer);
+      if (several.value.length) several.value = [];
+      else if (layer.weights && heads.length > 1) together.value = heads;
     } else if (event.key === "w") {
       without.value = without.value.length ? [] : ["first", "special"];
     } else if (event.key === "f") {
@@ -225,10 +265,22 @@ export function Heads({ head, source }: ViewProps) {
   };
 
   useKeys(root, onKeyDown);
-  const shared = { viewport, hover, pinned, search, without, least, top, end };
+  const shared = {
+    viewport,
+    hover,
+    pinned,
+    search,
+    without,
+    least,
+    several: together,
+    mix,
+    columns,
+    top,
+    end,
+  };
   const both = second.value;
   // A longer text is beside the map, where there is only one.
-  const beside = !both && !isFew(layer);
+  const beside = !both && !isFew(layer) && !(columns.value && fitsColumns(layer));
   return (
     <div ref={root}>
       <Shell
@@ -258,6 +310,8 @@ export function Heads({ head, source }: ViewProps) {
               data={data}
               source={source}
               chosen={chosen}
+              several={together}
+              adding={adding}
               other={both ? (focused.value ? first.value : both) : null}
               order={order}
               only={role}
@@ -308,7 +362,14 @@ export function Heads({ head, source }: ViewProps) {
                 </span>
               </form>
             )}
-            <Filters data={data} source={source} chosen={current} without={without} least={least} />
+            <Filters
+              data={data}
+              source={source}
+              chosen={current}
+              without={without}
+              least={least}
+              columns={columns}
+            />
             <div class="ch-panels">
               {[first.value, ...(both ? [both] : [])].map((each, place) => (
                 <div
@@ -338,60 +399,4 @@ export function Heads({ head, source }: ViewProps) {
 
 function larger(a: number | undefined, b: number | null | undefined): number {
   return Math.max(a ?? 0, b ?? 0);
-}
-
-/** Where a text is found: of one that attends to itself each token once, of two texts first among the
- * queries, then among the keys. */
-function found(data: HeadsData, layer: LayerData, wanted: string): Point[] {
-  const keys = matches(layer.keys, tokenOf(data, layer, "key"), wanted);
-  if (layer.query.text === layer.key.text) {
-    return keys.map((key) => ofToken(key, layer));
-  }
-  const queries = matches(layer.queries, tokenOf(data, layer, "query"), wanted);
-  return [
-    ...queries.map((query) => ({ query, key: null })),
-    ...keys.map((key) => ({ query: null, key })),
-  ];
-}
-
-/** What a page shows at first: what Python chose, or else a head that stands out. */
-function startOf(data: HeadsData): ViewState {
-  const { layer, head, query = null, key = null, state = "" } = data.start ?? {};
-  const chosen = layer !== undefined && head !== undefined ? { layer, head } : interesting(data);
-  const start = readState(state, data, chosen);
-  return query === null && key === null ? start : { ...start, pinned: { query, key } };
-}
-
-/** The head to begin with: one that points at certain tokens, not at the first one. */
-function interesting(data: HeadsData): Chosen {
-  let best: Chosen = { layer: 0, head: 0 };
-  let most = -1;
-  for (const [layer, { rows, run }] of data.layers.entries()) {
-    if (run > 0) break;
-    for (const [head, row] of rows.entries()) {
-      const points = data.roles.matching.includes(row.role) ? 1 : 0;
-      if (points + score(row) > most) [best, most] = [{ layer, head }, points + score(row)];
-    }
-  }
-  return best;
-}
-
-/** Whom a head is compared with at first: the same head of the other run, or the next one. */
-function partner(data: HeadsData, chosen: Chosen): Chosen {
-  const { run, name } = data.layers[chosen.layer]!;
-  const others = data.layers.flatMap((each, place) => (each.run === run ? [] : [place]));
-  if (!others.length) return next(data, chosen, 1);
-  // Another model calls its layers otherwise, and may have fewer of them, and of heads.
-  const within = chosen.layer - data.layers.findIndex((each) => each.run === run);
-  const named = others.find((place) => data.layers[place]!.name === name);
-  const layer = named ?? others[Math.min(within, others.length - 1)]!;
-  return { layer, head: Math.min(chosen.head, data.layers[layer]!.heads - 1) };
-}
-
-function next(data: HeadsData, { layer, head }: Chosen, step: 1 | -1): Chosen {
-  const every = data.layers.flatMap((each, place) =>
-    each.rows.map((_, number) => ({ layer: place, head: number })),
-  );
-  const now = every.findIndex((each) => each.layer === layer && each.head === head);
-  return every[(now + step + every.length) % every.length]!;
 }

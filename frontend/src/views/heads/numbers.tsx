@@ -16,6 +16,8 @@ interface NumbersProps {
   map: HeadMap;
   /** What the map leaves out. */
   out: LeftOut | null;
+  /** It is one head, and not several as one, of which there are no numbers. */
+  alone: boolean;
   source: Source;
   active: ReadonlySignal<Point>;
   queryToken: (query: number) => string;
@@ -34,6 +36,7 @@ export function Numbers({
   place,
   map,
   out,
+  alone,
   source,
   active,
   queryToken,
@@ -59,13 +62,20 @@ export function Numbers({
     };
   }, [map, place, source]);
   const { query, key } = active.value;
-  const looksAt = useExact(source, place, map.head, query, "query", out?.keys);
-  const seenBy = useExact(source, place, map.head, key, "key", out?.queries);
+  const looksAt = useExact(source, place, map.head, alone ? query : null, "query", out?.keys);
+  const seenBy = useExact(source, place, map.head, alone ? key : null, "key", out?.queries);
   const idle = query === null && key === null;
   return (
     <div class="ch-numbers">
       {idle ? (
-        <MostReceived all={all} map={map} out={out} keyToken={keyToken} onPin={onPin} />
+        <MostReceived
+          all={all}
+          map={map}
+          out={out}
+          alone={alone}
+          keyToken={keyToken}
+          onPin={onPin}
+        />
       ) : (
         <>
           {query !== null && (
@@ -88,7 +98,7 @@ export function Numbers({
               }
             />
           )}
-          {query !== null && all && (
+          {query !== null && all && alone && (
             <dl class="ch-facts">
               <div>
                 <dt>entropy</dt>
@@ -233,11 +243,12 @@ interface MostProps {
   all: PerToken | null;
   map: HeadMap;
   out: LeftOut | null;
+  alone: boolean;
   keyToken: (key: number) => string;
   onPin: (point: Point) => void;
 }
 
-function MostReceived({ all, map, out, keyToken, onPin }: MostProps) {
+function MostReceived({ all, map, out, alone, keyToken, onPin }: MostProps) {
   if (!all) return <section />;
   const total = all.received.reduce((sum, each) => sum + each, 0);
   if (Number.isNaN(total)) {
@@ -270,8 +281,12 @@ function MostReceived({ all, map, out, keyToken, onPin }: MostProps) {
       </ol>
       <p class="ch-remark">
         Share of all attention of{" "}
-        {group > 1 ? `the ${group} heads that share these keys` : "this head"}. Point at a token, or
-        at the map.
+        {!alone
+          ? "these heads"
+          : group > 1
+            ? `the ${group} heads that share these keys`
+            : "this head"}
+        . Point at a token, or at the map.
       </p>
     </section>
   );

@@ -7,13 +7,15 @@ import { Legend } from "../../shared/legend";
 import { HeatMap, including, moved, type Point, type Viewport, whole } from "../../shared/map";
 import { quantity } from "../../shared/scale";
 import type { Source, Tile } from "../../source";
-import { type HeadMap, type HeadsData, isFew, type LayerData } from "./data";
+import { HeadsLegend } from "./chips";
+import { type HeadMap, type HeadsData, isFew, type LayerData, type Row } from "./data";
 import { filtered, type Kind, leftOut, shownTile } from "./filter";
 import { ROLES } from "./guide";
+import { type Chosen, score, titleOf } from "./names";
 import { Numbers } from "./numbers";
-import { type Chosen, score, titleOf } from "./overview";
+import { fitsColumns, HUES, type Mix, mixed, titleOfSeveral, toggled } from "./several";
 import { type Side, Texts } from "./text";
-import { headMap } from "./tiles";
+import { fromWeights, headMap } from "./tiles";
 import { detail, inside, matches, sentence, tokenOf, words } from "./words";
 
 export const NOTHING: Point = { query: null, key: null };
@@ -27,6 +29,10 @@ export interface Shared {
   /** What is left out, and the weight below which links are not drawn. */
   without: ReadonlySignal<readonly Kind[]>;
   least: ReadonlySignal<number>;
+  /** The heads that are shown as one; none is the chosen one. */
+  several: Signal<Chosen[]>;
+  mix: Signal<Mix>;
+  columns: ReadonlySignal<boolean>;
   /** Where the colours of the maps end, and those of single weights, as in the text: one scale for all
    * heads that are shown. */
   top: ReadonlySignal<number>;
@@ -45,37 +51,54 @@ interface PanelProps {
   withText: boolean;
 }
 
-/** A head's map when it is there, and what went wrong. */
-function useHeadMap(
+/** The maps of a head, or of several, when they are there, and what went wrong. */
+function useHeadMaps(
   source: Source,
   data: HeadsData,
-  { layer, head }: Chosen,
-): [HeadMap | null, string] {
-  const [map, setMap] = useState<HeadMap | null>(null);
+  chosen: Chosen,
+  several: Chosen[],
+): [HeadMap[] | null, string] {
+  const [known, setKnown] = useState<{ of: string; maps: HeadMap[] } | null>(null);
   const [failed, setFailed] = useState("");
-  const about = data.layers[layer]!;
+  const of = JSON.stringify(several.length ? several : [chosen]);
   useEffect(() => {
     let gone = false;
-    headMap(source, layer, about, head).then(
-      (found) => !gone && setMap(found),
+    const every = (JSON.parse(of) as Chosen[]).map(({ layer, head }) =>
+      headMap(source, layer, data.layers[layer]!, head),
+    );
+    Promise.all(every).then(
+      (maps) => !gone && setKnown({ of, maps }),
       (error: unknown) =>
         !gone && setFailed(error instanceof Error ? error.message : String(error)),
     );
     return () => {
       gone = true;
     };
-  }, [about, layer, head, source]);
-  return [map && map.layer === about && map.head === head ? map : null, failed];
+  }, [data, of, source]);
+  return [known?.of === of ? known.maps : null, failed];
 }
 
-/** A head as it is, and without what is left out. */
-function useShown(source: Source, data: HeadsData, chosen: Chosen, { without, least }: Shared) {
+/** A head, or several as one, as it is and without what is left out. */
+function useShown(source: Source, data: HeadsData, chosen: Chosen, shared: Shared) {
   const layer = data.layers[chosen.layer]!;
-  const [raw, failed] = useHeadMap(source, data, chosen);
-  const [kinds, weight] = [without.value, least.value];
+  const heads = shared.several.value;
+  const [kinds, weight, mix] = [shared.without.value, shared.least.value, shared.mix.value];
+  const [maps, failed] = useHeadMaps(source, data, chosen, heads);
   const out = useMemo(() => leftOut(data, layer, kinds), [data, layer, kinds]);
-  const map = useMemo(() => raw && filtered(raw, out, weight), [raw, out, weight]);
-  return { raw, map, out, failed };
+  return useMemo(() => {
+    const raw = maps && mixed(maps, mix);
+    const own = (map: HeadMap) => filtered(map, out, weight);
+    return {
+      raw,
+      map: raw && own(raw),
+      coloured:
+        maps && heads.length && heads.length <= HUES
+          ? maps.map((each, hue) => ({ map: own(each), hue }))
+          : null,
+      out,
+      failed,
+    };
+  }, [maps, mix, heads, out, weight, failed]);
 }
 
 /** What is pointed at, or else pinned, as far as the layer has it. */
@@ -119,15 +142,18 @@ type TextProps = Pick<PanelProps, "data" | "source" | "chosen" | "shared">;
 /** The text that a head reads, or both texts. */
 export function HeadText({ data, source, chosen, shared }: TextProps) {
   const layer = data.layers[chosen.layer]!;
-  const { map } = useShown(source, data, chosen, shared);
+  const { map, coloured } = useShown(source, data, chosen, shared);
+  const columns = shared.columns.value && fitsColumns(layer);
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
-  const sides = useMemo(() => sidesOf(data, layer), [data, layer]);
+  const sides = useMemo(() => sidesOf(data, layer, columns), [data, layer, columns]);
   if (sides.length === 0) return null;
   return (
     <Texts
       sides={sides}
       map={map}
+      heads={coloured}
+      columns={columns}
       active={active}
       found={found}
       end={shared.end}
@@ -161,23 +187,36 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
   const found = useFound(data, layer, shared);
   const row = layer.rows[chosen.head]!;
   const roles = data.roles.all.filter((role) => (row.scores[role] ?? null) !== null);
-  const title = titleOf(data, chosen);
+  const heads = shared.several.value;
+  const alone = heads.length === 0;
+  const title = alone ? titleOf(data, chosen) : titleOfSeveral(data, heads, shared.mix.value);
+  const withColumns = shared.columns.value && fitsColumns(layer);
   return (
     <article class="ch-panel" aria-label={title}>
       <div class="ch-panel-head">
         <h2>{title}</h2>
-        {row.role && (
+        {alone && row.role && (
           <span class="ch-role" title={roleCard(row.role, layer)}>
             {row.role} {Math.round(score(row) * 100)} %
           </span>
         )}
-        <span class="ch-path" title={layer.name}>
-          <bdi>{layer.name ? label(layer.name) : "the model"}</bdi>
-        </span>
+        {alone && (
+          <span class="ch-path" title={layer.name}>
+            <bdi>{layer.name ? label(layer.name) : "the model"}</bdi>
+          </span>
+        )}
       </div>
+      {!alone && (
+        <HeadsLegend
+          data={data}
+          heads={heads}
+          mix={shared.mix}
+          remove={(each) => (shared.several.value = toggled(data, heads, chosen, each))}
+        />
+      )}
       {failed && <p role="alert">{failed}</p>}
       <p class="ch-sentence">{sentence(active.value, raw, ready, layer, queryToken, keyToken)}</p>
-      {withText && isFew(layer) && (
+      {withText && (isFew(layer) || withColumns) && (
         <HeadText data={data} source={source} chosen={chosen} shared={shared} />
       )}
       <div class="ch-panel-body">
@@ -188,15 +227,11 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
             name={`Map of ${title.toLowerCase()}: queries down, keys across`}
             rowLabel={(at) => short(label(queryToken(at)), 8)}
             columnLabel={(at) => short(label(keyToken(at)), 8)}
-            tile={(rows, columns, cells, abort) =>
-              shownTile(
-                data,
-                source,
-                { ...chosen, rows, columns, cells, abort },
-                shared.without.value,
-                shared.least.value,
-              )
-            }
+            tile={async (rows, columns, cells, abort) => {
+              const request = { ...chosen, rows, columns, cells, abort };
+              if (!alone) return ready && fromWeights(ready, request);
+              return shownTile(data, source, request, shared.without.value, shared.least.value);
+            }}
             viewport={viewport}
             hover={hover}
             pinned={pinned}
@@ -210,6 +245,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
               source.changed?.value ?? 0,
               shared.without.value,
               shared.least.value,
+              alone ? "" : `${title} ${JSON.stringify(heads)} ${ready === null}`,
             ].join("/")}
             words={(point, tile) =>
               words(inside(point, layer), tile, raw, out, layer, queryToken, keyToken)
@@ -256,6 +292,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
             place={chosen.layer}
             map={ready}
             out={out}
+            alone={alone}
             source={source}
             active={active}
             queryToken={queryToken}
@@ -266,35 +303,42 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
           />
         )}
       </div>
-      {withText && !isFew(layer) && (
+      {withText && !(isFew(layer) || withColumns) && (
         <HeadText data={data} source={source} chosen={chosen} shared={shared} />
       )}
-      <dl class="ch-facts ch-head-facts">
-        {row.entropy !== null && (
-          <div>
-            <dt>entropy</dt>
-            <dd>{quantity(row.entropy, "nats")}</dd>
-          </div>
-        )}
-        {row.distance !== null && (
-          <div>
-            <dt>mean distance</dt>
-            <dd>{quantity(row.distance, "tokens")}</dd>
-          </div>
-        )}
-        {roles.map((role) => (
-          <div key={role} title={roleCard(role, layer)}>
-            <dt>{role}</dt>
-            <dd>
-              {Math.round(row.scores[role]! * 100)} %
-              {typeof layer.chance?.[role] === "number" && (
-                <span class="ch-chance"> by chance {Math.round(layer.chance[role] * 100)} %</span>
-              )}
-            </dd>
-          </div>
-        ))}
-      </dl>
+      {alone && <Facts row={row} roles={roles} layer={layer} />}
     </article>
+  );
+}
+
+/** The numbers of a head, with what chance gives. */
+function Facts({ row, roles, layer }: { row: Row; roles: string[]; layer: LayerData }) {
+  return (
+    <dl class="ch-facts ch-head-facts">
+      {row.entropy !== null && (
+        <div>
+          <dt>entropy</dt>
+          <dd>{quantity(row.entropy, "nats")}</dd>
+        </div>
+      )}
+      {row.distance !== null && (
+        <div>
+          <dt>mean distance</dt>
+          <dd>{quantity(row.distance, "tokens")}</dd>
+        </div>
+      )}
+      {roles.map((role) => (
+        <div key={role} title={roleCard(role, layer)}>
+          <dt>{role}</dt>
+          <dd>
+            {Math.round(row.scores[role]! * 100)} %
+            {typeof layer.chance?.[role] === "number" && (
+              <span class="ch-chance"> by chance {Math.round(layer.chance[role] * 100)} %</span>
+            )}
+          </dd>
+        </div>
+      ))}
+    </dl>
   );
 }
 
@@ -310,7 +354,8 @@ function toQuery(key: number, layer: LayerData): number | null {
   return query >= 0 ? query : null;
 }
 
-function sidesOf(data: HeadsData, layer: LayerData): Side[] {
+/** A text that attends to itself is one side, or two in columns. */
+function sidesOf(data: HeadsData, layer: LayerData, columns: boolean): Side[] {
   const self = layer.query.text !== null && layer.query.text === layer.key.text;
   const base = {
     firstQuery: layer.query.first,
@@ -318,7 +363,7 @@ function sidesOf(data: HeadsData, layer: LayerData): Side[] {
     queries: layer.queries,
     keys: layer.keys,
   };
-  if (self)
+  if (self && !columns)
     return [
       { ...base, kinds: ["query", "key"], title: "Text", tokens: data.texts[layer.query.text!]! },
     ];

@@ -33,6 +33,9 @@ STATE = {
     "full": "1",
     "without": r"(first|special|punctuation)(,(first|special|punctuation))*",
     "least": NUMBER,
+    "heads": f"{HEAD}(,{HEAD})+|[AB]?\\d+",
+    "mix": "mean|max",
+    "links": "columns",
 }
 """The state of a page as its address has it: names, and the form of each value."""
 
