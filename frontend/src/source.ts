@@ -35,6 +35,8 @@ export interface Tile {
   links: number;
   /** Whether the values were worked out from query and key, and not read from a page. */
   exact?: boolean;
+  /** Values are differences, of either sign; minus infinity is hidden. */
+  signed?: boolean;
   /** Which share of the work is done for a finer map, while one is being worked out. */
   pending?: number;
   /** Who was asked for a finer map, and did not answer. */

@@ -36,6 +36,7 @@ test("a state that was written is read as it was", () => {
       several: [],
       mix: "mean",
       columns: true,
+      minus: true,
     },
     {
       ...readState("", data, START),
@@ -74,7 +75,7 @@ test("a layer stands for all of its heads", () => {
 
 test("what an address makes up is left out", () => {
   for (const text of [
-    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&role=none&full=2&without=all&least=2&heads=9,4.0&mix=sum&links=arcs",
+    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&role=none&full=2&without=all&least=2&heads=9,4.0&mix=sum&links=arcs&minus=1",
     "pin=,&view=0,9,0,9",
     "pin=-1&view=NaN,1,1,1",
     "with=4.0",
@@ -88,6 +89,7 @@ test("what an address makes up is left out", () => {
     assert.equal(found.full, false);
     assert.deepEqual([found.without, found.least], [[], 0]);
     assert.deepEqual([found.several, found.mix, found.columns], [[], "mean", false]);
+    assert.equal(found.minus, false);
   }
 });
 

@@ -12,6 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 import clearhead as ch
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
 from tests.browser.conftest import DESKTOP, PHONE, Opens
 
@@ -367,6 +368,42 @@ def test_two_runs(opens: Opens) -> None:
     first, second = page.get_by_role("heading", level=2).all_inner_texts()
     assert first.startswith("Layer A0, head ")
     assert second == first.replace("A0", "B0")
+
+
+def test_the_difference_of_two_runs_on_other_texts(opens: Opens) -> None:
+    other = [WORDS[0], "big", *WORDS[1:]]
+    runs = [
+        Run("before", [Layer("attention", matrix(11))], read_text("tokens", WORDS)),
+        Run("after", [Layer("attention", matrix(12, seed=1))], read_text("tokens", other)),
+    ]
+    state = "head=A0.1&with=B0.1&minus=1"
+    page = opens(heads_payload(runs, "two runs", start=Start(state)))
+    expect(page.get_by_role("heading", level=2)).to_have_text("Layer A0, head 1 − layer B0, head 1")
+    there = [at for at in range(12) if at != 1]
+    before = matrix(11)[0].clone()
+    after = matrix(12, seed=1)[0][:, there][:, :, there]
+    by = before - after
+    elsewhere = by.abs().sum(dim=-1).mean(dim=-1) / 2
+    words = page.get_by_role("region", name="Heads by how far they are apart")
+    first = int(elsewhere.argmax())
+    expect(words.locator("li").first).to_have_text(
+        re.compile(rf"A0\.{first}\s*{100 * float(elsewhere[first]):.1f} %")
+    )
+    query, key = divmod(int(by[1].abs().argmax()), 11)
+    change = page.locator(".ch-changes li").first
+    expect(change).to_contain_text(f"{WORDS[query]} → {WORDS[key]}")
+    change.get_by_role("button").click()
+    found = re.fullmatch(r".*: ([+−])([\d.]+) % \(([\d.]+) % − ([\d.]+) %\)", reading(page))
+    assert found is not None, reading(page)
+    assert found[1] == ("−" if by[1, query, key] < 0 else "+")
+    for words_of, value in zip(
+        found.groups()[1:],
+        (by[1, query, key].abs(), before[1, query, key], after[1, query, key]),
+        strict=True,
+    ):
+        assert float(words_of) == pytest.approx(100 * float(value), abs=0.051)
+    page.keyboard.press("d")
+    expect(page.get_by_role("article")).to_have_count(2)
 
 
 def test_two_runs_of_different_models(opens: Opens) -> None:

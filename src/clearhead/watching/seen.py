@@ -196,6 +196,8 @@ class Seen(KeptByPath[Kept]):
         tokens: Tokens | None = None,
         source_tokens: Tokens | None = None,
         other: "Seen[Any] | None" = None,
+        other_tokens: Tokens | None = None,
+        names: tuple[str, str] = ("A", "B"),
         title: str | None = None,
         sample: int = 0,
         start: tuple[int, int] | str | None = None,
@@ -210,7 +212,9 @@ class Seen(KeptByPath[Kept]):
             path: where to.
             tokens: strings or ids: (len,), or (batch, len) of ids; None takes those of the file.
             source_tokens: in cross-attention those of the keys.
-            other: another run on the same tokens, to compare with.
+            other: another run, to compare with.
+            other_tokens: its tokens, where they are others: the page compares what is equal in both.
+            names: what the two runs are called.
             title: the title of the page; None is the beginning of the text.
             sample: the row of the batch.
             start: the layer and the head that it opens with, by number, or the state of a page as it
@@ -219,7 +223,7 @@ class Seen(KeptByPath[Kept]):
             pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
 
         Raises:
-            ArgumentTypeError: codes `page.tokens`, `page.other` and `page.sample-type`.
+            ArgumentTypeError: codes `page.tokens`, `page.other`, `page.names` and `page.sample-type`.
             ArgumentError: codes `page.empty`, if nothing attended, `page.sample`, `page.start`,
                 `page.state` and `page.pin`.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
@@ -247,6 +251,10 @@ class Seen(KeptByPath[Kept]):
             [self.parts()] if other is None else [self.parts(), other.parts()],
             tokens=self.tokens if tokens is None else tokens,
             source_tokens=self.source_tokens if source_tokens is None else source_tokens,
+            other_tokens=other.tokens
+            if other is not None and other_tokens is None
+            else other_tokens,
+            names=names,
             title=title,
             sample=sample,
             start=start,

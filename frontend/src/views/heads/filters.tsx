@@ -29,9 +29,11 @@ interface FiltersProps {
   without: Signal<Kind[]>;
   least: Signal<number>;
   columns: Signal<boolean>;
+  /** Links are drawn, and not differences. */
+  links: boolean;
 }
 
-export function Filters({ data, source, chosen, without, least, columns }: FiltersProps) {
+export function Filters({ data, source, chosen, without, least, columns, links }: FiltersProps) {
   const layer = data.layers[chosen.layer]!;
   const kinds = useMemo(() => kindsOf(data, layer), [data, layer]);
   const count = useCount(data, source, chosen, without.value, least.value);
@@ -52,21 +54,23 @@ export function Filters({ data, source, chosen, without, least, columns }: Filte
           {NAMES[kind]}
         </label>
       ))}
-      <label title="Links below this weight are not drawn">
-        At least
-        <input
-          type="range"
-          aria-label="Links of at least"
-          aria-valuetext={percent(least.value)}
-          min="0"
-          max="100"
-          // By the square root, as the colours are: most weights are small.
-          value={Math.round(100 * Math.sqrt(least.value))}
-          onInput={(event) => (least.value = (Number(event.currentTarget.value) / 100) ** 2)}
-        />
-        <b aria-hidden="true">{percent(least.value)}</b>
-      </label>
-      {fitsColumns(layer) && (layer.query.text ?? layer.key.text) !== null && (
+      {links && (
+        <label title="Links below this weight are not drawn">
+          At least
+          <input
+            type="range"
+            aria-label="Links of at least"
+            aria-valuetext={percent(least.value)}
+            min="0"
+            max="100"
+            // By the square root, as the colours are: most weights are small.
+            value={Math.round(100 * Math.sqrt(least.value))}
+            onInput={(event) => (least.value = (Number(event.currentTarget.value) / 100) ** 2)}
+          />
+          <b aria-hidden="true">{percent(least.value)}</b>
+        </label>
+      )}
+      {links && fitsColumns(layer) && (layer.query.text ?? layer.key.text) !== null && (
         <label title="Queries and keys in two columns, with lines between them">
           <input
             type="checkbox"
@@ -76,7 +80,7 @@ export function Filters({ data, source, chosen, without, least, columns }: Filte
           two columns
         </label>
       )}
-      {count !== null && (
+      {links && count !== null && (
         <span role="status">
           {quantity(count, "links")}
           {layer.weights ? "" : ", of those that are known"}

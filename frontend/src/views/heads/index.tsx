@@ -7,118 +7,46 @@ import { ScaleChoice } from "../../shared/legend";
 import { including, type Point, whole } from "../../shared/map";
 import { nextScale, scale } from "../../shared/scale";
 import { Shell } from "../../shared/shell";
-import { chosen as chosenTheme } from "../../shared/theme";
 import type { Tile, ViewProps } from "../../source";
 import { CopyLink, useAddress } from "./address";
 import { Answers, useAnswers } from "./ask";
 import { type HeadsData, isFew } from "./data";
+import { mostDifferent } from "./difference";
+import { DifferencePanel, MostDifferent, useDifferences } from "./differences";
 import { save, toPng, toSvg } from "./figure";
-import type { Kind } from "./filter";
 import { Filters } from "./filters";
-import { Guide } from "./guide";
+import { Guide, KEYS } from "./guide";
 import { type Chosen, headName, layerName, same, titleOf } from "./names";
-import { type Order, Overview } from "./overview";
+import { Overview } from "./overview";
 import { HeadText, NOTHING, Panel } from "./panel";
-import { fitsColumns, HUES, headsOf, type Mix, titleOfSeveral } from "./several";
+import { fitsColumns, HUES, headsOf, titleOfSeveral } from "./several";
 import { found, next, partner, startOf } from "./start";
-import type { ViewState } from "./state";
+import { useViewState } from "./view_state";
 import { tokenOf } from "./words";
-
-const KEYS: [string, string][] = [
-  ["arrows", "Go from head to head, cell to cell, or token to token, wherever the focus is"],
-  ["Enter", "Pin the token or the cell; once more, or Escape, lets go"],
-  ["Shift + Enter", "On a token, with another one pinned: ask the heads for the link to it"],
-  [
-    "+  −  0",
-    "On the map: zoom in, zoom out, show all; with a mouse Ctrl and the wheel, or two fingers",
-  ],
-  ["Shift + arrows", "On the map: move it"],
-  ["[  ]", "The head before, the next head"],
-  ["/", "Search for a token; Enter goes to the next one"],
-  ["c", "Compare with another head"],
-  ["l", "Colours by the square root, linear or logarithmic"],
-  [
-    "Ctrl + Enter",
-    "On a head: show it too, with a colour of its own; with a mouse Ctrl and a click",
-  ],
-  ["m", "The mean of all heads of the layer; once more the head alone"],
-  ["w", "Without the first token and special tokens; once more with them"],
-  ["f", "The map alone, as large as there is room; once more goes back"],
-  ["?", "This help"],
-];
 
 export function Heads({ head, source }: ViewProps) {
   const data = head.data as HeadsData;
   const root = useRef<HTMLDivElement>(null);
   const start = useMemo(() => startOf(data), [data]);
-  const first = useSignal<Chosen>(start.first);
-  const second = useSignal<Chosen | null>(start.second);
-  const focused = useSignal<0 | 1>(0);
+  const view = useViewState(data, start);
+  const { first, second, focused, viewport, pinned, order, role, full, state } = view;
+  const { without, least, several, mix, columns, minus } = view;
   const layer = data.layers[first.value.layer]!;
-  const viewport = useSignal(start.viewport ?? whole(layer.queries, layer.keys));
   const hover = useSignal<Point>(NOTHING);
-  const pinned = useSignal<Point>(start.pinned);
-  const order = useSignal<Order>(start.order);
-  const role = useSignal(start.role);
   const search = useSignal("");
-  const full = useSignal(start.full);
-  const without = useSignal<Kind[]>(start.without);
-  const least = useSignal(start.least);
-  const several = useSignal<Chosen[]>(start.several);
-  const mix = useSignal<Mix>(start.mix);
-  const columns = useSignal(start.columns);
   const adding = useSignal(false);
   const at = useSignal(0);
   const drawn = useMemo(() => [signal<Tile | null>(null), signal<Tile | null>(null)] as const, []);
   const ends = useMemo(() => [signal(0), signal(0)] as const, []);
   const top = useMemo(
     () => computed(() => larger(drawn[0].value?.top, second.value && drawn[1].value?.top)),
-    [drawn],
+    [drawn, second.value],
   );
   const end = useMemo(
     () => computed(() => larger(ends[0].value, second.value && ends[1].value)),
-    [ends],
+    [ends, second.value],
   );
   const input = useRef<HTMLInputElement>(null);
-  useMemo(() => {
-    scale.value = start.scale;
-    if (start.theme) chosenTheme.value = start.theme;
-  }, [start]);
-
-  const state = {
-    get value(): ViewState {
-      const { queries, keys } = data.layers[first.value.layer]!;
-      const [view, all] = [viewport.value, whole(queries, keys)];
-      return {
-        first: first.value,
-        second: second.value,
-        pinned: pinned.value,
-        viewport: view.rows === all.rows && view.columns === all.columns ? null : view,
-        scale: scale.value,
-        theme: chosenTheme.value,
-        order: order.value,
-        role: role.value,
-        full: full.value,
-        without: without.value,
-        least: least.value,
-        several: several.value,
-        mix: mix.value,
-        columns: columns.value,
-      };
-    },
-    set value(next: ViewState) {
-      const { queries, keys } = data.layers[next.first.layer]!;
-      batch(() => {
-        [first.value, second.value, pinned.value] = [next.first, next.second, next.pinned];
-        viewport.value = next.viewport ?? whole(queries, keys);
-        [scale.value, chosenTheme.value] = [next.scale, next.theme];
-        [order.value, role.value, full.value] = [next.order, next.role, next.full];
-        [without.value, least.value] = [next.without, next.least];
-        [several.value, mix.value, columns.value] = [next.several, next.mix, next.columns];
-        focused.value = 0;
-      });
-    },
-  };
   const inAddress = useAddress(root, data, start, state);
 
   const choose = (next: Chosen) => {
@@ -160,24 +88,40 @@ export function Heads({ head, source }: ViewProps) {
     },
   } as typeof several;
 
+  /** A head beside its partner of the other run, or beside the one that all are compared with. */
+  const pairUp = (head: Chosen) => {
+    batch(() => {
+      second.value = data.runs.length > 1 ? partner(data, head) : head;
+      if (data.runs.length > 1) first.value = head;
+    });
+  };
+
   const compare = () => {
     batch(() => {
       if (second.value) {
         second.value = null;
         focused.value = 0;
       } else {
-        second.value = partner(data, first.value);
+        const other = partner(data, first.value);
+        second.value = other;
         several.value = [];
         focused.value = 1;
-        const other = data.layers[second.value.layer]!;
-        if (other.queries !== layer.queries || other.keys !== layer.keys) {
-          viewport.value = whole(
-            Math.max(layer.queries, other.queries),
-            Math.max(layer.keys, other.keys),
-          );
+        if (data.runs.length < 2) {
+          const better = mostDifferent(data, source, first.value);
+          // Unless somebody has chosen one meanwhile.
+          void better.then((head) => head && second.value === other && (second.value = head));
+        }
+        const { queries, keys } = data.layers[other.layer]!;
+        if (queries !== layer.queries || keys !== layer.keys) {
+          viewport.value = whole(Math.max(layer.queries, queries), Math.max(layer.keys, keys));
         }
       }
     });
+  };
+
+  const subtract = () => {
+    if (!second.value) compare();
+    minus.value = !minus.value;
   };
 
   const wanted = search.value;
@@ -193,12 +137,15 @@ export function Heads({ head, source }: ViewProps) {
     });
   };
 
+  const subtracted = minus.value && second.value !== null;
+  const apart = useDifferences(data, source, first.value, subtracted);
   const answers = useAnswers(data, source, layer, pinned.value, without.value);
   const hit = hits[at.value];
   const isAt = hit?.query === pinned.value.query && hit?.key === pinned.value.key;
 
   const picture = async (kind: "svg" | "png") => {
-    const panels = [first.value, ...(second.value ? [second.value] : [])];
+    const both = second.value && !subtracted ? [second.value] : [];
+    const panels = [first.value, ...both];
     const figures = panels.flatMap((each, place) => {
       const tile = drawn[place]!.value;
       const layer = data.layers[each.layer]!;
@@ -254,6 +201,8 @@ export function Heads({ head, source }: ViewProps) {
       else if (layer.weights && heads.length > 1) together.value = heads;
     } else if (event.key === "w") {
       without.value = without.value.length ? [] : ["first", "special"];
+    } else if (event.key === "d") {
+      subtract();
     } else if (event.key === "f") {
       full.value = !full.value;
     } else if (event.key === "l") {
@@ -293,6 +242,17 @@ export function Heads({ head, source }: ViewProps) {
             <button type="button" class="ch-button" aria-pressed={both !== null} onClick={compare}>
               Compare
             </button>
+            {both && (
+              <button
+                type="button"
+                class="ch-button"
+                aria-pressed={minus.value}
+                title="What the first head gives more than the second"
+                onClick={subtract}
+              >
+                A − B
+              </button>
+            )}
             {inAddress && <CopyLink />}
             <ScaleChoice />
             <button type="button" class="ch-button" onClick={() => void picture("png")}>
@@ -304,7 +264,9 @@ export function Heads({ head, source }: ViewProps) {
           </>
         }
       >
-        <main class={`ch-heads${both ? " ch-two" : ""}${full.value ? " ch-full" : ""}`}>
+        <main
+          class={`ch-heads${both && !subtracted ? " ch-two" : ""}${full.value ? " ch-full" : ""}`}
+        >
           <div class="ch-left">
             <Overview
               data={data}
@@ -315,8 +277,12 @@ export function Heads({ head, source }: ViewProps) {
               other={both ? (focused.value ? first.value : both) : null}
               order={order}
               only={role}
-              answers={answers}
+              answers={subtracted ? apart : answers}
+              apart={subtracted}
             />
+            {apart && (
+              <MostDifferent data={data} answers={apart} first={first.value} choose={pairUp} />
+            )}
             {answers && (
               <Answers
                 data={data}
@@ -369,26 +335,37 @@ export function Heads({ head, source }: ViewProps) {
               without={without}
               least={least}
               columns={columns}
+              links={!subtracted}
             />
-            <div class="ch-panels">
-              {[first.value, ...(both ? [both] : [])].map((each, place) => (
-                <div
-                  key={place}
-                  class={both && focused.value === place ? "ch-focused" : ""}
-                  onFocusIn={() => (focused.value = place as 0 | 1)}
-                  onPointerDown={() => (focused.value = place as 0 | 1)}
-                >
-                  <Panel
-                    data={data}
-                    source={source}
-                    chosen={each}
-                    shared={shared}
-                    drawn={drawn[place]!}
-                    ownEnd={ends[place]!}
-                    withText={!beside}
-                  />
-                </div>
-              ))}
+            {both && subtracted && (
+              <DifferencePanel
+                data={data}
+                source={source}
+                pair={[first.value, both]}
+                shared={shared}
+                drawn={drawn[0]}
+              />
+            )}
+            <div class="ch-panels" hidden={subtracted}>
+              {!subtracted &&
+                [first.value, ...(both ? [both] : [])].map((each, place) => (
+                  <div
+                    key={place}
+                    class={both && focused.value === place ? "ch-focused" : ""}
+                    onFocusIn={() => (focused.value = place as 0 | 1)}
+                    onPointerDown={() => (focused.value = place as 0 | 1)}
+                  >
+                    <Panel
+                      data={data}
+                      source={source}
+                      chosen={each}
+                      shared={shared}
+                      drawn={drawn[place]!}
+                      ownEnd={ends[place]!}
+                      withText={!beside}
+                    />
+                  </div>
+                ))}
             </div>
           </div>
         </main>

@@ -2,6 +2,7 @@
 
 import { type Signal, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { label } from "../../shared/labels";
 import type { Source } from "../../source";
 import type { Answer } from "./ask";
 import type { HeadsData, Row } from "./data";
@@ -43,6 +44,8 @@ interface OverviewProps {
   only: Signal<string>;
   /** What each head answers to what is pinned; null while nothing is. */
   answers: Answer[] | null;
+  /** These are how far heads are from their partners. */
+  apart: boolean;
 }
 
 export function Overview({
@@ -55,6 +58,7 @@ export function Overview({
   order,
   only,
   answers,
+  apart,
 }: OverviewProps) {
   const weights = useMemo(
     () =>
@@ -176,7 +180,7 @@ export function Overview({
           >
             <option value="model">as in the model</option>
             <option value="link" disabled={answers === null && order.value !== "link"}>
-              by what is pinned
+              {apart ? "by difference" : "by what is pinned"}
             </option>
             <option value="role">by role</option>
             <option value="entropy">by entropy</option>
@@ -256,6 +260,7 @@ export function Overview({
                 named={!inModel}
                 weight={weights ? weightOf(each) : null}
                 most={strongest}
+                apart={apart}
                 chosen={same(each, chosen.value)}
                 other={other !== null && same(each, other)}
                 reachable={active !== undefined && same(each, active)}
@@ -271,8 +276,7 @@ export function Overview({
         {shown.length === every.length
           ? `${every.length} ${every.length === 1 ? "head" : "heads"}`
           : `${shown.length} of ${every.length} heads`}
-        {runs ? `, ${data.runs.length} runs` : ""}. Each map up to its own largest value, by the
-        square root.
+        {runs ? `, ${runsOf(data)}` : ""}. Each map up to its own largest value, by the square root.
       </p>
     </section>
   );
@@ -295,4 +299,10 @@ function chunks<Each>(all: Each[], size: number): Each[][] {
   const found: Each[][] = [];
   for (let at = 0; at < all.length; at += size) found.push(all.slice(at, at + size));
   return found;
+}
+
+/** "runs A and B", or what they are called. */
+function runsOf({ runs }: HeadsData): string {
+  const named = runs.map((name, at) => ("AB"[at] === name ? name : `${"AB"[at]} (${label(name)})`));
+  return `runs ${named.join(" and ")}`;
 }

@@ -52,15 +52,14 @@ interface PanelProps {
 }
 
 /** The maps of a head, or of several, when they are there, and what went wrong. */
-function useHeadMaps(
+export function useHeadMaps(
   source: Source,
   data: HeadsData,
-  chosen: Chosen,
-  several: Chosen[],
+  heads: readonly Chosen[],
 ): [HeadMap[] | null, string] {
   const [known, setKnown] = useState<{ of: string; maps: HeadMap[] } | null>(null);
   const [failed, setFailed] = useState("");
-  const of = JSON.stringify(several.length ? several : [chosen]);
+  const of = JSON.stringify(heads);
   useEffect(() => {
     let gone = false;
     const every = (JSON.parse(of) as Chosen[]).map(({ layer, head }) =>
@@ -83,7 +82,7 @@ function useShown(source: Source, data: HeadsData, chosen: Chosen, shared: Share
   const layer = data.layers[chosen.layer]!;
   const heads = shared.several.value;
   const [kinds, weight, mix] = [shared.without.value, shared.least.value, shared.mix.value];
-  const [maps, failed] = useHeadMaps(source, data, chosen, heads);
+  const [maps, failed] = useHeadMaps(source, data, heads.length ? heads : [chosen]);
   const out = useMemo(() => leftOut(data, layer, kinds), [data, layer, kinds]);
   return useMemo(() => {
     const raw = maps && mixed(maps, mix);
@@ -102,7 +101,7 @@ function useShown(source: Source, data: HeadsData, chosen: Chosen, shared: Share
 }
 
 /** What is pointed at, or else pinned, as far as the layer has it. */
-function useActive(layer: LayerData, { hover, pinned }: Shared) {
+export function useActive(layer: LayerData, { hover, pinned }: Shared) {
   return useMemo(
     () =>
       computed<Point>(() => {
@@ -114,7 +113,7 @@ function useActive(layer: LayerData, { hover, pinned }: Shared) {
   );
 }
 
-function useFound(data: HeadsData, layer: LayerData, { search }: Shared) {
+export function useFound(data: HeadsData, layer: LayerData, { search }: Shared) {
   return useMemo(
     () =>
       computed(() => ({
@@ -128,7 +127,7 @@ function useFound(data: HeadsData, layer: LayerData, { search }: Shared) {
 }
 
 /** Pins a point, or lets go of it. */
-function pin(point: Point, layer: LayerData, { pinned, hover, viewport }: Shared) {
+export function pin(point: Point, layer: LayerData, { pinned, hover, viewport }: Shared) {
   const again = point.query === pinned.value.query && point.key === pinned.value.key;
   batch(() => {
     pinned.value = again ? NOTHING : point;

@@ -20,6 +20,8 @@ interface SmallProps {
   weight: number | null;
   /** The largest that any head answers. */
   most: number;
+  /** It is how far the head is from its partner. */
+  apart: boolean;
   chosen: boolean;
   other: boolean;
   reachable: boolean;
@@ -38,6 +40,7 @@ export function Small({
   named,
   weight,
   most,
+  apart,
   chosen,
   other,
   reachable,
@@ -75,7 +78,10 @@ export function Small({
   }, [source, about, layer, head, colours]);
   const name = titleOf(data, { layer, head });
   const numbers = [
-    weight !== null && (weight < 0 ? "not known" : `${percent(weight)} of what is pinned`),
+    weight !== null &&
+      (weight < 0
+        ? "not known"
+        : `${percent(weight)} ${apart ? "is elsewhere" : "of what is pinned"}`),
     row.role && `${row.role} ${Math.round(score(row) * 100)} %`,
     row.entropy !== null && `entropy ${number(row.entropy)} nats`,
     row.distance !== null && `distance ${number(row.distance)} tokens`,

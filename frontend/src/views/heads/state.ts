@@ -29,6 +29,8 @@ export interface ViewState {
   mix: Mix;
   /** Queries and keys in two columns, instead of arcs over the text. */
   columns: boolean;
+  /** Of two heads what the first gives more than the second. */
+  minus: boolean;
 }
 
 /** A head as it is written: "5.11", and with two runs "A5.11". */
@@ -62,6 +64,7 @@ export function writeState(state: ViewState, data: HeadsData): string {
   }
   if (state.mix !== "mean") found.set("mix", state.mix);
   if (state.columns) found.set("links", "columns");
+  if (state.minus && state.second) found.set("minus", "1");
   if (state.least > 0) found.set("least", String(Number(state.least.toFixed(4))));
   return found.toString().replaceAll("%2C", ",");
 }
@@ -90,6 +93,7 @@ export function readState(text: string, data: HeadsData, start: Chosen): ViewSta
     least: readShare(given.get("least")),
     several: readSeveral(given.get("heads"), data, first, head),
     mix: one<Mix>("mix", MIXES, "mean"),
+    minus: given.get("minus") === "1" && second !== null && !same(first, second),
     columns: given.get("links") === "columns",
   };
 }

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int
 from clearhead._common.text import count
+from clearhead._common.text import shown as plain
 from clearhead._common.writing import check_writable
 from clearhead.drawing.page.head_arrays import (
     EXACT_BYTES,
@@ -127,6 +128,8 @@ def write_heads(
     *,
     tokens: Any = None,
     source_tokens: Any = None,
+    other_tokens: Any = None,
+    names: Sequence[str] = ("A", "B"),
     title: str | None = None,
     note: str | None = None,
     sample: int = 0,
@@ -137,9 +140,11 @@ def write_heads(
 
     Args:
         path: the file.
-        runs: the path of each layer and its attention, of one run, or of two on the same tokens.
+        runs: the path of each layer and its attention, of one run, or of two.
         tokens, source_tokens: strings or ids of the text, and of the one that cross-attention
             looks at.
+        other_tokens: those of the second run; None takes the same.
+        names: what two runs are called.
         title: the title of the page; None takes the beginning of the text.
         note: a line under it; None counts layers and tokens.
         sample: the row of the batch.
@@ -165,9 +170,18 @@ def write_heads(
         raise ArgumentTypeError(
             "page.sample-type", f"sample must be a whole number; got {type(sample).__name__}."
         )
+    if (
+        isinstance(names, str)
+        or [bool(each) for each in names if isinstance(each, str)] != [True] * 2
+    ):
+        raise ArgumentTypeError(
+            "page.names",
+            f"names must be what each of the two runs is called; got {plain(names)}.",
+        )
+    texts = (tokens, tokens if other_tokens is None else other_tokens)
     shown = [
-        read_run(layers, tokens, source_tokens, sample, name=name)
-        for name, layers in zip("AB" if len(runs) > 1 else [""], runs, strict=True)
+        read_run(layers, text, source_tokens, sample, name=name)
+        for name, text, layers in zip(names if len(runs) > 1 else [""], texts, runs, strict=False)
     ]
     text = shown[0].text
     if title is None:

@@ -36,6 +36,7 @@ STATE = {
     "heads": f"{HEAD}(,{HEAD})+|[AB]?\\d+",
     "mix": "mean|max",
     "links": "columns",
+    "minus": "1",
 }
 """The state of a page as its address has it: names, and the form of each value."""
 
