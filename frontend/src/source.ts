@@ -51,6 +51,19 @@ export interface TokenNumbers {
   entropy: number | null;
 }
 
+/** How the weight of a pair comes about (drawing/live/pairs.py). */
+export interface PairStages {
+  query: (number | null)[];
+  key: (number | null)[];
+  score: number | null;
+  scaled: number | null;
+  capped: number | null;
+  /** null where the mask hides the key. */
+  masked: number | null;
+  logsumexp: number | null;
+  weight: number | null;
+}
+
 export interface Source {
   /** Whether `tile` answers for any rectangle with what was computed for it. */
   readonly exact: boolean;
@@ -68,6 +81,14 @@ export interface Source {
     side: "query" | "key",
     abort: AbortSignal,
   ): Promise<TokenNumbers | null>;
+  /** The stages of a pair; null where there is no query and key. */
+  pair?(
+    layer: number,
+    head: number,
+    query: number,
+    key: number,
+    abort: AbortSignal,
+  ): Promise<PairStages | null>;
 }
 
 /** What every view is drawn from. */

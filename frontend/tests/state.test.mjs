@@ -37,6 +37,7 @@ test("a state that was written is read as it was", () => {
       mix: "mean",
       columns: true,
       minus: true,
+      why: true,
     },
     {
       ...readState("", data, START),

@@ -10,6 +10,7 @@ import torch
 from playwright.sync_api import Locator, Page, expect
 
 import clearhead as ch
+from clearhead.drawing.live.pairs import stages_of_pair
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.starts import Start
@@ -368,6 +369,23 @@ def test_two_runs(opens: Opens) -> None:
     first, second = page.get_by_role("heading", level=2).all_inner_texts()
     assert first.startswith("Layer A0, head ")
     assert second == first.replace("A0", "B0")
+
+
+def test_why_a_weight_is_what_it_is(opens: Opens) -> None:
+    seen = matrix(11)
+    run = Run("", [Layer("attention", seen)], read_text("tokens", WORDS))
+    key = int(seen[0, 2, 9].argmax())
+    page = opens(heads_payload([run], "why", start=Start("head=0.2", (9, key)), why=True))
+    page.keyboard.press("y")
+    why = page.locator(".ch-why")
+    found = stages_of_pair(seen.problem, 0, 2, 9, key)
+    expect(why.locator("rect")).to_have_count(15)
+    words = why.locator("dl").inner_text().replace("−", "-")
+    numbers = [float(each) for each in re.findall(r"-?\d+(?:\.\d+)?(?:e-\d+)?", words)]
+    softmax = (found.masked, found.logsumexp, 100 * found.weight)
+    expected = (found.score, seen.problem.scale, found.scaled, *softmax)
+    assert numbers == pytest.approx(expected, rel=6e-3)
+    page.wait_for_function("() => location.hash.endsWith('&why=1')")
 
 
 def test_the_difference_of_two_runs_on_other_texts(opens: Opens) -> None:

@@ -317,6 +317,7 @@ class AttentionMatrix(WeightStatistics):
         sample: int = 0,
         start: tuple[int, int] | str | None = None,
         pin: tuple[str | int | None, str | int | None] | None = None,
+        why: bool = False,
     ) -> Path:
         """Write the heads as a page, one file that opens offline; returns its path.
 
@@ -340,6 +341,7 @@ class AttentionMatrix(WeightStatistics):
             sample=sample,
             start=start,
             pin=pin,
+            why=why,
         )
 
     def __repr__(self) -> str:

@@ -202,6 +202,7 @@ class Seen(KeptByPath[Kept]):
         sample: int = 0,
         start: tuple[int, int] | str | None = None,
         pin: tuple[str | int | None, str | int | None] | None = None,
+        why: bool = False,
     ) -> Path:
         """Write a page of everything that was seen, one file that opens offline; returns its path.
 
@@ -221,11 +222,13 @@ class Seen(KeptByPath[Kept]):
                 stands behind the # of its address, `"head=5.11&without=first"`; None takes the head
                 whose strong link between words reaches farthest.
             pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
+            why: True to write query and key of short texts too, so that the page shows how each weight
+                comes about.
 
         Raises:
             ArgumentTypeError: codes `page.tokens`, `page.other`, `page.names` and `page.sample-type`.
             ArgumentError: codes `page.empty`, if nothing attended, `page.sample`, `page.start`,
-                `page.state` and `page.pin`.
+                `page.state`, `page.pin` and `page.why`.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
             FileError: code `file.unwritable`, if the place cannot be written to.
 
@@ -259,6 +262,7 @@ class Seen(KeptByPath[Kept]):
             sample=sample,
             start=start,
             pin=pin,
+            why=why,
         )
 
     def save(

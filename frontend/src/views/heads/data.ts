@@ -52,6 +52,14 @@ export interface LayerData {
   max: Rounded;
   received: Rounded;
   weights?: RoundedMap | ExactMap;
+  /** Query and key are in the page, and this is how weights follow from them. */
+  why?: {
+    dim: number;
+    scale: number;
+    softcap: number | null;
+    bias: boolean;
+    sinks: number[] | null;
+  } | null;
   /** Runs of keys that a query of a long text may see; null where they are not known. */
   spans?: { pieces: number } | null;
   small?: RoundedMap | null;

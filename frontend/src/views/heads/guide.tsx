@@ -105,6 +105,7 @@ export const KEYS: [string, string][] = [
   ["/", "Search for a token; Enter goes to the next one"],
   ["c", "Compare with another head"],
   ["d", "Of two heads: what the first gives more than the second"],
+  ["y", "Why: how the weight that is pinned comes about, where query and key are at hand"],
   ["l", "Colours by the square root, linear or logarithmic"],
   [
     "Ctrl + Enter",

@@ -30,7 +30,7 @@ export function Heads({ head, source }: ViewProps) {
   const start = useMemo(() => startOf(data), [data]);
   const view = useViewState(data, start);
   const { first, second, focused, viewport, pinned, order, role, full, state } = view;
-  const { without, least, several, mix, columns, minus } = view;
+  const { without, least, several, mix, columns, minus, why } = view;
   const layer = data.layers[first.value.layer]!;
   const hover = useSignal<Point>(NOTHING);
   const search = useSignal("");
@@ -201,6 +201,8 @@ export function Heads({ head, source }: ViewProps) {
       else if (layer.weights && heads.length > 1) together.value = heads;
     } else if (event.key === "w") {
       without.value = without.value.length ? [] : ["first", "special"];
+    } else if (event.key === "y") {
+      why.value = !why.value;
     } else if (event.key === "d") {
       subtract();
     } else if (event.key === "f") {
@@ -224,6 +226,7 @@ export function Heads({ head, source }: ViewProps) {
     several: together,
     mix,
     columns,
+    why,
     top,
     end,
   };

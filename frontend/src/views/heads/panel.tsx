@@ -16,6 +16,7 @@ import { Numbers } from "./numbers";
 import { fitsColumns, HUES, type Mix, mixed, titleOfSeveral, toggled } from "./several";
 import { type Side, Texts } from "./text";
 import { fromWeights, headMap } from "./tiles";
+import { Why } from "./why_panel";
 import { detail, inside, matches, sentence, tokenOf, words } from "./words";
 
 export const NOTHING: Point = { query: null, key: null };
@@ -33,6 +34,8 @@ export interface Shared {
   several: Signal<Chosen[]>;
   mix: Signal<Mix>;
   columns: ReadonlySignal<boolean>;
+  /** How the weight that is pinned comes about is shown. */
+  why: Signal<boolean>;
   /** Where the colours of the maps end, and those of single weights, as in the text: one scale for all
    * heads that are shown. */
   top: ReadonlySignal<number>;
@@ -186,6 +189,11 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
   const found = useFound(data, layer, shared);
   const row = layer.rows[chosen.head]!;
   const roles = data.roles.all.filter((role) => (row.scores[role] ?? null) !== null);
+  const { query, key, token } = inside(pinned.value, layer);
+  const asked =
+    query !== null && key !== null && !token && (layer.why || source.pair)
+      ? { query, key_: key }
+      : null;
   const heads = shared.several.value;
   const alone = heads.length === 0;
   const title = alone ? titleOf(data, chosen) : titleOfSeveral(data, heads, shared.mix.value);
@@ -215,6 +223,9 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
       )}
       {failed && <p role="alert">{failed}</p>}
       <p class="ch-sentence">{sentence(active.value, raw, ready, layer, queryToken, keyToken)}</p>
+      {asked && alone && raw && (
+        <Why data={data} source={source} chosen={chosen} map={raw} {...asked} open={shared.why} />
+      )}
       {withText && (isFew(layer) || withColumns) && (
         <HeadText data={data} source={source} chosen={chosen} shared={shared} />
       )}

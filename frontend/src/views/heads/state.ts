@@ -31,6 +31,8 @@ export interface ViewState {
   columns: boolean;
   /** Of two heads what the first gives more than the second. */
   minus: boolean;
+  /** How the weight that is pinned comes about. */
+  why: boolean;
 }
 
 /** A head as it is written: "5.11", and with two runs "A5.11". */
@@ -65,6 +67,7 @@ export function writeState(state: ViewState, data: HeadsData): string {
   if (state.mix !== "mean") found.set("mix", state.mix);
   if (state.columns) found.set("links", "columns");
   if (state.minus && state.second) found.set("minus", "1");
+  if (state.why) found.set("why", "1");
   if (state.least > 0) found.set("least", String(Number(state.least.toFixed(4))));
   return found.toString().replaceAll("%2C", ",");
 }
@@ -94,6 +97,7 @@ export function readState(text: string, data: HeadsData, start: Chosen): ViewSta
     several: readSeveral(given.get("heads"), data, first, head),
     mix: one<Mix>("mix", MIXES, "mean"),
     minus: given.get("minus") === "1" && second !== null && !same(first, second),
+    why: given.get("why") === "1",
     columns: given.get("links") === "columns",
   };
 }

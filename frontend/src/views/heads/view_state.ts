@@ -29,6 +29,7 @@ export function useViewState(data: HeadsData, start: ViewState) {
   const mix = useSignal<Mix>(start.mix);
   const columns = useSignal(start.columns);
   const minus = useSignal(start.minus);
+  const why = useSignal(start.why);
   useMemo(() => {
     scale.value = start.scale;
     if (start.theme) chosenTheme.value = start.theme;
@@ -54,6 +55,7 @@ export function useViewState(data: HeadsData, start: ViewState) {
         mix: mix.value,
         columns: columns.value,
         minus: minus.value,
+        why: why.value,
       };
     },
     set value(next: ViewState) {
@@ -65,7 +67,7 @@ export function useViewState(data: HeadsData, start: ViewState) {
         [order.value, role.value, full.value] = [next.order, next.role, next.full];
         [without.value, least.value] = [next.without, next.least];
         [several.value, mix.value, columns.value] = [next.several, next.mix, next.columns];
-        minus.value = next.minus;
+        [minus.value, why.value] = [next.minus, next.why];
         focused.value = 0;
       });
     },
@@ -85,6 +87,7 @@ export function useViewState(data: HeadsData, start: ViewState) {
     mix,
     columns,
     minus,
+    why,
     state,
   };
 }

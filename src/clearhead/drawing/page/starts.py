@@ -37,6 +37,7 @@ STATE = {
     "mix": "mean|max",
     "links": "columns",
     "minus": "1",
+    "why": "1",
 }
 """The state of a page as its address has it: names, and the form of each value."""
 
