@@ -13,6 +13,7 @@ import clearhead as ch
 from clearhead.drawing.live.pairs import stages_of_pair
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.photo import read_photo
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
 from tests.browser.conftest import DESKTOP, PHONE, Opens
@@ -386,6 +387,36 @@ def test_why_a_weight_is_what_it_is(opens: Opens) -> None:
     expected = (found.score, seen.problem.scale, found.scaled, *softmax)
     assert numbers == pytest.approx(expected, rel=6e-3)
     page.wait_for_function("() => location.hash.endsWith('&why=1')")
+
+
+def test_a_head_over_a_picture(opens: Opens) -> None:
+    photo = read_photo(torch.ones(3, 24, 36), (2, 3), 1)
+    assert photo is not None
+    seen = matrix(7, keys=7)
+    run = Run("", [Layer("attention", seen)], read_text("tokens", photo.tokens))
+    page = opens(heads_payload([run], "a picture", start=Start("head=0.1"), photo=photo))
+    picture = page.locator(".ch-photo canvas")
+    page.wait_for_function("() => document.querySelector('.ch-photo canvas').width === 900")
+    picture.click(position={"x": 10, "y": 10})
+    page.mouse.move(5, 5)
+    expect(page.locator(".ch-sentence")).to_contain_text("0,0 gives")
+    # The ground is white: as bright as the root of the weight, by what the largest is.
+    read = """() => {
+      const place = document.querySelector(".ch-photo canvas");
+      const [wide, tall] = [place.width, place.height];
+      const { data } = place.getContext("2d").getImageData(0, 0, wide, tall);
+      const at = (row, column) =>
+        data[4 * (Math.floor((row + 0.5) * tall / 2) * wide + Math.floor((column + 0.5) * wide / 3))];
+      return [0, 1, 2, 3, 4, 5].map((patch) => at(Math.floor(patch / 3), patch % 3));
+    }"""
+    weights = seen[0, 1, 1, 1:].flatten()
+    veil = 0.86 * (1 - (weights / weights.max()).sqrt())
+    page.wait_for_timeout(50)
+    assert page.evaluate(read) == pytest.approx((255 * (1 - veil) + 8 * veil).tolist(), abs=3)
+    page.locator(".ch-photo").get_by_role("button", name="[CLS]").click()
+    expect(page.locator(".ch-sentence")).to_contain_text("[CLS] gives")
+    # The small maps are pictures too.
+    expect(page.locator('[data-head="0/0"] canvas')).to_have_attribute("width", "114")
 
 
 def test_the_difference_of_two_runs_on_other_texts(opens: Opens) -> None:

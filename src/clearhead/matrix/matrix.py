@@ -318,18 +318,17 @@ class AttentionMatrix(WeightStatistics):
         start: tuple[int, int] | str | None = None,
         pin: tuple[str | int | None, str | int | None] | None = None,
         why: bool = False,
+        image: Any = None,
+        grid: tuple[int, int] | None = None,
+        skip: int = 0,
     ) -> Path:
-        """Write the heads as a page, one file that opens offline; returns its path.
-
-        Arguments and errors are those of `Seen.to_html`.
+        """Write the heads as a page, with the arguments and errors of `Seen.to_html`; returns its path.
 
         Example:
             >>> import tempfile, torch, clearhead as ch
-            >>> weights = ch.AttentionMatrix(torch.eye(2), torch.eye(2))
             >>> with tempfile.TemporaryDirectory() as folder:
-            ...     file = weights.to_html(f"{folder}/weights.html", tokens=["to", " be"])
-            ...     file.read_text()[:15]
-            '<!doctype html>'
+            ...     ch.AttentionMatrix(torch.eye(2), torch.eye(2)).to_html(f"{folder}/weights.html").name
+            'weights.html'
         """
         self.check_whole("to_html")
         return drawing("page.head_page").write_heads(
@@ -342,6 +341,9 @@ class AttentionMatrix(WeightStatistics):
             start=start,
             pin=pin,
             why=why,
+            image=image,
+            grid=grid,
+            skip=skip,
         )
 
     def __repr__(self) -> str:
@@ -372,8 +374,7 @@ def _problem_of(weights: object) -> Problem:
         )
     if not weights.is_floating_point():
         raise DtypeError("weights.dtype", f"weights must be real numbers; got {weights.dtype}.")
-    given = weights.detach()
-    given = given.to(torch.promote_types(given.dtype, torch.float32))
+    given = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))
     # Half a step of its dtype off in each weight, and what a softmax over many keys loses.
     allowed = torch.finfo(weights.dtype).eps + 1e-5
     total = given.sum(dim=-1)
@@ -390,8 +391,8 @@ def _problem_of(weights: object) -> Problem:
     nothing = given.new_zeros(*given.shape[:2], 1, 1)
     query, key = (nothing.expand(-1, -1, length, 1) for length in given.shape[2:])
     bias = given.masked_fill(~seen, 1.0).log()
-    problem = make_problem(query, key, key, mask=None if seen.all() else dense(seen), bias=bias)
-    return problem.replace(dims=weights.ndim)
+    mask = None if seen.all() else dense(seen)
+    return make_problem(query, key, key, mask=mask, bias=bias).replace(dims=weights.ndim)
 
 
 def matrix_of(problem: Problem) -> AttentionMatrix:

@@ -203,6 +203,9 @@ class Seen(KeptByPath[Kept]):
         start: tuple[int, int] | str | None = None,
         pin: tuple[str | int | None, str | int | None] | None = None,
         why: bool = False,
+        image: Any = None,
+        grid: tuple[int, int] | None = None,
+        skip: int = 0,
     ) -> Path:
         """Write a page of everything that was seen, one file that opens offline; returns its path.
 
@@ -224,11 +227,16 @@ class Seen(KeptByPath[Kept]):
             pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
             why: True to write query and key of short texts too, so that the page shows how each weight
                 comes about.
+            image: a picture whose patches are the tokens, or the source tokens where `tokens` are given:
+                the path of a PNG or a JPEG, a picture of Pillow, or pixels, (height, width, 3) or
+                (3, height, width).
+            grid: rows and columns of its patches.
+            skip: tokens before the first patch, such as [CLS].
 
         Raises:
             ArgumentTypeError: codes `page.tokens`, `page.other`, `page.names` and `page.sample-type`.
             ArgumentError: codes `page.empty`, if nothing attended, `page.sample`, `page.start`,
-                `page.state`, `page.pin` and `page.why`.
+                `page.state`, `page.pin`, `page.why`, `page.image` and `page.grid`.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
             FileError: code `file.unwritable`, if the place cannot be written to.
 
@@ -263,6 +271,9 @@ class Seen(KeptByPath[Kept]):
             start=start,
             pin=pin,
             why=why,
+            image=image,
+            grid=grid,
+            skip=skip,
         )
 
     def save(

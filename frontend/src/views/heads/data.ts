@@ -1,5 +1,6 @@
 // The heads as Python writes them (drawing/page/head_page.py), and one head ready to be read.
 import type { Source } from "../../source";
+import type { PhotoData } from "./photo";
 
 /** Numbers in codes (drawing/page/rounding.py): 0 is hidden, levels + 2 is no number. */
 export interface Steps {
@@ -78,6 +79,8 @@ export interface HeadsData {
   roles: { all: string[]; matching: string[] };
   runs: string[];
   texts: string[][];
+  /** A picture whose patches are tokens. */
+  photo?: PhotoData | null;
   /** Where the page opens; `state` is what stands in an address. */
   start?: {
     layer?: number;

@@ -7,6 +7,7 @@ import type { Source } from "../../source";
 import type { HeadsData } from "./data";
 import { countLinks, filtered, KINDS, type Kind, kindsOf, leftOut } from "./filter";
 import type { Chosen } from "./names";
+import { photoOf } from "./photo";
 import { fitsColumns } from "./several";
 import { headMap } from "./tiles";
 
@@ -70,16 +71,19 @@ export function Filters({ data, source, chosen, without, least, columns, links }
           <b aria-hidden="true">{percent(least.value)}</b>
         </label>
       )}
-      {links && fitsColumns(layer) && (layer.query.text ?? layer.key.text) !== null && (
-        <label title="Queries and keys in two columns, with lines between them">
-          <input
-            type="checkbox"
-            checked={columns.value}
-            onChange={() => (columns.value = !columns.value)}
-          />
-          two columns
-        </label>
-      )}
+      {links &&
+        !photoOf(data, layer) &&
+        fitsColumns(layer) &&
+        (layer.query.text ?? layer.key.text) !== null && (
+          <label title="Queries and keys in two columns, with lines between them">
+            <input
+              type="checkbox"
+              checked={columns.value}
+              onChange={() => (columns.value = !columns.value)}
+            />
+            two columns
+          </label>
+        )}
       {links && count !== null && (
         <span role="status">
           {quantity(count, "links")}

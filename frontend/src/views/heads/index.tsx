@@ -19,6 +19,7 @@ import { Guide, KEYS } from "./guide";
 import { type Chosen, headName, layerName, same, titleOf } from "./names";
 import { Overview } from "./overview";
 import { HeadText, NOTHING, Panel } from "./panel";
+import { photoOf } from "./photo";
 import { fitsColumns, HUES, headsOf, titleOfSeveral } from "./several";
 import { found, next, partner, startOf } from "./start";
 import { useViewState } from "./view_state";
@@ -232,7 +233,8 @@ export function Heads({ head, source }: ViewProps) {
   };
   const both = second.value;
   // A longer text is beside the map, where there is only one.
-  const beside = !both && !isFew(layer) && !(columns.value && fitsColumns(layer));
+  const inColumns = columns.value && fitsColumns(layer);
+  const beside = !both && !isFew(layer) && !inColumns && !photoOf(data, layer);
   return (
     <div ref={root}>
       <Shell
@@ -277,6 +279,7 @@ export function Heads({ head, source }: ViewProps) {
               chosen={chosen}
               several={together}
               adding={adding}
+              query={pinned.value.query}
               other={both ? (focused.value ? first.value : both) : null}
               order={order}
               only={role}

@@ -37,6 +37,8 @@ interface OverviewProps {
   several: Signal<Chosen[]>;
   /** A click adds a head to those that are shown. */
   adding: Signal<boolean>;
+  /** The query that is pinned, of which a picture shows where it looks. */
+  query: number | null;
   /** Another chosen head, in a comparison. */
   other: Chosen | null;
   order: Signal<Order>;
@@ -54,6 +56,7 @@ export function Overview({
   chosen,
   several,
   adding,
+  query,
   other,
   order,
   only,
@@ -257,6 +260,7 @@ export function Overview({
                 layer={each.layer}
                 head={each.head}
                 row={each.row}
+                query={query}
                 named={!inModel}
                 weight={weights ? weightOf(each) : null}
                 most={strongest}

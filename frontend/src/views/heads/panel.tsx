@@ -5,15 +5,17 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { label, short } from "../../shared/labels";
 import { Legend } from "../../shared/legend";
 import { HeatMap, including, moved, type Point, type Viewport, whole } from "../../shared/map";
-import { quantity } from "../../shared/scale";
 import type { Source, Tile } from "../../source";
 import { HeadsLegend } from "./chips";
-import { type HeadMap, type HeadsData, isFew, type LayerData, type Row } from "./data";
+import { type HeadMap, type HeadsData, isFew, type LayerData } from "./data";
+import { Facts, roleCard } from "./facts";
 import { filtered, type Kind, leftOut, shownTile } from "./filter";
-import { ROLES } from "./guide";
 import { type Chosen, score, titleOf } from "./names";
 import { Numbers } from "./numbers";
+import { looksAtItself, photoOf } from "./photo";
+import { PhotoView } from "./photo_view";
 import { fitsColumns, HUES, type Mix, mixed, titleOfSeveral, toggled } from "./several";
+import { ofToken } from "./state";
 import { type Side, Texts } from "./text";
 import { fromWeights, headMap } from "./tiles";
 import { Why } from "./why_panel";
@@ -149,6 +151,22 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const sides = useMemo(() => sidesOf(data, layer, columns), [data, layer, columns]);
+  const keyToken = useMemo(() => tokenOf(data, layer, "key"), [data, layer]);
+  const photo = photoOf(data, layer);
+  if (photo) {
+    return (
+      <PhotoView
+        source={source}
+        photo={photo}
+        map={map}
+        active={active}
+        keyToken={keyToken}
+        pointOf={(key) => (looksAtItself(layer) ? ofToken(key, layer) : { query: null, key })}
+        onHover={(point) => (shared.hover.value = point)}
+        onPin={(point) => pin(point, layer, shared)}
+      />
+    );
+  }
   if (sides.length === 0) return null;
   return (
     <Texts
@@ -197,7 +215,8 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
   const heads = shared.several.value;
   const alone = heads.length === 0;
   const title = alone ? titleOf(data, chosen) : titleOfSeveral(data, heads, shared.mix.value);
-  const withColumns = shared.columns.value && fitsColumns(layer);
+  const textFirst =
+    isFew(layer) || photoOf(data, layer) || (shared.columns.value && fitsColumns(layer));
   return (
     <article class="ch-panel" aria-label={title}>
       <div class="ch-panel-head">
@@ -226,7 +245,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
       {asked && alone && raw && (
         <Why data={data} source={source} chosen={chosen} map={raw} {...asked} open={shared.why} />
       )}
-      {withText && (isFew(layer) || withColumns) && (
+      {withText && textFirst && (
         <HeadText data={data} source={source} chosen={chosen} shared={shared} />
       )}
       <div class="ch-panel-body">
@@ -313,49 +332,12 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
           />
         )}
       </div>
-      {withText && !(isFew(layer) || withColumns) && (
+      {withText && !textFirst && (
         <HeadText data={data} source={source} chosen={chosen} shared={shared} />
       )}
       {alone && <Facts row={row} roles={roles} layer={layer} />}
     </article>
   );
-}
-
-/** The numbers of a head, with what chance gives. */
-function Facts({ row, roles, layer }: { row: Row; roles: string[]; layer: LayerData }) {
-  return (
-    <dl class="ch-facts ch-head-facts">
-      {row.entropy !== null && (
-        <div>
-          <dt>entropy</dt>
-          <dd>{quantity(row.entropy, "nats")}</dd>
-        </div>
-      )}
-      {row.distance !== null && (
-        <div>
-          <dt>mean distance</dt>
-          <dd>{quantity(row.distance, "tokens")}</dd>
-        </div>
-      )}
-      {roles.map((role) => (
-        <div key={role} title={roleCard(role, layer)}>
-          <dt>{role}</dt>
-          <dd>
-            {Math.round(row.scores[role]! * 100)} %
-            {typeof layer.chance?.[role] === "number" && (
-              <span class="ch-chance"> by chance {Math.round(layer.chance[role] * 100)} %</span>
-            )}
-          </dd>
-        </div>
-      ))}
-    </dl>
-  );
-}
-
-function roleCard(role: string, layer: LayerData): string {
-  const chance = layer.chance?.[role];
-  const even = typeof chance === "number" ? Math.round(chance * 100) : null;
-  return `${role}: ${ROLES[role] ?? role}.${even === null ? "" : `\nA head that looks at all alike has ${even} % in this text.`}`;
 }
 
 /** The query that a token is, in a text that attends to itself. */

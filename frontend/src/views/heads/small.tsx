@@ -8,6 +8,8 @@ import { theme } from "../../shared/theme";
 import type { Source } from "../../source";
 import { type HeadsData, type Row, table } from "./data";
 import { headName, layerName, score, titleOf } from "./names";
+import { lightOf, paintPhoto, photoOf, picture } from "./photo";
+import { headMap } from "./tiles";
 
 interface SmallProps {
   data: HeadsData;
@@ -15,6 +17,8 @@ interface SmallProps {
   layer: number;
   head: number;
   row: Row;
+  /** The query whose attention a picture shows. */
+  query: number | null;
   named: boolean;
   /** What it answers to what is pinned, -1 for nothing; null while nothing is. */
   weight: number | null;
@@ -37,6 +41,7 @@ export function Small({
   layer,
   head,
   row,
+  query,
   named,
   weight,
   most,
@@ -51,9 +56,28 @@ export function Small({
   const canvas = useRef<HTMLCanvasElement>(null);
   const about = data.layers[layer]!.small;
   const colours = theme.value;
+  const layerData = data.layers[layer]!;
+  const photo = photoOf(data, layerData);
+  useEffect(() => {
+    if (!photo) return;
+    let gone = false;
+    void Promise.all([picture(source, photo), headMap(source, layer, layerData, head)]).then(
+      ([image, map]) => {
+        const place = canvas.current;
+        if (gone || !place) return;
+        const unit = Math.ceil(112 / Math.max(...photo.grid));
+        [place.height, place.width] = [photo.grid[0] * unit, photo.grid[1] * unit];
+        paintPhoto(place, image, lightOf(map, photo, query), photo.grid);
+      },
+      () => undefined, // a picture that cannot be read leaves the maps
+    );
+    return () => {
+      gone = true;
+    };
+  }, [source, photo, layerData, layer, head, query]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: paintValues reads the theme.
   useEffect(() => {
-    if (!about) return;
+    if (!about || photo) return;
     let gone = false;
     void source.array(`${layer}/small`).then((codes) => {
       const place = canvas.current;
@@ -75,7 +99,7 @@ export function Small({
     return () => {
       gone = true;
     };
-  }, [source, about, layer, head, colours]);
+  }, [source, about, photo, layer, head, colours]);
   const name = titleOf(data, { layer, head });
   const numbers = [
     weight !== null &&

@@ -45,10 +45,11 @@ from clearhead.drawing.page.head_arrays import (
 from clearhead.drawing.page.head_rows import by_chance, rows_of_heads
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
+from clearhead.drawing.page.photo import Photo, check_patches, read_photo, texts_with
 from clearhead.drawing.page.rounding import BYTE, WORD, rounded
 from clearhead.drawing.page.runs import Layer, Run, names_of, read_run
 from clearhead.drawing.page.starts import ANYWHERE, Start, farthest_link, start_of
-from clearhead.drawing.page.texts import PageText, TextOffset, is_cross, offsets
+from clearhead.drawing.page.texts import PageText, TextOffset, beginning, is_cross, offsets
 from clearhead.drawing.pooling import hidden_cells, row_means
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.head_numbers import MATCHING, ROLES
@@ -58,9 +59,6 @@ from clearhead.matrix.summary import Summary
 
 LONG = 1024
 """A text of more tokens is long: its heads are pooled, and no matrix of weights is formed."""
-
-TITLE_TOKENS = 16
-"""So many tokens of a text are the title of its page."""
 
 Progress = Callable[[str, float], None]
 
@@ -73,6 +71,7 @@ def heads_payload(
     start: Start = ANYWHERE,
     *,
     why: bool = False,
+    photo: Photo | None = None,
 ) -> Payload:
     """The heads of all layers of one or two runs.
 
@@ -83,6 +82,7 @@ def heads_payload(
         progress: called with what is being done, and the share of it that is done.
         start: where the page opens, instead of at the link between words that reaches farthest.
         why: True to pack the query and key of short texts too, from which each weight follows.
+        photo: a picture whose patches are the keys.
 
     Raises:
         ArgumentError: code `page.empty`, if nothing attended; `page.sample`, for no such sample;
@@ -128,6 +128,10 @@ def heads_payload(
         "layers": packing.layers,
         "start": packing.opening(start),
     }
+    if photo is not None:
+        check_patches(photo, [layer["keys"] for layer in packing.layers])
+        data["photo"] = photo.about
+        packing.arrays["photo"] = photo.array
     return Payload("heads", title, data, packing.arrays)
 
 
@@ -145,6 +149,9 @@ def write_heads(
     start: tuple[int, int] | str | None = None,
     pin: tuple[str | int | None, str | int | None] | None = None,
     why: bool = False,
+    image: Any = None,
+    grid: tuple[int, int] | None = None,
+    skip: int = 0,
 ) -> Path:
     """Write a page of heads, whole or not at all; returns its path.
 
@@ -162,6 +169,8 @@ def write_heads(
             it; None takes what reaches farthest.
         pin: the query and the key that are pinned, as tokens or places; None for either is none.
         why: True to write the query and key of short texts too.
+        image, grid, skip: a picture, the rows and columns of its patches, which are tokens, and the tokens
+            before the first one.
 
     Raises:
         FileError: code `file.unwritable`, if the file cannot be written.
@@ -181,6 +190,8 @@ def write_heads(
         raise ArgumentTypeError(
             "page.sample-type", f"sample must be a whole number; got {type(sample).__name__}."
         )
+    photo = read_photo(image, grid, skip)
+    tokens, source_tokens = texts_with(photo, tokens, source_tokens)
     texts = (tokens, tokens if other_tokens is None else other_tokens)
     shown = [
         read_run(layers, text, source_tokens, sample, name=name)
@@ -188,21 +199,14 @@ def write_heads(
     ]
     text = shown[0].text
     if title is None:
-        title = "Attention" if text is None else _beginning(text.tokens)
+        title = "Attention" if text is None or photo is not None else beginning(text.tokens)
     if note is None:
         layers = runs[0]
         size = 0 if not layers else layers[0][1].kv_len
         unit = "token" if text is not None else "key"
         note = f"{count(len(layers), 'layer')} · {count(size, unit)}"
-    return write_page(path, heads_payload(shown, title, note, start=Start(start, pin), why=why))
-
-
-def _beginning(tokens: Sequence[str]) -> str:
-    """The first words of a text, from its tokens."""
-    few = tokens[:TITLE_TOKENS]
-    spaced = any(token.startswith(" ") for token in few)
-    text = ("" if spaced else " ").join(few).strip()
-    return text + (" …" if len(tokens) > TITLE_TOKENS else "")
+    payload = heads_payload(shown, title, note, start=Start(start, pin), why=why, photo=photo)
+    return write_page(path, payload)
 
 
 class _Located(NamedTuple):
