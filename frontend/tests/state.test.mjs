@@ -38,6 +38,7 @@ test("a state that was written is read as it was", () => {
       columns: true,
       minus: true,
       why: true,
+      depth: true,
     },
     {
       ...readState("", data, START),

@@ -419,6 +419,36 @@ def test_a_head_over_a_picture(opens: Opens) -> None:
     expect(page.locator('[data-head="0/0"] canvas')).to_have_attribute("width", "114")
 
 
+def test_a_token_through_the_layers_ends_in_its_rollout(opens: Opens) -> None:
+    page = opens(payload(WORDS))
+    page.keyboard.press("Escape")
+    page.locator(".ch-token").nth(9).click()
+    page.keyboard.press("t")
+    strip = page.locator(".ch-depth")
+    place = strip.locator("canvas")
+    layers = [matrix(len(WORDS), seed=n) for n in range(2)]
+    rows = [each[0, :, 9].mean(dim=0).flatten() for each in layers]
+    rows.append(ch.rollout(layers, output=9)[0])
+    expect(strip).to_contain_text("rollout")
+    place.scroll_into_view_if_needed()
+    box = place.bounding_box()
+    assert box is not None
+    for row, values in enumerate(rows):
+        key = int(values.argmax())
+        across, down = (key + 0.5) / len(WORDS), (row + 0.5) / 3
+        page.mouse.move(box["x"] + box["width"] * across, box["y"] + box["height"] * down)
+        name = "rollout" if row == 2 else f"layer {row}"
+        expect(strip.locator(".ch-reading")).to_contain_text(f"{name} → {key} {WORDS[key]}: ")
+        value, _ = share(strip.locator(".ch-reading").inner_text())
+        assert value == pytest.approx(float(values[key]), abs=5.1e-4)
+    # Playing points at query after query, and pins nothing.
+    page.keyboard.press("p")
+    expect(page.locator(".ch-sentence")).to_contain_text("the gives")
+    expect(page.locator(".ch-sentence")).to_contain_text("cat gives")
+    page.keyboard.press("p")
+    page.wait_for_function("() => location.hash.includes('pin=9&')")
+
+
 def test_the_difference_of_two_runs_on_other_texts(opens: Opens) -> None:
     other = [WORDS[0], "big", *WORDS[1:]]
     runs = [

@@ -29,6 +29,8 @@ export interface MapProps {
   rows: number;
   columns: number;
   name: string;
+  /** What rows are, where they are no queries. */
+  down?: string;
   rowLabel: (query: number) => string;
   columnLabel: (key: number) => string;
   tile: (
@@ -372,7 +374,7 @@ export function HeatMap(props: MapProps) {
         />
         <span class="ch-axis-title" aria-hidden="true">
           key →<br />
-          query ↓
+          {props.down ?? "query"} ↓
         </span>
         <canvas
           ref={canvas}

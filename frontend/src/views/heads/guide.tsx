@@ -106,6 +106,8 @@ export const KEYS: [string, string][] = [
   ["c", "Compare with another head"],
   ["d", "Of two heads: what the first gives more than the second"],
   ["y", "Why: how the weight that is pinned comes about, where query and key are at hand"],
+  ["t", "Where the pinned token looks through the layers, and its rollout"],
+  ["p", "Play: point at query after query; once more stops"],
   ["l", "Colours by the square root, linear or logarithmic"],
   [
     "Ctrl + Enter",

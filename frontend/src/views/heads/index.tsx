@@ -3,14 +3,14 @@
 import { batch, computed, signal, useSignal } from "@preact/signals";
 import { useMemo, useRef } from "preact/hooks";
 import { useKeys } from "../../shared/keys";
-import { ScaleChoice } from "../../shared/legend";
 import { including, type Point, whole } from "../../shared/map";
 import { nextScale, scale } from "../../shared/scale";
 import { Shell } from "../../shared/shell";
 import type { Tile, ViewProps } from "../../source";
-import { CopyLink, useAddress } from "./address";
+import { useAddress } from "./address";
 import { Answers, useAnswers } from "./ask";
 import { type HeadsData, isFew } from "./data";
+import { Depth } from "./depth_view";
 import { mostDifferent } from "./difference";
 import { DifferencePanel, MostDifferent, useDifferences } from "./differences";
 import { save, toPng, toSvg } from "./figure";
@@ -18,10 +18,12 @@ import { Filters } from "./filters";
 import { Guide, KEYS } from "./guide";
 import { type Chosen, headName, layerName, same, titleOf } from "./names";
 import { Overview } from "./overview";
-import { HeadText, NOTHING, Panel } from "./panel";
+import { HeadText, NOTHING, Panel, pin } from "./panel";
 import { photoOf } from "./photo";
+import { usePlaying } from "./playing";
 import { fitsColumns, HUES, headsOf, titleOfSeveral } from "./several";
 import { found, next, partner, startOf } from "./start";
+import { Tools } from "./tools";
 import { useViewState } from "./view_state";
 import { tokenOf } from "./words";
 
@@ -31,11 +33,12 @@ export function Heads({ head, source }: ViewProps) {
   const start = useMemo(() => startOf(data), [data]);
   const view = useViewState(data, start);
   const { first, second, focused, viewport, pinned, order, role, full, state } = view;
-  const { without, least, several, mix, columns, minus, why } = view;
+  const { without, least, several, mix, columns, minus, why, depth } = view;
   const layer = data.layers[first.value.layer]!;
   const hover = useSignal<Point>(NOTHING);
   const search = useSignal("");
   const adding = useSignal(false);
+  const playing = useSignal(false);
   const at = useSignal(0);
   const drawn = useMemo(() => [signal<Tile | null>(null), signal<Tile | null>(null)] as const, []);
   const ends = useMemo(() => [signal(0), signal(0)] as const, []);
@@ -204,6 +207,10 @@ export function Heads({ head, source }: ViewProps) {
       without.value = without.value.length ? [] : ["first", "special"];
     } else if (event.key === "y") {
       why.value = !why.value;
+    } else if (event.key === "t") {
+      depth.value = !depth.value;
+    } else if (event.key === "p") {
+      playing.value = !playing.value;
     } else if (event.key === "d") {
       subtract();
     } else if (event.key === "f") {
@@ -216,6 +223,7 @@ export function Heads({ head, source }: ViewProps) {
     event.preventDefault();
   };
 
+  usePlaying(playing, hover, layer);
   useKeys(root, onKeyDown);
   const shared = {
     viewport,
@@ -243,30 +251,15 @@ export function Heads({ head, source }: ViewProps) {
         guide={<Guide layer={layer} />}
         keys={KEYS}
         tools={
-          <>
-            <button type="button" class="ch-button" aria-pressed={both !== null} onClick={compare}>
-              Compare
-            </button>
-            {both && (
-              <button
-                type="button"
-                class="ch-button"
-                aria-pressed={minus.value}
-                title="What the first head gives more than the second"
-                onClick={subtract}
-              >
-                A − B
-              </button>
-            )}
-            {inAddress && <CopyLink />}
-            <ScaleChoice />
-            <button type="button" class="ch-button" onClick={() => void picture("png")}>
-              PNG
-            </button>
-            <button type="button" class="ch-button" onClick={() => void picture("svg")}>
-              SVG
-            </button>
-          </>
+          <Tools
+            comparing={both !== null}
+            minus={minus}
+            playing={playing}
+            linked={inAddress}
+            compare={compare}
+            subtract={subtract}
+            picture={(kind) => void picture(kind)}
+          />
         }
       >
         <main
@@ -373,6 +366,18 @@ export function Heads({ head, source }: ViewProps) {
                   </div>
                 ))}
             </div>
+            {!both && (
+              <Depth
+                data={data}
+                source={source}
+                layer={layer}
+                query={pinned.value.query}
+                queryToken={tokenOf(data, layer, "query")}
+                keyToken={tokenOf(data, layer, "key")}
+                open={depth}
+                onPin={(point) => pin(point, layer, shared)}
+              />
+            )}
           </div>
         </main>
       </Shell>

@@ -33,6 +33,8 @@ export interface ViewState {
   minus: boolean;
   /** How the weight that is pinned comes about. */
   why: boolean;
+  /** Where a token looks through the layers. */
+  depth: boolean;
 }
 
 /** A head as it is written: "5.11", and with two runs "A5.11". */
@@ -68,6 +70,7 @@ export function writeState(state: ViewState, data: HeadsData): string {
   if (state.columns) found.set("links", "columns");
   if (state.minus && state.second) found.set("minus", "1");
   if (state.why) found.set("why", "1");
+  if (state.depth) found.set("depth", "1");
   if (state.least > 0) found.set("least", String(Number(state.least.toFixed(4))));
   return found.toString().replaceAll("%2C", ",");
 }
@@ -98,6 +101,7 @@ export function readState(text: string, data: HeadsData, start: Chosen): ViewSta
     mix: one<Mix>("mix", MIXES, "mean"),
     minus: given.get("minus") === "1" && second !== null && !same(first, second),
     why: given.get("why") === "1",
+    depth: given.get("depth") === "1",
     columns: given.get("links") === "columns",
   };
 }

@@ -30,6 +30,7 @@ export function useViewState(data: HeadsData, start: ViewState) {
   const columns = useSignal(start.columns);
   const minus = useSignal(start.minus);
   const why = useSignal(start.why);
+  const depth = useSignal(start.depth);
   useMemo(() => {
     scale.value = start.scale;
     if (start.theme) chosenTheme.value = start.theme;
@@ -56,6 +57,7 @@ export function useViewState(data: HeadsData, start: ViewState) {
         columns: columns.value,
         minus: minus.value,
         why: why.value,
+        depth: depth.value,
       };
     },
     set value(next: ViewState) {
@@ -67,7 +69,7 @@ export function useViewState(data: HeadsData, start: ViewState) {
         [order.value, role.value, full.value] = [next.order, next.role, next.full];
         [without.value, least.value] = [next.without, next.least];
         [several.value, mix.value, columns.value] = [next.several, next.mix, next.columns];
-        [minus.value, why.value] = [next.minus, next.why];
+        [minus.value, why.value, depth.value] = [next.minus, next.why, next.depth];
         focused.value = 0;
       });
     },
@@ -88,6 +90,7 @@ export function useViewState(data: HeadsData, start: ViewState) {
     columns,
     minus,
     why,
+    depth,
     state,
   };
 }

@@ -38,6 +38,7 @@ STATE = {
     "links": "columns",
     "minus": "1",
     "why": "1",
+    "depth": "1",
 }
 """The state of a page as its address has it: names, and the form of each value."""
 
