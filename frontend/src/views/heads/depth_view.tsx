@@ -64,9 +64,10 @@ export function Depth(props: DepthProps) {
       onToggle={(event) => (open.value = event.currentTarget.open)}
     >
       <summary>Through the layers</summary>
-      {query === null ? (
+      {open.value && query === null && (
         <p class="ch-remark">Pin a token, and see where it looks layer by layer.</p>
-      ) : (
+      )}
+      {open.value && query !== null && (
         <>
           <p class="ch-remark">
             Where <i>{short(label(queryToken(query)), 16)}</i> looks, on average over the heads of a
