@@ -69,6 +69,7 @@ test("a layer stands for all of its heads", () => {
   const state = { ...readState("", data, START), several };
   assert.match(writeState(state, data), /&heads=5$/);
   assert.deepEqual(readState("heads=5", data, START).several, several);
+  assert.equal(readState("heads=5&with=5.7&minus=1", data, START).second, null);
   // Of other texts there is no mean.
   const other = layer(6, { key: { text: null, first: 0 } });
   const more = { ...data, layers: [...data.layers, other] };

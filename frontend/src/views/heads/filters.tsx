@@ -32,9 +32,20 @@ interface FiltersProps {
   columns: Signal<boolean>;
   /** Links are drawn, and not differences. */
   links: boolean;
+  /** Those of one head, which are counted. */
+  alone: boolean;
 }
 
-export function Filters({ data, source, chosen, without, least, columns, links }: FiltersProps) {
+export function Filters({
+  data,
+  source,
+  chosen,
+  without,
+  least,
+  columns,
+  links,
+  alone,
+}: FiltersProps) {
   const layer = data.layers[chosen.layer]!;
   const kinds = useMemo(() => kindsOf(data, layer), [data, layer]);
   const count = useCount(data, source, chosen, without.value, least.value);
@@ -84,7 +95,7 @@ export function Filters({ data, source, chosen, without, least, columns, links }
             two columns
           </label>
         )}
-      {links && count !== null && (
+      {links && alone && count !== null && (
         <span role="status">
           {quantity(count, "links")}
           {layer.weights ? "" : ", of those that are known"}

@@ -335,6 +335,7 @@ export function Heads({ head, source }: ViewProps) {
               least={least}
               columns={columns}
               links={!subtracted}
+              alone={several.value.length === 0}
             />
             {both && subtracted && (
               <DifferencePanel

@@ -84,7 +84,9 @@ export function readState(text: string, data: HeadsData, start: Chosen): ViewSta
   const head = (wanted: string | null) =>
     (wanted && every.find((each) => written(data, each) === wanted)) || null;
   const first = head(given.get("head")) ?? start;
-  const second = head(given.get("with"));
+  const several = readSeveral(given.get("heads"), data, first, head);
+  // Several heads are shown as one, with none beside them.
+  const second = several.length ? null : head(given.get("with"));
   return {
     first,
     second: second && same(first, second) ? null : second,
@@ -97,7 +99,7 @@ export function readState(text: string, data: HeadsData, start: Chosen): ViewSta
     full: given.get("full") === "1",
     without: KINDS.filter((kind) => given.get("without")?.split(",").includes(kind)),
     least: readShare(given.get("least")),
-    several: readSeveral(given.get("heads"), data, first, head),
+    several,
     mix: one<Mix>("mix", MIXES, "mean"),
     minus: given.get("minus") === "1" && second !== null && !same(first, second),
     why: given.get("why") === "1",
