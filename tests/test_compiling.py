@@ -117,19 +117,6 @@ WITH_GRADIENTS += [("window", False), ("alibi, sinks", False)]
 UNPADDED = [each for each in WITH_GRADIENTS if each not in PADDED]
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-@pytest.mark.parametrize(("name", "with_gradients"), UNPADDED)
-def test_an_exported_layer_fits_any_batch_and_any_length(name: str, with_gradients: bool) -> None:
-    layer = ch.MultiHeadAttention(8, num_heads=2, **OF_ANY_LENGTH[name])
-    sizes = {"x": {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", min=2)}}
-    with torch.set_grad_enabled(with_gradients):
-        exported = torch.export.export(layer, (torch.randn(2, 5, 8),), dynamic_shapes=sizes)
-        for batch, tokens in ((3, 5), (2, 11), (5, 2)):
-            x = torch.randn(batch, tokens, 8)
-            torch.testing.assert_close(exported.module()(x), layer(x))
-
-
 # The compiler makes an instance of an autograd function.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize(("name", "with_gradients"), UNPADDED)
