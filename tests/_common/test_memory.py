@@ -39,7 +39,8 @@ def test_what_does_not_fit_says_what_does() -> None:
     lines = found.stdout.splitlines()
     assert len(lines) == len(INSTEAD), found.stderr
     for line, (call, instead) in zip(lines, INSTEAD.items(), strict=True):
-        assert line.startswith(call) and instead in line, line
+        assert line.startswith(call), line
+        assert instead in line
 
 
 def test_other_errors_pass() -> None:
