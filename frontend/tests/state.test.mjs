@@ -39,6 +39,7 @@ test("a state that was written is read as it was", () => {
       minus: true,
       why: true,
       depth: true,
+      embed: true,
     },
     {
       ...readState("", data, START),

@@ -300,6 +300,11 @@ def test_the_heads_answer_and_the_address_keeps_it(opens: Opens) -> None:
     page.go_back()
     expect(page.get_by_role("heading", level=2)).to_have_text("Layer 0, head 0")
     assert page.get_by_label("Colours").input_value() == "root"
+    # Inside another page it is the head alone.
+    page.evaluate("location.hash = '#head=1.1&embed=1'")
+    expect(page.get_by_role("heading", level=1)).to_have_count(0)
+    expect(page.get_by_role("heading", level=2)).to_have_text("Layer 1, head 1")
+    expect(page.get_by_role("grid")).to_have_count(0)
 
 
 def test_filters_leave_out_tokens_and_weak_links(opens: Opens) -> None:

@@ -33,7 +33,7 @@ export function Heads({ head, source }: ViewProps) {
   const start = useMemo(() => startOf(data), [data]);
   const view = useViewState(data, start);
   const { first, second, focused, viewport, pinned, order, role, full, state } = view;
-  const { without, least, several, mix, columns, minus, why, depth } = view;
+  const { without, least, several, mix, columns, minus, why, depth, embed } = view;
   const layer = data.layers[first.value.layer]!;
   const hover = useSignal<Point>(NOTHING);
   const search = useSignal("");
@@ -248,6 +248,7 @@ export function Heads({ head, source }: ViewProps) {
       <Shell
         title={head.title}
         note={data.note}
+        bare={embed.value}
         guide={<Guide layer={layer} />}
         keys={KEYS}
         tools={
@@ -263,7 +264,7 @@ export function Heads({ head, source }: ViewProps) {
         }
       >
         <main
-          class={`ch-heads${both && !subtracted ? " ch-two" : ""}${full.value ? " ch-full" : ""}`}
+          class={`ch-heads${both && !subtracted ? " ch-two" : ""}${full.value ? " ch-full" : ""}${embed.value ? " ch-embed" : ""}`}
         >
           <div class="ch-left">
             <Overview

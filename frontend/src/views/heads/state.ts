@@ -35,6 +35,8 @@ export interface ViewState {
   why: boolean;
   /** Where a token looks through the layers. */
   depth: boolean;
+  /** The head alone, without title, tools and other heads, to stand inside another page. */
+  embed: boolean;
 }
 
 /** A head as it is written: "5.11", and with two runs "A5.11". */
@@ -71,6 +73,7 @@ export function writeState(state: ViewState, data: HeadsData): string {
   if (state.minus && state.second) found.set("minus", "1");
   if (state.why) found.set("why", "1");
   if (state.depth) found.set("depth", "1");
+  if (state.embed) found.set("embed", "1");
   if (state.least > 0) found.set("least", String(Number(state.least.toFixed(4))));
   return found.toString().replaceAll("%2C", ",");
 }
@@ -104,6 +107,7 @@ export function readState(text: string, data: HeadsData, start: Chosen): ViewSta
     minus: given.get("minus") === "1" && second !== null && !same(first, second),
     why: given.get("why") === "1",
     depth: given.get("depth") === "1",
+    embed: given.get("embed") === "1",
     columns: given.get("links") === "columns",
   };
 }

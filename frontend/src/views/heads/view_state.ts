@@ -31,6 +31,7 @@ export function useViewState(data: HeadsData, start: ViewState) {
   const minus = useSignal(start.minus);
   const why = useSignal(start.why);
   const depth = useSignal(start.depth);
+  const embed = useSignal(start.embed);
   useMemo(() => {
     scale.value = start.scale;
     if (start.theme) chosenTheme.value = start.theme;
@@ -58,6 +59,7 @@ export function useViewState(data: HeadsData, start: ViewState) {
         minus: minus.value,
         why: why.value,
         depth: depth.value,
+        embed: embed.value,
       };
     },
     set value(next: ViewState) {
@@ -70,6 +72,7 @@ export function useViewState(data: HeadsData, start: ViewState) {
         [without.value, least.value] = [next.without, next.least];
         [several.value, mix.value, columns.value] = [next.several, next.mix, next.columns];
         [minus.value, why.value, depth.value] = [next.minus, next.why, next.depth];
+        embed.value = next.embed;
         focused.value = 0;
       });
     },
@@ -91,6 +94,7 @@ export function useViewState(data: HeadsData, start: ViewState) {
     minus,
     why,
     depth,
+    embed,
     state,
   };
 }

@@ -39,6 +39,7 @@ STATE = {
     "minus": "1",
     "why": "1",
     "depth": "1",
+    "embed": "1",
 }
 """The state of a page as its address has it: names, and the form of each value."""
 
