@@ -58,10 +58,13 @@ NAMES = {kind: name for name, kind in KINDS.items()}
 SINCE = {"role_counts": 3}
 """The version of a file that first had a kind, where that is not the first."""
 
-OPTIONAL = {"counts", "max_score"}
-"""Fields that a file of an earlier version does not have."""
+OPTIONAL = {"counts": None, "max_score": None, "cross": False}
+"""Fields that a file of an earlier version does not have, and what they are then."""
 
-OF_MATRIX = ("query", "key", "mask", "bias", "scale", "softcap", "sinks")
+CROSS = 4
+"""The version of a file that first told cross-attention."""
+
+OF_MATRIX = ("query", "key", "mask", "bias", "scale", "softcap", "sinks", "cross")
 PLAIN = bool | int | float | str | None
 
 
@@ -99,6 +102,8 @@ class Encoder:
         if kind is not None:
             self.version = max(self.version, SINCE.get(kind, 1))
             fields = {name: self.encode(each) for name, each in _values(value).items()}
+            if "cross" in fields:
+                self.version = max(self.version, CROSS)
             return {"is": kind, **fields}
         if isinstance(value, Mapping):
             return {"map": [[str(key), self.encode(each)] for key, each in value.items()]}
@@ -141,12 +146,12 @@ def _values(thing: Any) -> dict[str, Any]:
     fields = _fields(type(thing))
     if not isinstance(thing, AttentionMatrix):
         every = {name: getattr(thing, name) for name in fields}
-        return {
-            name: each for name, each in every.items() if each is not None or name not in OPTIONAL
-        }
-    problem = thing.problem
-    as_given = {name: problem.restore(getattr(problem, name)) for name in ("query", "key")}
-    return {name: as_given.get(name, getattr(problem, name)) for name in fields}
+    else:
+        problem = thing.problem
+        every = {name: getattr(problem, name) for name in fields}
+        every |= {name: problem.restore(every[name]) for name in ("query", "key")}
+    # `is` compares no tensors.
+    return {name: each for name, each in every.items() if each is not OPTIONAL.get(name, fields)}
 
 
 def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -205,13 +210,14 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
         )
     values = {key: decode(value, tensors) for key, value in json.items() if key != "is"}
     fields = _fields(kind)
-    if values.keys() | (OPTIONAL & fields.keys()) != fields.keys():
+    left_out = {key: value for key, value in OPTIONAL.items() if key in fields}
+    if values.keys() | left_out.keys() != fields.keys():
         raise FileError(
             "file.content",
             f"a {name} has the fields {', '.join(fields) or 'none'}; the file gives "
             f"{', '.join(values) or 'none'}.",
         )
-    values = dict.fromkeys(OPTIONAL & fields.keys()) | values
+    values = left_out | values
     for key, expected in fields.items():
         if not _is_of(values[key], expected):
             raise FileError(

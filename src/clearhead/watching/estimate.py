@@ -17,7 +17,8 @@ STATISTICS = 7
 """Of each query: logsumexp, entropy, max, max_score, distance, first, previous."""
 
 ROLES = 4
-"""Of each head without tokens, with the number of queries in each; with them there are two more."""
+"""Of each head without tokens, with the number of queries in each; with them there are two more, and
+in cross-attention two fewer."""
 
 
 class AttentionSizes(NamedTuple):
@@ -151,7 +152,8 @@ def estimated(
             kept = rows * (STATISTICS * wide + min(TOP_K, keys) * (wide + 8))
             kept += batch * used * keys * wide
             pooled = min(POOL, query_len) * min(POOL, keys)
-            kept += batch * len(chosen) * ((pooled + ROLES) * wide + ROLES * 8)
+            roles = ROLES if query_len == kv_len else ROLES - 2
+            kept += batch * len(chosen) * ((pooled + roles) * wide + roles * 8)
         total += kept
         matrices += rows * keys * wide
         count += len(chosen)

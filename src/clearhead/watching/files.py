@@ -25,9 +25,9 @@ from clearhead.matrix.summary import Summary
 from clearhead.watching.encoding import Encoder, decode
 from clearhead.watching.token_ids import listed
 
-VERSIONS = (1, 2, 3)
-"""In version 2 there may be the tokens beside what was seen, and in version 3 how many queries a role
-is the mean of."""
+VERSIONS = (1, 2, 3, 4)
+"""In version 2 there may be the tokens beside what was seen, in version 3 how many queries a role
+is the mean of, and in version 4 that keys are of another text than the queries."""
 
 KEY = "clearhead"
 

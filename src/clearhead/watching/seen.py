@@ -17,7 +17,7 @@ from clearhead.watching.files import TEXTS, read_seen, write_seen
 from clearhead.watching.finding import HeadLink, links_of_heads, place_of_token
 from clearhead.watching.kept_by_path import KeptByPath
 from clearhead.watching.table import Table, rows_of, summary_of
-from clearhead.watching.token_ids import Tokens, listed
+from clearhead.watching.token_ids import Tokens, has_source, listed, reads_source
 
 
 class Seen(KeptByPath[Kept]):
@@ -44,7 +44,7 @@ class Seen(KeptByPath[Kept]):
         True
     """
 
-    def table(self, tokens: Tensor | None = None) -> Table:
+    def table(self, tokens: Tensor | None = None, source_tokens: Tensor | None = None) -> Table:
         """Return the heads side by side: entropy, distance, and how far each fills each role.
 
         Averages are over all queries of all samples and calls that are not padded.
@@ -52,6 +52,7 @@ class Seen(KeptByPath[Kept]):
         Args:
             tokens: ids, (batch, len) or (len,), for the roles that need them, from the first key on.
                 A watch that kept summaries has found the roles.
+            source_tokens: in a model of an encoder and a decoder those that the encoder reads.
 
         Raises:
             ArgumentError: code `tokens.keep`, for tokens where summaries were kept.
@@ -66,15 +67,16 @@ class Seen(KeptByPath[Kept]):
             [('', 0, 5), ('', 1, 5)]
         """
         self.need_attention("table")
-        if tokens is not None and self._keep == "summary":
+        if self._keep == "summary" and not (tokens is source_tokens is None):
             raise ArgumentError(
                 "tokens.keep",
                 "tokens must be given to watch(…, keep='summary', tokens=…), which finds the "
                 "roles while the model runs; got them afterwards.",
             )
-        rows = []
+        rows, encodes = [], has_source(self._modules)
         for name, module in self._modules.items():
-            rows += rows_of(name, [summary_of(each, tokens) for each in module.parts()])
+            ids = source_tokens if encodes and reads_source(name) else tokens
+            rows += rows_of(name, [summary_of(each, ids) for each in module.parts()])
         return Table(rows)
 
     def find(

@@ -21,9 +21,10 @@ class HeadRow(NamedTuple):
         head: which query head.
         queries: the number of queries, of all samples and calls, in the averages.
         entropy: nats.
-        distance: tokens.
+        distance: tokens; None in cross-attention, whose places are those of two texts.
         first, previous, duplicate, induction, local, uniform: its score in each role, 0 to 1, as
-            `Roles` has them; None for what needs tokens where there are none.
+            `Roles` has them; None for what needs tokens where there are none, and for what compares
+            places or tokens in cross-attention.
         role: the leading role, "" for none.
 
     Example:
@@ -39,7 +40,7 @@ class HeadRow(NamedTuple):
     head: int
     queries: int
     entropy: float
-    distance: float
+    distance: float | None
     first: float | None
     previous: float | None
     duplicate: float | None
@@ -140,7 +141,7 @@ def rows_of(layer: str, summaries: Sequence[Summary]) -> list[HeadRow]:
             head=head,
             queries=means.queries,
             entropy=float(means.entropy[head]),
-            distance=float(means.distance[head]),
+            distance=None if means.distance is None else float(means.distance[head]),
             **{
                 name: float(means.scores[name][head]) if name in means.scores else None
                 for name in ROLES
@@ -155,4 +156,5 @@ def summary_of(call: AttentionMatrix | Summary, tokens: Tensor | None) -> Summar
     """Return the summary of a call with its roles; tokens may go on beyond its keys."""
     if isinstance(call, Summary):
         return call
-    return summary_with_roles(call, None if tokens is None else tokens[..., : call.kv_len])
+    ids = None if tokens is None or call.cross else tokens[..., : call.kv_len]
+    return summary_with_roles(call, ids)

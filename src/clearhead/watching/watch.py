@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, overload
 
 from torch import Tensor, nn
 
-from clearhead._common.checks import check_head_numbers, check_sizes
+from clearhead._common.checks import check_sizes
 from clearhead._common.text import readable, shown
 from clearhead._common.torch_internals import is_transformed
 from clearhead.errors import ArgumentError, ArgumentTypeError, WatchError, WatchWarning
@@ -22,7 +22,9 @@ from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
 from clearhead.watching.calls import Kept
 from clearhead.watching.estimate import Estimate, estimated, sizes_of
+from clearhead.watching.finding import read_globs, read_heads
 from clearhead.watching.hooks import installing, tap
+from clearhead.watching.hooks.running import is_cross
 from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.listening import Listener, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed
@@ -53,7 +55,7 @@ class Watch(Listener, Generic[Kept]):
         layers: tuple[str, ...] | None,
         heads: tuple[int, ...] | None,
         keep: Keep | Callable[[str, AttentionMatrix], Any],
-        tokens: Tensor | None,
+        tokens: tuple[Tensor | None, Tensor | None],
         strict: bool,
     ) -> None:
         self._model = model
@@ -61,7 +63,7 @@ class Watch(Listener, Generic[Kept]):
         self._heads = heads
         self._function = keep if callable(keep) else None
         self._keep: Kind = "function" if callable(keep) else keep
-        self._tokens = tokens
+        self._tokens, self._source_tokens = tokens
         self._strict = strict
         self._begin()
 
@@ -71,7 +73,7 @@ class Watch(Listener, Generic[Kept]):
         self._lock = threading.Lock()
         self._modules = dict(model.named_modules())
         self._paths, self._parts = Paths(self._modules), Ran(model, self._modules)
-        self._ids = TokenIds(model, self._tokens)
+        self._ids = TokenIds(model, self._tokens, self._source_tokens)
         self._ran = False
         self._trouble: Exception | None = None
         self._attended: dict[str, int] = {}
@@ -166,6 +168,8 @@ class Watch(Listener, Generic[Kept]):
                     raise WatchError(
                         "watch.transformed", "it ran inside a transformation such as torch.vmap."
                     )
+                if is_cross(name):
+                    problem = problem.replace(cross=True)
                 tokens = self._ids.of(problem, name) if self._keep == "summary" else None
                 problem = self._copies.of(problem)
                 if self._heads is not None:
@@ -278,6 +282,7 @@ def watch(
     keep: Literal["summary"],
     tokens: Tensor | None = None,
     strict: bool = False,
+    source_tokens: Tensor | None = None,
 ) -> Watch[Summary]: ...
 @overload
 def watch(
@@ -295,6 +300,7 @@ def watch(
     keep: Keep | Callable[[str, AttentionMatrix], Any] = "matrix",
     tokens: Tensor | None = None,
     strict: bool = False,
+    source_tokens: Tensor | None = None,
 ) -> Watch[Any]:
     """Record every call of attention that a model makes, in whichever way PyTorch has for it.
 
@@ -318,6 +324,8 @@ def watch(
             it has the method `get_input_embeddings` and reads one sequence.
         strict: True raises an error if a part of the model attended and was not seen; else that is
             a `WatchWarning`. `Seen.missing` lists them.
+        source_tokens: in a model of an encoder and a decoder the ids that the encoder reads, likewise;
+            `tokens` are then those of the decoder.
 
     Returns:
         A context manager; entering it gives a `Seen`, which maps the paths of modules to their
@@ -362,36 +370,12 @@ def watch(
         raise ArgumentError(
             "keep.value", f'keep must be "matrix", "summary" or a function; got {shown(keep)}.'
         )
-    if tokens is not None and keep != "summary":
+    if keep != "summary" and not (tokens is source_tokens is None):
         raise ArgumentError(
             "tokens.keep",
             'tokens are for the roles in a summary; they go with keep="summary".',
         )
-    TokenIds(model, tokens)  # which refuses what are no ids
-    return Watch(model, _globs(layers), _heads(heads), keep, tokens, strict)
-
-
-def _globs(given: object) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    globs = [given] if isinstance(given, str) else given
-    if not isinstance(globs, Sequence) or not all(isinstance(each, str) for each in globs):
-        raise ArgumentTypeError(
-            "layers.type",
-            'layers must be a glob of paths such as "encoder.*", a list of them, or None for all; '
-            f"got {shown(given)}.",
-        )
-    if not globs:
-        raise ArgumentError("layers.value", "layers must hold a glob, or be None for all; got [].")
-    return tuple(globs)
-
-
-def _heads(given: object) -> tuple[int, ...] | None:
-    if given is None:
-        return None
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
-        raise ArgumentTypeError(
-            "heads.type",
-            f"heads must be a list of numbers of heads, or None for all; got {shown(given)}.",
-        )
-    return check_head_numbers(given)
+    TokenIds(model, tokens, source_tokens)  # which refuses what are no ids
+    return Watch(
+        model, read_globs(layers), read_heads(heads), keep, (tokens, source_tokens), strict
+    )
