@@ -28,8 +28,10 @@ class Seen(KeptByPath[Kept]):
     is "". A number picks a module by its place in that order.
 
     A module that attended several times has `calls`. If they are the steps of one growing sequence,
-    as in generation with a KV cache, and their masks are causal, with or without padding, then
-    `seen[path]` is the one matrix that they are rows of. If they are not, the repr says why.
+    as in generation with a KV cache, then `seen[path]` is the one matrix that they are rows of, with
+    keys at their places in the whole text: of plain, windowed, chunked and static caches, of
+    cross-attention, and of beams, where rows are those of the last step and what they went on from. If
+    they are not, the repr says why.
 
     Example:
         >>> import torch, clearhead as ch

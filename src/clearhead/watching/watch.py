@@ -170,8 +170,8 @@ class Watch(Listener, Generic[Kept]):
                     )
                 if is_cross(name):
                     problem = problem.replace(cross=True)
-                tokens = self._ids.of(problem, name) if self._keep == "summary" else None
                 problem = self._copies.of(problem)
+                tokens = self._ids.of(problem, name) if self._keep == "summary" else None
                 if self._heads is not None:
                     problem = of_heads(problem, self._heads, name)
                 if self._function is not None:
