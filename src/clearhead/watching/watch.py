@@ -84,13 +84,13 @@ class Watch(Listener, Generic[Kept]):
         """Return the memory that watching one run of the model would keep, in bytes.
 
         It is read from the sizes of the layers of this package and of nn.MultiheadAttention, or
-        from the `config` of a model of transformers. Every module is taken to attend once, with
-        these lengths.
+        from the `config` of a model of transformers: hybrid ones, latent attention, an encoder and a
+        decoder as well. Every module is taken to attend once, with these lengths.
 
         Args:
             batch: samples.
-            query_len: tokens that attend.
-            kv_len: tokens that are attended to; None is query_len.
+            query_len: tokens that attend; of a decoder beside an encoder, those that it reads.
+            kv_len: tokens that are attended to, or those of the source; None is query_len.
 
         Raises:
             ArgumentError: code `argument.size`, for a size below 1.

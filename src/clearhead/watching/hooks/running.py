@@ -61,9 +61,12 @@ def is_cross(name: str) -> bool:
         (True, False)
     """
     running = _stacks.get(threading.get_ident())
-    if running and running[-1][1]:
-        return True
-    return NAMED_CROSS.search(name.rpartition(".")[2]) is not None
+    return bool(running and running[-1][1]) or names_cross(name)
+
+
+def names_cross(path: str) -> bool:
+    """Return True for a path whose last part says that the module attends to another text."""
+    return NAMED_CROSS.search(path.rpartition(".")[2]) is not None
 
 
 def show_arguments(modules: Iterable[nn.Module], undo: Undo) -> None:
