@@ -887,12 +887,12 @@ def test_heads_that_are_not_there() -> None:
         (
             {"keep": "weights"},
             ArgumentError,
-            '[keep.value] keep must be "matrix", "summary" or a function; got \'weights\'.',
+            '[keep.value] keep must be "matrix", "summary", "total" or a function; got \'weights\'.',
         ),
         (
             {"tokens": IDS},
             ArgumentError,
-            '[tokens.keep] tokens are for the roles in a summary; they go with keep="summary".',
+            '[tokens.keep] tokens are for the roles; they go with keep="summary" or keep="total".',
         ),
         (
             {"keep": "summary", "tokens": [1, 2]},

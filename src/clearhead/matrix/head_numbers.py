@@ -90,6 +90,11 @@ class Roles:
     uniform: Tensor
     counts: RoleCounts | None = None
 
+    @property
+    def measured(self) -> list[str]:
+        """The roles that were measured."""
+        return [name for name in ROLES if getattr(self, name) is not None]
+
     def names(self, threshold: float = 0.5) -> list[Any] | str:
         """The leading role of each head, "" where none reaches the threshold.
 
@@ -230,15 +235,29 @@ def _weighed(name: str, call: "Summary", real: Tensor) -> tuple[Tensor, Tensor] 
 
 
 def pooled_roles(one: Roles, other: Roles) -> Roles:
-    """The roles of the same heads over the queries of both; each counts its own."""
+    """The roles of the same heads that both measured, over the queries of both; each counts its own."""
     assert one.counts is not None
     assert other.counts is not None
     scores, numbers = {}, {}
-    for name in _measured(one):
+    for name in one.measured:
+        if name not in other.measured:
+            continue
         mine, theirs = getattr(one.counts, name), getattr(other.counts, name)
         numbers[name] = mine + theirs
         total = getattr(one, name) * mine + getattr(other, name) * theirs
         scores[name] = total / numbers[name].clamp(min=1)
+    return Roles(**scores, counts=RoleCounts(**numbers))
+
+
+def totalled_roles(call: "Summary") -> Roles:
+    """The roles of a call over all of its samples, float64, (num_heads,), with their counts."""
+    assert call.roles is not None
+    real, scores, numbers = _real_per_sample(call), {}, {}
+    for name in call.roles.measured:
+        weighed = _weighed(name, call, real)
+        assert weighed is not None
+        total, numbers[name] = weighed[0], weighed[1].long()
+        scores[name] = total / weighed[1].clamp(min=1)
     return Roles(**scores, counts=RoleCounts(**numbers))
 
 
@@ -248,16 +267,12 @@ def check_same_roles(one: Roles, other: Roles) -> None:
     Raises:
         ArgumentError: code `merge.fields`, unless both have the same roles, with their counts.
     """
-    if _measured(one) != _measured(other) or one.counts is None or other.counts is None:
+    if one.measured != other.measured or one.counts is None or other.counts is None:
         raise ArgumentError(
             "merge.fields",
             "both summaries must have the same roles, with the number of queries that each is the mean "
             f"of; got {one!r} and {other!r}.",
         )
-
-
-def _measured(roles: Roles) -> list[str]:
-    return [name for name in ROLES if getattr(roles, name) is not None]
 
 
 def mean_over_queries(name: str, calls: Sequence[Attended], sample: int | None = None) -> Tensor:

@@ -11,10 +11,11 @@ from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.summary import Summary
+from clearhead.matrix.totals import Totals
 from clearhead.watching.stitching import stitch
 
 Kept = TypeVar("Kept")
-"""`AttentionMatrix`, `Summary`, or the result of a function."""
+"""`AttentionMatrix`, `Summary`, `Totals`, or the result of a function."""
 
 
 class Keys:
@@ -186,9 +187,28 @@ class Results(Calls[Kept]):
         return self._calls[0]
 
 
+class Accumulated(Calls[Totals]):
+    """The calls of one module, merged as they come."""
+
+    def __init__(self) -> None:
+        self._totals: Totals | None = None
+
+    def add(self, call: Totals) -> None:
+        self._totals = call if self._totals is None else self._totals.merge(call)
+
+    def all(self) -> tuple[Totals, ...]:
+        return () if self._totals is None else (self._totals,)
+
+    def several(self) -> str:
+        return ""
+
+    def whole(self) -> Totals:
+        return self.all()[0]
+
+
 def _line(kept: object) -> str:
     """A matrix, a summary or a result in a line; of a tensor its kind and its shape."""
     if isinstance(kept, Tensor):
         return f"{type(kept).__name__} {list(kept.shape)}"
-    whole = isinstance(kept, AttentionMatrix | Summary)
+    whole = isinstance(kept, AttentionMatrix | Summary | Totals)
     return repr(kept) if whole else " ".join(shown(kept).split())

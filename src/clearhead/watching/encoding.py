@@ -30,6 +30,7 @@ from clearhead.masks.sliding_window import SlidingWindow
 from clearhead.matrix.head_numbers import RoleCounts, Roles
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary, TopK
+from clearhead.matrix.totals import Totals
 
 KINDS: dict[str, type] = {
     "alibi": Alibi,
@@ -51,11 +52,12 @@ KINDS: dict[str, type] = {
     "sliding_window": SlidingWindow,
     "summary": Summary,
     "top_k": TopK,
+    "totals": Totals,
     "valid": Valid,
 }
 NAMES = {kind: name for name, kind in KINDS.items()}
 
-SINCE = {"role_counts": 3}
+SINCE = {"role_counts": 3, "totals": 4}
 """The version of a file that first had a kind, where that is not the first."""
 
 OPTIONAL = {"counts": None, "max_score": None, "cross": False}
@@ -229,6 +231,8 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
         made = kind(**values)
         if isinstance(made, Summary):
             _check_sizes(made)
+        if isinstance(made, Totals):
+            _check_totals(made)
         if isinstance(made, AttentionMatrix):
             _check_mask(made.problem)
     except FileError:
@@ -291,6 +295,22 @@ def _check_sizes(summary: Summary) -> None:
             raise FileError(
                 "file.content", f"top_k.keys must be from -1 on and below kv_len={summary.kv_len}."
             )
+
+
+def _check_totals(totals: Totals) -> None:
+    """Refuse totals that are not of the same heads."""
+    roles, counts = totals.roles, totals.roles.counts
+    means = [totals.entropy, totals.distance, totals.max, totals.max_score]
+    means += [getattr(roles, name) for name in roles.measured]
+    numbers = [getattr(counts, name, None) for name in roles.measured]
+    for each, dtype in ((means, torch.float64), (numbers, torch.int64)):
+        for tensor in each:
+            if tensor is totals.distance is None:
+                continue
+            if tensor is None or tensor.shape != totals.max.shape or tensor.dtype != dtype:
+                raise FileError("file.content", "totals must be of the same heads in every field.")
+    if totals.max.ndim != 1 or totals.queries < 0:
+        raise FileError("file.content", "totals must be (num_heads,), of 0 queries or more.")
 
 
 Expected = tuple[str, Tensor | None, Sequence[int], torch.dtype | None]

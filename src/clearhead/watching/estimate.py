@@ -162,7 +162,10 @@ def estimated(
         rows = batch * len(chosen) * queries
         # The weights and what is made of them: 16 bits are upcast to float32.
         wide = max(4, size.dtype.itemsize)
-        if keep == "matrix":
+        if keep == "total":
+            # Entropy, distance, max and max_score; and each role with its count.
+            kept = len(chosen) * 8 * (4 + 2 * ROLES)
+        elif keep == "matrix":
             kept = (rows + batch * used * keys) * size.head_dim * size.dtype.itemsize
         else:
             kept = rows * (STATISTICS * wide + min(TOP_K, keys) * (wide + 8))

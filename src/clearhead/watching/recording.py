@@ -25,6 +25,7 @@ from clearhead.masks.full import Full
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
+from clearhead.matrix.totals import Totals, totals_of
 from clearhead.watching.mask_recovery import read_bias, read_mask
 
 TOP_K = 8
@@ -234,6 +235,11 @@ def reduced(
             'keep="matrix" keeps matrices.',
         )
     return result
+
+
+def totalled(problem: Problem, tokens: Tensor | None) -> Totals:
+    """Return the totals of a call; arguments as for `summarised`."""
+    return totals_of(summary_with_roles(matrix_of(problem), tokens))
 
 
 def summarised(problem: Problem, tokens: Tensor | None) -> Summary:

@@ -10,8 +10,9 @@ from torch import Tensor
 from clearhead._common.elements import element
 from clearhead._common.lazy import drawing
 from clearhead._common.text import readable
-from clearhead.errors import ArgumentError, ArgumentTypeError
-from clearhead.matrix.summary import Summary
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Kept
 from clearhead.watching.files import TEXTS, read_seen, write_seen
 from clearhead.watching.finding import HeadLink, links_of_heads, place_of_token
@@ -68,17 +69,19 @@ class Seen(KeptByPath[Kept]):
             >>> [(row.layer, row.head, row.queries) for row in seen.table()]
             [('', 0, 5), ('', 1, 5)]
         """
-        self.need_attention("table")
-        if self._keep == "summary" and not (tokens is source_tokens is None):
+        self.need_attention("table", totals=True)
+        if self._keep in ("summary", "total") and not (tokens is source_tokens is None):
             raise ArgumentError(
                 "tokens.keep",
-                "tokens must be given to watch(…, keep='summary', tokens=…), which finds the "
+                f"tokens must be given to watch(…, keep={self._keep!r}, tokens=…), which finds the "
                 "roles while the model runs; got them afterwards.",
             )
         rows, encodes = [], has_source(self._modules)
         for name, module in self._modules.items():
             ids = source_tokens if encodes and reads_source(name) else tokens
-            rows += rows_of(name, [summary_of(each, ids) for each in module.parts()])
+            parts = module.parts()
+            known = parts[0] if self._keep == "total" else [summary_of(each, ids) for each in parts]
+            rows += rows_of(name, known)
         return Table(rows)
 
     def find(
@@ -285,7 +288,7 @@ class Seen(KeptByPath[Kept]):
             ...     ch.load(seen.save(f"{folder}/run.clearhead", tokens=["to", " be", "."])).tokens
             ('to', ' be', '.')
         """
-        self.need_attention("save")
+        self.need_attention("save", totals=True)
         given = {"tokens": tokens, "source_tokens": source_tokens}
         texts = {
             name: self._texts[name] if text is None else listed(name, text)
@@ -294,6 +297,42 @@ class Seen(KeptByPath[Kept]):
         calls = {name: module.all() for name, module in self._modules.items()}
         record = {"model": self._model_name, "keep": self._keep, "calls": calls}
         return write_seen(path, record | texts)
+
+    def merge(self, other: "Seen[Totals]") -> "Seen[Totals]":
+        """Return the totals of two watches of one model with `keep="total"`, as of two parts of a data
+        set.
+
+        Args:
+            other: of the same modules.
+
+        Raises:
+            ArgumentTypeError: code `merge.type`, for what is no such record.
+            ShapeError: code `merge.shape`, for other modules or heads.
+            ArgumentError: code `merge.fields`, as `Totals.merge` does.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+            >>> with torch.no_grad(), ch.watch(layer, keep="total") as seen:
+            ...     output = layer(torch.randn(1, 3, 8))
+            >>> seen.merge(seen)[0]
+            Totals [num_heads=2] of 6 queries
+        """
+        if not isinstance(other, Seen) or self._keep != "total" or other._keep != "total":
+            raise ArgumentTypeError(
+                "merge.type", 'merge takes two records of watches with keep="total".'
+            )
+        if self.layers != other.layers:
+            raise ShapeError(
+                "merge.shape",
+                f"both records must have the same modules; got {', '.join(map(repr, self.layers))} and "
+                f"{', '.join(map(repr, other.layers))}.",
+            )
+        both: Seen[Totals] = Seen(self._model_name, "total")
+        for name in self.layers:
+            for each in (self[name], other[name]):
+                both._add(name, each)
+        return both
 
     def __repr__(self) -> str:
         modules = "1 module" if len(self) == 1 else f"{len(self)} modules"
@@ -307,7 +346,7 @@ class Seen(KeptByPath[Kept]):
         return readable("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        if self._keep == "function":
+        if self._keep in ("function", "total"):
             return element("pre", repr(self))
         return drawing("notebook.inline.matrices").seen_html(self)
 
@@ -335,7 +374,7 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
     loaded: Seen[Any] = Seen(content["model"], content["keep"])
     for name, calls in content["calls"].items():
         for call in calls:
-            loaded._add(name, call if isinstance(call, Summary) else call.problem)
+            loaded._add(name, call.problem if isinstance(call, AttentionMatrix) else call)
     loaded._texts |= {name: content[name] for name in TEXTS & content.keys()}
     loaded._close()
     return loaded

@@ -11,6 +11,7 @@ from clearhead.matrix.head_numbers import ROLES, head_averages
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
+from clearhead.matrix.totals import Totals
 
 
 class HeadRow(NamedTuple):
@@ -124,17 +125,18 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def rows_of(layer: str, summaries: Sequence[Summary]) -> list[HeadRow]:
+def rows_of(layer: str, summaries: Sequence[Summary] | Totals) -> list[HeadRow]:
     """The rows of a layer: averages over the real queries of all samples and of all its calls.
 
     Args:
         layer: the name of the layer.
-        summaries: its calls; without roles the rows have none.
+        summaries: its calls; without roles the rows have none. Or their totals.
 
     Raises:
         ShapeError: code `table.heads`, for calls with different numbers of heads.
     """
-    means = head_averages(layer, summaries)
+    totals = isinstance(summaries, Totals)
+    means = summaries.averages() if totals else head_averages(layer, summaries)
     return [
         HeadRow(
             layer=layer,

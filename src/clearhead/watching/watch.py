@@ -20,6 +20,7 @@ from clearhead._common.torch_internals import is_transformed
 from clearhead.errors import ArgumentError, ArgumentTypeError, WatchError, WatchWarning
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
+from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Kept
 from clearhead.watching.estimate import Estimate, estimated, sizes_of
 from clearhead.watching.finding import read_globs, read_heads
@@ -28,7 +29,7 @@ from clearhead.watching.hooks.running import is_cross
 from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.listening import Listener, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed
-from clearhead.watching.recording import Copies, Result, of_heads, reduced, summarised
+from clearhead.watching.recording import Copies, Result, of_heads, reduced, summarised, totalled
 from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import TokenIds
 
@@ -113,7 +114,7 @@ class Watch(Listener, Generic[Kept]):
 
     def __repr__(self) -> str:
         kinds = {"matrix": "query and key", "summary": "a summary", "function": "a result"}
-        kept = kinds[self._keep]
+        kept = kinds.get(self._keep, "the totals")
         of = "" if self._layers is None else f" of {', '.join(map(repr, self._layers))}"
         heads = "" if self._heads is None else f", heads {list(self._heads)}"
         return readable(f"watch({type(self._model).__name__}): {kept} of each call{of}{heads}")
@@ -171,14 +172,14 @@ class Watch(Listener, Generic[Kept]):
                 if is_cross(name):
                     problem = problem.replace(cross=True)
                 problem = self._copies.of(problem)
-                tokens = self._ids.of(problem, name) if self._keep == "summary" else None
+                measures = {"summary": summarised, "total": totalled}.get(self._keep)
+                tokens = None if measures is None else self._ids.of(problem, name)
                 if self._heads is not None:
                     problem = of_heads(problem, self._heads, name)
                 if self._function is not None:
                     self.seen._add(name, reduced(problem, name, self._function))
                 else:
-                    matrix = self._keep == "matrix"
-                    self.seen._add(name, problem if matrix else summarised(problem, tokens))
+                    self.seen._add(name, problem if measures is None else measures(problem, tokens))
             except Exception as error:
                 self._trouble = self._trouble or error
 
@@ -290,6 +291,17 @@ def watch(
     layers: str | Sequence[str] | None = None,
     heads: Sequence[int] | None = None,
     *,
+    keep: Literal["total"],
+    tokens: Tensor | None = None,
+    strict: bool = False,
+    source_tokens: Tensor | None = None,
+) -> Watch[Totals]: ...
+@overload
+def watch(
+    model: nn.Module,
+    layers: str | Sequence[str] | None = None,
+    heads: Sequence[int] | None = None,
+    *,
     keep: Callable[[str, AttentionMatrix], Result],
     strict: bool = False,
 ) -> Watch[Result]: ...
@@ -317,7 +329,8 @@ def watch(
         heads: only these query heads, with the key heads that they use; None is all.
         keep: "matrix" keeps query and key. "summary" keeps neither: each call is turned into a
             `Summary` before it runs, with the 8 largest weights of each query, a map of up to
-            64 × 64, and the roles of the heads. A function is called as `function(path, matrix)`
+            64 × 64, and the roles of the heads. "total" keeps the averages of each head over all calls,
+            `Totals`, for batches of any length of a whole data set. A function is called as `function(path, matrix)`
             before each call runs, without gradients, and what it returns is kept, nothing else.
         tokens: ids of the tokens, int64 (batch, len) or (len,), for the roles that need them; they
             begin with the first key. None takes those that the model's input embedding reads, if
@@ -366,14 +379,15 @@ def watch(
         raise ArgumentTypeError(
             "watch.model", f"model must be a torch.nn.Module; got {type(model).__name__}."
         )
-    if not callable(keep) and keep not in ("matrix", "summary"):
+    if not callable(keep) and keep not in ("matrix", "summary", "total"):
         raise ArgumentError(
-            "keep.value", f'keep must be "matrix", "summary" or a function; got {shown(keep)}.'
+            "keep.value",
+            f'keep must be "matrix", "summary", "total" or a function; got {shown(keep)}.',
         )
-    if keep != "summary" and not (tokens is source_tokens is None):
+    if keep not in ("summary", "total") and not (tokens is source_tokens is None):
         raise ArgumentError(
             "tokens.keep",
-            'tokens are for the roles in a summary; they go with keep="summary".',
+            'tokens are for the roles; they go with keep="summary" or keep="total".',
         )
     TokenIds(model, tokens, source_tokens)  # which refuses what are no ids
     return Watch(
