@@ -35,7 +35,8 @@ class TokenIds:
     def __init__(self, model: nn.Module, given: object, source: object = None) -> None:
         self._given, self._source = _read(given), _read(source)
         self._embedding = _embedding(model) if self._given is None else None
-        self._has_source = has_source(name for name, _ in model.named_modules())
+        self._model = model
+        self._has_source: bool | None = None
         self._last: Tensor | None = None
         self._calls: dict[str, tuple[Tensor, Tensor | None]] = {}
 
@@ -63,7 +64,7 @@ class TokenIds:
         batch, query_len, kv_len = problem.batch, problem.query_len, problem.kv_len
         if query_len > kv_len or problem.cross:
             return None
-        of_source = self._has_source and reads_source(name)
+        of_source = self._is_source(name)
         given = self._source if of_source else self._given
         if given is not None:
             if given.shape[0] not in (1, batch) or kv_len > given.shape[1]:
@@ -85,6 +86,14 @@ class TokenIds:
             ids = None if past is None else torch.cat([past, last.to(past.device)], dim=1)
         self._calls[name] = prints, ids
         return ids
+
+    def _is_source(self, name: str) -> bool:
+        """True for a module that reads the source."""
+        if not reads_source(name):
+            return False
+        if self._has_source is None:
+            self._has_source = has_source(path for path, _ in self._model.named_modules())
+        return self._has_source
 
 
 def has_source(paths: Iterable[str]) -> bool:

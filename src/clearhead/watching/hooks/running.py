@@ -72,15 +72,16 @@ def names_cross(path: str) -> bool:
 def show_arguments(modules: Iterable[nn.Module], undo: Undo) -> None:
     """Hand the hook the arguments that these modules are called with by name. A hook of the modules
     themselves would turn PyTorch's fast paths off; this only says what the one for all of them gets."""
-    for module in modules:
-        shown: dict[Any, bool] = module._forward_pre_hooks_with_kwargs
-        if _KEY not in shown:
-            undo.append(partial(_hide_arguments, shown))
-            shown[_KEY] = True
+    every: list[dict[Any, bool]] = [each._forward_pre_hooks_with_kwargs for each in modules]
+    new = [shown for shown in every if _KEY not in shown]
+    undo.append(partial(_hide_arguments, new))
+    for shown in new:
+        shown[_KEY] = True
 
 
-def _hide_arguments(shown: dict[Any, bool]) -> None:
-    shown.pop(_KEY, None)
+def _hide_arguments(every: list[dict[Any, bool]]) -> None:
+    for shown in every:
+        shown.pop(_KEY, None)
 
 
 def install(undo: Undo) -> None:
