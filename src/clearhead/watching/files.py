@@ -212,7 +212,7 @@ def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise FileError("file.content", f"{path} does not hold what a watch has seen.")
     keep, modules = seen["keep"], seen["calls"]
     kinds = {"matrix": AttentionMatrix, "summary": Summary, "total": Totals}
-    if keep not in kinds or not isinstance(modules, dict):
+    if not isinstance(keep, str) or keep not in kinds or not isinstance(modules, dict):
         raise FileError("file.content", f"{path} keeps {shown(keep)}, which is not known.")
     kind = kinds[keep]
     for name, calls in modules.items():
