@@ -43,6 +43,8 @@ class AttentionMatrix(WeightStatistics):
             columns, which are gathered at once, whatever `how=` says. What is a number for each query
             is this rank's, and what is summed over queries (`received`, `pool`, `mT`, those of
             `summary`) is summed over the ranks: every rank calls it, and gets the whole.
+        cross: True if the keys are of another text than the queries, as in cross-attention: then the
+            padding of the keys is none of the queries, and roles that compare places are not measured.
 
     Raises:
         ClearheadError: for input that `attend` refuses.
@@ -70,6 +72,7 @@ class AttentionMatrix(WeightStatistics):
         softcap: float | None = None,
         sinks: Tensor | None = None,
         across: Sharding | tuple[Sharding, Sharding] | None = None,
+        cross: bool = False,
     ) -> None:
         options: dict[str, Any] = {
             "mask": mask,
@@ -79,11 +82,12 @@ class AttentionMatrix(WeightStatistics):
             "sinks": sinks,
         }
         # There is no value yet; the key stands in for it, with the right length and heads.
-        super().__init__(
+        problem = (
             make_problem(query, key, key, **options)
             if across is None
             else rows_across(query, key, across, **options)
         )
+        super().__init__(problem.replace(cross=True) if cross else problem)
 
     @classmethod
     def _of(cls, problem: Problem) -> "AttentionMatrix":
