@@ -21,6 +21,7 @@ from clearhead.layers.parts import (
     ScoreBias,
     Sinks,
     Softcap,
+    Temperature,
 )
 from clearhead.layers.query_key_norm import QueryKeyNorm
 from clearhead.layers.relative import RelativeBias
@@ -56,6 +57,7 @@ __all__ = [
     "SlidingCache",
     "Softcap",
     "StaticCache",
+    "Temperature",
     "Yarn",
     "tensor_parallel",
 ]
