@@ -53,7 +53,10 @@ def attend_across(query: Tensor, key: Tensor, value: Tensor, across: Any, **opti
 
 
 def rows_across(query: Tensor, key: Tensor, across: Any, **options: Any) -> Problem:
-    """The problem of this rank's queries over all keys, which are gathered; its value is the key.
+    """The problem of this rank's queries over all keys; its value is the key.
+
+    In a ring the keys stay where they are: the problem has the rounds by which they come, and its key
+    no numbers. Else they are gathered.
 
     Raises:
         RankError: codes `across.rank`, `across.differ`, `across.lost`.
@@ -65,10 +68,11 @@ def rows_across(query: Tensor, key: Tensor, across: Any, **options: Any) -> Prob
         return call, f"matrix, {describe(call)}"
 
     call = of_queries.agree(check, query)
-    every = of_keys.gather_unchecked(call.key, 2, "keys")
-    rows = of_queries.positions
+    rows, is_ring = of_queries.positions, of_queries.how == "ring" and not of_queries.is_whole
+    every = call.problem.key if is_ring else of_keys.gather_unchecked(call.key, 2, "keys")
     problem = call.part(call.problem.query, every, every, rows=rows)
-    return problem.replace(part=MatrixPart(rows, sharding=of_queries))
+    rounds = by_ring.RingRounds(call) if is_ring else None
+    return problem.replace(part=MatrixPart(rows, sharding=of_queries, rounds=rounds))
 
 
 def refuse(call: ShardedCall) -> None:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.attention.kernels import blockwise
+from clearhead.attention.kernels import blockwise, eager
 from clearhead.attention.problem import Problem
 from clearhead.attention.sharded.sharded_call import ShardedCall
 from clearhead.masks.tiles import portions
@@ -130,6 +130,50 @@ class _Ring(torch.autograd.Function):
             None,
             None,
         )
+
+
+class RingRounds:
+    """The keys of a matrix in a ring, for statistics: one round each time that they are asked for.
+
+    Args:
+        call: the call.
+    """
+
+    def __init__(self, call: ShardedCall) -> None:
+        self.call = call
+        self._logsumexp: Tensor | None = None
+
+    def each(self, use: Callable[[Problem, Tensor], None]) -> None:
+        """Call `use` with the problem of this rank's queries over the keys of each rank, and the places
+        of those keys; not where no query sees one."""
+        call = self.call
+        query, every = call.problem.query, slice(0, call.problem.query_len)
+
+        def problem_of(owner: int, key: Tensor) -> None:
+            problem = _block(call, query, key, owner, every, None)
+            if problem is not None:
+                use(problem.replace(value=problem.key), call.of_keys.positions_of(owner))
+
+        _Round(call, call.key.detach(), "keys").run(problem_of)
+
+    def logsumexp(self) -> Tensor:
+        """That of this rank's queries over all keys, (batch, num_heads, query_len), without gradients."""
+        if self._logsumexp is None:
+            query = self.call.problem.query
+            total = stages.upcast(query[:0]).new_full(query.shape[:3], -torch.inf)
+
+            def add(problem: Problem, places: Tensor) -> None:
+                exact = eager if blockwise.refusals(problem) else blockwise
+                torch.logaddexp(total, exact.logsumexp(problem), out=total)
+
+            with torch.no_grad():
+                self.each(add)
+            self._logsumexp = total
+        return self._logsumexp
+
+    def gather(self) -> Tensor:
+        """All keys, on every rank, with gradients."""
+        return self.call.of_keys.gather_unchecked(self.call.key, 2, "keys")
 
 
 def _share(part: Tensor, whole: Tensor) -> Tensor:

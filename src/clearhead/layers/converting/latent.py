@@ -3,6 +3,8 @@
 Source: DeepSeek-AI, 2024, https://arxiv.org/abs/2405.04434, and the layers of transformers.
 """
 
+from typing import Any
+
 from torch import nn
 
 from clearhead.layers.converting.configuration import add_rotary, hide_by_configuration
@@ -35,7 +37,9 @@ def read(reader: ModuleReader) -> None:
     if reader.reasons:
         return
     heads = reader.num_heads
-    sizes = {ours: getattr(reader.module, theirs, None) for ours, theirs in SIZES.items()}
+    sizes: dict[str, Any] = {
+        ours: getattr(reader.module, theirs, None) for ours, theirs in SIZES.items()
+    }
     if not heads or not all(isinstance(each, int) for each in sizes.values()):
         said = ", ".join(f"{name}={size}" for name, size in sizes.items())
         reader.reasons.append(f"the module must say its sizes; it says num_heads={heads}, {said}")
