@@ -8,7 +8,14 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.layers import GrowingCache, LatentAttention, MultiHeadAttention, Part, Rotary
+from clearhead.layers import (
+    FixedCache,
+    GrowingCache,
+    LatentAttention,
+    MultiHeadAttention,
+    Part,
+    Rotary,
+)
 from tests.layers.caches.texts import KINDS
 
 WIDTH, HEADS, HEAD_DIM, TOKENS = 12, 2, 6, 7
@@ -121,12 +128,17 @@ def test_a_tree_of_drafts_after_a_text(parts: str, kind: str) -> None:
     layer(text, cache=cache)
     held = len(cache)
     whole = torch.cat([torch.ones(TOKENS, held, dtype=torch.bool), tree()], dim=1)
-    if kind == "fixed":  # it returns all of its memory, in which a mask of indices is refused
-        with pytest.raises(ch.UnsupportedError, match=r"cache\.mask"):
-            layer(x, cache=cache, positions=held + DEPTHS, mask=whole)
-        assert len(cache) == held
-        return
     found = layer(x, cache=cache, positions=held + DEPTHS, mask=whole)
+    if isinstance(
+        cache, FixedCache
+    ):  # it returns all of its memory, and takes a mask of that width
+        cache.truncate(held)
+        wide = nn.functional.pad(whole, (0, cache.max_len - whole.shape[1]))
+        again = layer(x, cache=cache, positions=held + DEPTHS, mask=wide)
+        torch.testing.assert_close(again, found)
+        for wrong in (tree(), whole[:, 1:]):
+            with pytest.raises(ch.UnsupportedError, match=r"cache\.mask"):
+                layer(x, cache=cache, positions=held + DEPTHS, mask=wrong)
     for token in range(TOKENS):
         alone = layer(torch.cat([text, x[:, path(token)]], dim=1))
         torch.testing.assert_close(found[:, token], alone[:, -1])

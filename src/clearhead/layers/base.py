@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.torch_internals import is_tracing
 from clearhead.attention.functional import attend, plan
 from clearhead.attention.planning import Plan, kernel_named, plan_for, run
 from clearhead.attention.problem import Problem, make_problem, under_autocast
@@ -15,6 +16,7 @@ from clearhead.attention.sharded.sharded_call import read_across
 from clearhead.errors import ArgumentError
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
     LayerCall,
@@ -28,6 +30,7 @@ from clearhead.layers.inputs import (
 from clearhead.layers.nested import is_nested, sequences_of
 from clearhead.layers.parts import Part, options_of
 from clearhead.layers.positions import (
+    Memory,
     Positions,
     bias_by_position,
     bias_of_positions,
@@ -266,7 +269,10 @@ class AttentionLayer(nn.Module, ABC):
             in_order = call.in_order()
             # Positions are (tokens,) where every row counts its columns.
             if mask is not None and (not in_order or positions.key.ndim == 2):
-                mask = mask_by_position(mask, positions, in_order=in_order)
+                memory, cache = None, call.cache
+                if isinstance(cache, FixedCache) and positions.key.ndim == 1:
+                    memory = Memory(cache.max_len, None if is_tracing() else len(cache))
+                mask = mask_by_position(mask, positions, in_order=in_order, memory=memory)
             if bias is not None and not in_order:
                 options["bias"] = bias_by_position(bias, positions)
         return and_masks(mask, visible), options
