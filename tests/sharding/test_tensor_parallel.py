@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._dynamo.exc import Unsupported
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -251,7 +252,7 @@ def other_calls(group: Any) -> dict[str, Any]:
     assert leaves[1].grad is not None
     found["compiled"] = max(apart(compiled(x), model(x)), apart(leaves[0].grad, leaves[1].grad))
     torch._dynamo.reset()
-    with pytest.raises(torch._dynamo.exc.Unsupported) as graph:
+    with pytest.raises(Unsupported) as graph:
         torch.compile(model, backend="eager", fullgraph=True)(x)
     found["one graph"] = str(graph.value)
 

@@ -21,12 +21,12 @@ from clearhead.layers.parts import (
     ScoreBias,
     Sinks,
     Softcap,
-    Temperature,
 )
 from clearhead.layers.query_key_norm import QueryKeyNorm
 from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Rotary
 from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Ntk, Scaling, Yarn
+from clearhead.layers.temperature import Temperature
 from clearhead.layers.tensor_parallel import tensor_parallel
 
 __all__ = [

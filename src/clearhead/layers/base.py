@@ -191,7 +191,8 @@ class AttentionLayer(nn.Module, ABC):
             if is_cross and len(cache):
                 # All keys are there already: none is appended, and all come back.
                 source, valid = source[:, :0], None
-        placed, counted = check_positions(positions, x), None
+        several = max((part.position_axes for part in self.parts), default=1)
+        placed, counted, axes = check_positions(positions, x, several), None, None
         is_plain = cache is None and valid is None and sequences is None
         if self.parts or not (is_plain or is_cross or mask is None or is_causal(mask)):
             if sequences is not None and sequences.mask is not None:
@@ -201,11 +202,14 @@ class AttentionLayer(nn.Module, ABC):
             query = torch.arange(x.shape[1], device=x.device) if is_cross else key
             counted = Positions(query, key)
             if placed is not None:
+                if placed.ndim == 3:
+                    axes = Positions(placed, key if is_cross else placed)
+                    placed = placed[0]
                 placed = Positions(placed, key if is_cross else placed)
         absorbs = cache is not None and self._absorbs(cache)
         return LayerCall(
             x, source, is_cross, mask, valid, cache, absorbs, sequences, counted, kernel, dims
-        )._replace(placed=placed)
+        )._replace(placed=placed, axes=axes)
 
     def _posed(self, call: LayerCall) -> tuple[Heads, dict[str, Any]]:
         """The heads of a call, and the options of `attend`; its cache takes the tokens."""
@@ -237,7 +241,8 @@ class AttentionLayer(nn.Module, ABC):
             positions = Positions(*(torch.cat(pair) for pair in zip(positions, last, strict=True)))
             query, key = (nn.functional.pad(each, (0, 0, 0, 1)) for each in (query, key))
         for part in self.parts:
-            query, key = part.transform_query_key(query, key, *positions)
+            given = positions if call.axes is None or part.position_axes == 1 else call.axes
+            query, key = part.transform_query_key(query, key, *given)
         return (query, key) if call.across is None else (query[:, :, :-1], key[:, :, :-1])
 
     def _problem(self, call: LayerCall) -> Problem:

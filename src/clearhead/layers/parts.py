@@ -1,6 +1,5 @@
 """Parts: the variants of attention that a layer is given, each usable alone."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
@@ -31,6 +30,8 @@ class Part(nn.Module):
             its name in the part; all heads read the others. None for a part that does not say so, which
             is not split.
         head_blocks: in how many blocks of heads those of the same place have one context together.
+        position_axes: how many positions a token has for the part. Where a call gives several, one with
+            1 gets the first of them.
 
     Example:
         >>> import torch, clearhead as ch
@@ -48,6 +49,7 @@ class Part(nn.Module):
 
     head_axes: Mapping[str, int] | None = None
     head_blocks: int = 1
+    position_axes: int = 1
 
     def of_heads(self, heads: Sharding) -> Mapping[str, Any]:
         """The attributes of the part with the heads of this rank only, parameters excepted.
@@ -65,8 +67,9 @@ class Part(nn.Module):
         Args:
             query: (batch, num_heads, query_len, head_dim).
             key: (batch, num_kv_heads, kv_len, head_dim).
-            query_positions: int64, (query_len,) or (batch, query_len), in tokens.
-            key_positions: int64, (kv_len,) or (batch, kv_len), in tokens.
+            query_positions: int64, (query_len,) or (batch, query_len), in tokens; with several
+                `position_axes` also (axes, batch, query_len).
+            key_positions: likewise of the keys.
         """
         return query, key
 
@@ -126,53 +129,6 @@ class Scale(Part):
 
     def extra_repr(self) -> str:
         return f"{self.scale:g}"
-
-
-class Temperature(Part):
-    """Queries that grow with their position, by 1 + gain · ln(1 + ⌊(position + 1) / every⌋), so that
-    the weights of a long text stay as sharp as those of a short one.
-
-    Source: Llama 4 (2025), on its layers without rotary positions, after Nakanishi, 2025,
-    https://arxiv.org/abs/2501.19399.
-
-    Args:
-        gain: how much a query grows, above 0.
-        every: tokens, 1 or more; queries before stay as they are.
-
-    Raises:
-        ArgumentError: codes `temperature.gain`, `argument.size`; ArgumentTypeError, code
-            `argument.type`.
-
-    Example:
-        >>> import torch, clearhead as ch
-        >>> part, ones, places = ch.layers.Temperature(0.1, every=4), torch.ones(3, 1), torch.tensor([0, 3, 11])
-        >>> part.transform_query_key(ones, ones, places, places)[0].flatten()
-        tensor([1.0000, 1.0693, 1.1386])
-    """
-
-    head_axes = NO_HEADS
-
-    def __init__(self, gain: float, *, every: int) -> None:
-        super().__init__()
-        if not is_number(gain) or not 0 < gain < math.inf:
-            raise ArgumentError(
-                "temperature.gain", f"gain must be a positive number; got {shown(gain)}."
-            )
-        check_sizes(every=every)
-        self.gain = float(gain)
-        self.every = every
-
-    def transform_query_key(
-        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        if query_positions.ndim == 2:
-            query_positions = query_positions[:, None]
-        steps = torch.div(query_positions + 1, self.every, rounding_mode="floor")
-        growth = steps.to(torch.promote_types(query.dtype, torch.float32)).log1p()
-        return query * (1 + self.gain * growth)[..., None].to(query.dtype), key
-
-    def extra_repr(self) -> str:
-        return f"{self.gain:g}, every={self.every}"
 
 
 class Softcap(Part):

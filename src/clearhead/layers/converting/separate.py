@@ -21,9 +21,10 @@ from clearhead.layers.converting.reader import (
     has_projections,
     model_type,
 )
-from clearhead.layers.parts import Sinks, Softcap, Temperature
+from clearhead.layers.parts import Sinks, Softcap
 from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Layout
+from clearhead.layers.temperature import Temperature
 
 # The model types that were compared with the layer that is made of them, with the layout of their
 # rotary positions; None for those without.
