@@ -69,10 +69,13 @@ def session(program: Any) -> Any:
 @pytest.mark.parametrize(("name", "opset"), [*zip(VARIANTS, [23, 18] * 6, strict=True)])
 def test_onnx_runtime_runs_what_was_exported(name: str, opset: int) -> None:
     layer = VARIANTS[name]().eval()
-    run = session(exported(layer, torch.randn(2, 5, 16), opset=opset)).run
+    program = exported(layer, torch.randn(2, 5, 16), opset=opset)
     # Of other sizes than those it was exported with.
-    for batch, tokens in ((3, 7), (1, 2)):
-        x = torch.randn(batch, tokens, 16)
+    inputs = torch.randn(3, 7, 16), torch.randn(5, 2, 16), torch.randn(1, 11, 16)
+    for x in inputs:
+        torch.testing.assert_close(program.exported_program.module()(x), layer(x))
+    run = session(program).run
+    for x in inputs:
         (found,) = run(None, {"x": x.numpy()})
         torch.testing.assert_close(torch.from_numpy(found), layer(x).detach(), rtol=1e-4, atol=1e-5)
 

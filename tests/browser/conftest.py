@@ -23,7 +23,8 @@ Opens = Callable[..., Page]
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     """Chromium of the system's packages, which `make test` installs."""
-    place = shutil.which("chromium") or shutil.which("chromium-browser")
+    known = ("chromium-headless-shell", "chromium", "chromium-browser")
+    place = next(filter(None, map(shutil.which, known)), None)
     assert place is not None, "there is no chromium; `make test` installs it, or says how"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=place, args=ARGUMENTS.split())

@@ -28,6 +28,11 @@ from tests.surface import ROOT
             "[model.not-found] there is no folder './nowhere'.",
         ),
         (
+            ["show", "a", "--model", "whisper"],
+            "[show.model] --model must read text, and Whisper tiny.en reads speech; in Python, "
+            "ch.watch(ch.samples.whisper().model) sees it.",
+        ),
+        (
             ["show", "a", "--png", "/nowhere/a.png"],
             "[picture.path] /nowhere/a.png cannot be written",
         ),

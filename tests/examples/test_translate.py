@@ -22,7 +22,7 @@ def on_new_sentences(translating: Any, model: Any) -> float:
 def test_it_learns_by_looking_at_the_sentence(translating: Any) -> None:
     torch.manual_seed(0)
     model, least = translating.Translator(), translating.least_loss()
-    translating.train(model, 400, batch=64)
+    translating.train(model, 250, batch=64)
     # 4 096 sentences of six letters: the misspellings of a sample vary by about 0.01.
     assert least - 0.03 <= on_new_sentences(translating, model) <= least + 0.1
     source, target, valid = translating.sentences(64)
@@ -40,7 +40,7 @@ def test_it_learns_by_looking_at_the_sentence(translating: Any) -> None:
     # And one that sees what it is to write is better than the misspellings allow.
     leaking = translating.Translator()
     leaking.writing.mask = ch.full()
-    translating.train(leaking, 400, batch=64)
+    translating.train(leaking, 150, batch=64)
     assert on_new_sentences(translating, leaking) < least - 0.03
 
 

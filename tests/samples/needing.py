@@ -32,3 +32,11 @@ def smollm2() -> Sample:
 
 def rxnmapper() -> Sample:
     return needing(samples.rxnmapper)
+
+
+def whisper() -> Sample:
+    return needing(samples.whisper)
+
+
+def dinov2() -> Sample:
+    return needing(samples.dinov2)

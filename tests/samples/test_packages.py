@@ -1,14 +1,16 @@
 """What is pinned, what is installed, and what is said where it is not; no sample is needed."""
 
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import transformers
 
 from clearhead import samples
 from clearhead.errors import ArgumentError, FileError, MissingExtraError, ModelError
-from clearhead.samples import models, packages
+from clearhead.samples import converters, models, packages
 from clearhead.samples.packages import SAMPLES, SamplePackage
 from tests.cli.commands import lines as printed
 
@@ -78,6 +80,46 @@ def test_a_conversion_is_there_whole_or_not_at_all(
     assert [each.name for each in folder.iterdir()] == ["whole"]
     assert models._converted(sample, breaks) == folder
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_the_files_of_a_conversion_are_for_every_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = package(tmp_path, monkeypatch, SAMPLES["smollm2"].version)
+
+    def private(source: Path, target: Path) -> None:
+        (target / "weights").touch(mode=0o600)
+
+    folder = models._converted(sample, private)
+    assert folder.stat().st_mode & 0o777 == 0o755
+    assert (folder / "weights").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_weight_too_few_or_too_many_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = transformers.AlbertConfig(
+        vocab_size=5, embedding_size=3, hidden_size=4, num_attention_heads=2, intermediate_size=7
+    )
+    model = transformers.AlbertModel(config)
+    state = {name: each.clone() for name, each in model.state_dict().items()}
+    state["another.weight"] = state.pop("pooler.weight")
+    model.save_pretrained(tmp_path, state_dict=state)
+    monkeypatch.setattr(models, "folder_of", lambda name: tmp_path)
+    text = "[samples.keys] AutoModel must take every weight of rxnmapper and no other; got ['"
+    with pytest.raises(ModelError, match=re.escape(text)) as caught:
+        samples.rxnmapper()
+    assert str(caught.value).endswith("got ['another.weight', 'pooler.weight'].")
+
+
+def test_a_conversion_says_which_package_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    text = "[extra.missing] the first load of DINOv2 needs onnx, which is not installed."
+    with pytest.raises(MissingExtraError, match=re.escape(text)) as caught:
+        converters.convert_dinov2(tmp_path, tmp_path)
+    assert str(caught.value).endswith("\n  pip install 'clearhead[samples]'")
 
 
 def test_the_command_lists_the_samples_and_their_licences() -> None:

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 import clearhead as ch
-from clearhead.samples import models
+from clearhead.samples import converters, models
 from tests.examples.loading import example as module
 from tests.samples.needing import rxnmapper
 
@@ -49,7 +49,7 @@ def test_weights_are_those_of_its_own_eager_attention() -> None:
 
 @pytest.mark.parametrize("mapped", MAPPED)
 def test_atoms_are_mapped_as_the_package_maps_them(mapped: str) -> None:
-    sides = [re.findall(models.SMILES, side) for side in mapped.split(">>")]
+    sides = [re.findall(converters.SMILES, side) for side in mapped.split(">>")]
     numbered = [
         [re.search(r":(\d+)]", token) for token in side if example.element(token)] for side in sides
     ]
@@ -62,7 +62,7 @@ def test_atoms_are_mapped_as_the_package_maps_them(mapped: str) -> None:
 
 
 def test_bonds_are_read_from_branches_and_rings() -> None:
-    tokens = re.findall(models.SMILES, "C1CC1(N)O.[Na+]")
+    tokens = re.findall(converters.SMILES, "C1CC1(N)O.[Na+]")
     joined = example.neighbours(tokens).nonzero().tolist()
     bonds = [(0, 1), (0, 2), (1, 2), (2, 3), (2, 4)]
     assert [tuple(pair) for pair in joined if pair[0] < pair[1]] == bonds

@@ -260,5 +260,12 @@ def _load(model: str | None) -> "TextModel":
         from clearhead.samples.models import folder_of
 
         if model in SAMPLES and downloads:
+            sample = SAMPLES[model]
+            if sample.reads != "text":
+                raise ArgumentError(
+                    "show.model",
+                    f"--model must read text, and {sample.model} reads {sample.reads}; in Python, "
+                    f"ch.watch(ch.samples.{model}().model) sees it.",
+                )
             model, downloads = str(folder_of(model)), False
         return huggingface.load(model, progress=downloads and sys.stderr.isatty())

@@ -4,7 +4,16 @@
 from the index, so nothing else of clearhead needs one.
 """
 
-from clearhead.samples.models import Sample, rxnmapper, smollm2
+from clearhead.samples.models import Sample, dinov2, rxnmapper, smollm2, whisper
 from clearhead.samples.packages import SAMPLES, SamplePackage, install
 
-__all__ = ["SAMPLES", "Sample", "SamplePackage", "install", "rxnmapper", "smollm2"]
+__all__ = [
+    "SAMPLES",
+    "Sample",
+    "SamplePackage",
+    "dinov2",
+    "install",
+    "rxnmapper",
+    "smollm2",
+    "whisper",
+]

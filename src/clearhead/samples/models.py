@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clearhead.errors import FileError, missing_extra
-from clearhead.integrations.text_models import quiet
-from clearhead.samples.packages import SAMPLES, SamplePackage
+import torch
 
-SMILES = r"(\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9])"
-"""The tokens of a reaction (Schwaller et al., 2019, https://doi.org/10.1021/acscentsci.9b00576)."""
+from clearhead._common.text import shown
+from clearhead.errors import FileError, ModelError, missing_extra
+from clearhead.integrations.text_models import quiet
+from clearhead.samples.converters import CONVERTERS
+from clearhead.samples.packages import SAMPLES, SamplePackage
 
 
 class Sample(NamedTuple):
@@ -21,19 +22,21 @@ class Sample(NamedTuple):
     Attributes:
         name: the sample.
         model: the model of transformers, in eval mode, in float32.
-        tokenizer: what reads its input.
+        tokenizer: reads and writes text; None for a model of pictures.
         licence: of the weights.
+        processor: makes the input of sound or of pictures; None for a model of text.
 
     Example:
         >>> import clearhead as ch
         >>> ch.samples.Sample._fields
-        ('name', 'model', 'tokenizer', 'licence')
+        ('name', 'model', 'tokenizer', 'licence', 'processor')
     """
 
     name: str
     model: Any
     tokenizer: Any
     licence: str
+    processor: Any = None
 
 
 def smollm2() -> Sample:
@@ -44,7 +47,7 @@ def smollm2() -> Sample:
 
     Raises:
         MissingExtraError: code `samples.missing`, with the command that installs it, and `extra.missing`.
-        ModelError: code `samples.version`.
+        ModelError: codes `samples.version`; `samples.keys`, if a weight is left out, or invented.
         FileError: code `samples.cache`, if the converted model cannot be written.
 
     Example:
@@ -72,22 +75,69 @@ def rxnmapper() -> Sample:
     return _load("rxnmapper", "AutoModel")
 
 
+def whisper() -> Sample:
+    """Load Whisper tiny.en (Radford et al., 2022, https://arxiv.org/abs/2212.04356).
+
+    English speech to text: encoder and decoder of 4 layers × 6 heads, over 30 s of sound at 16 kHz, which are 1500
+    frames of 0.02 s. `model.generation_config.alignment_heads` names the 8 heads of cross-attention that
+    its model card says follow the speech.
+
+    Raises:
+        MissingExtraError, ModelError, FileError: as `smollm2`; and code `samples.file`, if the weights are damaged.
+
+    Example:
+        >>> import clearhead as ch
+        >>> ch.samples.SAMPLES["whisper"].licence  # ch.samples.whisper() gives the model
+        'MIT'
+    """
+    return _load("whisper", "WhisperForConditionalGeneration", "WhisperProcessor")
+
+
+def dinov2() -> Sample:
+    """Load DINOv2 ViT-S/14 (Oquab et al., 2023, https://arxiv.org/abs/2304.07193).
+
+    12 layers × 6 heads over a class token and one token for each 14 × 14 pixels of a picture. The first load needs
+    onnx, and the processor needs pillow.
+
+    Raises:
+        MissingExtraError, ModelError, FileError: as `smollm2`.
+
+    Example:
+        >>> import clearhead as ch
+        >>> ch.samples.SAMPLES["dinov2"].licence  # ch.samples.dinov2() gives the model
+        'MIT'
+    """
+    return _load("dinov2", "Dinov2Model", "AutoImageProcessor")
+
+
 def folder_of(name: str) -> Path:
     """Return the folder of a sample as transformers reads it; converted, if it was not.
 
     Raises:
         MissingExtraError, ModelError, FileError: as `smollm2`.
     """
-    return _converted(SAMPLES[name], _CONVERTERS[name])
+    _transformers()
+    return _converted(SAMPLES[name], CONVERTERS[name])
 
 
-def _load(name: str, kind: str) -> Sample:
+def _load(name: str, kind: str, reader: str = "AutoTokenizer") -> Sample:
     transformers = _transformers()
     folder = folder_of(name)
     with quiet(progress=False):
-        model = getattr(transformers, kind).from_pretrained(folder, local_files_only=True)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    return Sample(name, model.eval(), tokenizer, SAMPLES[name].licence)
+        model, found = getattr(transformers, kind).from_pretrained(
+            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
+        )
+    wrong = [str(key) for keys in found.values() for key in keys]
+    if wrong:
+        raise ModelError(
+            "samples.keys",
+            f"{kind} must take every weight of {name} and no other; got {shown(sorted(wrong))}.",
+        )
+    read = getattr(transformers, reader).from_pretrained(folder, local_files_only=True)
+    given = {"tokenizer": read, "processor": None}
+    if reader != "AutoTokenizer":
+        given = {"tokenizer": getattr(read, "tokenizer", None), "processor": read}
+    return Sample(name, model.eval(), licence=SAMPLES[name].licence, **given)
 
 
 def _transformers() -> Any:
@@ -111,6 +161,9 @@ def _converted(sample: SamplePackage, convert: Callable[[Path, Path], None]) -> 
         made = tempfile.mkdtemp(dir=source, prefix=".clearhead-")
         with quiet(progress=False):
             convert(source, Path(made))
+        # Not only for the one who installs.
+        for each in Path(made).iterdir():
+            each.chmod(0o644)
         os.chmod(made, 0o755)
         os.replace(made, target)
     except OSError as error:
@@ -122,50 +175,3 @@ def _converted(sample: SamplePackage, convert: Callable[[Path, Path], None]) -> 
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return target
-
-
-def _convert_smollm2(source: Path, target: Path) -> None:
-    import torch
-
-    transformers = _transformers()
-    for package in ("gguf", "accelerate"):
-        if not getattr(transformers.utils, f"is_{package}_available")():
-            raise missing_extra(package, "samples", "the first load of SmolLM2")
-    file = {"gguf_file": "SmolLM2-135M-Instruct.Q4_1.gguf", "local_files_only": True}
-    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **file)
-    # The weights are no longer quantised.
-    model.hf_quantizer = None
-    del model.config.quantization_config
-    model.save_pretrained(target)
-    transformers.AutoTokenizer.from_pretrained(source, **file).save_pretrained(target)
-
-
-def _convert_rxnmapper(source: Path, target: Path) -> None:
-    import tokenizers
-    from tokenizers import models, pre_tokenizers, processors
-
-    transformers = _transformers()
-    folder = source / "models" / "transformers" / "albert_heads_8_uspto_all_1310k"
-    model = transformers.AlbertModel.from_pretrained(folder, local_files_only=True)
-    model.save_pretrained(target)
-    words = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    vocabulary = {word: number for number, word in enumerate(words)}
-    reader = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    pieces = pre_tokenizers.Split(tokenizers.Regex(SMILES), behavior="isolated")
-    reader.pre_tokenizer = pieces
-    ends = [(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
-    both = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    reader.post_processor = both
-    special = {
-        f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")
-    }
-    wrapped = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=reader, model_max_length=512, **special
-    )
-    wrapped.save_pretrained(target)
-
-
-_CONVERTERS: dict[str, Callable[[Path, Path], None]] = {
-    "smollm2": _convert_smollm2,
-    "rxnmapper": _convert_rxnmapper,
-}

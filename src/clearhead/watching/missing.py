@@ -192,7 +192,7 @@ class Ran:
     def _compiled(self, seen: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
         """The attentions in parts that are compiled, whose modules do not run one by one."""
         for root, module in self._modules.items():
-            if self._ran.keys().isdisjoint([root, *_outer(root)]) or not _is_compiled(module):
+            if not _is_compiled(module) or self._ran.keys().isdisjoint([root, *_outer(root)]):
                 continue
             parts = {
                 f"{root}.{path}".strip("."): type(each)

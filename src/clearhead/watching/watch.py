@@ -63,7 +63,6 @@ class Watch(Listener, Generic[Kept]):
         self._keep: Kind = "function" if callable(keep) else keep
         self._tokens = tokens
         self._strict = strict
-        self._begin()
 
     def _begin(self) -> None:
         model = self._model

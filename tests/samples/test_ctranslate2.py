@@ -1,0 +1,73 @@
+"""The format of CTranslate2: what is read, and that a file is refused that says more than it has."""
+
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from clearhead.errors import FileError
+from clearhead.samples.ctranslate2 import VERSION, read_ctranslate2
+
+
+def text(name: str) -> bytes:
+    return struct.pack("<H", len(name) + 1) + name.encode() + b"\0"
+
+
+def tensor(name: str, shape: tuple[int, ...], kind: int, data: bytes) -> bytes:
+    sizes = struct.pack(f"<B{len(shape)}I", len(shape), *shape)
+    return text(name) + sizes + struct.pack("<BI", kind, len(data)) + data
+
+
+def content(*tensors: bytes, aliases: bytes = struct.pack("<I", 0), count: int = -1) -> bytes:
+    count = len(tensors) if count < 0 else count
+    head = struct.pack("<I", VERSION) + text("WhisperSpec") + struct.pack("<II", 3, count)
+    return head + b"".join(tensors) + aliases
+
+
+HALVES = tensor("a/weight", (2, 3), 4, struct.pack("<6e", *range(6)))
+NUMBER = tensor("a/heads", (), 2, struct.pack("<h", 7))
+ALIAS = struct.pack("<I", 1) + text("b/weight") + text("a/weight")
+
+
+def test_tensors_are_read_by_their_names(tmp_path: Path) -> None:
+    file = tmp_path / "model.bin"
+    file.write_bytes(content(HALVES, NUMBER, aliases=ALIAS))
+    found = read_ctranslate2(file)
+    assert list(found) == ["a/weight", "a/heads", "b/weight"]
+    torch.testing.assert_close(found["a/weight"], torch.arange(6).reshape(2, 3).half())
+    assert found["b/weight"] is found["a/weight"]
+    assert (found["a/heads"].shape, int(found["a/heads"])) == ((), 7)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "it ends 4 bytes too soon."),
+        (struct.pack("<I", 5) + content(HALVES)[4:], "its version is 5."),
+        (content(HALVES)[:-5], "it ends 1 bytes too soon."),
+        (content(HALVES, count=2**32 - 1), "it ends"),
+        (content(tensor("a", (2**31,) * 200, 4, b"12")), "...] in type 4 has 2 bytes."),
+        (content(tensor("a", (2,), 4, b"12")), "'a' of [2] in type 4 has 2 bytes."),
+        (content(tensor("a", (2,), 9, b"12")), "'a' of [2] in type 9 has 2 bytes."),
+        (content(tensor("a", (0,), 4, b"")), "'a' of [0] in type 4 has 0 bytes."),
+        (content(NUMBER, aliases=ALIAS), "'b/weight' stands for 'a/weight', which it lacks."),
+    ],
+)
+def test_a_file_is_held_to_its_bytes(tmp_path: Path, data: bytes, reason: str) -> None:
+    file = tmp_path / "model.bin"
+    file.write_bytes(data)
+    with pytest.raises(FileError) as caught:
+        read_ctranslate2(file)
+    start = f"[samples.file] model.bin must be a model of CTranslate2 in version {VERSION}; "
+    assert str(caught.value).startswith(start)
+    assert reason in str(caught.value)
+
+
+def test_a_file_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.bin"
+    whole = content(HALVES, NUMBER, aliases=ALIAS)
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        with pytest.raises(FileError, match=r"too soon"):
+            read_ctranslate2(file)
