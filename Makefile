@@ -32,7 +32,7 @@ unexport PYTHONPATH
 
 # `test` means lint first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test lint page bench across bounds soak cover lock setup browser samples speech test-samples
+.PHONY: demo test lint page bench across bounds soak cover lock setup browser samples speech test-samples applications
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -77,6 +77,14 @@ speech:
 			{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y espeak-ng; } > /dev/null \
 				|| echo "test-samples: espeak-ng could not be installed"; \
 		else echo "test-samples: without espeak-ng nothing speaks: sudo apt-get install espeak-ng"; fi
+
+# The scripts of docs/applications, with trained models; each prints its figures. Speech is espeak-ng's, of Debian.
+applications: samples speech
+	@for script in aligning_heads atom_mapping induction_heads kv_cache_scores look_at_photo words_in_time \
+			"monitor_training DESIGN.md"; do \
+		echo "applications: $$script"; \
+		$(RUN) examples/$${script%% *}.py $$(echo "$$script" | cut -s -d' ' -f2) || exit 1; \
+	done
 
 bench: setup
 	@$(RUN) -m benchmarks

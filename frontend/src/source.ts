@@ -35,6 +35,8 @@ export interface Tile {
   links: number;
   /** Whether the values were worked out from query and key, and not read from a page. */
   exact?: boolean;
+  /** Values are differences, of either sign; minus infinity is hidden. */
+  signed?: boolean;
   /** Which share of the work is done for a finer map, while one is being worked out. */
   pending?: number;
   /** Who was asked for a finer map, and did not answer. */
@@ -47,6 +49,19 @@ export interface TokenNumbers {
   /** The sum of its weights: of a key, what it receives. */
   total: number | null;
   entropy: number | null;
+}
+
+/** How the weight of a pair comes about (drawing/live/pairs.py). */
+export interface PairStages {
+  query: (number | null)[];
+  key: (number | null)[];
+  score: number | null;
+  scaled: number | null;
+  capped: number | null;
+  /** null where the mask hides the key. */
+  masked: number | null;
+  logsumexp: number | null;
+  weight: number | null;
 }
 
 export interface Source {
@@ -66,6 +81,14 @@ export interface Source {
     side: "query" | "key",
     abort: AbortSignal,
   ): Promise<TokenNumbers | null>;
+  /** The stages of a pair; null where there is no query and key. */
+  pair?(
+    layer: number,
+    head: number,
+    query: number,
+    key: number,
+    abort: AbortSignal,
+  ): Promise<PairStages | null>;
 }
 
 /** What every view is drawn from. */

@@ -31,6 +31,23 @@ test("a state that was written is read as it was", () => {
       order: "link",
       role: "first",
       full: true,
+      without: ["first", "punctuation"],
+      least: 0.0625,
+      several: [],
+      mix: "mean",
+      columns: true,
+      minus: true,
+      why: true,
+      depth: true,
+      embed: true,
+    },
+    {
+      ...readState("", data, START),
+      several: [
+        { layer: 1, head: 1 },
+        { layer: 0, head: 0 },
+      ],
+      mix: "max",
     },
     {
       ...readState("", data, START),
@@ -45,9 +62,24 @@ test("a state that was written is read as it was", () => {
   assert.equal(writeState(readState("", data, START), data), "head=4.0");
 });
 
+test("a layer stands for all of its heads", () => {
+  const several = [
+    { layer: 1, head: 0 },
+    { layer: 1, head: 1 },
+  ];
+  const state = { ...readState("", data, START), several };
+  assert.match(writeState(state, data), /&heads=5$/);
+  assert.deepEqual(readState("heads=5", data, START).several, several);
+  assert.equal(readState("heads=5&with=5.7&minus=1", data, START).second, null);
+  // Of other texts there is no mean.
+  const other = layer(6, { key: { text: null, first: 0 } });
+  const more = { ...data, layers: [...data.layers, other] };
+  assert.deepEqual(readState("heads=4.0,6.0", more, START).several, []);
+});
+
 test("what an address makes up is left out", () => {
   for (const text of [
-    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&role=none&full=2",
+    "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&role=none&full=2&without=all&least=2&heads=9,4.0&mix=sum&links=arcs&minus=1",
     "pin=,&view=0,9,0,9",
     "pin=-1&view=NaN,1,1,1",
     "with=4.0",
@@ -59,6 +91,9 @@ test("what an address makes up is left out", () => {
     assert.deepEqual([found.pinned.query, found.pinned.key], [null, null]);
     assert.deepEqual([found.viewport, found.scale, found.order], [null, "root", "model"]);
     assert.equal(found.full, false);
+    assert.deepEqual([found.without, found.least], [[], 0]);
+    assert.deepEqual([found.several, found.mix, found.columns], [[], "mean", false]);
+    assert.equal(found.minus, false);
   }
 });
 

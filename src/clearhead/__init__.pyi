@@ -47,6 +47,7 @@ from .matrix.matrix import AttentionMatrix
 from .matrix.roles import roles
 from .matrix.rollout import rollout
 from .matrix.summary import Summary, TopK
+from .matrix.totals import Totals
 from .sharding.sharding import Sharding, across
 from .tracing.trace import Step, Trace, trace
 from .watching.estimate import Estimate
@@ -95,6 +96,7 @@ __all__ = [
     "Table",
     "TooLargeError",
     "TopK",
+    "Totals",
     "Trace",
     "UnsupportedError",
     "Watch",

@@ -10,8 +10,11 @@ import torch
 from playwright.sync_api import Locator, Page, expect
 
 import clearhead as ch
+from clearhead.drawing.live.pairs import stages_of_pair
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.photo import read_photo
+from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
 from tests.browser.conftest import DESKTOP, PHONE, Opens
 
@@ -297,6 +300,67 @@ def test_the_heads_answer_and_the_address_keeps_it(opens: Opens) -> None:
     page.go_back()
     expect(page.get_by_role("heading", level=2)).to_have_text("Layer 0, head 0")
     assert page.get_by_label("Colours").input_value() == "root"
+    # Inside another page it is the head alone.
+    page.evaluate("location.hash = '#head=1.1&embed=1'")
+    expect(page.get_by_role("heading", level=1)).to_have_count(0)
+    expect(page.get_by_role("heading", level=2)).to_have_text("Layer 1, head 1")
+    expect(page.get_by_role("grid")).to_have_count(0)
+
+
+def test_filters_leave_out_tokens_and_weak_links(opens: Opens) -> None:
+    words = ["[CLS]", *WORDS[1:]]
+    weights = matrix(len(words))[0, 1]
+    left = weights[1:, 1:].clone()
+    page = opens(payload(words))
+    choose(page, 0, 1)
+    page.keyboard.press("Escape")
+    page.keyboard.press("w")
+    page.get_by_label("Links of at least").fill("40")
+    count = page.get_by_role("group", name="Filters").get_by_role("status")
+    expect(count).to_have_text(f"{int((left >= 0.16).sum())} links")
+    expect(page.locator(".ch-arcs > path")).to_have_count(min(400, int((left >= 0.16).sum())))
+    page.locator(".ch-token").nth(9).click()
+    page.mouse.move(5, 5)
+    shown = page.locator(".ch-numbers .ch-bars").first.locator("li").all_inner_texts()
+    strong = [at + 1 for at, each in enumerate(left[8].tolist()) if each >= 0.16]
+    assert sorted(int(each.split()[0]) for each in shown) == strong
+    # The weight itself stays what it is.
+    query = int(weights[1:, 0].argmax()) + 1
+    page.mouse.move(*at(page, query, 0, (len(words), len(words))))
+    expect(page.locator(".ch-reading")).to_contain_text("%, left out")
+    value, _ = share(reading(page).removesuffix(", left out"))
+    assert value == pytest.approx(float(weights[query, 0]), abs=5.1e-4)
+    page.wait_for_function("() => location.hash.endsWith('&without=first,special&least=0.16')")
+
+
+def test_several_heads_in_colours_over_two_columns(opens: Opens) -> None:
+    page = opens(payload(WORDS))
+    choose(page, 0, 1)
+    page.keyboard.press("Escape")
+    page.locator('[data-head="1/2"]').click(modifiers=["Control"])
+    expect(page.get_by_role("heading", level=2)).to_have_text("Mean of 0.1 and 1.2")
+    # Each line is as opaque as its weight, in the colour of its head.
+    for hue, weights in enumerate([matrix(len(WORDS))[0, 1], matrix(len(WORDS), seed=1)[0, 2]]):
+        lines = page.locator(f".ch-arcs > .ch-hue{hue}")
+        expected = sorted(each for each in weights.flatten().tolist() if each >= 0.01)
+        expect(lines).to_have_count(len(expected))
+        drawn = lines.evaluate_all("all => all.map(each => +each.getAttribute('stroke-opacity'))")
+        assert sorted(drawn) == pytest.approx(expected, abs=1e-6)
+    query, key = 7, 3
+    canvas(page).scroll_into_view_if_needed()
+    page.mouse.move(*at(page, query, key, (len(WORDS), len(WORDS))))
+    mean = (
+        float(matrix(len(WORDS))[0, 1, query, key])
+        + float(matrix(len(WORDS), seed=1)[0, 2, query, key])
+    ) / 2
+    assert share(reading(page))[0] == pytest.approx(mean, abs=0.051 * mean + 5e-4)
+    page.get_by_role("button", name="Leave out head 0.1").click()
+    expect(page.get_by_role("heading", level=2)).to_have_text("Layer 1, head 2")
+    page.keyboard.press("m")
+    expect(page.get_by_role("heading", level=2)).to_have_text("Layer 1, mean of 3 heads")
+    page.wait_for_function("() => location.hash.endsWith('&heads=1&links=columns')")
+    page.get_by_label("two columns").uncheck()
+    expect(page.get_by_role("listbox")).to_have_count(1)
 
 
 def test_two_runs(opens: Opens) -> None:
@@ -311,6 +375,119 @@ def test_two_runs(opens: Opens) -> None:
     first, second = page.get_by_role("heading", level=2).all_inner_texts()
     assert first.startswith("Layer A0, head ")
     assert second == first.replace("A0", "B0")
+
+
+def test_why_a_weight_is_what_it_is(opens: Opens) -> None:
+    seen = matrix(11)
+    run = Run("", [Layer("attention", seen)], read_text("tokens", WORDS))
+    key = int(seen[0, 2, 9].argmax())
+    page = opens(heads_payload([run], "why", start=Start("head=0.2", (9, key)), why=True))
+    page.keyboard.press("y")
+    why = page.locator(".ch-why")
+    found = stages_of_pair(seen.problem, 0, 2, 9, key)
+    expect(why.locator("rect")).to_have_count(15)
+    words = why.locator("dl").inner_text().replace("−", "-")
+    numbers = [float(each) for each in re.findall(r"-?\d+(?:\.\d+)?(?:e-\d+)?", words)]
+    softmax = (found.masked, found.logsumexp, 100 * found.weight)
+    expected = (found.score, seen.problem.scale, found.scaled, *softmax)
+    assert numbers == pytest.approx(expected, rel=6e-3)
+    page.wait_for_function("() => location.hash.endsWith('&why=1')")
+
+
+def test_a_head_over_a_picture(opens: Opens) -> None:
+    photo = read_photo(torch.ones(3, 24, 36), (2, 3), 1)
+    assert photo is not None
+    seen = matrix(7, keys=7)
+    run = Run("", [Layer("attention", seen)], read_text("tokens", photo.tokens))
+    page = opens(heads_payload([run], "a picture", start=Start("head=0.1"), photo=photo))
+    picture = page.locator(".ch-photo canvas")
+    page.wait_for_function("() => document.querySelector('.ch-photo canvas').width === 900")
+    picture.click(position={"x": 10, "y": 10})
+    page.mouse.move(5, 5)
+    expect(page.locator(".ch-sentence")).to_contain_text("0,0 gives")
+    # The ground is white: as bright as the root of the weight, by what the largest is.
+    read = """() => {
+      const place = document.querySelector(".ch-photo canvas");
+      const [wide, tall] = [place.width, place.height];
+      const { data } = place.getContext("2d").getImageData(0, 0, wide, tall);
+      const at = (row, column) =>
+        data[4 * (Math.floor((row + 0.5) * tall / 2) * wide + Math.floor((column + 0.5) * wide / 3))];
+      return [0, 1, 2, 3, 4, 5].map((patch) => at(Math.floor(patch / 3), patch % 3));
+    }"""
+    weights = seen[0, 1, 1, 1:].flatten()
+    veil = 0.86 * (1 - (weights / weights.max()).sqrt())
+    page.wait_for_timeout(50)
+    assert page.evaluate(read) == pytest.approx((255 * (1 - veil) + 8 * veil).tolist(), abs=3)
+    page.locator(".ch-photo").get_by_role("button", name="[CLS]").click()
+    expect(page.locator(".ch-sentence")).to_contain_text("[CLS] gives")
+    # The small maps are pictures too.
+    expect(page.locator('[data-head="0/0"] canvas')).to_have_attribute("width", "114")
+
+
+def test_a_token_through_the_layers_ends_in_its_rollout(opens: Opens) -> None:
+    page = opens(payload(WORDS))
+    page.keyboard.press("Escape")
+    page.locator(".ch-token").nth(9).click()
+    page.keyboard.press("t")
+    strip = page.locator(".ch-depth")
+    place = strip.locator("canvas")
+    layers = [matrix(len(WORDS), seed=n) for n in range(2)]
+    rows = [each[0, :, 9].mean(dim=0).flatten() for each in layers]
+    rows.append(ch.rollout(layers, output=9)[0])
+    expect(strip).to_contain_text("rollout")
+    place.scroll_into_view_if_needed()
+    box = place.bounding_box()
+    assert box is not None
+    for row, values in enumerate(rows):
+        key = int(values.argmax())
+        across, down = (key + 0.5) / len(WORDS), (row + 0.5) / 3
+        page.mouse.move(box["x"] + box["width"] * across, box["y"] + box["height"] * down)
+        name = "rollout" if row == 2 else f"layer {row}"
+        expect(strip.locator(".ch-reading")).to_contain_text(f"{name} → {key} {WORDS[key]}: ")
+        value, _ = share(strip.locator(".ch-reading").inner_text())
+        assert value == pytest.approx(float(values[key]), abs=5.1e-4)
+    # Playing points at query after query, and pins nothing.
+    page.keyboard.press("p")
+    expect(page.locator(".ch-sentence")).to_contain_text("the gives")
+    expect(page.locator(".ch-sentence")).to_contain_text("cat gives")
+    page.keyboard.press("p")
+    page.wait_for_function("() => location.hash.includes('pin=9&')")
+
+
+def test_the_difference_of_two_runs_on_other_texts(opens: Opens) -> None:
+    other = [WORDS[0], "big", *WORDS[1:]]
+    runs = [
+        Run("before", [Layer("attention", matrix(11))], read_text("tokens", WORDS)),
+        Run("after", [Layer("attention", matrix(12, seed=1))], read_text("tokens", other)),
+    ]
+    state = "head=A0.1&with=B0.1&minus=1"
+    page = opens(heads_payload(runs, "two runs", start=Start(state)))
+    expect(page.get_by_role("heading", level=2)).to_have_text("Layer A0, head 1 − layer B0, head 1")
+    there = [at for at in range(12) if at != 1]
+    before = matrix(11)[0].clone()
+    after = matrix(12, seed=1)[0][:, there][:, :, there]
+    by = before - after
+    elsewhere = by.abs().sum(dim=-1).mean(dim=-1) / 2
+    words = page.get_by_role("region", name="Heads by how far they are apart")
+    first = int(elsewhere.argmax())
+    expect(words.locator("li").first).to_have_text(
+        re.compile(rf"A0\.{first}\s*{100 * float(elsewhere[first]):.1f} %")
+    )
+    query, key = divmod(int(by[1].abs().argmax()), 11)
+    change = page.locator(".ch-changes li").first
+    expect(change).to_contain_text(f"{WORDS[query]} → {WORDS[key]}")
+    change.get_by_role("button").click()
+    found = re.fullmatch(r".*: ([+−])([\d.]+) % \(([\d.]+) % − ([\d.]+) %\)", reading(page))
+    assert found is not None, reading(page)
+    assert found[1] == ("−" if by[1, query, key] < 0 else "+")
+    for words_of, value in zip(
+        found.groups()[1:],
+        (by[1, query, key].abs(), before[1, query, key], after[1, query, key]),
+        strict=True,
+    ):
+        assert float(words_of) == pytest.approx(100 * float(value), abs=0.051)
+    page.keyboard.press("d")
+    expect(page.get_by_role("article")).to_have_count(2)
 
 
 def test_two_runs_of_different_models(opens: Opens) -> None:

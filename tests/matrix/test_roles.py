@@ -214,6 +214,9 @@ def test_a_model_that_must_have_an_induction_head_has_it(times: int) -> None:
     assert first.induction is not None
     assert second.duplicate is not None
     assert second.induction is not None
+    assert first.previous is not None
+    assert second.previous is not None
+    assert first.local is not None
     assert (second.induction[:, 0] > 0.9).all()
     assert (second.induction[:, 1] < 0.1).all()
     assert (first.induction < 0.1).all()
@@ -238,6 +241,8 @@ def test_the_roles_of_even_weights_are_known() -> None:
     tokens = torch.tensor([3, 5, 3, 3])
     found = roles(even(4, 4, mask=ch.causal()), tokens)
     # Rows are 1 · | ½ ½ | ⅓ ⅓ ⅓ | ¼ ¼ ¼ ¼; the first query has no choice.
+    assert found.previous is not None
+    assert found.local is not None
     assert found.previous.item() == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
     assert found.first.item() == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
     # Token 3 was at 0 for query 2, and at 0 and 2 for query 3.

@@ -1,9 +1,11 @@
 """The calls of a module: keys that are kept once, and calls that are rows of one matrix."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 import clearhead as ch
@@ -17,11 +19,11 @@ def test_keys_that_grow_are_one_tensor() -> None:
     keys = Keys(every[:, :, :7])
     parts = []
     for count in range(8, 102):
-        assert keys.grow(every[:, :, :count])
-        parts.append(keys.first(count - 1))
+        assert keys.place(every[:, :, :count], 1) == 0
+        parts.append(keys.part(0, count - 1))
     keys.trim()
-    assert torch.equal(keys.first(101), every)
-    assert keys.first(101).untyped_storage().nbytes() == every.nbytes
+    assert torch.equal(keys.part(0, 101), every)
+    assert keys.part(0, 101).untyped_storage().nbytes() == every.nbytes
     for count, part in enumerate(parts, start=7):
         assert torch.equal(part, every[:, :, :count])
 
@@ -32,9 +34,9 @@ def test_other_keys_do_not_grow() -> None:
     changed = every.clone()
     changed[1, 2, 6, 4] += 1
     for other in (changed, every[:, :, :6], every.double(), every.flip(2), every.to("meta")):
-        assert not keys.grow(other)
+        assert keys.place(other, 1) is None
     assert keys.length == 7
-    assert torch.equal(keys.first(7), every[:, :, :7])
+    assert torch.equal(keys.part(0, 7), every[:, :, :7])
 
 
 def chain(
@@ -112,15 +114,15 @@ def test_what_is_no_growing_sequence() -> None:
     assert not calls(part(0, 3), part(3, 5)).several()
     hidden = ch.padding(torch.tensor([True, False, True, True, True]))
     changed = "another scale, softcap or sinks than the call before"
-    bare = "no causal mask, with or without padding"
+    bare = "no causal mask, with or without padding, a window or chunks"
     two = torch.ones(2)
     refused: list[tuple[str, Problem, Problem]] = [
         ("1 has query_len=3 and kv_len=3, after 3 keys", part(0, 3), part(0, 3)),
         ("1 has query_len=1 and kv_len=5, after 3 keys", part(0, 3), part(4, 5)),
         ("1 has query_len=3 and kv_len=3, after 5 keys", part(3, 5), part(0, 3)),
-        ("0 has query_len=5 and kv_len=3, after 0 keys", part(0, 5, of=key[:, :, :3]), part(3, 5)),
+        ("0 has query_len=5 and kv_len=3", part(0, 5, of=key[:, :, :3]), part(3, 5)),
         (
-            "1 has keys that do not begin with those of the call before",
+            "1 has keys that do not go on from those of the call before",
             part(0, 3),
             part(3, 5, of=torch.ones_like(key)),
         ),
@@ -158,3 +160,126 @@ def test_several_summaries_are_not_one() -> None:
 def problem() -> Problem:
     query, key, value = torch.randn(3, 2, 3, 5, 7).unbind()
     return make_problem(query, key, value)
+
+
+SMALL: Any = {
+    "vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "initializer_range": 0.4,
+}  # fmt: skip
+PLAIN: Any = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "max_new_tokens": 9}
+
+
+def llama() -> Any:
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL))
+
+
+def mistral() -> Any:
+    sizes: Any = {"num_key_value_heads": 2, "sliding_window": 5}
+    return transformers.MistralForCausalLM(transformers.MistralConfig(**SMALL, **sizes))
+
+
+def chunked() -> Any:
+    """Chunks of four tokens in the first layer, and none in the second."""
+    config = transformers.Llama4TextConfig(
+        **SMALL, num_key_value_heads=2, head_dim=8, intermediate_size_mlp=16, num_local_experts=2,
+        attention_chunk_size=4, no_rope_layers=[1, 0], layer_types=["chunked_attention", "full_attention"],
+    )  # fmt: skip
+    return transformers.Llama4ForCausalLM(config)
+
+
+STATIC = {"cache_implementation": "static"}
+GENERATIONS: list[tuple[Callable[[], Any], Any, bool]] = [
+    *((llama, more, padded) for more in (STATIC, {"num_beams": 3}) for padded in (False, True)),
+    *((mistral, more, padded) for more in ({}, STATIC) for padded in (False, True)),
+    (llama, {"num_beams": 3} | STATIC, False),
+    (mistral, {"num_beams": 2}, True),
+    # With padding, chunks are counted from another token in each row.
+    (chunked, {}, False),
+    (chunked, STATIC, False),
+]
+
+
+@pytest.mark.parametrize(("make", "more", "padded"), GENERATIONS)
+def test_a_generation_is_one_matrix(make: Callable[[], Any], more: Any, padded: bool) -> None:
+    """The weights of the whole text at once, with keys at their places in it."""
+    torch.manual_seed(0)
+    model = make().eval()
+    ids = torch.randint(3, 99, (2, 7))
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0 if padded else 1
+    with torch.no_grad(), ch.watch(model) as seen:
+        out = model.generate(ids, attention_mask=mask, **PLAIN, **more)[:, :-1]
+    mask = torch.nn.functional.pad(mask, (0, out.shape[1] - 7), value=1)
+    places = (mask.cumsum(-1) - 1).clamp(min=0)
+    with torch.no_grad(), ch.watch(model) as once:
+        model(out, attention_mask=mask, position_ids=places)
+    beams = more.get("num_beams", 1)
+    for name in once:
+        whole, expected = seen[name].dense(), once[name].dense()
+        assert whole.shape[0] == 2 * beams
+        for row, weights in enumerate(whole):
+            real = mask[row // beams].bool()
+            of_text = expected[row // beams][:, real]
+            if beams == 1:
+                torch.testing.assert_close(weights[:, real], of_text, atol=1e-5, rtol=1e-4)
+        if beams > 1:
+            # What was returned is one of the beams, or was until its last tokens.
+            near = (whole[:beams, :, :8] - expected[0, :, :8]).abs().amax(dim=(1, 2, 3))
+            assert near.min() < 1e-5
+
+
+def test_beams_are_rows_of_the_last_call() -> None:
+    """Each row goes on from the rows that its keys were in."""
+    query, key = torch.randn(2, 3, 2, 4, 5).unbind()
+    order = torch.tensor([2, 0, 0])
+    calls = Matrices()
+    first = key[:, :, :3]
+    calls.add(make_problem(query[:, :, :3], first, first, mask=ch.causal()))
+    after = torch.cat([first[order], key[:, :, 3:]], dim=2)
+    calls.add(make_problem(query[:, :, 3:], after, after))
+    queries = torch.cat([query[order, :, :3], query[:, :, 3:]], dim=2)
+    expected = ch.AttentionMatrix(queries, after, mask=ch.causal()).dense()
+    torch.testing.assert_close(calls.whole().dense(), expected)
+
+
+def test_cross_attention_of_a_generation_is_one_matrix() -> None:
+    config = transformers.BartConfig(
+        vocab_size=99, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=48,
+        decoder_ffn_dim=48, encoder_attention_heads=4, decoder_attention_heads=4,
+        forced_eos_token_id=None, init_std=0.4,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model: Any = transformers.BartForConditionalGeneration(config).eval()
+    ids = torch.randint(3, 99, (2, 6))
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = 0
+    with torch.no_grad(), ch.watch(model) as seen:
+        out = model.generate(ids, attention_mask=mask, **PLAIN)[:, :-1]
+    with torch.no_grad(), ch.watch(model) as once:
+        model(ids, attention_mask=mask, decoder_input_ids=out)
+    for name in once:
+        torch.testing.assert_close(seen[name].dense(), once[name].dense(), atol=1e-5, rtol=1e-4)
+        assert seen[name].cross == once[name].cross
+
+
+def test_what_is_no_cross_attention_of_one_source() -> None:
+    query, key = torch.randn(1, 2, 5, 3), torch.randn(1, 2, 4, 3)
+
+    def part(start: int, stop: int, of: Tensor = key, **options: Any) -> Problem:
+        return make_problem(query[:, :, start:stop], of, of, **options).replace(cross=True)
+
+    def several(*asked: Problem) -> str:
+        calls = Matrices()
+        for each in asked:
+            calls.add(each)
+        return calls.several()
+
+    hidden = ch.padding(torch.tensor([True, True, True, False]))
+    assert several(part(0, 3), part(3, 4), part(4, 5)) == ""
+    assert (
+        several(part(0, 3), part(3, 5, of=key + 1)) == "call 1 has other keys than the call before"
+    )
+    other = "call 1 has other padding than the call before"
+    assert several(part(0, 3), part(3, 5, mask=hidden)) == other
+    rows = "call 0 has a mask that differs from query to query"
+    assert several(part(0, 3, mask=ch.causal()), part(3, 5)) == rows

@@ -1,11 +1,13 @@
 """What watching takes, before it is watched."""
 
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import clearhead as ch
@@ -68,7 +70,7 @@ def test_paths_beside_a_config() -> None:
         nn.Linear(3, 3),
         WithConfig(),
         WithConfig(num_hidden_layers=2, num_attention_heads=4),
-        WithConfig(**CONFIG, is_encoder_decoder=True),
+        WithConfig(is_encoder_decoder=True),
     ],
     ids=["none", "empty", "no width", "two stacks"],
 )
@@ -102,14 +104,14 @@ def test_an_estimate_is_what_is_kept(
     x, context = torch.randn(batch, query_len, 8).to(dtype), torch.randn(batch, kv_len, 8).to(dtype)
     watching: Any = ch.watch(layer, heads=heads, keep=keep)
     with watching as seen:
-        layer(x, context)
+        layer(x, context) if query_len != kv_len else layer(x)
     if keep == "matrix":
         problem = seen[0].problem
         tensors = [problem.query, problem.key]
     else:
         found = seen[0]
         names = ("logsumexp", "entropy", "max", "max_score", "distance", "first", "previous")
-        measured = ("previous", "first", "local", "uniform")
+        measured = ("first", "uniform", "previous", "local")[: 2 if found.cross else 4]
         both = found.roles, found.roles.counts
         roles = (getattr(each, name) for each in both for name in measured)
         tensors = [getattr(found, name) for name in (*names, "received")] + [
@@ -139,3 +141,69 @@ def test_in_words() -> None:
         "2 layers, 3 heads in all, a batch of 2, 1 query × 7 keys: 40 bytes with keep='matrix' "
         "(the matrices would take 168 bytes)"
     )
+
+
+SMALL: Any = {
+    "vocab_size": 99,
+    "hidden_size": 24,
+    "intermediate_size": 16,
+    "num_attention_heads": 4,
+}
+EXPERTS: Any = {"num_experts_per_tok": 1, "moe_intermediate_size": 8}
+
+
+def hybrid() -> Any:
+    config = transformers.Qwen3NextConfig(
+        **SMALL, **EXPERTS, num_hidden_layers=4, num_key_value_heads=2, head_dim=8, num_experts=2,
+        shared_expert_intermediate_size=16, linear_num_value_heads=4, linear_num_key_heads=2,
+        linear_key_head_dim=8, linear_value_head_dim=8,
+    )  # fmt: skip
+    return transformers.Qwen3NextModel(config)
+
+
+def latent() -> Any:
+    config = transformers.DeepseekV3Config(
+        **SMALL, **EXPERTS, num_hidden_layers=2, num_key_value_heads=4, q_lora_rank=12, kv_lora_rank=8,
+        v_head_dim=6, qk_rope_head_dim=4, qk_nope_head_dim=8, n_routed_experts=4, n_group=1, topk_group=1,
+        first_k_dense_replace=1, n_shared_experts=1,
+    )  # fmt: skip
+    return transformers.DeepseekV3Model(config)
+
+
+def bart() -> Any:
+    config = transformers.BartConfig(
+        vocab_size=99, d_model=24, encoder_layers=2, decoder_layers=1, encoder_ffn_dim=8,
+        decoder_ffn_dim=8, encoder_attention_heads=4, decoder_attention_heads=3,
+    )  # fmt: skip
+    return transformers.BartModel(config)
+
+
+def t5() -> Any:
+    config = transformers.T5Config(
+        vocab_size=99, d_model=24, d_kv=5, d_ff=8, num_layers=1, num_decoder_layers=2, num_heads=3
+    )
+    return transformers.T5Model(config)
+
+
+MODELS: list[tuple[Callable[[], Any], str | None]] = [
+    (hybrid, None), (latent, None), (latent, "*.1.*"), (bart, None), (bart, "*layers.1.*"),
+    (bart, "decoder.*"), (t5, None), (t5, "decoder.*"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "chosen"), MODELS)
+@pytest.mark.filterwarnings("ignore")
+def test_an_estimate_of_a_model_is_what_is_kept(
+    make: Callable[[], Any], chosen: str | None
+) -> None:
+    """Of layers that do not attend, of widths of a latent, and of two texts."""
+    model = make().eval()
+    two = bool(getattr(model.config, "is_encoder_decoder", False))
+    watching = ch.watch(model, layers=chosen)
+    ids = torch.randint(3, 99, (2, 11))
+    with torch.no_grad(), watching as seen:
+        model(ids, decoder_input_ids=ids[:, :7]) if two else model(ids)
+    problems = [matrix.problem for matrix in seen.values()]
+    kept = sum(each.query.nbytes + each.key.nbytes for each in problems)
+    estimate = watching.estimate(2, 7 if two else 11, 11)
+    assert (estimate.nbytes, estimate.layers) == (kept, len(seen))

@@ -185,14 +185,14 @@ def test_a_file_of_others(tmp_path: Path) -> None:
     assert "was not written by clearhead" in refused(path, "file.foreign")
 
 
-@pytest.mark.parametrize("version", [0, 4, "1", True, None])
+@pytest.mark.parametrize("version", [0, 5, "1", True, None])
 def test_another_version(version: object, tmp_path: Path) -> None:
     path = rewritten(
         files.write(tmp_path / "a.clearhead", matrix()), lambda head: head.update(version=version)
     )
     text = refused(path, "file.version")
     assert (
-        f"must be of version 1 or 2 or 3, which this clearhead reads; it is of version {version!r}"
+        f"must be of version 1 or 2 or 3 or 4, which this clearhead reads; it is of version {version!r}"
         in text
     )
 
@@ -205,7 +205,10 @@ def change(**fields: Any) -> Callable[[dict[str, Any]], None]:
     ("edit", "text"),
     [
         (change(**{"is": "pickle"}), "there is no kind 'pickle'; known are alibi, "),
-        (change(more=1), "a matrix has the fields query, key, mask, bias, scale, softcap, sinks;"),
+        (
+            change(more=1),
+            "a matrix has the fields query, key, mask, bias, scale, softcap, sinks, cross;",
+        ),
         (lambda head: head["content"].pop("sinks"), "the file gives query, key, mask, bias, scale"),
         (lambda head: head.update(content={"call": "x"}), "the header holds something unknown"),
         (lambda head: head.pop("content"), "the header holds version."),

@@ -46,6 +46,10 @@ READ: dict[str, tuple[Tensor, str]] = {
         PAST.triu(-2) & torch.tensor([False, True, True, True, True]),
         "causal() & sliding_window(left=2, right=None) & padding(<valid 5>)",
     ),
+    "chunks": (
+        PAST & (torch.arange(5)[:, None] // 2 == torch.arange(5) // 2),
+        "documents([0, 0, 1, 1, 2]) & causal()",
+    ),
     "both alike": (PAST & VALID[1], "causal() & padding(<valid 5>)"),
 }
 

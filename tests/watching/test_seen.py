@@ -267,13 +267,25 @@ def test_a_page_has_every_call_of_every_module(
     rows = layers[2]["rows"]
     true = entropy[1][1].double().mean(dim=-1).tolist()
     assert [row["entropy"] for row in rows] == pytest.approx(true, rel=1e-6)
-    assert written[0].data["texts"] == [tuple(f"#{each}" for each in TOKENS[1].tolist())]
+    text = tuple(f"#{each}" for each in TOKENS[1].tolist())
+    assert (written[0].data["texts"], written[0].data["runs"]) == ([text], ["A", "B"])
+    words = [f"w{n}" for n in range(len(text))]
+    names = ("before", "after")
+    found.to_html(path, tokens=TOKENS[1], other=found, other_tokens=words, names=names, sample=1)
+    assert written[1].data["texts"] == [text, tuple(words)]
+    assert tuple(written[1].data["runs"]) == names
 
 
 def test_a_page_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ch.ArgumentTypeError) as caught:
         seen("matrix").to_html(tmp_path / "a.html", other=3)  # pyright: ignore[reportArgumentType]
     assert str(caught.value) == "[page.other] other must be what a watch has seen; got int."
+    for names in (("one",), "ab", ("a", "")):
+        with pytest.raises(ch.ArgumentTypeError) as caught:
+            seen("matrix").to_html(tmp_path / "a.html", names=names)  # pyright: ignore[reportArgumentType]
+        assert str(caught.value) == (
+            f"[page.names] names must be what each of the two runs is called; got {names!r}."
+        )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,10 +4,13 @@ import math
 import sys
 import types
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
 
 import clearhead as ch
@@ -141,3 +144,77 @@ def test_padding_in_a_float_mask_is_not_counted(slope: float) -> None:
     expected = [call.entropy()[:, 0][valid].mean() for call in seen.calls("")]
     assert row.queries == 18
     assert row.entropy == pytest.approx(float(sum(expected)) / 2, rel=1e-5)
+
+
+class Seq2Seq(nn.Module):
+    """An encoder, and a decoder that attends to itself and to what was encoded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder = ch.MultiHeadAttention(8, num_heads=2)
+        self.decoder = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+        self.cross = ch.MultiHeadAttention(8, num_heads=2)
+
+    def forward(self, text: Tensor, source: Tensor) -> Tensor:
+        return self.cross(self.decoder(text), self.encoder(source))
+
+
+@pytest.mark.parametrize("source_len", [5, 6])
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_padding_of_a_source_is_none_of_the_queries(source_len: int, keep: Any) -> None:
+    torch.manual_seed(0)
+    cross = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    text, source = torch.randn(2, 5, 8), torch.randn(2, source_len, 8)
+    padded = torch.zeros(2, source_len, dtype=torch.bool)
+    padded[1, 2:] = True
+    with ch.watch(cross, keep=keep) as seen:
+        _, weights = cross(
+            text, source, source, key_padding_mask=padded, average_attn_weights=False
+        )
+    entropy = torch.special.entr(weights).sum(-1).mean((0, 2)).detach()
+    for row in seen.table():
+        assert row.queries == 10
+        assert row.entropy == pytest.approx(float(entropy[row.head]), abs=1e-5)
+
+
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_two_texts_of_one_length_share_no_places(keep: Any, tmp_path: Path) -> None:
+    """Neither by arguments in order nor by name; and a part of a text is the text itself."""
+    model, ids = Seq2Seq().eval(), torch.tensor([5, 5, 5, 5, 5])
+    given: Any = {"tokens": ids, "source_tokens": torch.tensor([5, 6, 7, 8, 9])}
+    kept, asked = (given, {}) if keep == "summary" else ({}, given)
+    with ch.watch(model, keep=keep, **kept) as seen:
+        model(torch.randn(1, 5, 8), torch.randn(1, 5, 8))
+    for each in (seen, ch.load(seen.save(tmp_path / "run"))):
+        rows = {row.layer: row for row in each.table(**asked) if row.head == 0}
+        assert rows["decoder"].duplicate is not None
+        assert rows["decoder"].duplicate > 0
+        assert rows["encoder"].duplicate == 0
+        assert rows["cross"][4:] == (None, rows["cross"].first, *[None] * 4, *rows["cross"][10:])
+        assert [each[name].cross for name in ("encoder", "decoder", "cross")] == [
+            False,
+            False,
+            True,
+        ]
+    with ch.watch(model.cross, keep=keep) as one:
+        x = torch.randn(1, 5, 8)
+        model.cross(x, context=x.clone())
+        model.cross(x, context=x.flip(1))
+        model.cross(x[:, 2:], context=x)
+    assert [call.cross for call in one.calls("")] == [False, True, False]
+    with pytest.raises(ch.ShapeError, match="of two texts, cross=True"):
+        ch.roles(ch.AttentionMatrix(x, x, cross=True), ids)
+    assert model.cross._forward_pre_hooks_with_kwargs == {}
+
+
+def test_cross_attention_of_transformers() -> None:
+    """Handed on by name; in a generation by each step."""
+    config = transformers.BartConfig(
+        vocab_size=99, d_model=8, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=8,
+        decoder_ffn_dim=8, encoder_attention_heads=2, decoder_attention_heads=2,
+    )  # fmt: skip
+    model = transformers.BartModel(config).eval()
+    with ch.watch(model) as seen:
+        model(torch.arange(3, 8)[None], decoder_input_ids=torch.arange(4, 9)[None])
+    assert [matrix.cross for matrix in seen.values()] == [False, False, True]

@@ -278,9 +278,7 @@ def test_attend_inside_a_model() -> None:
     plain, full = seen.calls("")
     close(plain.dense(), weights_of(query, query))
     close(full.dense(), expected)
-    assert repr(seen).endswith(
-        "kv_len=5]  and 1 more (call 0 has no causal mask, with or without padding)"
-    )
+    assert repr(seen).endswith("kv_len=5]  and 1 more (call 1 has a bias)")
     assert "(the model)  AttentionMatrix" in repr(seen)
 
 
@@ -492,7 +490,7 @@ def test_several_calls_of_a_module() -> None:
     close(first.dense(), weights_of(x, x))
     close(second.dense(), weights_of(y, y))
     reasons = {
-        "first": "call 0 has no causal mask, with or without padding",
+        "first": "call 1 has no causal mask, with or without padding, a window or chunks",
         1: "call 1 has query_len=3 and kv_len=3, after 5 keys",
     }
     for layer, reason in reasons.items():
@@ -889,12 +887,12 @@ def test_heads_that_are_not_there() -> None:
         (
             {"keep": "weights"},
             ArgumentError,
-            '[keep.value] keep must be "matrix", "summary" or a function; got \'weights\'.',
+            '[keep.value] keep must be "matrix", "summary", "total" or a function; got \'weights\'.',
         ),
         (
             {"tokens": IDS},
             ArgumentError,
-            '[tokens.keep] tokens are for the roles in a summary; they go with keep="summary".',
+            '[tokens.keep] tokens are for the roles; they go with keep="summary" or keep="total".',
         ),
         (
             {"keep": "summary", "tokens": [1, 2]},

@@ -27,6 +27,28 @@ const STOPS: Record<Theme, Rgb[]> = {
   ],
 };
 
+/** Differences below 0, as light as those above. */
+const LESS: Record<Theme, Rgb[]> = {
+  light: [
+    [0.985, 0.004, 60],
+    [0.89, 0.06, 65],
+    [0.77, 0.12, 60],
+    [0.64, 0.15, 50],
+    [0.5, 0.14, 42],
+    [0.36, 0.1, 38],
+    [0.23, 0.06, 35],
+  ],
+  dark: [
+    [0.19, 0.012, 60],
+    [0.31, 0.06, 45],
+    [0.44, 0.1, 45],
+    [0.57, 0.13, 50],
+    [0.7, 0.14, 58],
+    [0.83, 0.11, 70],
+    [0.96, 0.05, 85],
+  ],
+};
+
 /** Where nothing may be seen: neither a colour of the scale, nor the ground. */
 const HIDDEN: Record<Theme, Rgb> = { light: [0.93, 0.004, 250], dark: [0.245, 0.008, 260] };
 
@@ -34,11 +56,19 @@ const HIDDEN: Record<Theme, Rgb> = { light: [0.93, 0.004, 250], dark: [0.245, 0.
 const NO_NUMBER: Record<Theme, Rgb> = { light: [0.74, 0.13, 55], dark: [0.62, 0.12, 55] };
 
 const ramps: Partial<Record<Theme, Uint32Array>> = {};
+const lesser: Partial<Record<Theme, Uint32Array>> = {};
 
 /** 256 colours as pixels of a canvas (ABGR in one number), from 0 to 1. */
 export function ramp(theme: Theme): Uint32Array {
   return (ramps[theme] ??= Uint32Array.from({ length: 256 }, (_, at) =>
     pixel(between(STOPS[theme], at / 255)),
+  ));
+}
+
+/** The same for what is below 0, from 0 to -1. */
+export function rampBelow(theme: Theme): Uint32Array {
+  return (lesser[theme] ??= Uint32Array.from({ length: 256 }, (_, at) =>
+    pixel(between(LESS[theme], at / 255)),
   ));
 }
 
@@ -53,6 +83,12 @@ export function noNumberPixel(theme: Theme): number {
 /** The colour of a share as CSS has it. */
 export function css(share: number, theme: Theme): string {
   return cssOf(ramp(theme)[Math.round(255 * Math.min(1, Math.max(0, share)))]!);
+}
+
+/** The colour of a share from -1 to 1. */
+export function cssSigned(share: number, theme: Theme): string {
+  const at = Math.round(255 * Math.min(1, Math.abs(share)));
+  return cssOf((share < 0 ? rampBelow(theme) : ramp(theme))[at]!);
 }
 
 /** A colour for text that stands on the colour of this share. */

@@ -1,6 +1,6 @@
 // What the colours mean.
-import { css } from "./colour";
-import { percent, SCALES, type Scale, scale, ticks } from "./scale";
+import { css, cssSigned } from "./colour";
+import { percent, SCALES, type Scale, scale, signedPercent, ticks } from "./scale";
 import { theme } from "./theme";
 
 const STEPS = 24;
@@ -10,13 +10,19 @@ interface LegendProps {
   /** Some values are larger than where the colours end. */
   beyond: boolean;
   unit: string;
+  /** Of differences, from -top to top. */
+  signed?: boolean;
 }
 
-export function Legend({ top, beyond, unit }: LegendProps) {
+export function Legend({ top, beyond, unit, signed = false }: LegendProps) {
   const kind = scale.value;
   const dark = theme.value;
-  const colours = Array.from({ length: STEPS + 1 }, (_, at) => css(at / STEPS, dark));
-  const shown = ticks(top, kind).filter((_, at) => at % 2 === 0);
+  const colours = Array.from({ length: STEPS + 1 }, (_, at) =>
+    signed ? cssSigned((2 * at) / STEPS - 1, dark) : css(at / STEPS, dark),
+  );
+  const shown = signed
+    ? [-1, 0, 1].map((at) => ({ value: at * top, at }))
+    : ticks(top, kind).filter((_, at) => at % 2 === 0);
   return (
     <div class="ch-legend">
       <div
@@ -27,7 +33,7 @@ export function Legend({ top, beyond, unit }: LegendProps) {
         {shown.map(({ value, at }) => (
           <span key={at}>
             {at === 1 && beyond ? "≥ " : ""}
-            {percent(value)}
+            {signed ? signedPercent(value) : percent(value)}
           </span>
         ))}
       </div>

@@ -5,7 +5,7 @@
 import { type ReadonlySignal, type Signal, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import type { Tile } from "../source";
-import { hiddenPixel, noNumberPixel, ramp } from "./colour";
+import { hiddenPixel, noNumberPixel, ramp, rampBelow } from "./colour";
 import { placeOf, type Scale, scale } from "./scale";
 import { theme } from "./theme";
 
@@ -29,6 +29,8 @@ export interface MapProps {
   rows: number;
   columns: number;
   name: string;
+  /** What rows are, where they are no queries. */
+  down?: string;
   rowLabel: (query: number) => string;
   columnLabel: (key: number) => string;
   tile: (
@@ -372,7 +374,7 @@ export function HeatMap(props: MapProps) {
         />
         <span class="ch-axis-title" aria-hidden="true">
           key →<br />
-          query ↓
+          {props.down ?? "query"} ↓
         </span>
         <canvas
           ref={canvas}
@@ -449,8 +451,20 @@ function picture(tile: Tile): Picture {
 function colour({ tile, image }: Picture, top: number) {
   const context = image.getContext("2d")!;
   const pixels = context.createImageData(image.width, image.height);
-  paintValues(new Uint32Array(pixels.data.buffer), tile.values, top);
+  paintTile(new Uint32Array(pixels.data.buffer), tile, top);
   context.putImageData(pixels, 0, 0);
+}
+
+/** The colours of a tile, of differences too. */
+export function paintTile(pixels: Uint32Array, { values, signed }: Tile, top: number) {
+  if (!signed) return paintValues(pixels, values, top);
+  const [more, less] = [ramp(theme.peek()), rampBelow(theme.peek())];
+  const hidden = hiddenPixel(theme.peek());
+  for (let at = 0; at < values.length; at++) {
+    const value = values[at]!;
+    const place = Math.round(255 * placeOf(Math.abs(value), top, scale.peek()));
+    pixels[at] = Number.isFinite(value) ? (value < 0 ? less : more)[place]! : hidden;
+  }
 }
 
 /** The colours of values, by the chosen scale and theme. */

@@ -41,6 +41,12 @@ export function percent(share: number): string {
   return hundredths < 0.0001 ? "< 0.0001 %" : `${Number(hundredths.toPrecision(1))} %`;
 }
 
+/** A difference of shares, with its sign. */
+export function signedPercent(by: number): string {
+  if (!by) return percent(by);
+  return `${by < 0 ? "−" : "+"}${percent(Math.abs(by))}`;
+}
+
 /** Errors below this are not worth a word. */
 export const ROUNDED = 5e-7;
 

@@ -12,6 +12,8 @@ interface ShellProps {
   note?: string;
   /** Buttons on the right of the title. */
   tools?: ComponentChildren;
+  /** Without the title and the tools, inside another page. */
+  bare?: boolean;
   /** What the help begins with. */
   guide?: ComponentChildren;
   /** Keys and what they do, shown by "?". */
@@ -19,7 +21,7 @@ interface ShellProps {
   children: ComponentChildren;
 }
 
-export function Shell({ title, note, tools, guide, keys, children }: ShellProps) {
+export function Shell({ title, note, tools, bare = false, guide, keys, children }: ShellProps) {
   const root = useRef<HTMLDivElement>(null);
   const help = useRef<HTMLDialogElement>(null);
   const open = () => help.current!.showModal();
@@ -32,21 +34,23 @@ export function Shell({ title, note, tools, guide, keys, children }: ShellProps)
   useKeys(root, onKeyDown);
   return (
     <div class="ch-shell" data-theme={theme.value} ref={root}>
-      <header class="ch-header">
-        <div class="ch-titles">
-          <h1 dir="auto">{label(title).replaceAll("␣", " ")}</h1>
-          {note && <p class="ch-note">{note}</p>}
-        </div>
-        <div class="ch-tools">
-          {tools}
-          <button type="button" class="ch-button" onClick={toggleTheme} title="Dark or light">
-            {theme.value === "dark" ? "Light" : "Dark"}
-          </button>
-          <button type="button" class="ch-button" onClick={open} aria-keyshortcuts="?">
-            Help
-          </button>
-        </div>
-      </header>
+      {!bare && (
+        <header class="ch-header">
+          <div class="ch-titles">
+            <h1 dir="auto">{label(title).replaceAll("␣", " ")}</h1>
+            {note && <p class="ch-note">{note}</p>}
+          </div>
+          <div class="ch-tools">
+            {tools}
+            <button type="button" class="ch-button" onClick={toggleTheme} title="Dark or light">
+              {theme.value === "dark" ? "Light" : "Dark"}
+            </button>
+            <button type="button" class="ch-button" onClick={open} aria-keyshortcuts="?">
+              Help
+            </button>
+          </div>
+        </header>
+      )}
       {children}
       <dialog class="ch-help" ref={help} aria-labelledby="ch-help-title">
         <form method="dialog" class="ch-help-close">

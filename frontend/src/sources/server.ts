@@ -3,7 +3,14 @@
 // payload do.
 import { signal } from "@preact/signals";
 import type { Reader } from "../payload";
-import { BytesSource, type Tile, type TileRequest, type Tiler, type TokenNumbers } from "../source";
+import {
+  BytesSource,
+  type PairStages,
+  type Tile,
+  type TileRequest,
+  type Tiler,
+  type TokenNumbers,
+} from "../source";
 import { endOf, type HeadsData, largestOf } from "../views/heads/data";
 
 const AT_ONCE = 3;
@@ -93,6 +100,14 @@ export class ServerSource extends BytesSource {
     const answer = await this.ask(route, abort);
     if (answer.status === 204) this.lacking.add(layer);
     return answer.status === 200 ? ((await answer.json()) as TokenNumbers) : null;
+  }
+
+  async pair(layer: number, head: number, query: number, key: number, abort: AbortSignal) {
+    if (this.lacking.has(layer)) return null;
+    const route = `pair?layer=${layer}&head=${head}&query=${query}&key=${key}`;
+    const answer = await this.ask(route, abort);
+    if (answer.status === 204) this.lacking.add(layer);
+    return answer.status === 200 ? ((await answer.json()) as PairStages) : null;
   }
 
   /** So many at once and no more. */

@@ -56,6 +56,7 @@ class Problem:
             cache has looked at each token once.
         part: the place in the matrix that all ranks share, of which mask and bias are a part as
             well; None for a whole matrix.
+        cross: True if the keys are of another text than the queries, which changes no number here.
     """
 
     query: Tensor
@@ -70,6 +71,7 @@ class Problem:
     dims: int
     keys_finite: bool = False
     part: MatrixPart | None = None
+    cross: bool = False
 
     @property
     def batch(self) -> int:

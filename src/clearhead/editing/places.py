@@ -8,12 +8,10 @@ from torch import Tensor, nn
 
 from clearhead.attention.problem import Problem
 from clearhead.layers.base import AttentionLayer
+from clearhead.watching.hooks.running import SOURCES
 
 CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
 """The arguments by which models and layers are handed their KV cache."""
-
-SOURCES = ("key_value_states", "encoder_hidden_states", "context")
-"""The arguments by which they are handed another sequence to attend to."""
 
 
 class Running(NamedTuple):

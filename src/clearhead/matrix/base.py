@@ -93,6 +93,11 @@ class BaseMatrix:
         return real_queries(self.posed)
 
     @property
+    def cross(self) -> bool:
+        """True if the keys are of another text than the queries."""
+        return self.problem.cross
+
+    @property
     def dtype(self) -> torch.dtype:
         """The dtype of the weights: float32 for 16-bit inputs, else that of the query."""
         return stages.upcast(self.posed.query[:0]).dtype

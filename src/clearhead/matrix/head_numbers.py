@@ -42,11 +42,11 @@ class RoleCounts:
     """The number of queries that the score of each role is the mean of, int64, (batch, num_heads);
     None for a role that was not measured. Means of several texts are weighted by it."""
 
-    previous: Tensor
+    previous: Tensor | None = None
     first: Tensor
     duplicate: Tensor | None = None
     induction: Tensor | None = None
-    local: Tensor
+    local: Tensor | None = None
     uniform: Tensor
 
 
@@ -59,7 +59,7 @@ class Roles:
     another. Where there is no such query it is 0.
 
     Attributes:
-        previous: the weight on the token before.
+        previous: the weight on the token before; None in cross-attention, where no place is before.
         first: the weight on the first token of the sample: an attention sink (Xiao et al., 2024,
             https://arxiv.org/abs/2309.17453).
         duplicate: the weight on earlier occurrences of the same token, the last eight of them; None
@@ -67,7 +67,7 @@ class Roles:
         induction: the weight on the tokens behind these occurrences, those that the query sees:
             prefix matching (Olsson et al., 2022, https://arxiv.org/abs/2209.11895); None without
             tokens.
-        local: the weight on the token itself and eight tokens on either side.
+        local: the weight on the token itself and eight tokens on either side; None in cross-attention.
         uniform: how even the weights are over the visible keys, as entropy / ln(number of keys):
             the evenness of Pielou (1966). What a sink parameter takes counts as nowhere.
         counts: how many queries each of them is the mean of; None in files of before version 3.
@@ -82,13 +82,18 @@ class Roles:
         (tensor([[1., 1.]]), [['uniform', 'uniform']])
     """
 
-    previous: Tensor
+    previous: Tensor | None = None
     first: Tensor
     duplicate: Tensor | None = None
     induction: Tensor | None = None
-    local: Tensor
+    local: Tensor | None = None
     uniform: Tensor
     counts: RoleCounts | None = None
+
+    @property
+    def measured(self) -> list[str]:
+        """The roles that were measured."""
+        return [name for name in ROLES if getattr(self, name) is not None]
 
     def names(self, threshold: float = 0.5) -> list[Any] | str:
         """The leading role of each head, "" where none reaches the threshold.
@@ -120,7 +125,7 @@ class Roles:
                 f"threshold must be a number above 0 and up to 1; got {shown(threshold)}.",
             )
         names: list[str] = []
-        leading = torch.full_like(self.previous, -1, dtype=torch.int64)
+        leading = torch.full_like(self.first, -1, dtype=torch.int64)
         for group in (SPREADING, POINTING):
             scores = {name: getattr(self, name) for name in group}
             scores = {name: score for name, score in scores.items() if score is not None}
@@ -130,8 +135,8 @@ class Roles:
         return _named(leading.tolist(), [*names, ""])
 
     def __repr__(self) -> str:
-        names = ("batch", "num_heads")[2 - self.previous.ndim :]
-        sizes = [f"{name}={size}" for name, size in zip(names, self.previous.shape, strict=True)]
+        names = ("batch", "num_heads")[2 - self.first.ndim :]
+        sizes = [f"{name}={size}" for name, size in zip(names, self.first.shape, strict=True)]
         named = [each.name for each in fields(self) if each.name != "counts"]
         measured = [name for name in named if getattr(self, name) is not None]
         return f"Roles [{', '.join(sizes)}] of {', '.join(measured)}"
@@ -163,14 +168,14 @@ class HeadAverages(NamedTuple):
     Attributes:
         queries: how many queries that is.
         entropy: (num_heads,), nats.
-        distance: (num_heads,), tokens.
+        distance: (num_heads,), tokens; None in cross-attention.
         scores: for each role that was measured in every call its scores, (num_heads,).
         leading: the leading role of each head, "" for none.
     """
 
     queries: int
     entropy: Tensor
-    distance: Tensor
+    distance: Tensor | None
     scores: dict[str, Tensor]
     leading: list[str]
 
@@ -209,7 +214,9 @@ def head_averages(layer: str, calls: Sequence["Summary"]) -> HeadAverages:
             scores[name] = total / number.clamp(min=1)
     leading = Roles(**scores).names() if scores else [""] * heads[0]
     assert isinstance(leading, list)
-    entropy, distance = (mean_over_queries(name, calls) for name in ("entropy", "distance"))
+    entropy = mean_over_queries("entropy", calls)
+    apart = any(call.cross for call in calls)
+    distance = None if apart else mean_over_queries("distance", calls)
     return HeadAverages(queries, entropy, distance, scores, leading)
 
 
@@ -228,15 +235,29 @@ def _weighed(name: str, call: "Summary", real: Tensor) -> tuple[Tensor, Tensor] 
 
 
 def pooled_roles(one: Roles, other: Roles) -> Roles:
-    """The roles of the same heads over the queries of both; each counts its own."""
+    """The roles of the same heads that both measured, over the queries of both; each counts its own."""
     assert one.counts is not None
     assert other.counts is not None
     scores, numbers = {}, {}
-    for name in _measured(one):
+    for name in one.measured:
+        if name not in other.measured:
+            continue
         mine, theirs = getattr(one.counts, name), getattr(other.counts, name)
         numbers[name] = mine + theirs
         total = getattr(one, name) * mine + getattr(other, name) * theirs
         scores[name] = total / numbers[name].clamp(min=1)
+    return Roles(**scores, counts=RoleCounts(**numbers))
+
+
+def totalled_roles(call: "Summary") -> Roles:
+    """The roles of a call over all of its samples, float64, (num_heads,), with their counts."""
+    assert call.roles is not None
+    real, scores, numbers = _real_per_sample(call), {}, {}
+    for name in call.roles.measured:
+        weighed = _weighed(name, call, real)
+        assert weighed is not None
+        total, numbers[name] = weighed[0], weighed[1].long()
+        scores[name] = total / weighed[1].clamp(min=1)
     return Roles(**scores, counts=RoleCounts(**numbers))
 
 
@@ -246,16 +267,12 @@ def check_same_roles(one: Roles, other: Roles) -> None:
     Raises:
         ArgumentError: code `merge.fields`, unless both have the same roles, with their counts.
     """
-    if _measured(one) != _measured(other) or one.counts is None or other.counts is None:
+    if one.measured != other.measured or one.counts is None or other.counts is None:
         raise ArgumentError(
             "merge.fields",
             "both summaries must have the same roles, with the number of queries that each is the mean "
             f"of; got {one!r} and {other!r}.",
         )
-
-
-def _measured(roles: Roles) -> list[str]:
-    return [name for name in ROLES if getattr(roles, name) is not None]
 
 
 def mean_over_queries(name: str, calls: Sequence[Attended], sample: int | None = None) -> Tensor:
@@ -295,12 +312,14 @@ def real_queries(problem: Problem) -> Tensor | None:
     """The queries that are no padding, (batch, query_len), bool; None for all.
 
     In self-attention the queries are the tokens that the keys are, and a key that no query may see
-    is padding.
+    is padding. In cross-attention the padding of the keys says nothing of the queries.
     """
     mask, bias = problem.mask, problem.bias
     hides = bias is not None and bias.may_hide
-    if problem.query_len != problem.kv_len or (
-        not hides and (mask is None or isinstance(mask, Causal))
+    if (
+        problem.cross
+        or problem.query_len != problem.kv_len
+        or (not hides and (mask is None or isinstance(mask, Causal)))
     ):
         return None
     # A bias may hide with −∞, whatever the mask says, in some samples and heads only.

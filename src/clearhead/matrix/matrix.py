@@ -44,6 +44,8 @@ class AttentionMatrix(WeightStatistics):
             and are gathered where weights, products or gradients are first asked for. What is a number
             for each query is this rank's, and what is summed over queries (`received`, `pool`, `mT`, those of
             `summary`) is summed over the ranks: every rank calls it, and gets the whole.
+        cross: True if the keys are of another text than the queries, as in cross-attention: then the
+            padding of the keys is none of the queries, and roles that compare places are not measured.
 
     Raises:
         ClearheadError: for input that `attend` refuses.
@@ -71,6 +73,7 @@ class AttentionMatrix(WeightStatistics):
         softcap: float | None = None,
         sinks: Tensor | None = None,
         across: Sharding | tuple[Sharding, Sharding] | None = None,
+        cross: bool = False,
     ) -> None:
         options: dict[str, Any] = {
             "mask": mask,
@@ -80,11 +83,12 @@ class AttentionMatrix(WeightStatistics):
             "sinks": sinks,
         }
         # There is no value yet; the key stands in for it, with the right length and heads.
-        super().__init__(
+        problem = (
             make_problem(query, key, key, **options)
             if across is None
             else rows_across(query, key, across, **options)
         )
+        super().__init__(problem.replace(cross=True) if cross else problem)
 
     @classmethod
     def _of(cls, problem: Problem) -> "AttentionMatrix":
@@ -316,20 +320,20 @@ class AttentionMatrix(WeightStatistics):
         source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
         title: str | None = None,
         sample: int = 0,
-        start: tuple[int, int] | None = None,
+        start: tuple[int, int] | str | None = None,
         pin: tuple[str | int | None, str | int | None] | None = None,
+        why: bool = False,
+        image: Any = None,
+        grid: tuple[int, int] | None = None,
+        skip: int = 0,
     ) -> Path:
-        """Write the heads as a page, one file that opens offline; returns its path.
-
-        Arguments and errors are those of `Seen.to_html`.
+        """Write the heads as a page, with the arguments and errors of `Seen.to_html`; returns its path.
 
         Example:
             >>> import tempfile, torch, clearhead as ch
-            >>> weights = ch.AttentionMatrix(torch.eye(2), torch.eye(2))
             >>> with tempfile.TemporaryDirectory() as folder:
-            ...     file = weights.to_html(f"{folder}/weights.html", tokens=["to", " be"])
-            ...     file.read_text()[:15]
-            '<!doctype html>'
+            ...     ch.AttentionMatrix(torch.eye(2), torch.eye(2)).to_html(f"{folder}/weights.html").name
+            'weights.html'
         """
         self.check_whole("to_html")
         return drawing("page.head_page").write_heads(
@@ -341,6 +345,10 @@ class AttentionMatrix(WeightStatistics):
             sample=sample,
             start=start,
             pin=pin,
+            why=why,
+            image=image,
+            grid=grid,
+            skip=skip,
         )
 
     def __repr__(self) -> str:
@@ -371,8 +379,7 @@ def _problem_of(weights: object) -> Problem:
         )
     if not weights.is_floating_point():
         raise DtypeError("weights.dtype", f"weights must be real numbers; got {weights.dtype}.")
-    given = weights.detach()
-    given = given.to(torch.promote_types(given.dtype, torch.float32))
+    given = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))
     # Half a step of its dtype off in each weight, and what a softmax over many keys loses.
     allowed = torch.finfo(weights.dtype).eps + 1e-5
     total = given.sum(dim=-1)
@@ -389,8 +396,8 @@ def _problem_of(weights: object) -> Problem:
     nothing = given.new_zeros(*given.shape[:2], 1, 1)
     query, key = (nothing.expand(-1, -1, length, 1) for length in given.shape[2:])
     bias = given.masked_fill(~seen, 1.0).log()
-    problem = make_problem(query, key, key, mask=None if seen.all() else dense(seen), bias=bias)
-    return problem.replace(dims=weights.ndim)
+    mask = None if seen.all() else dense(seen)
+    return make_problem(query, key, key, mask=mask, bias=bias).replace(dims=weights.ndim)
 
 
 def matrix_of(problem: Problem) -> AttentionMatrix:

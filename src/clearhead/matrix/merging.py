@@ -36,7 +36,12 @@ def merged(one: Summary, other: Summary, along: str) -> Summary:
     if roles is not None and other.roles is not None:
         roles = pooled_roles(roles, other.roles)
     return Summary(
-        **joined, received=received, pooled=_joined_maps(one, other), roles=roles, real=real
+        **joined,
+        received=received,
+        pooled=_joined_maps(one, other),
+        roles=roles,
+        real=real,
+        cross=one.cross,
     )
 
 

@@ -40,8 +40,8 @@ def roles(
     Args:
         matrix: the attention of one layer. The last query sits on the last key.
         tokens: ids, whole numbers of shape (kv_len,) or (batch, kv_len), for the two roles that
-            ask which tokens are the same. Queries and keys must be of the same tokens, and there
-            may be more keys than queries, as behind a cache.
+            ask which tokens are the same; not of a matrix with `cross=True`. Queries and keys must be
+            of the same tokens, and there may be more keys than queries, as behind a cache.
         queries: the queries that count, bool of shape (query_len,) or (batch, query_len); None
             for all. Padding should not.
 
@@ -107,7 +107,7 @@ def summary_with_roles(
 
     Args:
         matrix: the attention of one layer.
-        tokens: as for `roles`.
+        tokens: as for `roles`; not read in cross-attention.
         options: as for `AttentionMatrix.summary`.
 
     Raises:
@@ -120,17 +120,19 @@ def summary_with_roles(
     """
     real = matrix.real
     summary = matrix.summary(**options)  # keeps what the roles need as well
-    return replace(summary, roles=roles(matrix, tokens, queries=real), real=real)
+    found = roles(matrix, None if matrix.problem.cross else tokens, queries=real)
+    return replace(summary, roles=found, real=real)
 
 
 def _ids(given: object, problem: Problem) -> Tensor:
     """The ids as (batch or 1, kv_len)."""
     tokens = check_ids(given)
-    if problem.query_len > problem.kv_len:
+    if problem.query_len > problem.kv_len or problem.cross:
         raise ShapeError(
             "roles.lengths",
             "with tokens, queries and keys must be of the same tokens, the last query on the last "
-            f"key; got query_len={problem.query_len} and kv_len={problem.kv_len}.",
+            f"key; got query_len={problem.query_len} and kv_len={problem.kv_len}"
+            f"{' of two texts, cross=True' if problem.cross else ''}.",
         )
     if tuple(tokens.shape) not in ((problem.kv_len,), (problem.batch, problem.kv_len)):
         raise ShapeError(
@@ -187,11 +189,12 @@ class _Means:
         earlier = [] if ids is None else _earlier(ids, self.matrix.query_len)
         first = self.first.expand(-1, self.matrix.query_len)
         every: dict[str, Callable[[], Tensor]] = {
-            "previous": lambda: self.on_keys([self.position - 1]),
             "first": lambda: self.on_keys([first]),
-            "local": self.nearby,
             "uniform": self.evenness,
         }
+        if not self.matrix.problem.cross:
+            every["previous"] = lambda: self.on_keys([self.position - 1])
+            every["local"] = self.nearby
         if ids is not None:
             every["duplicate"] = lambda: self.on_keys(earlier)
             every["induction"] = lambda: self.on_keys(earlier, behind=1)

@@ -70,6 +70,8 @@ class Summary:
         pooled: the matrix summed over rectangles, (batch, num_heads, rows, columns), if asked for.
         roles: what kind of heads they are, if a watch found it out.
         real: (batch, query_len), bool: the queries that are no padding, if a watch found some.
+        cross: True if the keys are of another text than the queries; `distance` and `previous` then
+            compare the places of two texts.
 
     Example:
         >>> import torch, clearhead as ch
@@ -95,6 +97,7 @@ class Summary:
     pooled: Tensor | None = None
     roles: Roles | None = None
     real: Tensor | None = None
+    cross: bool = False
 
     @property
     def ndim(self) -> int:
@@ -277,8 +280,10 @@ class Summary:
 
 def each_tensor(kept: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A dataclass or a named tuple with every tensor in it changed, those of its fields included."""
-    if kept is None or isinstance(kept, Tensor):
-        return None if kept is None else change(kept)
+    if kept is None or isinstance(kept, bool):
+        return kept
+    if isinstance(kept, Tensor):
+        return change(kept)
     if isinstance(kept, TopK):
         return TopK(*map(change, kept))
     every = {field.name: each_tensor(getattr(kept, field.name), change) for field in fields(kept)}

@@ -346,6 +346,7 @@ class WeightStatistics(BaseMatrix):
             top_k=None if largest is None else self._restored(largest),
             mass=None if mass is None or members is None else self._of_sets(mass, members[1]),
             pooled=None if pooled is None else self._restore(pooled.result),
+            cross=problem.cross,
         )
 
     def statistic(self, name: str) -> Tensor:

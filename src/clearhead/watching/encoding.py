@@ -30,6 +30,7 @@ from clearhead.masks.sliding_window import SlidingWindow
 from clearhead.matrix.head_numbers import RoleCounts, Roles
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary, TopK
+from clearhead.matrix.totals import Totals
 
 KINDS: dict[str, type] = {
     "alibi": Alibi,
@@ -51,17 +52,21 @@ KINDS: dict[str, type] = {
     "sliding_window": SlidingWindow,
     "summary": Summary,
     "top_k": TopK,
+    "totals": Totals,
     "valid": Valid,
 }
 NAMES = {kind: name for name, kind in KINDS.items()}
 
-SINCE = {"role_counts": 3}
+SINCE = {"role_counts": 3, "totals": 4}
 """The version of a file that first had a kind, where that is not the first."""
 
-OPTIONAL = {"counts", "max_score"}
-"""Fields that a file of an earlier version does not have."""
+OPTIONAL = {"counts": None, "max_score": None, "cross": False}
+"""Fields that a file of an earlier version does not have, and what they are then."""
 
-OF_MATRIX = ("query", "key", "mask", "bias", "scale", "softcap", "sinks")
+CROSS = 4
+"""The version of a file that first told cross-attention."""
+
+OF_MATRIX = ("query", "key", "mask", "bias", "scale", "softcap", "sinks", "cross")
 PLAIN = bool | int | float | str | None
 
 
@@ -99,6 +104,8 @@ class Encoder:
         if kind is not None:
             self.version = max(self.version, SINCE.get(kind, 1))
             fields = {name: self.encode(each) for name, each in _values(value).items()}
+            if "cross" in fields:
+                self.version = max(self.version, CROSS)
             return {"is": kind, **fields}
         if isinstance(value, Mapping):
             return {"map": [[str(key), self.encode(each)] for key, each in value.items()]}
@@ -141,12 +148,12 @@ def _values(thing: Any) -> dict[str, Any]:
     fields = _fields(type(thing))
     if not isinstance(thing, AttentionMatrix):
         every = {name: getattr(thing, name) for name in fields}
-        return {
-            name: each for name, each in every.items() if each is not None or name not in OPTIONAL
-        }
-    problem = thing.problem
-    as_given = {name: problem.restore(getattr(problem, name)) for name in ("query", "key")}
-    return {name: as_given.get(name, getattr(problem, name)) for name in fields}
+    else:
+        problem = thing.problem
+        every = {name: getattr(problem, name) for name in fields}
+        every |= {name: problem.restore(every[name]) for name in ("query", "key")}
+    # `is` compares no tensors.
+    return {name: each for name, each in every.items() if each is not OPTIONAL.get(name, fields)}
 
 
 def decode(json: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -205,13 +212,14 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
         )
     values = {key: decode(value, tensors) for key, value in json.items() if key != "is"}
     fields = _fields(kind)
-    if values.keys() | (OPTIONAL & fields.keys()) != fields.keys():
+    left_out = {key: value for key, value in OPTIONAL.items() if key in fields}
+    if values.keys() | left_out.keys() != fields.keys():
         raise FileError(
             "file.content",
             f"a {name} has the fields {', '.join(fields) or 'none'}; the file gives "
             f"{', '.join(values) or 'none'}.",
         )
-    values = dict.fromkeys(OPTIONAL & fields.keys()) | values
+    values = left_out | values
     for key, expected in fields.items():
         if not _is_of(values[key], expected):
             raise FileError(
@@ -223,6 +231,8 @@ def _decode_object(json: dict[str, Any], tensors: Mapping[str, Tensor]) -> Any:
         made = kind(**values)
         if isinstance(made, Summary):
             _check_sizes(made)
+        if isinstance(made, Totals):
+            _check_totals(made)
         if isinstance(made, AttentionMatrix):
             _check_mask(made.problem)
     except FileError:
@@ -285,6 +295,22 @@ def _check_sizes(summary: Summary) -> None:
             raise FileError(
                 "file.content", f"top_k.keys must be from -1 on and below kv_len={summary.kv_len}."
             )
+
+
+def _check_totals(totals: Totals) -> None:
+    """Refuse totals that are not of the same heads."""
+    roles, counts = totals.roles, totals.roles.counts
+    means = [totals.entropy, totals.distance, totals.max, totals.max_score]
+    means += [getattr(roles, name) for name in roles.measured]
+    numbers = [getattr(counts, name, None) for name in roles.measured]
+    for each, dtype in ((means, torch.float64), (numbers, torch.int64)):
+        for tensor in each:
+            if tensor is totals.distance is None:
+                continue
+            if tensor is None or tensor.shape != totals.max.shape or tensor.dtype != dtype:
+                raise FileError("file.content", "totals must be of the same heads in every field.")
+    if totals.max.ndim != 1 or totals.queries < 0:
+        raise FileError("file.content", "totals must be (num_heads,), of 0 queries or more.")
 
 
 Expected = tuple[str, Tensor | None, Sequence[int], torch.dtype | None]

@@ -1,8 +1,9 @@
 """The memory that watching a model will take, read from its layers before it runs."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -11,13 +12,20 @@ from clearhead._common.checks import as_int
 from clearhead._common.text import format_bytes
 from clearhead.errors import WatchError
 from clearhead.layers.multi_head_attention import MultiHeadAttention
+from clearhead.watching.hooks.running import names_cross
+from clearhead.watching.missing import OTHERWISE
 from clearhead.watching.recording import POOL, TOP_K, key_heads
+from clearhead.watching.token_ids import reads_source
+
+ATTENDS = re.compile("^(?!linear).*attention|^hybrid", re.IGNORECASE)
+"""The kinds of layers, as a config names them, that attend; a hybrid one does beside something else."""
 
 STATISTICS = 7
 """Of each query: logsumexp, entropy, max, max_score, distance, first, previous."""
 
 ROLES = 4
-"""Of each head without tokens, with the number of queries in each; with them there are two more."""
+"""Of each head without tokens, with the number of queries in each; with them there are two more, and
+in cross-attention two fewer."""
 
 
 class AttentionSizes(NamedTuple):
@@ -30,6 +38,8 @@ class AttentionSizes(NamedTuple):
         head_dim: width of a query and a key.
         more_keys: how many keys the module adds of its own.
         dtype: that of query and key.
+        text: "given" attends from the one length to the other. In a model of an encoder and a decoder,
+            "source" attends within the source, "own" within what the decoder reads, "cross" between.
     """
 
     path: str | None
@@ -38,6 +48,13 @@ class AttentionSizes(NamedTuple):
     head_dim: int
     more_keys: int
     dtype: torch.dtype
+    text: Literal["given", "source", "own", "cross"] = "given"
+
+    def lengths(self, query_len: int, kv_len: int) -> tuple[int, int]:
+        """The queries and keys of a call, its own keys included."""
+        lengths = {"source": (kv_len, kv_len), "own": (query_len, query_len)}
+        queries, keys = lengths.get(self.text, (query_len, kv_len))
+        return queries, keys + self.more_keys
 
 
 @dataclass(frozen=True)
@@ -51,8 +68,8 @@ class Estimate:
         layers: how many modules attend.
         heads: how many heads are kept, of all layers together.
         batch: samples.
-        query_len: tokens that attend.
-        kv_len: tokens that are attended to.
+        query_len: tokens that attend; of a decoder beside an encoder, those that it reads.
+        kv_len: tokens that are attended to; of an encoder, those that it reads.
         nbytes: of what is kept.
         matrix_nbytes: of the matrices of weights, which are never materialised.
 
@@ -141,17 +158,22 @@ def estimated(
     for size in known:
         chosen = range(size.num_heads) if heads is None else heads
         used = len(key_heads(chosen, size.num_heads, size.num_kv_heads, size.path or ""))
-        keys = kv_len + size.more_keys
-        rows = batch * len(chosen) * query_len
+        queries, keys = size.lengths(query_len, kv_len)
+        rows = batch * len(chosen) * queries
         # The weights and what is made of them: 16 bits are upcast to float32.
         wide = max(4, size.dtype.itemsize)
-        if keep == "matrix":
+        if keep == "total":
+            # Entropy, distance, max and max_score; and each role with its count.
+            kept = len(chosen) * 8 * (4 + 2 * ROLES)
+        elif keep == "matrix":
             kept = (rows + batch * used * keys) * size.head_dim * size.dtype.itemsize
         else:
             kept = rows * (STATISTICS * wide + min(TOP_K, keys) * (wide + 8))
             kept += batch * used * keys * wide
-            pooled = min(POOL, query_len) * min(POOL, keys)
-            kept += batch * len(chosen) * ((pooled + ROLES) * wide + ROLES * 8)
+            pooled = min(POOL, queries) * min(POOL, keys)
+            crosses = size.text == "cross" or queries != keys - size.more_keys
+            roles = ROLES - 2 if crosses else ROLES
+            kept += batch * len(chosen) * ((pooled + roles) * wide + roles * 8)
         total += kept
         matrices += rows * keys * wide
         count += len(chosen)
@@ -174,25 +196,49 @@ def _of_module(path: str, module: nn.Module) -> AttentionSizes | None:
 
 
 def _of_config(model: nn.Module, *, places: bool) -> list[AttentionSizes]:
-    """The sizes in a config, if it has one stack of layers that are all alike."""
+    """The sizes in a config, of a stack of layers, some of which may not attend, or of an encoder and
+    a decoder."""
     config: Any = getattr(model, "config", None)
-    layers = as_int(getattr(config, "num_hidden_layers", None))
-    heads = as_int(getattr(config, "num_attention_heads", None))
-    width = as_int(getattr(config, "hidden_size", None))
-    if not layers or not heads or getattr(config, "is_encoder_decoder", False):
+    known = next((each.dtype for each in model.parameters() if each.is_floating_point()), None)
+    dtype = known or torch.get_default_dtype()
+    if getattr(config, "is_encoder_decoder", False):
+        found = [_beside_source(path, config, dtype) for path in attending(model)]
+        return [each for each in found if each is not None]
+    layers, heads = _number(config, "num_hidden_layers"), _number(config, "num_attention_heads")
+    if not layers or not heads:
         return []
-    shared = as_int(getattr(config, "num_key_value_heads", None)) or heads
-    head_dim = as_int(getattr(config, "head_dim", None)) or (width or 0) // heads
+    shared = _number(config, "num_key_value_heads") or heads
+    head_dim = _number(config, "head_dim") or _number(config, "hidden_size") // heads
+    if latent := _number(config, "qk_nope_head_dim"):
+        # Each head has a key of its own, made of the latent; a part of it is rotated.
+        shared, head_dim = heads, latent + _number(config, "qk_rope_head_dim")
     if not head_dim:
         return []
-    dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), None)
+    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
+    if kinds:
+        layers = sum(ATTENDS.search(kind) is not None for kind in kinds)
     paths: list[str] | list[None] = [None] * layers
     if places:
         paths = list(attending(model))
         if len(paths) != layers:
             return []
-    dtype = dtype or torch.get_default_dtype()
     return [AttentionSizes(path, heads, shared, head_dim, 0, dtype) for path in paths]
+
+
+def _beside_source(path: str, config: Any, dtype: torch.dtype) -> AttentionSizes | None:
+    """The sizes of a module of an encoder and a decoder, by its path."""
+    encodes = reads_source(path)
+    side = "encoder" if encodes else "decoder"
+    heads = _number(config, f"{side}_attention_heads") or _number(config, "num_attention_heads")
+    head_dim = _number(config, "d_kv") or _number(config, "hidden_size") // max(1, heads)
+    if not heads or not head_dim:
+        return None
+    text = "source" if encodes else "cross" if names_cross(path) else "own"
+    return AttentionSizes(path, heads, heads, head_dim, 0, dtype, text)
+
+
+def _number(config: Any, name: str) -> int:
+    return as_int(getattr(config, name, None)) or 0
 
 
 def attending(model: nn.Module) -> dict[str, nn.Module]:
@@ -200,7 +246,7 @@ def attending(model: nn.Module) -> dict[str, nn.Module]:
     named = {
         path: module
         for path, module in model.named_modules()
-        if "Attention" in type(module).__name__
+        if "Attention" in type(module).__name__ and not OTHERWISE.search(type(module).__name__)
     }
     return {
         path: module

@@ -22,12 +22,13 @@ from clearhead._common.writing import place_of, replacing
 from clearhead.errors import ArgumentTypeError, FileError, UnsupportedError, missing_extra
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
+from clearhead.matrix.totals import Totals
 from clearhead.watching.encoding import Encoder, decode
 from clearhead.watching.token_ids import listed
 
-VERSIONS = (1, 2, 3)
-"""In version 2 there may be the tokens beside what was seen, and in version 3 how many queries a role
-is the mean of."""
+VERSIONS = (1, 2, 3, 4)
+"""In version 2 there may be the tokens beside what was seen, in version 3 how many queries a role
+is the mean of, and in version 4 that keys are of another text than the queries, and totals."""
 
 KEY = "clearhead"
 
@@ -210,9 +211,10 @@ def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(seen, dict) or seen.keys() - TEXTS != {"model", "keep", "calls"}:
         raise FileError("file.content", f"{path} does not hold what a watch has seen.")
     keep, modules = seen["keep"], seen["calls"]
-    if keep not in ("matrix", "summary") or not isinstance(modules, dict):
+    kinds = {"matrix": AttentionMatrix, "summary": Summary, "total": Totals}
+    if not isinstance(keep, str) or keep not in kinds or not isinstance(modules, dict):
         raise FileError("file.content", f"{path} keeps {shown(keep)}, which is not known.")
-    kind = AttentionMatrix if keep == "matrix" else Summary
+    kind = kinds[keep]
     for name, calls in modules.items():
         if not isinstance(calls, list) or not calls or not all(isinstance(c, kind) for c in calls):
             raise FileError(

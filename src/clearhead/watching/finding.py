@@ -1,11 +1,11 @@
-"""The search for heads that look from this token to that one."""
+"""The search for heads that look from this token to that one, and the layers and heads that are chosen."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from clearhead._common.checks import as_int
+from clearhead._common.checks import as_int, check_head_numbers
 from clearhead._common.text import shown
-from clearhead.errors import ArgumentError, SelectionError
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.matrix.matrix import AttentionMatrix
 
 
@@ -75,3 +75,49 @@ def place_of_token(
     if place is None:
         raise SelectionError("watch.token", f"there is no token {shown(wanted)} in the text.")
     return place
+
+
+def read_globs(given: object) -> tuple[str, ...] | None:
+    """Return the globs of paths that layers are chosen by; None for all.
+
+    Raises:
+        ArgumentTypeError: code `layers.type`.
+        ArgumentError: code `layers.value`.
+
+    Example:
+        >>> read_globs("encoder.*")
+        ('encoder.*',)
+    """
+    if given is None:
+        return None
+    globs = [given] if isinstance(given, str) else given
+    if not isinstance(globs, Sequence) or not all(isinstance(each, str) for each in globs):
+        raise ArgumentTypeError(
+            "layers.type",
+            'layers must be a glob of paths such as "encoder.*", a list of them, or None for all; '
+            f"got {shown(given)}.",
+        )
+    if not globs:
+        raise ArgumentError("layers.value", "layers must hold a glob, or be None for all; got [].")
+    return tuple(globs)
+
+
+def read_heads(given: object) -> tuple[int, ...] | None:
+    """Return the numbers of the heads that are chosen; None for all.
+
+    Raises:
+        ArgumentTypeError: code `heads.type`.
+        ArgumentError: code `heads.value`.
+
+    Example:
+        >>> read_heads([0, 2])
+        (0, 2)
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise ArgumentTypeError(
+            "heads.type",
+            f"heads must be a list of numbers of heads, or None for all; got {shown(given)}.",
+        )
+    return check_head_numbers(given)

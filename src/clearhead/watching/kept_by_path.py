@@ -5,11 +5,11 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, SelectionError
-from clearhead.watching.calls import Calls, Kept, Matrices, Results
+from clearhead.watching.calls import Accumulated, Calls, Kept, Matrices, Results
 from clearhead.watching.files import TEXTS
 from clearhead.watching.missing import Missing
 
-Keep = Literal["matrix", "summary"]
+Keep = Literal["matrix", "summary", "total"]
 Kind = Literal[Keep, "function"]
 
 Default = TypeVar("Default")
@@ -76,12 +76,16 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             for number, call in enumerate(calls)
         ]
 
-    def need_attention(self, verb: str) -> None:
-        """Refuse to read the results of a function as attention.
+    def need_attention(self, verb: str, *, totals: bool = False) -> None:
+        """Refuse to read the results of a function as attention, and totals where they do not do.
 
         Raises:
             ArgumentError: code `watch.results`.
         """
+        if self._keep == "total" and not totals:
+            raise ArgumentError(
+                "watch.results", f'{verb} needs matrices or summaries; keep= was "total".'
+            )
         if self._keep == "function":
             raise ArgumentError(
                 "watch.results",
@@ -145,7 +149,8 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return layer in self._modules
 
     def _add(self, name: str, call: Any) -> None:
-        kind: type[Calls[Any]] = Matrices if self._keep == "matrix" else Results
+        kinds: dict[str, type[Calls[Any]]] = {"matrix": Matrices, "total": Accumulated}
+        kind = kinds.get(self._keep, Results)
         self._modules.setdefault(name, kind()).add(call)
 
     def _close(self, missing: Sequence[Missing] = ()) -> None:

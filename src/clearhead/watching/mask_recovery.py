@@ -5,6 +5,7 @@ from torch import Tensor
 
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import causal
+from clearhead.masks.documents import documents
 from clearhead.masks.full import full
 from clearhead.masks.padding import padding
 from clearhead.masks.sliding_window import sliding_window
@@ -12,7 +13,8 @@ from clearhead.masks.sliding_window import sliding_window
 
 def read_mask(tensor: Tensor) -> Mask | None:
     """Return the description of a materialised mask, if it is exactly one of these: `full()`,
-    `padding(valid)`, `causal()`, a sliding window, causal or on both sides, and these with padding.
+    `padding(valid)`, `causal()`, a sliding window, causal or on both sides, and these with padding;
+    chunks, `documents(ids) & causal()`, the same in every sample.
 
     With padding on the left some queries of the last see nothing, as in the tensor.
 
@@ -60,7 +62,23 @@ def read_mask(tensor: Tensor) -> Mask | None:
     past = past.tril_(kv_len - query_len)
     if torch.equal(rows, valid[:, None] & past):
         return causal() if everything else causal() & real
-    return _read_window(rows)
+    found = _read_window(rows)
+    return _read_chunks(rows[0]) if found is None and len(rows) == 1 else found
+
+
+def _read_chunks(rows: Tensor) -> Mask | None:
+    """Causal chunks of neighbouring tokens, from (query_len, kv_len)."""
+    query_len, kv_len = rows.shape
+    first = rows.to(torch.uint8).argmax(dim=1)
+    if query_len != kv_len or bool((first.diff() < 0).any()):
+        return None
+    places = torch.arange(kv_len, device=rows.device)
+    if not torch.equal(rows, (places >= first[:, None]) & (places <= places[:, None])):
+        return None
+    # A chunk begins at the first key of its queries.
+    chunk = torch.unique_consecutive(first, return_inverse=True)[1]
+    begins = torch.searchsorted(chunk, chunk)
+    return documents(chunk) & causal() if torch.equal(first, begins) else None
 
 
 def _read_window(rows: Tensor) -> Mask | None:

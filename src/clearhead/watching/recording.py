@@ -18,12 +18,14 @@ from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
 from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.base import Mask
+from clearhead.masks.causal import Causal
 from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import Dense, dense
 from clearhead.masks.full import Full
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
+from clearhead.matrix.totals import Totals, totals_of
 from clearhead.watching.mask_recovery import read_bias, read_mask
 
 TOP_K = 8
@@ -56,7 +58,9 @@ class Copies:
                 shape = (*visible.shape[:3], problem.kv_len)
                 mask = and_masks(mask, dense(visible.expand(shape)))
             bias = None if rest is None else bias if rest is bias.tensor else DenseBias(rest)
-        mask = None if mask is None else self._mask(mask, problem.kv_len)
+        if mask is not None:
+            problem, mask = _without_room(problem, mask)
+            mask = self._mask(mask, problem.kv_len)
         return problem.replace(
             mask=None if isinstance(mask, Full) else mask,
             bias=None if bias is None else self._bias(bias),
@@ -93,6 +97,28 @@ class Copies:
         if isinstance(bias, Relative):
             return replace(bias, values=bias.values.detach().clone())
         return bias
+
+
+def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
+    """The problem and its mask without the room behind the last token, as a static cache has it: keys
+    of zeros that no query sees."""
+    query_len, kv_len = problem.query_len, problem.kv_len
+    if problem.cross or problem.key.is_meta or not 0 < query_len < kv_len:
+        return problem, mask
+    if isinstance(mask, Dense):
+        if mask.tensor.shape[-1] != kv_len or mask.tensor[..., -1].any():
+            return problem, mask
+        seen = mask.tensor.reshape(-1, kv_len).any(dim=0)
+        used = int(seen.nonzero()[-1]) + 1 if bool(seen.any()) else 0
+        cut: Mask = dense(mask.tensor[..., :used])
+    else:
+        spans = mask.spans(query_len, kv_len, problem.device) if isinstance(mask, Causal) else None
+        used = kv_len if spans is None else int(spans.stop.max())
+        cut = mask
+    if used < query_len or used == kv_len or problem.key[:, :, used:].any():
+        return problem, mask
+    key, value = problem.key[:, :, :used], problem.value[:, :, :used]
+    return problem.replace(key=key, value=value), cut
 
 
 def _as_mask(tensor: Tensor) -> Mask:
@@ -209,6 +235,11 @@ def reduced(
             'keep="matrix" keeps matrices.',
         )
     return result
+
+
+def totalled(problem: Problem, tokens: Tensor | None) -> Totals:
+    """Return the totals of a call; arguments as for `summarised`."""
+    return totals_of(summary_with_roles(matrix_of(problem), tokens))
 
 
 def summarised(problem: Problem, tokens: Tensor | None) -> Summary:

@@ -10,14 +10,15 @@ from torch import Tensor
 from clearhead._common.elements import element
 from clearhead._common.lazy import drawing
 from clearhead._common.text import readable
-from clearhead.errors import ArgumentError, ArgumentTypeError
-from clearhead.matrix.summary import Summary
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Kept
 from clearhead.watching.files import TEXTS, read_seen, write_seen
 from clearhead.watching.finding import HeadLink, links_of_heads, place_of_token
 from clearhead.watching.kept_by_path import KeptByPath
 from clearhead.watching.table import Table, rows_of, summary_of
-from clearhead.watching.token_ids import Tokens, listed
+from clearhead.watching.token_ids import Tokens, has_source, listed, reads_source
 
 
 class Seen(KeptByPath[Kept]):
@@ -28,8 +29,10 @@ class Seen(KeptByPath[Kept]):
     is "". A number picks a module by its place in that order.
 
     A module that attended several times has `calls`. If they are the steps of one growing sequence,
-    as in generation with a KV cache, and their masks are causal, with or without padding, then
-    `seen[path]` is the one matrix that they are rows of. If they are not, the repr says why.
+    as in generation with a KV cache, then `seen[path]` is the one matrix that they are rows of, with
+    keys at their places in the whole text: of plain, windowed, chunked and static caches, of
+    cross-attention, and of beams, where rows are those of the last step and what they went on from. If
+    they are not, the repr says why.
 
     Example:
         >>> import torch, clearhead as ch
@@ -44,7 +47,7 @@ class Seen(KeptByPath[Kept]):
         True
     """
 
-    def table(self, tokens: Tensor | None = None) -> Table:
+    def table(self, tokens: Tensor | None = None, source_tokens: Tensor | None = None) -> Table:
         """Return the heads side by side: entropy, distance, and how far each fills each role.
 
         Averages are over all queries of all samples and calls that are not padded.
@@ -52,6 +55,7 @@ class Seen(KeptByPath[Kept]):
         Args:
             tokens: ids, (batch, len) or (len,), for the roles that need them, from the first key on.
                 A watch that kept summaries has found the roles.
+            source_tokens: in a model of an encoder and a decoder those that the encoder reads.
 
         Raises:
             ArgumentError: code `tokens.keep`, for tokens where summaries were kept.
@@ -65,16 +69,19 @@ class Seen(KeptByPath[Kept]):
             >>> [(row.layer, row.head, row.queries) for row in seen.table()]
             [('', 0, 5), ('', 1, 5)]
         """
-        self.need_attention("table")
-        if tokens is not None and self._keep == "summary":
+        self.need_attention("table", totals=True)
+        if self._keep in ("summary", "total") and not (tokens is source_tokens is None):
             raise ArgumentError(
                 "tokens.keep",
-                "tokens must be given to watch(…, keep='summary', tokens=…), which finds the "
+                f"tokens must be given to watch(…, keep={self._keep!r}, tokens=…), which finds the "
                 "roles while the model runs; got them afterwards.",
             )
-        rows = []
+        rows, encodes = [], has_source(self._modules)
         for name, module in self._modules.items():
-            rows += rows_of(name, [summary_of(each, tokens) for each in module.parts()])
+            ids = source_tokens if encodes and reads_source(name) else tokens
+            parts = module.parts()
+            known = parts[0] if self._keep == "total" else [summary_of(each, ids) for each in parts]
+            rows += rows_of(name, known)
         return Table(rows)
 
     def find(
@@ -196,10 +203,16 @@ class Seen(KeptByPath[Kept]):
         tokens: Tokens | None = None,
         source_tokens: Tokens | None = None,
         other: "Seen[Any] | None" = None,
+        other_tokens: Tokens | None = None,
+        names: tuple[str, str] = ("A", "B"),
         title: str | None = None,
         sample: int = 0,
-        start: tuple[int, int] | None = None,
+        start: tuple[int, int] | str | None = None,
         pin: tuple[str | int | None, str | int | None] | None = None,
+        why: bool = False,
+        image: Any = None,
+        grid: tuple[int, int] | None = None,
+        skip: int = 0,
     ) -> Path:
         """Write a page of everything that was seen, one file that opens offline; returns its path.
 
@@ -210,17 +223,27 @@ class Seen(KeptByPath[Kept]):
             path: where to.
             tokens: strings or ids: (len,), or (batch, len) of ids; None takes those of the file.
             source_tokens: in cross-attention those of the keys.
-            other: another run on the same tokens, to compare with.
+            other: another run, to compare with.
+            other_tokens: its tokens, where they are others: the page compares what is equal in both.
+            names: what the two runs are called.
             title: the title of the page; None is the beginning of the text.
             sample: the row of the batch.
-            start: the layer and the head that it opens with, by number; None takes the one whose strong
-                link between words reaches farthest.
+            start: the layer and the head that it opens with, by number, or the state of a page as it
+                stands behind the # of its address, `"head=5.11&without=first"`; None takes the head
+                whose strong link between words reaches farthest.
             pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
+            why: True to write query and key of short texts too, so that the page shows how each weight
+                comes about.
+            image: a picture whose patches are the tokens, or the source tokens where `tokens` are given:
+                the path of a PNG or a JPEG, a picture of Pillow, or pixels, (height, width, 3) or
+                (3, height, width).
+            grid: rows and columns of its patches.
+            skip: tokens before the first patch, such as [CLS].
 
         Raises:
-            ArgumentTypeError: codes `page.tokens`, `page.other` and `page.sample-type`.
-            ArgumentError: codes `page.empty`, if nothing attended, `page.sample`, `page.start` and
-                `page.pin`.
+            ArgumentTypeError: codes `page.tokens`, `page.other`, `page.names` and `page.sample-type`.
+            ArgumentError: codes `page.empty`, if nothing attended, `page.sample`, `page.start`,
+                `page.state`, `page.pin`, `page.why`, `page.image` and `page.grid`.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
             FileError: code `file.unwritable`, if the place cannot be written to.
 
@@ -246,10 +269,18 @@ class Seen(KeptByPath[Kept]):
             [self.parts()] if other is None else [self.parts(), other.parts()],
             tokens=self.tokens if tokens is None else tokens,
             source_tokens=self.source_tokens if source_tokens is None else source_tokens,
+            other_tokens=other.tokens
+            if other is not None and other_tokens is None
+            else other_tokens,
+            names=names,
             title=title,
             sample=sample,
             start=start,
             pin=pin,
+            why=why,
+            image=image,
+            grid=grid,
+            skip=skip,
         )
 
     def save(
@@ -281,7 +312,7 @@ class Seen(KeptByPath[Kept]):
             ...     ch.load(seen.save(f"{folder}/run.clearhead", tokens=["to", " be", "."])).tokens
             ('to', ' be', '.')
         """
-        self.need_attention("save")
+        self.need_attention("save", totals=True)
         given = {"tokens": tokens, "source_tokens": source_tokens}
         texts = {
             name: self._texts[name] if text is None else listed(name, text)
@@ -290,6 +321,42 @@ class Seen(KeptByPath[Kept]):
         calls = {name: module.all() for name, module in self._modules.items()}
         record = {"model": self._model_name, "keep": self._keep, "calls": calls}
         return write_seen(path, record | texts)
+
+    def merge(self, other: "Seen[Totals]") -> "Seen[Totals]":
+        """Return the totals of two watches of one model with `keep="total"`, as of two parts of a data
+        set.
+
+        Args:
+            other: of the same modules.
+
+        Raises:
+            ArgumentTypeError: code `merge.type`, for what is no such record.
+            ShapeError: code `merge.shape`, for other modules or heads.
+            ArgumentError: code `merge.fields`, as `Totals.merge` does.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+            >>> with torch.no_grad(), ch.watch(layer, keep="total") as seen:
+            ...     output = layer(torch.randn(1, 3, 8))
+            >>> seen.merge(seen)[0]
+            Totals [num_heads=2] of 6 queries
+        """
+        if not isinstance(other, Seen) or self._keep != "total" or other._keep != "total":
+            raise ArgumentTypeError(
+                "merge.type", 'merge takes two records of watches with keep="total".'
+            )
+        if self.layers != other.layers:
+            raise ShapeError(
+                "merge.shape",
+                f"both records must have the same modules; got {', '.join(map(repr, self.layers))} and "
+                f"{', '.join(map(repr, other.layers))}.",
+            )
+        both: Seen[Totals] = Seen(self._model_name, "total")
+        for name in self.layers:
+            for each in (self[name], other[name]):
+                both._add(name, each)
+        return both
 
     def __repr__(self) -> str:
         modules = "1 module" if len(self) == 1 else f"{len(self)} modules"
@@ -303,7 +370,7 @@ class Seen(KeptByPath[Kept]):
         return readable("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        if self._keep == "function":
+        if self._keep in ("function", "total"):
             return element("pre", repr(self))
         return drawing("notebook.inline.matrices").seen_html(self)
 
@@ -331,7 +398,7 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
     loaded: Seen[Any] = Seen(content["model"], content["keep"])
     for name, calls in content["calls"].items():
         for call in calls:
-            loaded._add(name, call if isinstance(call, Summary) else call.problem)
+            loaded._add(name, call.problem if isinstance(call, AttentionMatrix) else call)
     loaded._texts |= {name: content[name] for name in TEXTS & content.keys()}
     loaded._close()
     return loaded

@@ -11,6 +11,7 @@ from clearhead.matrix.head_numbers import ROLES, head_averages
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
+from clearhead.matrix.totals import Totals
 
 
 class HeadRow(NamedTuple):
@@ -21,9 +22,10 @@ class HeadRow(NamedTuple):
         head: which query head.
         queries: the number of queries, of all samples and calls, in the averages.
         entropy: nats.
-        distance: tokens.
+        distance: tokens; None in cross-attention, whose places are those of two texts.
         first, previous, duplicate, induction, local, uniform: its score in each role, 0 to 1, as
-            `Roles` has them; None for what needs tokens where there are none.
+            `Roles` has them; None for what needs tokens where there are none, and for what compares
+            places or tokens in cross-attention.
         role: the leading role, "" for none.
 
     Example:
@@ -39,7 +41,7 @@ class HeadRow(NamedTuple):
     head: int
     queries: int
     entropy: float
-    distance: float
+    distance: float | None
     first: float | None
     previous: float | None
     duplicate: float | None
@@ -123,24 +125,25 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def rows_of(layer: str, summaries: Sequence[Summary]) -> list[HeadRow]:
+def rows_of(layer: str, summaries: Sequence[Summary] | Totals) -> list[HeadRow]:
     """The rows of a layer: averages over the real queries of all samples and of all its calls.
 
     Args:
         layer: the name of the layer.
-        summaries: its calls; without roles the rows have none.
+        summaries: its calls; without roles the rows have none. Or their totals.
 
     Raises:
         ShapeError: code `table.heads`, for calls with different numbers of heads.
     """
-    means = head_averages(layer, summaries)
+    totals = isinstance(summaries, Totals)
+    means = summaries.averages() if totals else head_averages(layer, summaries)
     return [
         HeadRow(
             layer=layer,
             head=head,
             queries=means.queries,
             entropy=float(means.entropy[head]),
-            distance=float(means.distance[head]),
+            distance=None if means.distance is None else float(means.distance[head]),
             **{
                 name: float(means.scores[name][head]) if name in means.scores else None
                 for name in ROLES
@@ -155,4 +158,5 @@ def summary_of(call: AttentionMatrix | Summary, tokens: Tensor | None) -> Summar
     """Return the summary of a call with its roles; tokens may go on beyond its keys."""
     if isinstance(call, Summary):
         return call
-    return summary_with_roles(call, None if tokens is None else tokens[..., : call.kv_len])
+    ids = None if tokens is None or call.cross else tokens[..., : call.kv_len]
+    return summary_with_roles(call, ids)

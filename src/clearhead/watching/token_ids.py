@@ -1,6 +1,6 @@
 """The tokens that a watched model reads: their ids, as far as they are known, or their strings."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ class TokenIds:
     Args:
         model: its input embedding is listened to, where ids are not given.
         given: (batch, len) or (len,), of a sequence from its beginning; or None.
+        source: those of the text that an encoder beside a decoder reads, likewise.
 
     Raises:
         ArgumentTypeError: code `tokens.type`, for what is no tensor of ids.
@@ -31,16 +32,11 @@ class TokenIds:
         tensor([[3, 1, 4]])
     """
 
-    def __init__(self, model: nn.Module, given: object) -> None:
-        self._given = None if given is None else check_ids(given)
-        if self._given is not None and self._given.ndim not in (1, 2):
-            raise ShapeError(
-                "tokens.shape",
-                f"tokens must have shape (len,) or (batch, len); got {tuple(self._given.shape)}.",
-            )
-        if self._given is not None:
-            self._given = torch.atleast_2d(self._given).clone()
+    def __init__(self, model: nn.Module, given: object, source: object = None) -> None:
+        self._given, self._source = _read(given), _read(source)
         self._embedding = _embedding(model) if self._given is None else None
+        self._model = model
+        self._has_source: bool | None = None
         self._last: Tensor | None = None
         self._calls: dict[str, tuple[Tensor, Tensor | None]] = {}
 
@@ -66,16 +62,18 @@ class TokenIds:
             WatchError: code `watch.tokens`, if the ids that were given do not reach so far.
         """
         batch, query_len, kv_len = problem.batch, problem.query_len, problem.kv_len
-        if query_len > kv_len:
+        if query_len > kv_len or problem.cross:
             return None
-        if self._given is not None:
-            if self._given.shape[0] not in (1, batch) or kv_len > self._given.shape[1]:
+        of_source = self._is_source(name)
+        given = self._source if of_source else self._given
+        if given is not None:
+            if given.shape[0] not in (1, batch) or kv_len > given.shape[1]:
                 raise WatchError(
                     "watch.tokens",
-                    f"tokens has shape (batch, len) = {tuple(self._given.shape)}; the attention of "
-                    f"{name or 'the model'} has batch={batch} and kv_len={kv_len}.",
+                    f"{'source_' * of_source}tokens has shape (batch, len) = {tuple(given.shape)}; the "
+                    f"attention of {name or 'the model'} has batch={batch} and kv_len={kv_len}.",
                 )
-            return self._given[:, :kv_len].expand(batch, -1)
+            return given[:, :kv_len].expand(batch, -1)
         last = self._last
         if last is not None and last.shape != (batch, query_len):
             last = None
@@ -88,6 +86,42 @@ class TokenIds:
             ids = None if past is None else torch.cat([past, last.to(past.device)], dim=1)
         self._calls[name] = prints, ids
         return ids
+
+    def _is_source(self, name: str) -> bool:
+        """True for a module that reads the source."""
+        if not reads_source(name):
+            return False
+        if self._has_source is None:
+            self._has_source = has_source(path for path, _ in self._model.named_modules())
+        return self._has_source
+
+
+def has_source(paths: Iterable[str]) -> bool:
+    """Return True for a model with an encoder of a source beside what reads the text, by the paths of
+    its modules.
+
+    Example:
+        >>> has_source(["encoder.layers.0"]), has_source(["encoder.layers.0", "decoder.layers.0"])
+        (False, True)
+    """
+    parts = {part for path in paths for part in path.split(".")}
+    return "encoder" in parts and any("decoder" in each or "cross" in each for each in parts)
+
+
+def reads_source(path: str) -> bool:
+    """Return True for a module of the encoder of such a model, by its path."""
+    return "encoder" in path.split(".")
+
+
+def _read(given: object) -> Tensor | None:
+    """Ids as (batch, len)."""
+    ids = None if given is None else check_ids(given)
+    if ids is not None and ids.ndim not in (1, 2):
+        raise ShapeError(
+            "tokens.shape",
+            f"tokens must have shape (len,) or (batch, len); got {tuple(ids.shape)}.",
+        )
+    return None if ids is None else torch.atleast_2d(ids).clone()
 
 
 def _prints(key: Tensor) -> Tensor:

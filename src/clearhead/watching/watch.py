@@ -14,19 +14,22 @@ from typing import Any, Generic, Literal, overload
 
 from torch import Tensor, nn
 
-from clearhead._common.checks import check_head_numbers, check_sizes
+from clearhead._common.checks import check_sizes
 from clearhead._common.text import readable, shown
 from clearhead._common.torch_internals import is_transformed
 from clearhead.errors import ArgumentError, ArgumentTypeError, WatchError, WatchWarning
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
+from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Kept
 from clearhead.watching.estimate import Estimate, estimated, sizes_of
+from clearhead.watching.finding import read_globs, read_heads
 from clearhead.watching.hooks import installing, tap
+from clearhead.watching.hooks.running import is_cross
 from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.listening import Listener, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed
-from clearhead.watching.recording import Copies, Result, of_heads, reduced, summarised
+from clearhead.watching.recording import Copies, Result, of_heads, reduced, summarised, totalled
 from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import TokenIds
 
@@ -53,7 +56,7 @@ class Watch(Listener, Generic[Kept]):
         layers: tuple[str, ...] | None,
         heads: tuple[int, ...] | None,
         keep: Keep | Callable[[str, AttentionMatrix], Any],
-        tokens: Tensor | None,
+        tokens: tuple[Tensor | None, Tensor | None],
         strict: bool,
     ) -> None:
         self._model = model
@@ -61,7 +64,7 @@ class Watch(Listener, Generic[Kept]):
         self._heads = heads
         self._function = keep if callable(keep) else None
         self._keep: Kind = "function" if callable(keep) else keep
-        self._tokens = tokens
+        self._tokens, self._source_tokens = tokens
         self._strict = strict
 
     def _begin(self) -> None:
@@ -70,7 +73,7 @@ class Watch(Listener, Generic[Kept]):
         self._lock = threading.Lock()
         self._modules = dict(model.named_modules())
         self._paths, self._parts = Paths(self._modules), Ran(model, self._modules)
-        self._ids = TokenIds(model, self._tokens)
+        self._ids = TokenIds(model, self._tokens, self._source_tokens)
         self._ran = False
         self._trouble: Exception | None = None
         self._attended: dict[str, int] = {}
@@ -81,13 +84,13 @@ class Watch(Listener, Generic[Kept]):
         """Return the memory that watching one run of the model would keep, in bytes.
 
         It is read from the sizes of the layers of this package and of nn.MultiheadAttention, or
-        from the `config` of a model of transformers. Every module is taken to attend once, with
-        these lengths.
+        from the `config` of a model of transformers: hybrid ones, latent attention, an encoder and a
+        decoder as well. Every module is taken to attend once, with these lengths.
 
         Args:
             batch: samples.
-            query_len: tokens that attend.
-            kv_len: tokens that are attended to; None is query_len.
+            query_len: tokens that attend; of a decoder beside an encoder, those that it reads.
+            kv_len: tokens that are attended to, or those of the source; None is query_len.
 
         Raises:
             ArgumentError: code `argument.size`, for a size below 1.
@@ -110,7 +113,7 @@ class Watch(Listener, Generic[Kept]):
 
     def __repr__(self) -> str:
         kinds = {"matrix": "query and key", "summary": "a summary", "function": "a result"}
-        kept = kinds[self._keep]
+        kept = kinds.get(self._keep, "the totals")
         of = "" if self._layers is None else f" of {', '.join(map(repr, self._layers))}"
         heads = "" if self._heads is None else f", heads {list(self._heads)}"
         return readable(f"watch({type(self._model).__name__}): {kept} of each call{of}{heads}")
@@ -165,15 +168,17 @@ class Watch(Listener, Generic[Kept]):
                     raise WatchError(
                         "watch.transformed", "it ran inside a transformation such as torch.vmap."
                     )
-                tokens = self._ids.of(problem, name) if self._keep == "summary" else None
+                if is_cross(name):
+                    problem = problem.replace(cross=True)
                 problem = self._copies.of(problem)
+                measures = {"summary": summarised, "total": totalled}.get(self._keep)
+                tokens = None if measures is None else self._ids.of(problem, name)
                 if self._heads is not None:
                     problem = of_heads(problem, self._heads, name)
                 if self._function is not None:
                     self.seen._add(name, reduced(problem, name, self._function))
                 else:
-                    matrix = self._keep == "matrix"
-                    self.seen._add(name, problem if matrix else summarised(problem, tokens))
+                    self.seen._add(name, problem if measures is None else measures(problem, tokens))
             except Exception as error:
                 self._trouble = self._trouble or error
 
@@ -277,7 +282,19 @@ def watch(
     keep: Literal["summary"],
     tokens: Tensor | None = None,
     strict: bool = False,
+    source_tokens: Tensor | None = None,
 ) -> Watch[Summary]: ...
+@overload
+def watch(
+    model: nn.Module,
+    layers: str | Sequence[str] | None = None,
+    heads: Sequence[int] | None = None,
+    *,
+    keep: Literal["total"],
+    tokens: Tensor | None = None,
+    strict: bool = False,
+    source_tokens: Tensor | None = None,
+) -> Watch[Totals]: ...
 @overload
 def watch(
     model: nn.Module,
@@ -294,6 +311,7 @@ def watch(
     keep: Keep | Callable[[str, AttentionMatrix], Any] = "matrix",
     tokens: Tensor | None = None,
     strict: bool = False,
+    source_tokens: Tensor | None = None,
 ) -> Watch[Any]:
     """Record every call of attention that a model makes, in whichever way PyTorch has for it.
 
@@ -310,13 +328,16 @@ def watch(
         heads: only these query heads, with the key heads that they use; None is all.
         keep: "matrix" keeps query and key. "summary" keeps neither: each call is turned into a
             `Summary` before it runs, with the 8 largest weights of each query, a map of up to
-            64 × 64, and the roles of the heads. A function is called as `function(path, matrix)`
+            64 × 64, and the roles of the heads. "total" keeps the averages of each head over all calls,
+            `Totals`, for batches of any length of a whole data set. A function is called as `function(path, matrix)`
             before each call runs, without gradients, and what it returns is kept, nothing else.
         tokens: ids of the tokens, int64 (batch, len) or (len,), for the roles that need them; they
             begin with the first key. None takes those that the model's input embedding reads, if
             it has the method `get_input_embeddings` and reads one sequence.
         strict: True raises an error if a part of the model attended and was not seen; else that is
             a `WatchWarning`. `Seen.missing` lists them.
+        source_tokens: in a model of an encoder and a decoder the ids that the encoder reads, likewise;
+            `tokens` are then those of the decoder.
 
     Returns:
         A context manager; entering it gives a `Seen`, which maps the paths of modules to their
@@ -357,40 +378,17 @@ def watch(
         raise ArgumentTypeError(
             "watch.model", f"model must be a torch.nn.Module; got {type(model).__name__}."
         )
-    if not callable(keep) and keep not in ("matrix", "summary"):
+    if not callable(keep) and keep not in ("matrix", "summary", "total"):
         raise ArgumentError(
-            "keep.value", f'keep must be "matrix", "summary" or a function; got {shown(keep)}.'
+            "keep.value",
+            f'keep must be "matrix", "summary", "total" or a function; got {shown(keep)}.',
         )
-    if tokens is not None and keep != "summary":
+    if keep not in ("summary", "total") and not (tokens is source_tokens is None):
         raise ArgumentError(
             "tokens.keep",
-            'tokens are for the roles in a summary; they go with keep="summary".',
+            'tokens are for the roles; they go with keep="summary" or keep="total".',
         )
-    TokenIds(model, tokens)  # which refuses what are no ids
-    return Watch(model, _globs(layers), _heads(heads), keep, tokens, strict)
-
-
-def _globs(given: object) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    globs = [given] if isinstance(given, str) else given
-    if not isinstance(globs, Sequence) or not all(isinstance(each, str) for each in globs):
-        raise ArgumentTypeError(
-            "layers.type",
-            'layers must be a glob of paths such as "encoder.*", a list of them, or None for all; '
-            f"got {shown(given)}.",
-        )
-    if not globs:
-        raise ArgumentError("layers.value", "layers must hold a glob, or be None for all; got [].")
-    return tuple(globs)
-
-
-def _heads(given: object) -> tuple[int, ...] | None:
-    if given is None:
-        return None
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
-        raise ArgumentTypeError(
-            "heads.type",
-            f"heads must be a list of numbers of heads, or None for all; got {shown(given)}.",
-        )
-    return check_head_numbers(given)
+    TokenIds(model, tokens, source_tokens)  # which refuses what are no ids
+    return Watch(
+        model, read_globs(layers), read_heads(heads), keep, (tokens, source_tokens), strict
+    )

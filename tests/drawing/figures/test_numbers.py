@@ -107,7 +107,7 @@ def test_layers_and_heads(keep: Any, kind: str) -> None:
         assert drawn[1, 2:].isnan().all()
     assert words(axes, "y") == ["one", "two"]
     assert words(axes, "x") == ["0", "1", "2", "3"]
-    assert "white: no such head" in bar_label(axes)
+    assert "white: there is none" in bar_label(axes)
     some = found.plot(kind, layers=[0], heads=[3, 0])
     torch.testing.assert_close(numbers(some)[0], rows(matrices.calls("one"), slice(None))[[3, 0]])
 

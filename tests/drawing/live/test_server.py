@@ -127,6 +127,14 @@ def test_the_numbers_of_a_token(server: Server) -> None:
     assert found["entropy"] is None
 
 
+def test_the_stages_of_a_pair(server: Server) -> None:
+    found = json.loads(ask(server, "pair?layer=0&head=1&query=6&key=2").content)
+    assert found["weight"] == pytest.approx(float(matrix().dense()[0, 1, 6, 2]), rel=1e-5)
+    assert len(found["query"]) == len(found["key"]) == matrix().problem.query.shape[-1]
+    hidden = json.loads(ask(server, "pair?layer=0&head=1&query=2&key=4").content)
+    assert (hidden["masked"], hidden["weight"]) == (None, 0.0)
+
+
 def test_what_is_no_number_is_null() -> None:
     key = torch.randn(1, 1, 3, 2)
     key[0, 0, 1] = torch.nan
@@ -137,7 +145,8 @@ def test_what_is_no_number_is_null() -> None:
 
 
 def test_a_layer_without_query_and_key(server: Server) -> None:
-    for route in (TILE.replace("layer=0", "layer=1"), "token?layer=1&head=0&token=0"):
+    pair = "pair?layer=1&head=0&query=0&key=0"
+    for route in (TILE.replace("layer=0", "layer=1"), "token?layer=1&head=0&token=0", pair):
         found = ask(server, route)
         assert (found.status, found.content) == (204, b"")
 

@@ -1,5 +1,6 @@
 """Tiles that are kept, and asked for by several threads at once."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -215,6 +216,34 @@ def test_the_numbers_of_a_token(store: Tiles) -> None:
     first = store.token(0, 3, 0, as_key=False)
     assert isinstance(first, TokenNumbers)
     assert [place for place, _ in first.links] == [0]  # a weight of 0 is no link
+
+
+def test_the_stages_of_a_pair_are_those_of_a_trace() -> None:
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 4, 7, 3), torch.randn(2, 2, 7, 3)
+    options = {"mask": ch.causal(), "softcap": 2.0, "bias": ch.alibi(4), "sinks": torch.randn(4)}
+    store = Tiles([AttentionMatrix(query, key, **options)], sample=1)
+    traced = ch.trace(ch.attend, query, key, key, **options)
+    for head, row, column in ((3, 5, 2), (0, 6, 6), (2, 1, 4)):
+        found = store.pair(0, head, row, column)
+        assert found is not None
+        place = (1, head, row, column)
+        for stage, value in (
+            ("scores", found.score),
+            ("scaled_scores", found.scaled),
+            ("capped_scores", found.capped),
+            ("masked_scores", found.masked),
+            ("weights", found.weight),
+        ):
+            assert value == pytest.approx(float(traced[stage][place]), rel=1e-6, abs=1e-9)
+        assert found.query == tuple(query[1, head, row].tolist())
+        assert found.key == tuple(key[1, head // 2, column].tolist())
+        assert found.weight == pytest.approx(math.exp(found.masked - found.logsumexp), rel=1e-5)
+    with pytest.raises(SelectionError) as caught:
+        store.pair(0, 0, 1, 7)
+    assert str(caught.value) == "[tile.token] there are 7 keys; got number 7."
+    assert Tiles([None]).pair(0, 0, 1, 1) is None
+    store.close()
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,34 @@ def of(seen: ch.AttentionMatrix | ch.Summary, **options: Any) -> Payload:
     return heads_payload([Run("", [Layer("a", seen)], **options)], "a title")
 
 
+def test_weights_follow_from_the_query_and_key_of_a_page() -> None:
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 4, 7, 3), torch.randn(2, 2, 11, 3)
+    options = {"softcap": 2.0, "sinks": torch.randn(4), "bias": torch.randn(1, 4, 7, 11)}
+    seen = ch.AttentionMatrix(query, key, **options)
+    run = Run("", [Layer("a", seen)], sample=1)
+    assert "why" not in heads_payload([run], "").data["layers"][0]
+    payload = heads_payload([run], "", why=True)
+    about, arrays = payload.data["layers"][0]["why"], tensors(payload)
+    for head in range(4):
+        scores = arrays[f"0/{head}/query"] @ arrays[f"0/{head // 2}/key"].T * about["scale"]
+        scores = about["softcap"] * torch.tanh(scores / about["softcap"])
+        sink = torch.full((7, 1), about["sinks"][head])
+        every = torch.cat([scores + arrays[f"0/{head}/bias"], sink], dim=1)
+        torch.testing.assert_close(every.softmax(dim=1)[:, :-1], seen[1, head])
+
+
+def test_query_and_key_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_arrays, "VECTOR_BYTES", 800)
+    biased = matrix(2, 7, 11, bias=torch.zeros(7, 11))
+    with pytest.raises(ArgumentError) as caught:
+        heads_payload([Run("", [Layer("a", biased)])], "", why=True)
+    assert str(caught.value) == (
+        "[page.why] why=True writes query and key, which take 1.3 kB here; a page has room for 800 "
+        "bytes. Watch fewer layers, or look at it by ch.view or clearhead serve, which have both at hand."
+    )
+
+
 @pytest.mark.parametrize("sizes", [[2, 3, 7, 7], [3, 7, 11], [7, 11]])
 def test_every_weight_of_a_very_short_text_is_there_as_it_is(sizes: list[int]) -> None:
     seen = matrix(*sizes, mask=ch.causal())

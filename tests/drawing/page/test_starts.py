@@ -7,7 +7,7 @@ import torch
 
 import clearhead as ch
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
-from clearhead.drawing.page.starts import Start, farthest_link
+from clearhead.drawing.page.starts import STATE, Start, farthest_link
 from clearhead.drawing.page.texts import read_text
 from clearhead.errors import ArgumentError
 
@@ -30,6 +30,14 @@ def test_it_opens_where_it_is_asked_to() -> None:
     assert opened(head=(4, 0), pin=("the", "cat")) == {"layer": 0, "head": 0, "query": 1, "key": 2}
     assert opened(pin=(3, None)) == {"query": 3}
     assert opened() is None  # nothing is strong
+    state = "head=5.9&without=first,special&least=0.05"
+    assert opened(head=state) == {"layer": 1, "head": 1, "state": state}
+    assert opened(head="page.html#scale=log", pin=(1, 2)) == {
+        "state": "scale=log",
+        "query": 1,
+        "key": 2,
+    }
+    assert opened(head="scale=log") == {"state": "scale=log"}
 
 
 @pytest.mark.parametrize(
@@ -41,6 +49,14 @@ def test_it_opens_where_it_is_asked_to() -> None:
             f"(0, 0); got {head!r}.",
         )
         for head in ((5, 0), (9, 0), 5, (1,), ("4", 0))
+    ]
+    + [
+        (
+            {"head": f"least=0.1&{given}"},
+            "[page.state] start must be what stands behind the # of a page's address, such as "
+            f"'head=5.11&without=first'; got {given!r} in it, of which {', '.join(STATE)} are known.",
+        )
+        for given in ("without=sinks", "colour=red", "head=5", "least=")
     ]
     + [
         ({"pin": "it"}, "[page.pin] pin must be a query and a key, such as ('it', 3); got 'it'."),

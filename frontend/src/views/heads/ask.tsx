@@ -6,7 +6,8 @@ import type { Point } from "../../shared/map";
 import { ROUNDED, within } from "../../shared/scale";
 import type { Source } from "../../source";
 import type { HeadMap, HeadsData, LayerData, Link } from "./data";
-import { type Chosen, headName, layerName, same } from "./overview";
+import { filtered, type Kind, leftOut } from "./filter";
+import { type Chosen, headName, layerName, same } from "./names";
 import { headMap } from "./tiles";
 
 /** The link that a head has from a query, to a key, or between both, and how far it may be off. */
@@ -42,9 +43,12 @@ export function answerOf(map: HeadMap, { query, key }: Question): Link | null {
 export async function askHeads(
   data: HeadsData,
   source: Source,
-  about: LayerData,
+  about: Pick<LayerData, "query" | "key">,
   question: Question,
+  without: readonly Kind[] = [],
 ): Promise<Answer[]> {
+  // Of a pair that was asked for by name nothing is left out.
+  const pair = question.query !== null && question.key !== null;
   const asked = data.layers.flatMap((layer, place) =>
     layer.query.text === about.query.text &&
     layer.key.text === about.key.text &&
@@ -56,7 +60,8 @@ export async function askHeads(
   const found = await Promise.all(
     asked.map(async (chosen) => {
       const layer = data.layers[chosen.layer]!;
-      const map = await headMap(source, chosen.layer, layer, chosen.head);
+      const whole = await headMap(source, chosen.layer, layer, chosen.head);
+      const map = pair ? whole : filtered(whole, leftOut(data, layer, without), 0);
       const link = answerOf(map, question);
       return link ? [{ ...chosen, link, error: map.error(link.weight) }] : [];
     }),
@@ -70,21 +75,27 @@ export function useAnswers(
   source: Source,
   about: LayerData,
   pinned: Point,
+  without: readonly Kind[],
 ): Answer[] | null {
   const [known, setKnown] = useState<{ of: string; answers: Answer[] } | null>(null);
   const { query, key } = questionOf(pinned) ?? { query: null, key: null };
-  const of = query === null && key === null ? "" : `${query},${key}`;
+  // Other texts have other answers, also while those to the texts before are still there.
+  const of =
+    query === null && key === null
+      ? ""
+      : JSON.stringify([about.query.text, about.key.text, query, key, without]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `of` tells all that a question is made of.
   useEffect(() => {
     if (!of) return;
     let gone = false;
-    askHeads(data, source, about, { query, key }).then(
+    askHeads(data, source, about, { query, key }, without).then(
       (answers) => !gone && setKnown({ of, answers }),
       () => undefined, // a head that cannot be read says so where it is shown
     );
     return () => {
       gone = true;
     };
-  }, [data, source, about, query, key, of]);
+  }, [data, source, of]);
   return of && known?.of === of ? known.answers : null;
 }
 

@@ -1,5 +1,6 @@
 // The heads as Python writes them (drawing/page/head_page.py), and one head ready to be read.
 import type { Source } from "../../source";
+import type { PhotoData } from "./photo";
 
 /** Numbers in codes (drawing/page/rounding.py): 0 is hidden, levels + 2 is no number. */
 export interface Steps {
@@ -52,6 +53,14 @@ export interface LayerData {
   max: Rounded;
   received: Rounded;
   weights?: RoundedMap | ExactMap;
+  /** Query and key are in the page, and this is how weights follow from them. */
+  why?: {
+    dim: number;
+    scale: number;
+    softcap: number | null;
+    bias: boolean;
+    sinks: number[] | null;
+  } | null;
   /** Runs of keys that a query of a long text may see; null where they are not known. */
   spans?: { pieces: number } | null;
   small?: RoundedMap | null;
@@ -70,8 +79,16 @@ export interface HeadsData {
   roles: { all: string[]; matching: string[] };
   runs: string[];
   texts: string[][];
-  /** Where the page opens. */
-  start?: { layer?: number; head?: number; query?: number | null; key?: number | null } | null;
+  /** A picture whose patches are tokens. */
+  photo?: PhotoData | null;
+  /** Where the page opens; `state` is what stands in an address. */
+  start?: {
+    layer?: number;
+    head?: number;
+    query?: number | null;
+    key?: number | null;
+    state?: string;
+  } | null;
   layers: LayerData[];
 }
 
@@ -139,6 +156,8 @@ export class HeadMap {
   readonly linkKeys: Int32Array[];
   readonly linkWeights: Float32Array[];
   readonly spans: Spans | null;
+  /** The map of which this one shows a part. */
+  origin: HeadMap | null = null;
   private known: number | null = null;
   private received: Float32Array | null = null;
 
@@ -226,6 +245,7 @@ export class HeadMap {
 
   /** How far a weight may be from the true one. */
   error(weight: number): number {
+    if (this.origin) return this.origin.error(weight);
     const about = this.layer.weights;
     if (about && "exact" in about) return 0;
     if (about) return halfStep(weight, about, about.top[this.head]!);
@@ -237,11 +257,13 @@ export class HeadMap {
   looksAt(query: number, count: number): Link[] {
     const { at } = this;
     if (!at) {
-      return this.linkKeys.flatMap((keys, rank) =>
-        keys[query]! >= 0 && rank < count
-          ? [{ query, key: keys[query]!, weight: this.linkWeights[rank]![query]! }]
-          : [],
-      );
+      return this.linkKeys
+        .flatMap((keys, rank) =>
+          keys[query]! >= 0
+            ? [{ query, key: keys[query]!, weight: this.linkWeights[rank]![query]! }]
+            : [],
+        )
+        .slice(0, count);
     }
     const { keys } = this.layer;
     const from = query * keys;
@@ -281,13 +303,10 @@ export class HeadMap {
         weight,
       }));
     }
-    const first = this.linkWeights[0];
-    if (!first) return [];
-    return strongest(count, queries, (query) => first[query]!).map(([query, weight]) => ({
-      query,
-      key: this.linkKeys[0]![query]!,
-      weight,
-    }));
+    const first = Array.from({ length: queries }, (_, query) => this.looksAt(query, 1)[0]);
+    return strongest(count, queries, (query) => first[query]?.weight ?? 0).map(
+      ([query]) => first[query]!,
+    );
   }
 
   /** What a query gives to every key; of a long text, what is known of it. */
@@ -304,6 +323,7 @@ export class HeadMap {
 
   /** What each key gets from all queries, as far as the arrays of the layer tell. */
   async receivedBy(source: Source, place: number): Promise<Float32Array> {
+    if (this.origin) return this.origin.receivedBy(source, place);
     return (this.received ??= await ofHead(
       source,
       `${place}/received`,

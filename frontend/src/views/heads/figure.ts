@@ -1,8 +1,8 @@
 // A head's map as a picture of its own: SVG, and PNG made of it.
-import { css, cssOf } from "../../shared/colour";
+import { css, cssOf, cssSigned } from "../../shared/colour";
 import { label, short } from "../../shared/labels";
-import { paintValues, type Viewport } from "../../shared/map";
-import { percent, scale, ticks } from "../../shared/scale";
+import { paintTile, type Viewport } from "../../shared/map";
+import { percent, scale, signedPercent, ticks } from "../../shared/scale";
 import { theme } from "../../shared/theme";
 import type { Tile } from "../../source";
 
@@ -73,14 +73,15 @@ function one(
   const legend = Array.from(
     { length: 60 },
     (_, at) =>
-      `<rect x="${GUTTER + at * 4}" y="${top + height + 16}" width="4.5" height="8" fill="${css(at / 59, theme.peek())}"/>`,
+      `<rect x="${GUTTER + at * 4}" y="${top + height + 16}" width="4.5" height="8" fill="${tile.signed ? cssSigned((2 * at) / 59 - 1, theme.peek()) : css(at / 59, theme.peek())}"/>`,
   );
-  const numbers = ticks(end, scale.peek())
-    .filter((_, at) => at % 2 === 0)
-    .map(
-      ({ value, at }) =>
-        `<text x="${GUTTER + at * 240}" y="${top + height + 38}" text-anchor="middle" fill="${quiet}">${escaped(percent(value))}</text>`,
-    );
+  const marks = tile.signed
+    ? [-1, 0, 1].map((at) => ({ value: at * end, at: (at + 1) / 2 }))
+    : ticks(end, scale.peek()).filter((_, at) => at % 2 === 0);
+  const numbers = marks.map(
+    ({ value, at }) =>
+      `<text x="${GUTTER + at * 240}" y="${top + height + 38}" text-anchor="middle" fill="${quiet}">${escaped((tile.signed ? signedPercent : percent)(value))}</text>`,
+  );
   const clip = `clip${Math.round(Math.random() * 1e9)}`;
   return (
     `<text x="${GUTTER}" y="20" font-size="14" font-weight="600" fill="${text}">${escaped(title)}</text>` +
@@ -102,7 +103,7 @@ function one(
 function cells(tile: Tile, end: number, box: Record<"x" | "y" | "width" | "height", number>) {
   const [rows, columns] = tile.cells;
   const pixels = new Uint32Array(rows * columns);
-  paintValues(pixels, tile.values, end);
+  paintTile(pixels, tile, end);
   const { x, y, width, height } = box;
   if (pixels.length <= MOST_VECTORS) {
     const [wide, high] = [width / columns, height / rows];

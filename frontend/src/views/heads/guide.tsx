@@ -91,3 +91,30 @@ export function Guide({ layer }: { layer: LayerData }) {
     </div>
   );
 }
+
+export const KEYS: [string, string][] = [
+  ["arrows", "Go from head to head, cell to cell, or token to token, wherever the focus is"],
+  ["Enter", "Pin the token or the cell; once more, or Escape, lets go"],
+  ["Shift + Enter", "On a token, with another one pinned: ask the heads for the link to it"],
+  [
+    "+  −  0",
+    "On the map: zoom in, zoom out, show all; with a mouse Ctrl and the wheel, or two fingers",
+  ],
+  ["Shift + arrows", "On the map: move it"],
+  ["[  ]", "The head before, the next head"],
+  ["/", "Search for a token; Enter goes to the next one"],
+  ["c", "Compare with another head"],
+  ["d", "Of two heads: what the first gives more than the second"],
+  ["y", "Why: how the weight that is pinned comes about, where query and key are at hand"],
+  ["t", "Where the pinned token looks through the layers, and its rollout"],
+  ["p", "Play: point at query after query; once more stops"],
+  ["l", "Colours by the square root, linear or logarithmic"],
+  [
+    "Ctrl + Enter",
+    "On a head: show it too, with a colour of its own; with a mouse Ctrl and a click",
+  ],
+  ["m", "The mean of all heads of the layer; once more the head alone"],
+  ["w", "Without the first token and special tokens; once more with them"],
+  ["f", "The map alone, as large as there is room; once more goes back"],
+  ["?", "This help"],
+];

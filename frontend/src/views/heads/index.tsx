@@ -3,93 +3,54 @@
 import { batch, computed, signal, useSignal } from "@preact/signals";
 import { useMemo, useRef } from "preact/hooks";
 import { useKeys } from "../../shared/keys";
-import { ScaleChoice } from "../../shared/legend";
 import { including, type Point, whole } from "../../shared/map";
 import { nextScale, scale } from "../../shared/scale";
 import { Shell } from "../../shared/shell";
-import { chosen as chosenTheme } from "../../shared/theme";
 import type { Tile, ViewProps } from "../../source";
-import { CopyLink, useAddress } from "./address";
+import { useAddress } from "./address";
 import { Answers, useAnswers } from "./ask";
-import { type HeadsData, isFew, type LayerData } from "./data";
+import { type HeadsData, isFew } from "./data";
+import { Depth } from "./depth_view";
+import { mostDifferent } from "./difference";
+import { DifferencePanel, MostDifferent, useDifferences } from "./differences";
 import { save, toPng, toSvg } from "./figure";
-import { Guide } from "./guide";
-import { type Chosen, headName, layerName, type Order, Overview, score, titleOf } from "./overview";
-import { HeadText, matches, NOTHING, Panel, tokenOf } from "./panel";
-import { ofToken, readState, type ViewState } from "./state";
-
-const KEYS: [string, string][] = [
-  ["arrows", "Go from head to head, cell to cell, or token to token, wherever the focus is"],
-  ["Enter", "Pin the token or the cell; once more, or Escape, lets go"],
-  ["Shift + Enter", "On a token, with another one pinned: ask the heads for the link to it"],
-  [
-    "+  −  0",
-    "On the map: zoom in, zoom out, show all; with a mouse Ctrl and the wheel, or two fingers",
-  ],
-  ["Shift + arrows", "On the map: move it"],
-  ["[  ]", "The head before, the next head"],
-  ["/", "Search for a token; Enter goes to the next one"],
-  ["c", "Compare with another head"],
-  ["l", "Colours by the square root, linear or logarithmic"],
-  ["f", "The map alone, as large as there is room; once more goes back"],
-  ["?", "This help"],
-];
+import { Filters } from "./filters";
+import { Guide, KEYS } from "./guide";
+import { type Chosen, headName, layerName, same, titleOf } from "./names";
+import { Overview } from "./overview";
+import { HeadText, NOTHING, Panel, pin } from "./panel";
+import { photoOf } from "./photo";
+import { usePlaying } from "./playing";
+import { fitsColumns, HUES, headsOf, titleOfSeveral } from "./several";
+import { found, next, partner, startOf } from "./start";
+import { Tools } from "./tools";
+import { useViewState } from "./view_state";
+import { tokenOf } from "./words";
 
 export function Heads({ head, source }: ViewProps) {
   const data = head.data as HeadsData;
   const root = useRef<HTMLDivElement>(null);
   const start = useMemo(() => startOf(data), [data]);
-  const first = useSignal<Chosen>(start.first);
-  const second = useSignal<Chosen | null>(start.second);
-  const focused = useSignal<0 | 1>(0);
+  const view = useViewState(data, start);
+  const { first, second, focused, viewport, pinned, order, role, full, state } = view;
+  const { without, least, several, mix, columns, minus, why, depth, embed } = view;
   const layer = data.layers[first.value.layer]!;
-  const viewport = useSignal(whole(layer.queries, layer.keys));
   const hover = useSignal<Point>(NOTHING);
-  const pinned = useSignal<Point>(start.pinned);
-  const order = useSignal<Order>("model");
-  const role = useSignal("");
   const search = useSignal("");
-  const full = useSignal(false);
+  const adding = useSignal(false);
+  const playing = useSignal(false);
   const at = useSignal(0);
   const drawn = useMemo(() => [signal<Tile | null>(null), signal<Tile | null>(null)] as const, []);
   const ends = useMemo(() => [signal(0), signal(0)] as const, []);
   const top = useMemo(
     () => computed(() => larger(drawn[0].value?.top, second.value && drawn[1].value?.top)),
-    [drawn],
+    [drawn, second.value],
   );
   const end = useMemo(
     () => computed(() => larger(ends[0].value, second.value && ends[1].value)),
-    [ends],
+    [ends, second.value],
   );
   const input = useRef<HTMLInputElement>(null);
-
-  const state = {
-    get value(): ViewState {
-      const { queries, keys } = data.layers[first.value.layer]!;
-      const [view, all] = [viewport.value, whole(queries, keys)];
-      return {
-        first: first.value,
-        second: second.value,
-        pinned: pinned.value,
-        viewport: view.rows === all.rows && view.columns === all.columns ? null : view,
-        scale: scale.value,
-        theme: chosenTheme.value,
-        order: order.value,
-        role: role.value,
-        full: full.value,
-      };
-    },
-    set value(next: ViewState) {
-      const { queries, keys } = data.layers[next.first.layer]!;
-      batch(() => {
-        [first.value, second.value, pinned.value] = [next.first, next.second, next.pinned];
-        viewport.value = next.viewport ?? whole(queries, keys);
-        [scale.value, chosenTheme.value] = [next.scale, next.theme];
-        [order.value, role.value, full.value] = [next.order, next.role, next.full];
-        focused.value = 0;
-      });
-    },
-  };
   const inAddress = useAddress(root, data, start, state);
 
   const choose = (next: Chosen) => {
@@ -98,6 +59,7 @@ export function Heads({ head, source }: ViewProps) {
     batch(() => {
       if (focused.value === 1 && second.value) second.value = next;
       else first.value = next;
+      several.value = [];
       if (old.queries !== layer.queries || old.keys !== layer.keys) {
         viewport.value = whole(layer.queries, layer.keys);
         pinned.value = NOTHING;
@@ -114,23 +76,56 @@ export function Heads({ head, source }: ViewProps) {
     },
   } as typeof first;
 
+  // Several heads are shown as one, of the texts of the first of them, with none beside them.
+  const together = {
+    get value() {
+      return several.value;
+    },
+    set value(next: Chosen[]) {
+      batch(() => {
+        if (next[0] && !next.some((each) => same(each, first.value))) choose(next[0]);
+        if (next.length > 1 && !several.value.length && next.length <= HUES) columns.value = true;
+        several.value = next.length > 1 ? next : [];
+        second.value = null;
+        focused.value = 0;
+      });
+    },
+  } as typeof several;
+
+  /** A head beside its partner of the other run, or beside the one that all are compared with. */
+  const pairUp = (head: Chosen) => {
+    batch(() => {
+      second.value = data.runs.length > 1 ? partner(data, head) : head;
+      if (data.runs.length > 1) first.value = head;
+    });
+  };
+
   const compare = () => {
     batch(() => {
       if (second.value) {
         second.value = null;
         focused.value = 0;
       } else {
-        second.value = partner(data, first.value);
+        const other = partner(data, first.value);
+        second.value = other;
+        several.value = [];
         focused.value = 1;
-        const other = data.layers[second.value.layer]!;
-        if (other.queries !== layer.queries || other.keys !== layer.keys) {
-          viewport.value = whole(
-            Math.max(layer.queries, other.queries),
-            Math.max(layer.keys, other.keys),
-          );
+        if (data.runs.length < 2) {
+          const better = mostDifferent(data, source, first.value);
+          // Unless somebody has chosen one meanwhile.
+          void better.then((head) => head && second.value === other && (second.value = head));
+        }
+        const { queries, keys } = data.layers[other.layer]!;
+        if (queries !== layer.queries || keys !== layer.keys) {
+          viewport.value = whole(Math.max(layer.queries, queries), Math.max(layer.keys, keys));
         }
       }
     });
+  };
+
+  const subtract = () => {
+    if (!second.value) compare();
+    minus.value = !minus.value;
   };
 
   const wanted = search.value;
@@ -146,19 +141,24 @@ export function Heads({ head, source }: ViewProps) {
     });
   };
 
-  const answers = useAnswers(data, source, layer, pinned.value);
+  const subtracted = minus.value && second.value !== null;
+  const apart = useDifferences(data, source, first.value, subtracted);
+  const answers = useAnswers(data, source, layer, pinned.value, without.value);
   const hit = hits[at.value];
   const isAt = hit?.query === pinned.value.query && hit?.key === pinned.value.key;
 
   const picture = async (kind: "svg" | "png") => {
-    const panels = [first.value, ...(second.value ? [second.value] : [])];
+    const both = second.value && !subtracted ? [second.value] : [];
+    const panels = [first.value, ...both];
     const figures = panels.flatMap((each, place) => {
       const tile = drawn[place]!.value;
       const layer = data.layers[each.layer]!;
       return tile?.values.length
         ? [
             {
-              title: titleOf(data, each),
+              title: several.value.length
+                ? titleOfSeveral(data, several.value, mix.value)
+                : titleOf(data, each),
               tile,
               end: top.value,
               view: viewport.value,
@@ -199,6 +199,20 @@ export function Heads({ head, source }: ViewProps) {
       choose(next(data, current, event.key === "]" ? 1 : -1));
     } else if (event.key === "c") {
       compare();
+    } else if (event.key === "m") {
+      const heads = headsOf(data, current.layer);
+      if (several.value.length) several.value = [];
+      else if (layer.weights && heads.length > 1) together.value = heads;
+    } else if (event.key === "w") {
+      without.value = without.value.length ? [] : ["first", "special"];
+    } else if (event.key === "y") {
+      why.value = !why.value;
+    } else if (event.key === "t") {
+      depth.value = !depth.value;
+    } else if (event.key === "p") {
+      playing.value = !playing.value;
+    } else if (event.key === "d") {
+      subtract();
     } else if (event.key === "f") {
       full.value = !full.value;
     } else if (event.key === "l") {
@@ -209,45 +223,66 @@ export function Heads({ head, source }: ViewProps) {
     event.preventDefault();
   };
 
+  usePlaying(playing, hover, layer);
   useKeys(root, onKeyDown);
-  const shared = { viewport, hover, pinned, search, top, end };
+  const shared = {
+    viewport,
+    hover,
+    pinned,
+    search,
+    without,
+    least,
+    several: together,
+    mix,
+    columns,
+    why,
+    top,
+    end,
+  };
   const both = second.value;
   // A longer text is beside the map, where there is only one.
-  const beside = !both && !isFew(layer);
+  const inColumns = columns.value && fitsColumns(layer);
+  const beside = !both && !isFew(layer) && !inColumns && !photoOf(data, layer);
   return (
     <div ref={root}>
       <Shell
         title={head.title}
         note={data.note}
+        bare={embed.value}
         guide={<Guide layer={layer} />}
         keys={KEYS}
         tools={
-          <>
-            <button type="button" class="ch-button" aria-pressed={both !== null} onClick={compare}>
-              Compare
-            </button>
-            {inAddress && <CopyLink />}
-            <ScaleChoice />
-            <button type="button" class="ch-button" onClick={() => void picture("png")}>
-              PNG
-            </button>
-            <button type="button" class="ch-button" onClick={() => void picture("svg")}>
-              SVG
-            </button>
-          </>
+          <Tools
+            comparing={both !== null}
+            minus={minus}
+            playing={playing}
+            linked={inAddress}
+            compare={compare}
+            subtract={subtract}
+            picture={(kind) => void picture(kind)}
+          />
         }
       >
-        <main class={`ch-heads${both ? " ch-two" : ""}${full.value ? " ch-full" : ""}`}>
+        <main
+          class={`ch-heads${both && !subtracted ? " ch-two" : ""}${full.value ? " ch-full" : ""}${embed.value ? " ch-embed" : ""}`}
+        >
           <div class="ch-left">
             <Overview
               data={data}
               source={source}
               chosen={chosen}
+              several={together}
+              adding={adding}
+              query={pinned.value.query}
               other={both ? (focused.value ? first.value : both) : null}
               order={order}
               only={role}
-              answers={answers}
+              answers={subtracted ? apart : answers}
+              apart={subtracted}
             />
+            {apart && (
+              <MostDifferent data={data} answers={apart} first={first.value} choose={pairUp} />
+            )}
             {answers && (
               <Answers
                 data={data}
@@ -293,26 +328,58 @@ export function Heads({ head, source }: ViewProps) {
                 </span>
               </form>
             )}
-            <div class="ch-panels">
-              {[first.value, ...(both ? [both] : [])].map((each, place) => (
-                <div
-                  key={place}
-                  class={both && focused.value === place ? "ch-focused" : ""}
-                  onFocusIn={() => (focused.value = place as 0 | 1)}
-                  onPointerDown={() => (focused.value = place as 0 | 1)}
-                >
-                  <Panel
-                    data={data}
-                    source={source}
-                    chosen={each}
-                    shared={shared}
-                    drawn={drawn[place]!}
-                    ownEnd={ends[place]!}
-                    withText={!beside}
-                  />
-                </div>
-              ))}
+            <Filters
+              data={data}
+              source={source}
+              chosen={current}
+              without={without}
+              least={least}
+              columns={columns}
+              links={!subtracted}
+              alone={several.value.length === 0}
+            />
+            {both && subtracted && (
+              <DifferencePanel
+                data={data}
+                source={source}
+                pair={[first.value, both]}
+                shared={shared}
+                drawn={drawn[0]}
+              />
+            )}
+            <div class="ch-panels" hidden={subtracted}>
+              {!subtracted &&
+                [first.value, ...(both ? [both] : [])].map((each, place) => (
+                  <div
+                    key={place}
+                    class={both && focused.value === place ? "ch-focused" : ""}
+                    onFocusIn={() => (focused.value = place as 0 | 1)}
+                    onPointerDown={() => (focused.value = place as 0 | 1)}
+                  >
+                    <Panel
+                      data={data}
+                      source={source}
+                      chosen={each}
+                      shared={shared}
+                      drawn={drawn[place]!}
+                      ownEnd={ends[place]!}
+                      withText={!beside}
+                    />
+                  </div>
+                ))}
             </div>
+            {!both && (
+              <Depth
+                data={data}
+                source={source}
+                layer={layer}
+                query={pinned.value.query}
+                queryToken={tokenOf(data, layer, "query")}
+                keyToken={tokenOf(data, layer, "key")}
+                open={depth}
+                onPin={(point) => pin(point, layer, shared)}
+              />
+            )}
           </div>
         </main>
       </Shell>
@@ -322,59 +389,4 @@ export function Heads({ head, source }: ViewProps) {
 
 function larger(a: number | undefined, b: number | null | undefined): number {
   return Math.max(a ?? 0, b ?? 0);
-}
-
-/** Where a text is found: of one that attends to itself each token once, of two texts first among the
- * queries, then among the keys. */
-function found(data: HeadsData, layer: LayerData, wanted: string): Point[] {
-  const keys = matches(layer.keys, tokenOf(data, layer, "key"), wanted);
-  if (layer.query.text === layer.key.text) {
-    return keys.map((key) => ofToken(key, layer));
-  }
-  const queries = matches(layer.queries, tokenOf(data, layer, "query"), wanted);
-  return [
-    ...queries.map((query) => ({ query, key: null })),
-    ...keys.map((key) => ({ query: null, key })),
-  ];
-}
-
-/** What a page shows at first: what Python chose, or else a head that stands out. */
-function startOf(data: HeadsData): ViewState {
-  const { layer, head, query = null, key = null } = data.start ?? {};
-  const chosen = layer !== undefined && head !== undefined ? { layer, head } : interesting(data);
-  return { ...readState("", data, chosen), pinned: { query, key } };
-}
-
-/** The head to begin with: one that points at certain tokens, not at the first one. */
-function interesting(data: HeadsData): Chosen {
-  let best: Chosen = { layer: 0, head: 0 };
-  let most = -1;
-  for (const [layer, { rows, run }] of data.layers.entries()) {
-    if (run > 0) break;
-    for (const [head, row] of rows.entries()) {
-      const points = data.roles.matching.includes(row.role) ? 1 : 0;
-      if (points + score(row) > most) [best, most] = [{ layer, head }, points + score(row)];
-    }
-  }
-  return best;
-}
-
-/** Whom a head is compared with at first: the same head of the other run, or the next one. */
-function partner(data: HeadsData, chosen: Chosen): Chosen {
-  const { run, name } = data.layers[chosen.layer]!;
-  const others = data.layers.flatMap((each, place) => (each.run === run ? [] : [place]));
-  if (!others.length) return next(data, chosen, 1);
-  // Another model calls its layers otherwise, and may have fewer of them, and of heads.
-  const within = chosen.layer - data.layers.findIndex((each) => each.run === run);
-  const named = others.find((place) => data.layers[place]!.name === name);
-  const layer = named ?? others[Math.min(within, others.length - 1)]!;
-  return { layer, head: Math.min(chosen.head, data.layers[layer]!.heads - 1) };
-}
-
-function next(data: HeadsData, { layer, head }: Chosen, step: 1 | -1): Chosen {
-  const every = data.layers.flatMap((each, place) =>
-    each.rows.map((_, number) => ({ layer: place, head: number })),
-  );
-  const now = every.findIndex((each) => each.layer === layer && each.head === head);
-  return every[(now + step + every.length) % every.length]!;
 }

@@ -7,12 +7,17 @@ import type { Point } from "../../shared/map";
 import { percent, quantity, ROUNDED, within } from "../../shared/scale";
 import type { Source, TokenNumbers } from "../../source";
 import { type HeadMap, type Link, ofHead, strongest } from "./data";
+import type { LeftOut } from "./filter";
 
 const SHOWN = 6;
 
 interface NumbersProps {
   place: number;
   map: HeadMap;
+  /** What the map leaves out. */
+  out: LeftOut | null;
+  /** It is one head, and not several as one, of which there are no numbers. */
+  alone: boolean;
   source: Source;
   active: ReadonlySignal<Point>;
   queryToken: (query: number) => string;
@@ -27,7 +32,17 @@ interface PerToken {
   received: Float32Array;
 }
 
-export function Numbers({ place, map, source, active, queryToken, keyToken, onPin }: NumbersProps) {
+export function Numbers({
+  place,
+  map,
+  out,
+  alone,
+  source,
+  active,
+  queryToken,
+  keyToken,
+  onPin,
+}: NumbersProps) {
   const [all, setAll] = useState<PerToken | null>(null);
   useEffect(() => {
     let gone = false;
@@ -47,13 +62,20 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
     };
   }, [map, place, source]);
   const { query, key } = active.value;
-  const looksAt = useExact(source, place, map.head, query, "query");
-  const seenBy = useExact(source, place, map.head, key, "key");
+  const looksAt = useExact(source, place, map.head, alone ? query : null, "query", out?.keys);
+  const seenBy = useExact(source, place, map.head, alone ? key : null, "key", out?.queries);
   const idle = query === null && key === null;
   return (
     <div class="ch-numbers">
       {idle ? (
-        <MostReceived all={all} map={map} keyToken={keyToken} onPin={onPin} />
+        <MostReceived
+          all={all}
+          map={map}
+          out={out}
+          alone={alone}
+          keyToken={keyToken}
+          onPin={onPin}
+        />
       ) : (
         <>
           {query !== null && (
@@ -76,7 +98,7 @@ export function Numbers({ place, map, source, active, queryToken, keyToken, onPi
               }
             />
           )}
-          {query !== null && all && (
+          {query !== null && all && alone && (
             <dl class="ch-facts">
               <div>
                 <dt>entropy</dt>
@@ -133,9 +155,10 @@ function useExact(
   head: number,
   at: number | null,
   side: "query" | "key",
-) {
+  out: Uint8Array | undefined,
+): TokenNumbers | null {
   const [known, setKnown] = useState<{ of: string; numbers: TokenNumbers | null } | null>(null);
-  const of = `${layer}/${head}/${at}`;
+  const of = `${layer}/${head}/${side}/${at}`;
   useEffect(() => {
     if (at === null || !source.token) return;
     const control = new AbortController();
@@ -145,7 +168,8 @@ function useExact(
     );
     return () => control.abort();
   }, [source, layer, head, at, side, of]);
-  return known?.of === of ? known.numbers : null;
+  const found = known?.of === of ? known.numbers : null;
+  return out && found ? { ...found, links: found.links.filter(([at]) => !out[at]) } : found;
 }
 
 function exactLinks({ links }: TokenNumbers, link: (at: number, weight: number) => Link): Link[] {
@@ -218,11 +242,13 @@ function Bar({ name, share, words, onPin }: BarProps) {
 interface MostProps {
   all: PerToken | null;
   map: HeadMap;
+  out: LeftOut | null;
+  alone: boolean;
   keyToken: (key: number) => string;
   onPin: (point: Point) => void;
 }
 
-function MostReceived({ all, map, keyToken, onPin }: MostProps) {
+function MostReceived({ all, map, out, alone, keyToken, onPin }: MostProps) {
   if (!all) return <section />;
   const total = all.received.reduce((sum, each) => sum + each, 0);
   if (Number.isNaN(total)) {
@@ -233,7 +259,9 @@ function MostReceived({ all, map, keyToken, onPin }: MostProps) {
     );
   }
   const group = map.layer.heads / map.layer.kv_heads;
-  const found = strongest(10, all.received.length, (key) => all.received[key]! / (total || 1));
+  const found = strongest(10, all.received.length, (key) =>
+    out?.keys[key] ? 0 : all.received[key]! / (total || 1),
+  );
   return (
     <section>
       <h3>Most received</h3>
@@ -253,8 +281,12 @@ function MostReceived({ all, map, keyToken, onPin }: MostProps) {
       </ol>
       <p class="ch-remark">
         Share of all attention of{" "}
-        {group > 1 ? `the ${group} heads that share these keys` : "this head"}. Point at a token, or
-        at the map.
+        {!alone
+          ? "these heads"
+          : group > 1
+            ? `the ${group} heads that share these keys`
+            : "this head"}
+        . Point at a token, or at the map.
       </p>
     </section>
   );

@@ -2,18 +2,13 @@
 
 import { type Signal, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import { css } from "../../shared/colour";
-import { paintValues } from "../../shared/map";
-import { number, percent, placeOf } from "../../shared/scale";
-import { theme } from "../../shared/theme";
+import { label } from "../../shared/labels";
 import type { Source } from "../../source";
 import type { Answer } from "./ask";
-import { type HeadsData, type Row, table } from "./data";
-
-export interface Chosen {
-  layer: number;
-  head: number;
-}
+import type { HeadsData, Row } from "./data";
+import { type Chosen, layerName, same, score } from "./names";
+import { HUES, headsOf, toggled } from "./several";
+import { Small } from "./small";
 
 export const ORDERS = ["model", "link", "role", "entropy", "distance"] as const;
 export type Order = (typeof ORDERS)[number];
@@ -26,6 +21,8 @@ interface Line {
   name: string;
   title: string;
   line: Listed[];
+  /** Where its name is that of a layer. */
+  layer?: number;
 }
 
 /** Heads in a line: as many as there is room for, and in this range. */
@@ -36,6 +33,12 @@ interface OverviewProps {
   data: HeadsData;
   source: Source;
   chosen: Signal<Chosen>;
+  /** Heads that are shown at once; none is the chosen one. */
+  several: Signal<Chosen[]>;
+  /** A click adds a head to those that are shown. */
+  adding: Signal<boolean>;
+  /** The query that is pinned, of which a picture shows where it looks. */
+  query: number | null;
   /** Another chosen head, in a comparison. */
   other: Chosen | null;
   order: Signal<Order>;
@@ -43,9 +46,23 @@ interface OverviewProps {
   only: Signal<string>;
   /** What each head answers to what is pinned; null while nothing is. */
   answers: Answer[] | null;
+  /** These are how far heads are from their partners. */
+  apart: boolean;
 }
 
-export function Overview({ data, source, chosen, other, order, only, answers }: OverviewProps) {
+export function Overview({
+  data,
+  source,
+  chosen,
+  several,
+  adding,
+  query,
+  other,
+  order,
+  only,
+  answers,
+  apart,
+}: OverviewProps) {
   const weights = useMemo(
     () =>
       answers && new Map(answers.map((each) => [`${each.layer}/${each.head}`, each.link.weight])),
@@ -91,6 +108,7 @@ export function Overview({ data, source, chosen, other, order, only, answers }: 
           name: part ? `+${part * most}` : layerName(data, place),
           title: data.layers[place]!.name,
           line,
+          ...(part === 0 && { layer: place }),
         })),
       )
     : chunks(shown, most).map((line) => ({ name: "", title: "", line }));
@@ -124,7 +142,20 @@ export function Overview({ data, source, chosen, other, order, only, answers }: 
     chosen.value = { layer: next.layer, head: next.head };
     grid.current?.querySelector<HTMLElement>(`[data-head="${next.layer}/${next.head}"]`)?.focus();
   };
+  const take = (each: Chosen, more: boolean) => {
+    if ((more || adding.value) && data.layers[each.layer]!.weights) {
+      several.value = toggled(data, several.value, chosen.value, each);
+    } else {
+      chosen.value = each;
+    }
+  };
   const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      const [layer, head] =
+        (event.target as HTMLElement).dataset.head?.split("/").map(Number) ?? [];
+      if (layer !== undefined) take({ layer, head: head! }, true);
+      return;
+    }
     const steps: Record<string, [number, number]> = {
       ArrowUp: [-1, 0],
       ArrowDown: [1, 0],
@@ -152,7 +183,7 @@ export function Overview({ data, source, chosen, other, order, only, answers }: 
           >
             <option value="model">as in the model</option>
             <option value="link" disabled={answers === null && order.value !== "link"}>
-              by what is pinned
+              {apart ? "by difference" : "by what is pinned"}
             </option>
             <option value="role">by role</option>
             <option value="entropy">by entropy</option>
@@ -176,6 +207,17 @@ export function Overview({ data, source, chosen, other, order, only, answers }: 
             </select>
           </label>
         )}
+        {data.layers.some(({ weights }) => weights) && every.length > 1 && (
+          <button
+            type="button"
+            class="ch-button"
+            aria-pressed={adding.value}
+            title="A click adds a head to those that are shown, as Ctrl and a click do"
+            onClick={() => (adding.value = !adding.value)}
+          >
+            Several
+          </button>
+        )}
       </div>
       <div
         class="ch-grid"
@@ -193,10 +235,22 @@ export function Overview({ data, source, chosen, other, order, only, answers }: 
             ))}
           </div>
         )}
-        {lines.map(({ name, title, line }, row) => (
+        {lines.map(({ name, title, line, layer }, row) => (
           <div class="ch-line" role="row" key={row}>
             <span class="ch-line-name" role="rowheader" title={title}>
-              {name}
+              {layer !== undefined && line.length > 1 && data.layers[layer]!.weights ? (
+                <button
+                  type="button"
+                  class="ch-link"
+                  tabIndex={-1}
+                  aria-label={`${name}: the mean of its heads`}
+                  onClick={() => (several.value = headsOf(data, layer))}
+                >
+                  {name}
+                </button>
+              ) : (
+                name
+              )}
             </span>
             {line.map((each) => (
               <Small
@@ -206,13 +260,17 @@ export function Overview({ data, source, chosen, other, order, only, answers }: 
                 layer={each.layer}
                 head={each.head}
                 row={each.row}
+                query={query}
                 named={!inModel}
                 weight={weights ? weightOf(each) : null}
                 most={strongest}
+                apart={apart}
                 chosen={same(each, chosen.value)}
                 other={other !== null && same(each, other)}
                 reachable={active !== undefined && same(each, active)}
-                choose={() => (chosen.value = { layer: each.layer, head: each.head })}
+                hue={several.value.findIndex((one) => same(each, one))}
+                coloured={several.value.length <= HUES}
+                choose={(more) => take({ layer: each.layer, head: each.head }, more)}
               />
             ))}
           </div>
@@ -222,31 +280,10 @@ export function Overview({ data, source, chosen, other, order, only, answers }: 
         {shown.length === every.length
           ? `${every.length} ${every.length === 1 ? "head" : "heads"}`
           : `${shown.length} of ${every.length} heads`}
-        {runs ? `, ${data.runs.length} runs` : ""}. Each map up to its own largest value, by the
-        square root.
+        {runs ? `, ${runsOf(data)}` : ""}. Each map up to its own largest value, by the square root.
       </p>
     </section>
   );
-}
-
-export function same(a: Chosen, b: Chosen): boolean {
-  return a.layer === b.layer && a.head === b.head;
-}
-
-/** A layer's number within its run. */
-export function layerName(data: HeadsData, place: number): string {
-  const { run, number } = data.layers[place]!;
-  return data.runs.length > 1 ? `${"AB"[run] ?? run}${number}` : String(number);
-}
-
-/** A head's number in its layer. */
-export function headName(data: HeadsData, { layer, head }: Chosen): number {
-  return data.layers[layer]!.head_numbers?.[head] ?? head;
-}
-
-/** "Layer 5, head 11". */
-export function titleOf(data: HeadsData, chosen: Chosen): string {
-  return `Layer ${layerName(data, chosen.layer)}, head ${headName(data, chosen)}`;
 }
 
 /** Those that find an earlier token come first among the roles, and heads without a role last. */
@@ -262,106 +299,14 @@ function compare(a: Row, b: Row, order: Order, { all, matching }: HeadsData["rol
   );
 }
 
-export function score(row: Row): number {
-  return row.scores[row.role] ?? 0;
-}
-
 function chunks<Each>(all: Each[], size: number): Each[][] {
   const found: Each[][] = [];
   for (let at = 0; at < all.length; at += size) found.push(all.slice(at, at + size));
   return found;
 }
 
-interface SmallProps {
-  data: HeadsData;
-  source: Source;
-  layer: number;
-  head: number;
-  row: Row;
-  named: boolean;
-  /** What it answers to what is pinned, -1 for nothing; null while nothing is. */
-  weight: number | null;
-  /** The largest that any head answers. */
-  most: number;
-  chosen: boolean;
-  other: boolean;
-  reachable: boolean;
-  choose: () => void;
-}
-
-function Small({
-  data,
-  source,
-  layer,
-  head,
-  row,
-  named,
-  weight,
-  most,
-  chosen,
-  other,
-  reachable,
-  choose,
-}: SmallProps) {
-  const canvas = useRef<HTMLCanvasElement>(null);
-  const about = data.layers[layer]!.small;
-  const colours = theme.value;
-  // biome-ignore lint/correctness/useExhaustiveDependencies: paintValues reads the theme.
-  useEffect(() => {
-    if (!about) return;
-    let gone = false;
-    void source.array(`${layer}/small`).then((codes) => {
-      const place = canvas.current;
-      if (gone || !place) return;
-      const [height, width] = about.shape;
-      [place.height, place.width] = [height, width];
-      const context = place.getContext("2d")!;
-      const pixels = context.createImageData(width, height);
-      const values = table(about, about.top[head]!);
-      const own = codes.subarray(head * height * width, (head + 1) * height * width);
-      paintValues(
-        new Uint32Array(pixels.data.buffer),
-        Float32Array.from(own as Uint8Array, (code) => values[code]!),
-        about.top[head]!,
-        "root",
-      );
-      context.putImageData(pixels, 0, 0);
-    });
-    return () => {
-      gone = true;
-    };
-  }, [source, about, layer, head, colours]);
-  const name = titleOf(data, { layer, head });
-  const numbers = [
-    weight !== null && (weight < 0 ? "not known" : `${percent(weight)} of what is pinned`),
-    row.role && `${row.role} ${Math.round(score(row) * 100)} %`,
-    row.entropy !== null && `entropy ${number(row.entropy)} nats`,
-    row.distance !== null && `distance ${number(row.distance)} tokens`,
-  ].filter(Boolean);
-  return (
-    <div
-      class={`ch-small${chosen ? " ch-chosen" : ""}${other ? " ch-other" : ""}`}
-      role="gridcell"
-      aria-selected={chosen}
-      aria-label={`${name}${numbers.length ? `: ${numbers.join(", ")}` : ""}`}
-      title={`${name}\n${numbers.join("\n")}`}
-      tabIndex={reachable ? 0 : -1}
-      data-head={`${layer}/${head}`}
-      onClick={choose}
-    >
-      <canvas ref={canvas} aria-hidden="true" />
-      {weight !== null && (
-        <i
-          aria-hidden="true"
-          class="ch-answer"
-          style={{ backgroundColor: weight < 0 ? "" : css(placeOf(weight, most, "root"), colours) }}
-        />
-      )}
-      {named && (
-        <span aria-hidden="true">
-          {layerName(data, layer)}.{headName(data, { layer, head })}
-        </span>
-      )}
-    </div>
-  );
+/** "runs A and B", or what they are called. */
+function runsOf({ runs }: HeadsData): string {
+  const named = runs.map((name, at) => ("AB"[at] === name ? name : `${"AB"[at]} (${label(name)})`));
+  return `runs ${named.join(" and ")}`;
 }

@@ -4,7 +4,10 @@ import type { Point, Viewport } from "../../shared/map";
 import { SCALES, type Scale } from "../../shared/scale";
 import type { Theme } from "../../shared/theme";
 import type { HeadsData, LayerData } from "./data";
-import { type Chosen, headName, layerName, ORDERS, type Order, same } from "./overview";
+import { KINDS, type Kind } from "./filter";
+import { type Chosen, headName, layerName, same } from "./names";
+import { ORDERS, type Order } from "./overview";
+import { headsOf, isLayer, MIXES, type Mix, sameTexts } from "./several";
 
 export interface ViewState {
   first: Chosen;
@@ -17,6 +20,23 @@ export interface ViewState {
   order: Order;
   role: string;
   full: boolean;
+  /** What is left out. */
+  without: Kind[];
+  /** Links below this weight are not drawn. */
+  least: number;
+  /** Heads that are shown at once, two or more; none is the one head. */
+  several: Chosen[];
+  mix: Mix;
+  /** Queries and keys in two columns, instead of arcs over the text. */
+  columns: boolean;
+  /** Of two heads what the first gives more than the second. */
+  minus: boolean;
+  /** How the weight that is pinned comes about. */
+  why: boolean;
+  /** Where a token looks through the layers. */
+  depth: boolean;
+  /** The head alone, without title, tools and other heads, to stand inside another page. */
+  embed: boolean;
 }
 
 /** A head as it is written: "5.11", and with two runs "A5.11". */
@@ -42,6 +62,19 @@ export function writeState(state: ViewState, data: HeadsData): string {
   if (state.role) found.set("role", state.role);
   if (state.theme) found.set("theme", state.theme);
   if (state.full) found.set("full", "1");
+  if (state.without.length) found.set("without", state.without.join());
+  if (state.several.length > 1) {
+    const whole = isLayer(data, state.several);
+    const names = state.several.map((each) => written(data, each));
+    found.set("heads", whole ? layerName(data, state.several[0]!.layer) : names.join());
+  }
+  if (state.mix !== "mean") found.set("mix", state.mix);
+  if (state.columns) found.set("links", "columns");
+  if (state.minus && state.second) found.set("minus", "1");
+  if (state.why) found.set("why", "1");
+  if (state.depth) found.set("depth", "1");
+  if (state.embed) found.set("embed", "1");
+  if (state.least > 0) found.set("least", String(Number(state.least.toFixed(4))));
   return found.toString().replaceAll("%2C", ",");
 }
 
@@ -50,17 +83,13 @@ export function readState(text: string, data: HeadsData, start: Chosen): ViewSta
   const given = new URLSearchParams(text);
   const one = <Each extends string>(name: string, of: readonly Each[], otherwise: Each) =>
     of.find((each) => each === given.get(name)) ?? otherwise;
-  const head = (name: string) => {
-    const wanted = given.get(name);
-    for (const [layer, { rows }] of data.layers.entries()) {
-      for (const head of rows.keys()) {
-        if (wanted && written(data, { layer, head }) === wanted) return { layer, head };
-      }
-    }
-    return null;
-  };
-  const first = head("head") ?? start;
-  const second = head("with");
+  const every = data.layers.flatMap((_, layer) => headsOf(data, layer));
+  const head = (wanted: string | null) =>
+    (wanted && every.find((each) => written(data, each) === wanted)) || null;
+  const first = head(given.get("head")) ?? start;
+  const several = readSeveral(given.get("heads"), data, first, head);
+  // Several heads are shown as one, with none beside them.
+  const second = several.length ? null : head(given.get("with"));
   return {
     first,
     second: second && same(first, second) ? null : second,
@@ -71,7 +100,40 @@ export function readState(text: string, data: HeadsData, start: Chosen): ViewSta
     order: one<Order>("order", ORDERS, "model"),
     role: one("role", data.roles.all, ""),
     full: given.get("full") === "1",
+    without: KINDS.filter((kind) => given.get("without")?.split(",").includes(kind)),
+    least: readShare(given.get("least")),
+    several,
+    mix: one<Mix>("mix", MIXES, "mean"),
+    minus: given.get("minus") === "1" && second !== null && !same(first, second),
+    why: given.get("why") === "1",
+    depth: given.get("depth") === "1",
+    embed: given.get("embed") === "1",
+    columns: given.get("links") === "columns",
   };
+}
+
+/** Heads by their names, or a layer for all of its heads; those of the same texts as the first. */
+function readSeveral(
+  text: string | null,
+  data: HeadsData,
+  first: Chosen,
+  head: (wanted: string) => Chosen | null,
+): Chosen[] {
+  const layer = data.layers.findIndex((_, place) => layerName(data, place) === text);
+  const named = (text ?? "").split(",").flatMap((each) => head(each) ?? []);
+  const about = data.layers[first.layer]!;
+  const found = (layer < 0 ? named : headsOf(data, layer)).filter(
+    (each, place, all) =>
+      about.weights &&
+      sameTexts(data.layers[each.layer]!, about) &&
+      all.findIndex((other) => same(each, other)) === place,
+  );
+  return found.length > 1 ? found : [];
+}
+
+function readShare(text: string | null): number {
+  const found = Number(text ?? 0);
+  return found > 0 && found <= 1 ? found : 0;
 }
 
 function readPoint(text: string | null, layer: LayerData): Point {

@@ -1,23 +1,17 @@
 // The text itself: what a token looks at is coloured, and its strongest links are arcs.
 
 import type { ReadonlySignal } from "@preact/signals";
-import { useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { css, cssOnTop } from "../../shared/colour";
 import { label } from "../../shared/labels";
 import type { Point } from "../../shared/map";
 import { placeOf, scale } from "../../shared/scale";
 import { theme } from "../../shared/theme";
-import { type HeadMap, isFew, type Link } from "./data";
+import { Arcs, linksOf } from "./arcs";
+import { type HeadMap, isFew } from "./data";
 
 /** So many tokens are in the page at a time. */
 const WINDOW = 600;
-const ARCS = 8;
-/** Weaker links are not drawn. */
-const LEAST = 0.02;
-/** While nothing is pointed at. */
-const IDLE_ARCS = 40;
-const IDLE_LEAST = 0.15;
-
 export interface Side {
   /** "query" and "key", or both for a text that attends to itself. */
   kinds: ("query" | "key")[];
@@ -30,13 +24,25 @@ export interface Side {
   keys: number;
 }
 
+/** A head, and the number of its colour. */
+export interface Coloured {
+  map: HeadMap;
+  hue: number;
+}
+
 interface TextsProps {
   sides: Side[];
   map: HeadMap | null;
+  /** The heads whose links are drawn, each in its colour; null for those of the map. */
+  heads: Coloured[] | null;
+  /** In two columns, with lines between them. */
+  columns: boolean;
   active: ReadonlySignal<Point>;
   found: ReadonlySignal<{ queries: number[]; keys: number[] }>;
   /** The weight at which the colours end, as on the map. */
   end: ReadonlySignal<number>;
+  /** Links below this weight are not drawn; 0 leaves it to the text. */
+  least: number;
   onHover: (point: Point) => void;
   /** `asKey`: as the key of the query that is pinned. */
   onPin: (point: Point, asKey: boolean) => void;
@@ -44,7 +50,18 @@ interface TextsProps {
   onScroll?: () => void;
 }
 
-export function Texts({ sides, map, active, found, end, onHover, onPin }: TextsProps) {
+export function Texts({
+  sides,
+  map,
+  heads,
+  columns,
+  active,
+  found,
+  end,
+  least,
+  onHover,
+  onPin,
+}: TextsProps) {
   const root = useRef<HTMLDivElement>(null);
   const [size, setSize] = useState(0);
   const [scrolled, setScrolled] = useState(0);
@@ -54,11 +71,21 @@ export function Texts({ sides, map, active, found, end, onHover, onPin }: TextsP
     return () => watch.disconnect();
   }, []);
   const few = map !== null && isFew(map.layer);
-  const { query, key, token = false } = active.value;
+  const { query, key } = active.value;
   const idle = query === null && key === null;
-  const drawn = useMemo(() => linksOf(map, query, key, token), [map, query, key, token]);
+  const { value: point } = active;
+  const drawn = useMemo(
+    () =>
+      (heads ?? (map ? [{ map, hue: -1 }] : [])).flatMap(({ map, hue }) =>
+        linksOf(map, point, least, columns).map((link) => ({ ...link, hue })),
+      ),
+    [heads, map, point, least, columns],
+  );
   return (
-    <div class={`ch-texts${few ? " ch-few" : ""}`} ref={root}>
+    <div
+      class={`ch-texts${few && !columns ? " ch-few" : ""}${columns ? " ch-columns" : ""}`}
+      ref={root}
+    >
       {sides.map((side) => (
         <Tokens
           key={side.title}
@@ -75,8 +102,9 @@ export function Texts({ sides, map, active, found, end, onHover, onPin }: TextsP
       <Arcs
         root={root}
         links={drawn}
-        active={active.value}
+        active={point}
         quiet={idle}
+        columns={columns}
         placed={`${size} ${scrolled}`}
         sides={sides}
       />
@@ -84,27 +112,7 @@ export function Texts({ sides, map, active, found, end, onHover, onPin }: TextsP
   );
 }
 
-/** The arcs of what is pointed at, of a pair those of its query; of nothing, the strongest ones of a short text. */
-function linksOf(
-  map: HeadMap | null,
-  query: number | null,
-  key: number | null,
-  token: boolean,
-): Link[] {
-  if (!map) return [];
-  if (query === null && key === null) {
-    if (!isFew(map.layer)) return [];
-    return map
-      .strongest(Math.min(IDLE_ARCS, map.layer.queries * 2))
-      .filter((link) => link.weight > IDLE_LEAST);
-  }
-  return [
-    ...(query === null ? [] : map.looksAt(query, ARCS)),
-    ...(key === null || (query !== null && !token) ? [] : map.seenBy(key, ARCS)),
-  ].filter((link) => link.weight >= LEAST);
-}
-
-type TokensProps = Omit<TextsProps, "sides"> & { side: Side };
+type TokensProps = Omit<TextsProps, "sides" | "least" | "heads" | "columns"> & { side: Side };
 
 function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: TokensProps) {
   const list = useRef<HTMLDivElement>(null);
@@ -276,105 +284,4 @@ function Token({ at, token, spaced }: { at: number; token: string; spaced: boole
       {token.endsWith("\n") && <br />}
     </>
   );
-}
-
-interface ArcsProps {
-  root: { current: HTMLDivElement | null };
-  links: Link[];
-  active: Point;
-  quiet: boolean;
-  /** Changes when tokens are elsewhere on the screen. */
-  placed: string;
-  sides: Side[];
-}
-
-interface Arc {
-  path: string;
-  weight: number;
-  incoming: boolean;
-}
-
-function Arcs({ root, links, active, quiet, placed, sides }: ArcsProps) {
-  const heads = useId();
-  const [arcs, setArcs] = useState<Arc[]>([]);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `placed` changes with what is measured.
-  useLayoutEffect(() => {
-    const place = root.current;
-    if (!place) return;
-    const origin = place.getBoundingClientRect();
-    const lists = [...place.querySelectorAll(".ch-tokens")];
-    const box = (kind: "query" | "key", at: number) => {
-      const side = sides.findIndex((each) => each.kinds.includes(kind));
-      const first = kind === "query" ? sides[side]!.firstQuery : sides[side]!.firstKey;
-      const span = lists[side]?.querySelector(`[data-at="${at + first}"]`);
-      if (!span) return null;
-      const rect = span.getBoundingClientRect();
-      return {
-        x: rect.left + rect.width / 2 - origin.left,
-        top: rect.top - origin.top,
-        bottom: rect.bottom - origin.top,
-      };
-    };
-    setArcs(
-      links.flatMap((link) => {
-        const [from, to] = [box("query", link.query), box("key", link.key)];
-        if (!from || !to) return [];
-        const incoming = !quiet && link.query !== active.query;
-        return [{ path: arc(from, to), weight: link.weight, incoming }];
-      }),
-    );
-  }, [links, placed, quiet]);
-  return (
-    <svg class={`ch-arcs${quiet ? " ch-quiet" : ""}`} aria-hidden="true">
-      <defs>
-        {[false, true].map((incoming) => (
-          <marker
-            key={String(incoming)}
-            id={`${heads}-${incoming}`}
-            class={incoming ? "ch-head-incoming" : ""}
-            viewBox="0 0 8 8"
-            refX="7"
-            refY="4"
-            markerWidth="7"
-            markerHeight="7"
-            markerUnits="userSpaceOnUse"
-            orient="auto"
-          >
-            <path d="M0 0.5 L8 4 L0 7.5 z" />
-          </marker>
-        ))}
-      </defs>
-      {arcs.map((each, at) => (
-        <path
-          key={at}
-          marker-end={`url(#${heads}-${each.incoming})`}
-          d={each.path}
-          class={each.incoming ? "ch-incoming" : ""}
-          stroke-width={0.7 + 2.3 * each.weight}
-          stroke-opacity={(quiet ? 0.1 : 0.35) + (quiet ? 0.45 : 0.6) * each.weight}
-        />
-      ))}
-    </svg>
-  );
-}
-
-interface Box {
-  x: number;
-  top: number;
-  bottom: number;
-}
-
-function arc(from: Box, to: Box): string {
-  if (Math.abs(from.top - to.top) < 4) {
-    const apart = Math.abs(from.x - to.x);
-    if (apart < 1) {
-      return `M${from.x - 4} ${from.top} c-7 -13 15 -13 8 0`;
-    }
-    const height = Math.min(46, 8 + apart * 0.16);
-    const y = Math.min(from.top, to.top);
-    return `M${from.x} ${y} C${from.x} ${y - height} ${to.x} ${y - height} ${to.x} ${y}`;
-  }
-  const [y1, y2] = from.top < to.top ? [from.bottom, to.top] : [from.top, to.bottom];
-  const bend = (y2 - y1) * 0.45;
-  return `M${from.x} ${y1} C${from.x} ${y1 + bend} ${to.x} ${y2 - bend} ${to.x} ${y2}`;
 }

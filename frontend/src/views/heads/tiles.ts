@@ -28,14 +28,14 @@ function step(places: number, cells: number): number {
   return Math.max(1, Math.ceil(places / Math.max(1, cells)));
 }
 
-interface Span {
+export interface Span {
   from: number;
   to: number;
   step: number;
   cells: number;
 }
 
-function span([from, to]: [number, number], cells: number, length: number): Span {
+export function spanOfRequest([from, to]: [number, number], cells: number, length: number): Span {
   const size = step(to - from, cells);
   const first = Math.max(0, Math.floor(from / size) * size);
   const last = Math.min(length, Math.ceil(to / size) * size);
@@ -47,10 +47,10 @@ function span([from, to]: [number, number], cells: number, length: number): Span
   };
 }
 
-function fromWeights(map: HeadMap, request: TileRequest): Tile {
+export function fromWeights(map: HeadMap, request: TileRequest): Tile {
   const { queries, keys } = map.layer;
-  const rows = span(request.rows, request.cells[0], queries);
-  const columns = span(request.columns, request.cells[1], keys);
+  const rows = spanOfRequest(request.rows, request.cells[0], queries);
+  const columns = spanOfRequest(request.columns, request.cells[1], keys);
   const value = map.at!;
   return {
     ...bounds(rows, columns),
@@ -96,7 +96,7 @@ function pool(rows: Span, columns: Span, width: number, value: (at: number) => n
   return values;
 }
 
-function bounds(rows: Span, columns: Span, height = 1, width = 1) {
+export function bounds(rows: Span, columns: Span, height = 1, width = 1) {
   return {
     rows: [rows.from * height, (rows.from + rows.cells * rows.step) * height] as [number, number],
     columns: [columns.from * width, (columns.from + columns.cells * columns.step) * width] as [
@@ -120,7 +120,7 @@ function topOf(map: HeadMap, height: number, width: number, find: () => number):
 
 /** All of a side, in cells of this size. */
 function spanOf(length: number, size: number): Span {
-  return span([0, length], Math.ceil(length / size), length);
+  return spanOfRequest([0, length], Math.ceil(length / size), length);
 }
 
 function endOfPool(rows: Span, columns: Span, width: number, value: (at: number) => number) {
@@ -142,8 +142,12 @@ function fromPooled(map: HeadMap, request: TileRequest): Tile | null {
     step(request.rows[1] - request.rows[0], request.cells[0]) < tall &&
     step(request.columns[1] - request.columns[0], request.cells[1]) < wide;
   if (fine) return fromLinks(map, request, grain);
-  const rows = span([request.rows[0] / tall, request.rows[1] / tall], request.cells[0], height);
-  const columns = span(
+  const rows = spanOfRequest(
+    [request.rows[0] / tall, request.rows[1] / tall],
+    request.cells[0],
+    height,
+  );
+  const columns = spanOfRequest(
     [request.columns[0] / wide, request.columns[1] / wide],
     request.cells[1],
     width,
@@ -165,8 +169,8 @@ function fromPooled(map: HeadMap, request: TileRequest): Tile | null {
 function fromLinks(map: HeadMap, request: TileRequest, grain: [number, number]): Tile {
   const { layer, spans } = map;
   const [height, width] = layer.pooled!.shape;
-  const rows = span(request.rows, request.cells[0], layer.queries);
-  const columns = span(request.columns, request.cells[1], layer.keys);
+  const rows = spanOfRequest(request.rows, request.cells[0], layer.queries);
+  const columns = spanOfRequest(request.columns, request.cells[1], layer.keys);
   const bin = (at: number, count: number, length: number) =>
     Math.min(count - 1, Math.floor((at * count) / length));
   const start = (at: number, count: number, length: number) => Math.ceil((at * length) / count);

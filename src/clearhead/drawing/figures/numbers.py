@@ -132,7 +132,7 @@ def by_layer(
     number(axes, "x", [str(head) for head in heads])
     number(axes, "y", names)
     name_axis(axes, "x", "head")
-    blank = "; white: no such head" if bool(values.isnan().any()) else ""
+    blank = "; white: there is none" if bool(values.isnan().any()) else ""
     scales.add_bar(image, [axes], f"mean {quantity.label()}" + blank, extend)
     wide, high = inches(axes)
     if wide / len(heads) >= WRITTEN and high / len(layers) >= WRITTEN / 2:

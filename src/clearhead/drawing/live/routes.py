@@ -29,7 +29,7 @@ NOTHING: Answer = 204, TEXT, b""
 
 
 def routes_to(tiles: Tiles) -> Routes:
-    """Return the routes to tiles: `tile` and `token`.
+    """Return the routes to tiles: `tile`, `token` and `pair`.
 
     Example:
         >>> tiles = Tiles([ch.AttentionMatrix(torch.eye(3), torch.eye(3))])
@@ -37,7 +37,11 @@ def routes_to(tiles: Tiles) -> Routes:
         (400, 'text/plain; charset=utf-8')
         >>> tiles.close()
     """
-    return {"tile": partial(_tile, tiles), "token": partial(_token, tiles)}
+    return {
+        "tile": partial(_tile, tiles),
+        "token": partial(_token, tiles),
+        "pair": partial(_pair_stages, tiles),
+    }
 
 
 def answer(routes: Routes, route: str, query: str) -> Answer:
@@ -90,6 +94,18 @@ def _token(tiles: Tiles, query: dict[str, str]) -> Answer:
     )
 
 
+def _pair_stages(tiles: Tiles, query: dict[str, str]) -> Answer:
+    (layer,), (head,), (row,), (column,) = fields_of(query, layer=1, head=1, query=1, key=1)
+    found = tiles.pair(layer, head, row, column)
+    if found is None:
+        return NOTHING
+    content = {
+        name: [_number(each) for each in value] if isinstance(value, tuple) else _number(value)
+        for name, value in found._asdict().items()
+    }
+    return _json(200, content)
+
+
 def tile_bytes(tile: Tile) -> bytes:
     """Encode a tile as it is sent, little-endian.
 
@@ -140,7 +156,7 @@ def _fields(query: str) -> dict[str, str]:
     return {name: values[0] for name, values in found.items()}
 
 
-def fields_of(query: dict[str, str], **counts: int) -> list[tuple[int, ...]]:
+def fields_of(query: dict[str, str], /, **counts: int) -> list[tuple[int, ...]]:
     """The fields of these names and no others, each so many whole numbers."""
     if query.keys() != counts.keys():
         raise ArgumentError(

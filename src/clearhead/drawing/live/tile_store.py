@@ -16,6 +16,7 @@ from torch import Tensor
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
+from clearhead.drawing.live.pairs import PairStages, stages_of_pair
 from clearhead.drawing.live.tiles import (
     Level,
     Tile,
@@ -187,6 +188,25 @@ class Tiles:
         return TokenNumbers(
             tuple(link for link in links if link[1] != 0), float(weights.sum()), entropy
         )
+
+    def pair(self, layer: int, head: int, query: int, key: int) -> PairStages | None:
+        """The stages of one pair, from its query and key to its weight; None where they are not known.
+
+        Raises:
+            SelectionError: codes `tile.head` and `tile.token`, for what is not there.
+        """
+        known = self._layer(layer, head)
+        if known is None:
+            return None
+        problem, _ = known
+        for place, size, axis in (
+            (query, problem.query_len, "queries"),
+            (key, problem.kv_len, "keys"),
+        ):
+            if not 0 <= place < size:
+                raise SelectionError("tile.token", f"there are {size} {axis}; got number {place}.")
+        with self._computing:
+            return stages_of_pair(problem, self._sample, head, query, key)
 
     def close(self) -> None:
         """Stop what is being worked out, and wait until it has."""

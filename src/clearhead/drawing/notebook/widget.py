@@ -16,6 +16,7 @@ from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import heads_payload, read_run
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.photo import read_photo, texts_with
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.steps import steps_payload
 from clearhead.errors import ArgumentError, ArgumentTypeError, missing_extra
@@ -31,8 +32,11 @@ def view(
     tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
     source_tokens: Sequence[str] | Sequence[int] | Tensor | None = None,
     sample: int = 0,
-    start: tuple[int, int] | None = None,
+    start: tuple[int, int] | str | None = None,
     pin: tuple[str | int | None, str | int | None] | None = None,
+    image: Any = None,
+    grid: tuple[int, int] | None = None,
+    skip: int = 0,
 ) -> Any:
     """The page of what was seen, of a matrix or of a trace, to look around in, inside a notebook.
 
@@ -46,8 +50,11 @@ def view(
             with it, if None. A trace has its own.
         source_tokens: what the keys are, in attention between two texts.
         sample: which row of the batch. A page of a trace has all to choose from.
-        start: the layer and the head that it opens with; None takes what reaches farthest.
+        start: the layer and the head that it opens with, or the state of a page as its address has
+            it, `"head=5.11&without=first"`; None takes what reaches farthest.
         pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
+        image, grid, skip: a picture, its rows and columns of patches, and the tokens before the first
+            patch, as `Seen.to_html` takes them.
 
     Returns:
         The widget; a cell that ends in it draws it.
@@ -67,7 +74,7 @@ def view(
     """
     widget = _widget_class()
     if isinstance(thing, Trace):
-        if (tokens, source_tokens, start, pin) != (None,) * 4 or sample != 0:
+        if (tokens, source_tokens, start, pin, image) != (None,) * 5 or sample != 0:
             raise ArgumentError(
                 "view.trace",
                 "a trace has tokens of its own, and all of its samples; trace(…, tokens=…) takes "
@@ -87,8 +94,11 @@ def view(
             "view takes what a watch has seen, an AttentionMatrix, a Summary or a Trace; got "
             f"{type(thing).__name__}. A mask or a report draws itself at the end of a cell.",
         )
+    photo = read_photo(image, grid, skip)
+    tokens, source_tokens = texts_with(photo, tokens, source_tokens)
     run = read_run(layers, tokens, source_tokens, sample)
-    payload = heads_payload([run], repr(thing).splitlines()[0], start=Start(start, pin))
+    title = repr(thing).splitlines()[0]
+    payload = heads_payload([run], title, start=Start(start, pin), photo=photo)
     known = any(each is not None for each in run.matrices)
     return widget(payload, Tiles(run.matrices, sample=sample) if known else None)
 

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._common.text import format_bytes
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.drawing.page.payload import Deflated, deflated
 from clearhead.drawing.page.rounding import BYTE, Rounded, rounded
 from clearhead.drawing.pooling import bin_sums, coarser, hidden_cells
+from clearhead.errors import ArgumentError
 from clearhead.masks.causal import causal
 from clearhead.masks.spans import Spans
 from clearhead.matrix.matrix import AttentionMatrix
@@ -36,6 +38,9 @@ PIECES = 8
 
 LINKS = 8
 """The strongest links of each query that a long text has, at most."""
+
+VECTOR_BYTES = 8_000_000
+"""Queries, keys and biases, float32, of a page that has them."""
 
 STEPS = (BYTE, 180, 127, 107, 90, 76, 64, 54, 45)
 """Steps that weights are rounded to: the most that there is room for."""
@@ -109,6 +114,52 @@ def exact_weights(place: int, weights: Tensor, hidden: Tensor) -> Arrays:
         for head, each in enumerate(weights.float().masked_fill(hidden, -1.0))
     }
     return Arrays({"exact": True, "shape": list(weights.shape[1:])}, dict(arrays))
+
+
+def check_vectors(matrices: Sequence[tuple[AttentionMatrix, int]]) -> None:
+    """Refuse queries, keys and biases that are too large for a page.
+
+    Raises:
+        ArgumentError: code `page.why`.
+    """
+    size = 0
+    for matrix, _ in matrices:
+        problem = matrix.problem
+        size += 4 * (problem.query[0].numel() + problem.key[0].numel())
+        if problem.bias is not None:
+            size += 4 * matrix.num_heads * matrix.query_len * matrix.kv_len
+    if size > VECTOR_BYTES:
+        raise ArgumentError(
+            "page.why",
+            f"why=True writes query and key, which take {format_bytes(size)} here; a page has room for "
+            f"{format_bytes(VECTOR_BYTES)}. Watch fewer layers, or look at it by ch.view or "
+            "clearhead serve, which have both at hand.",
+        )
+
+
+def query_and_key(place: int, matrix: AttentionMatrix, sample: int) -> Arrays:
+    """Query, key and bias of a sample, float32, as an array for each head, and the numbers by which
+    weights follow from them."""
+    problem = matrix.problem
+    every = {"query": problem.query[sample], "key": problem.key[sample]}
+    if problem.bias is not None:
+        queries, keys = slice(0, matrix.query_len), slice(0, matrix.kv_len)
+        bias = problem.bias.block(queries, keys, queries.stop, keys.stop, problem.device)
+        shape = (problem.batch, problem.num_heads, queries.stop, keys.stop)
+        every["bias"] = bias.expand(shape)[sample]
+    arrays: dict[str, Tensor | Deflated] = {
+        f"{place}/{head}/{name}": rows.detach().float()
+        for name, heads in every.items()
+        for head, rows in enumerate(heads)
+    }
+    about = {
+        "dim": problem.query.shape[-1],
+        "scale": problem.scale,
+        "softcap": problem.softcap,
+        "bias": problem.bias is not None,
+        "sinks": None if problem.sinks is None else problem.sinks.detach().float().tolist(),
+    }
+    return Arrays(about, arrays)
 
 
 def runs_of_keys(place: int, spans: Spans | None, sample: int) -> Arrays | None:

@@ -12,7 +12,6 @@ few numbers for each token. In `data`:
               "layer/head/…", and rounded as `rounding` has it
 """
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,36 +29,36 @@ from clearhead.drawing.page.head_arrays import (
     LONG_BYTES,
     MAPS,
     Arrays,
+    check_vectors,
     choose_levels,
     exact_weights,
     finest_map,
     mask_of,
     per_head,
+    query_and_key,
     runs_of_keys,
     size_of,
     small_maps,
     strongest_links,
     weights_of,
 )
+from clearhead.drawing.page.head_rows import by_chance, rows_of_heads
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
+from clearhead.drawing.page.photo import Photo, check_patches, read_photo, texts_with
 from clearhead.drawing.page.rounding import BYTE, WORD, rounded
-from clearhead.drawing.page.runs import Layer, Run, read_run
+from clearhead.drawing.page.runs import Layer, Run, names_of, read_run
 from clearhead.drawing.page.starts import ANYWHERE, Start, farthest_link, start_of
-from clearhead.drawing.page.texts import PageText, TextOffset, is_cross, offsets
+from clearhead.drawing.page.texts import PageText, TextOffset, beginning, is_cross, offsets
 from clearhead.drawing.pooling import hidden_cells, row_means
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.head_numbers import MATCHING, ROLES
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
-from clearhead.watching.table import rows_of
 
 LONG = 1024
 """A text of more tokens is long: its heads are pooled, and no matrix of weights is formed."""
-
-TITLE_TOKENS = 16
-"""So many tokens of a text are the title of its page."""
 
 Progress = Callable[[str, float], None]
 
@@ -70,6 +69,9 @@ def heads_payload(
     note: str = "",
     progress: Progress = lambda doing, done: None,
     start: Start = ANYWHERE,
+    *,
+    why: bool = False,
+    photo: Photo | None = None,
 ) -> Payload:
     """The heads of all layers of one or two runs.
 
@@ -79,9 +81,12 @@ def heads_payload(
         note: a line under the title.
         progress: called with what is being done, and the share of it that is done.
         start: where the page opens, instead of at the link between words that reaches farthest.
+        why: True to pack the query and key of short texts too, from which each weight follows.
+        photo: a picture whose patches are the keys.
 
     Raises:
-        ArgumentError: code `page.empty`, if nothing attended; `page.sample`, for no such sample.
+        ArgumentError: code `page.empty`, if nothing attended; `page.sample`, for no such sample;
+            `page.why`, for queries and keys that are too large for a page.
         ArgumentTypeError: code `page.type`, for anything but matrices and summaries.
         ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
 
@@ -107,18 +112,26 @@ def heads_payload(
     size = sum(each.num_heads * each.query_len * each.kv_len for each, _ in shorts)
     packing.levels = None if 4 * size <= EXACT_BYTES else choose_levels(shorts)
     packing.room = LONG_BYTES / max(1, len(shown) - len(shorts))
+    if why:
+        check_vectors(shorts)
     for place, each in enumerate(shown):
         progress("packing", place / len(shown))
         packing.add(place, each)
+        if why and each.short is not None:
+            vectors = query_and_key(place, each.short, each.run.sample)
+            packing.layers[place]["why"] = packing.take(vectors)
     data = {
         "note": note,
         "roles": {"all": ROLES, "matching": MATCHING},
         "runs": [run.name for run in runs],
         "texts": [text.tokens for text in packing.texts],
         "layers": packing.layers,
-        "start": start_of(start, packing.layers, [text.tokens for text in packing.texts])
-        or packing.start,
+        "start": packing.opening(start),
     }
+    if photo is not None:
+        check_patches(photo, [layer["keys"] for layer in packing.layers])
+        data["photo"] = photo.about
+        packing.arrays["photo"] = photo.array
     return Payload("heads", title, data, packing.arrays)
 
 
@@ -128,24 +141,36 @@ def write_heads(
     *,
     tokens: Any = None,
     source_tokens: Any = None,
+    other_tokens: Any = None,
+    names: Sequence[str] = ("A", "B"),
     title: str | None = None,
     note: str | None = None,
     sample: int = 0,
-    start: tuple[int, int] | None = None,
+    start: tuple[int, int] | str | None = None,
     pin: tuple[str | int | None, str | int | None] | None = None,
+    why: bool = False,
+    image: Any = None,
+    grid: tuple[int, int] | None = None,
+    skip: int = 0,
 ) -> Path:
     """Write a page of heads, whole or not at all; returns its path.
 
     Args:
         path: the file.
-        runs: the path of each layer and its attention, of one run, or of two on the same tokens.
+        runs: the path of each layer and its attention, of one run, or of two.
         tokens, source_tokens: strings or ids of the text, and of the one that cross-attention
             looks at.
+        other_tokens: those of the second run; None takes the same.
+        names: what two runs are called.
         title: the title of the page; None takes the beginning of the text.
         note: a line under it; None counts layers and tokens.
         sample: the row of the batch.
-        start: the layer and the head that it opens with; None takes what reaches farthest.
+        start: the layer and the head that it opens with, or the state of a page as its address has
+            it; None takes what reaches farthest.
         pin: the query and the key that are pinned, as tokens or places; None for either is none.
+        why: True to write the query and key of short texts too.
+        image, grid, skip: a picture, the rows and columns of its patches, which are tokens, and the tokens
+            before the first one.
 
     Raises:
         FileError: code `file.unwritable`, if the file cannot be written.
@@ -165,27 +190,23 @@ def write_heads(
         raise ArgumentTypeError(
             "page.sample-type", f"sample must be a whole number; got {type(sample).__name__}."
         )
+    photo = read_photo(image, grid, skip)
+    tokens, source_tokens = texts_with(photo, tokens, source_tokens)
+    texts = (tokens, tokens if other_tokens is None else other_tokens)
     shown = [
-        read_run(layers, tokens, source_tokens, sample, name=name)
-        for name, layers in zip("AB" if len(runs) > 1 else [""], runs, strict=True)
+        read_run(layers, text, source_tokens, sample, name=name)
+        for name, text, layers in zip(names_of(len(runs), names), texts, runs, strict=False)
     ]
     text = shown[0].text
     if title is None:
-        title = "Attention" if text is None else _beginning(text.tokens)
+        title = "Attention" if text is None or photo is not None else beginning(text.tokens)
     if note is None:
         layers = runs[0]
         size = 0 if not layers else layers[0][1].kv_len
         unit = "token" if text is not None else "key"
         note = f"{count(len(layers), 'layer')} · {count(size, unit)}"
-    return write_page(path, heads_payload(shown, title, note, start=Start(start, pin)))
-
-
-def _beginning(tokens: Sequence[str]) -> str:
-    """The first words of a text, from its tokens."""
-    few = tokens[:TITLE_TOKENS]
-    spaced = any(token.startswith(" ") for token in few)
-    text = ("" if spaced else " ").join(few).strip()
-    return text + (" …" if len(tokens) > TITLE_TOKENS else "")
+    payload = heads_payload(shown, title, note, start=Start(start, pin), why=why, photo=photo)
+    return write_page(path, payload)
 
 
 class _Located(NamedTuple):
@@ -254,7 +275,7 @@ class _Packing:
         query, key = shown.query, shown.key
         own = None if key.text is None or key.text != query.text else self.texts[key.text]
         summary = self._summary(shown, own)
-        short = shown.short
+        short, sample = shown.short, shown.run.sample
         fine = BYTE if short is None else WORD
         entry: dict[str, Any] = {
             "name": shown.layer.name,
@@ -268,8 +289,8 @@ class _Packing:
             "keys": summary.kv_len,
             "query": query._asdict(),
             "key": key._asdict(),
-            "rows": _rows(shown.layer.name, summary, crosses=shown.crosses),
-            "chance": self._chance(shown, own),
+            "rows": rows_of_heads(shown.layer.name, summary, crosses=shown.crosses),
+            "chance": None if short is None or shown.crosses else by_chance(short, own, sample),
         }
         per_token: dict[str, Tensor | Deflated] = {}
         for name, levels, power in (
@@ -282,36 +303,19 @@ class _Packing:
             per_token[f"{place}/{name}"], entry[name] = numbers
         if short is not None:
             self.arrays |= per_token
-            weights, hidden = weights_of(short, shown.run.sample)
+            weights, hidden = weights_of(short, sample)
             if self.levels is None:
                 every = exact_weights(place, weights, hidden)
             else:
                 every = per_head(place, "weights", rounded(weights, self.levels, hidden=hidden))
-            entry["weights"] = self._take(every)
-            entry["small"] = self._take(small_maps(place, weights, hidden))
+            entry["weights"] = self.take(every)
+            entry["small"] = self.take(small_maps(place, weights, hidden))
             if own is not None and shown.number == 0:
                 self._look_far(place, weights.masked_fill(hidden, 0.0), shown, own.tokens)
         else:
             self.arrays |= {name: deflated(each) for name, each in per_token.items()}
             self._add_pooled(place, shown, summary, entry, self.room - size_of(per_token))
         self.layers.append(entry)
-
-    def _chance(self, shown: _Located, text: PageText | None) -> dict[str, float | None] | None:
-        """The roles of a head that gives every key the same, which is what chance gives here; None
-        where that is not known, or would take long."""
-        matrix = shown.short
-        if matrix is None or shown.crosses or not matrix.query_len or not matrix.kv_len:
-            return None
-        problem = matrix.problem
-        hides = problem.bias is not None and problem.bias.may_hide
-        if hides or (problem.mask is not None and problem.mask.leading[1] != 1):
-            return None
-        query = problem.query.new_zeros(problem.batch, 1, matrix.query_len, 1)
-        key = query.new_zeros(problem.batch, 1, matrix.kv_len, 1)
-        even = AttentionMatrix(query, key, mask=problem.mask)
-        ids = None if text is None else text.ids[: matrix.kv_len]
-        summary = summary_with_roles(even, ids).sample(shown.run.sample)
-        return _rows(shown.layer.name, summary, crosses=False)[0]["scores"]
 
     def _look_far(
         self, place: int, weights: Tensor, shown: _Located, tokens: Sequence[str]
@@ -323,6 +327,13 @@ class _Packing:
             self.farthest = found.score
             self.start = {"layer": place} | found._asdict()
             del self.start["score"]
+
+    def opening(self, asked: Start) -> dict[str, Any] | None:
+        """The start as it was asked for; where that names no head, at the farthest link."""
+        found = start_of(asked, self.layers, [text.tokens for text in self.texts])
+        if found is None or found.keys() == {"state"}:
+            return (self.start or {}) | (found or {}) or None
+        return found
 
     def _add_pooled(
         self, place: int, shown: _Located, summary: Summary, entry: dict[str, Any], room: float
@@ -337,15 +348,15 @@ class _Packing:
                 hidden = hidden_cells(problem, shown.run.sample, every, *shares.shape[1:])
                 may_hide = problem.bias is not None and problem.bias.may_hide
                 spans = None if may_hide else problem.spans
-                entry["spans"] = self._take(runs_of_keys(place, spans, shown.run.sample))
-            entry["small"] = self._take(small_maps(place, shares, hidden))
+                entry["spans"] = self.take(runs_of_keys(place, spans, shown.run.sample))
+            entry["small"] = self.take(small_maps(place, shares, hidden))
             maps = finest_map(place, shares, hidden, room / 2)
-            entry["pooled"] = self._take(maps)
+            entry["pooled"] = self.take(maps)
             room -= size_of(maps.arrays)
         if summary.top_k is not None:
-            entry["links"] = self._take(strongest_links(place, summary, room))
+            entry["links"] = self.take(strongest_links(place, summary, room))
 
-    def _take(self, found: Arrays | None) -> dict[str, Any] | None:
+    def take(self, found: Arrays | None) -> dict[str, Any] | None:
         """Add arrays; returns the entry that says how to read them."""
         if found is None:
             return None
@@ -372,22 +383,3 @@ class _Packing:
             }
         ids = None if text is None else text.ids[: weights.kv_len]
         return summary_with_roles(weights, ids, **options).sample(shown.run.sample)
-
-
-def _rows(name: str, summary: Summary, *, crosses: bool) -> list[dict[str, Any]]:
-    """The numbers of each head, as a table has them; without roles only what is known, and between two
-    texts, which have no distance from each other, neither roles nor distance."""
-    return [
-        {
-            "entropy": _plain(row.entropy),
-            "distance": None if crosses else _plain(row.distance),
-            "role": "" if crosses else row.role,
-            "scores": {role: None if crosses else _plain(getattr(row, role)) for role in ROLES},
-        }
-        for row in rows_of(name, [summary])
-    ]
-
-
-def _plain(value: float | None) -> float | None:
-    """A number as JSON has it; None for one that is not finite."""
-    return value if value is not None and math.isfinite(value) else None

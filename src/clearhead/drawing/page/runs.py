@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from clearhead._common.text import shown
 from clearhead.drawing.page.texts import PageText, read_text
+from clearhead.errors import ArgumentTypeError
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
 
@@ -68,3 +70,17 @@ def read_run(
     )
     every = [each if isinstance(each, Layer) else Layer(*each) for each in layers]
     return Run(name, every, text, source, sample)
+
+
+def names_of(count: int, names: Any) -> tuple[str, ...]:
+    """The names of one run, which has none, or of two.
+
+    Raises:
+        ArgumentTypeError: code `page.names`, for names that are not two strings.
+    """
+    pair = tuple(names) if isinstance(names, tuple | list) else ()
+    if len(pair) != 2 or not all(isinstance(each, str) and each for each in pair):
+        raise ArgumentTypeError(
+            "page.names", f"names must be what each of the two runs is called; got {shown(names)}."
+        )
+    return pair if count > 1 else ("",)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
+from clearhead.matrix.head_numbers import ROLES
 from clearhead.watching.finding import first_place
 
 SPECIAL = re.compile(r"[\[<].*[\]>]|\W*", re.DOTALL)
@@ -17,12 +19,37 @@ SPECIAL = re.compile(r"[\[<].*[\]>]|\W*", re.DOTALL)
 
 STRONG = 0.5
 
+HEAD = r"[AB]?\d+\.\d+"
+NUMBER = r"\d+(\.\d+)?"
+STATE = {
+    "head": HEAD,
+    "with": HEAD,
+    "pin": r"\d+(,\d*)?|,\d+",
+    "view": f"{NUMBER}(,{NUMBER}){{3}}",
+    "scale": "root|linear|log",
+    "order": "model|link|role|entropy|distance",
+    "role": "|".join(ROLES),
+    "theme": "light|dark",
+    "full": "1",
+    "without": r"(first|special|punctuation)(,(first|special|punctuation))*",
+    "least": NUMBER,
+    "heads": f"{HEAD}(,{HEAD})+|[AB]?\\d+",
+    "mix": "mean|max",
+    "links": "columns",
+    "minus": "1",
+    "why": "1",
+    "depth": "1",
+    "embed": "1",
+}
+"""The state of a page as its address has it: names, and the form of each value."""
+
 
 class Start(NamedTuple):
     """The head and the pair of tokens that a page opens with.
 
     Attributes:
-        head: layer and head, as the page numbers them; None is chosen by what is strong.
+        head: layer and head, as the page numbers them, or the state of a page as it stands behind the #
+            of its address; None is chosen by what is strong.
         pin: the query and the key, as tokens or places; None for either is none.
     """
 
@@ -76,13 +103,19 @@ def start_of(
     """Return the start of a page of these layers as its payload has it; None for no wish.
 
     Raises:
-        ArgumentError: codes `page.start`, for a head that the page does not have, and `page.pin`,
-            for a token that the head does not have.
+        ArgumentError: codes `page.start`, for a head that the page does not have, `page.state`, for what
+            no address says, and `page.pin`, for a token that the head does not have.
     """
     if asked.head is None and asked.pin is None:
         return None
-    place, head = (0, 0) if asked.head is None else _place(asked.head, layers)
-    found: dict[str, Any] = {} if asked.head is None else {"layer": place, "head": head}
+    place = 0
+    found: dict[str, Any] = {}
+    if isinstance(asked.head, str):
+        found["state"] = _state(asked.head)
+        place = _head_of(found["state"], layers, found)
+    elif asked.head is not None:
+        place, head = _place(asked.head, layers)
+        found |= {"layer": place, "head": head}
     if asked.pin is None:
         return found
     if not isinstance(asked.pin, tuple | list) or len(asked.pin) != 2:
@@ -95,6 +128,34 @@ def start_of(
             tokens = None if text["text"] is None else texts[int(text["text"])][text["first"] :]
             found[side] = _token(side, wanted, tokens, layers[place][length])
     return found
+
+
+def _state(given: str) -> str:
+    """The state of a page, as it stands in an address."""
+    text = given.partition("#")[2] if "#" in given else given
+    for name, value in parse_qsl(text, keep_blank_values=True):
+        if not re.fullmatch(STATE.get(name, ""), value):
+            raise ArgumentError(
+                "page.state",
+                f"start must be what stands behind the # of a page's address, such as "
+                f"'head=5.11&without=first'; got {shown(f'{name}={value}')} in it, of which "
+                f"{', '.join(STATE)} are known.",
+            )
+    return text
+
+
+def _head_of(state: str, layers: Sequence[dict[str, Any]], found: dict[str, Any]) -> int:
+    """The place of the layer that a state begins with; its head goes into what was found."""
+    written = dict(parse_qsl(state)).get("head")
+    if written is None:
+        return 0
+    run = "AB".find(written[0])
+    numbers = tuple(map(int, written.lstrip("AB").split(".")))
+    there = [each["run"] == max(0, run) for each in layers]
+    first = there.index(True) if True in there else 0
+    place, head = _place(numbers, [e for e, own in zip(layers, there, strict=True) if own])
+    found |= {"layer": first + place, "head": head}
+    return first + place
 
 
 def _place(head: Any, layers: Sequence[dict[str, Any]]) -> tuple[int, int]:

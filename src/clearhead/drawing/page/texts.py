@@ -9,6 +9,9 @@ from torch import Tensor
 from clearhead._common.checks import is_number
 from clearhead.errors import ArgumentTypeError, ShapeError
 
+TITLE_TOKENS = 16
+"""So many tokens of a text are the title of its page."""
+
 
 class PageText(NamedTuple):
     """The tokens of a text.
@@ -114,3 +117,11 @@ def offsets(
         f"tokens must be as many as the keys of {layer or 'the matrix'}, kv_len={kv_len}; got "
         f"{given}. For attention from one text to another give source_tokens as well.",
     )
+
+
+def beginning(tokens: Sequence[str]) -> str:
+    """The first words of a text, from its tokens."""
+    few = tokens[:TITLE_TOKENS]
+    spaced = any(token.startswith(" ") for token in few)
+    text = ("" if spaced else " ").join(few).strip()
+    return text + (" …" if len(tokens) > TITLE_TOKENS else "")

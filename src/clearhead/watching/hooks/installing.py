@@ -93,8 +93,11 @@ def install(user: object, *more: Install) -> None:
 
 
 def hold(modules: Iterable[nn.Module]) -> None:
-    """Put the functions that report where the code of a model has the others."""
+    """Put the functions that report where the code of a model has the others, and have its modules
+    show their arguments."""
     modules = list(modules)
+    with _lock:
+        running.show_arguments(modules, _undo)
     kinds = {kind for each in {type(module) for module in modules} for kind in each.__mro__}
     own = [kind for kind in kinds if not kind.__module__.startswith(OTHERS)]
     FUNCTIONS.hold(own, modules)

@@ -92,7 +92,7 @@ def seen_html(seen: "Seen[Any]") -> str:
                 element("span", where, line(sizes, small=True)),
                 _strip(maps, name),
                 _range(maps.entropy),
-                _range(maps.distance),
+                _range(None if thing.cross else maps.distance),
             ]
         )
     heading = ["layer", "heads, from 0 on", "entropy, nats", "distance, tokens"]

@@ -1,0 +1,54 @@
+// The heads that are shown at once: their colours, and how they are mixed.
+
+import type { Signal } from "@preact/signals";
+import type { HeadsData } from "./data";
+import type { Chosen } from "./names";
+import { HUES, MIXES, type Mix, shortName } from "./several";
+
+interface HeadsLegendProps {
+  data: HeadsData;
+  heads: readonly Chosen[];
+  mix: Signal<Mix>;
+  remove: (head: Chosen) => void;
+}
+
+const NAMES: Record<Mix, string> = { mean: "mean", max: "maximum" };
+
+export function HeadsLegend({ data, heads, mix, remove }: HeadsLegendProps) {
+  return (
+    <div class="ch-several">
+      {heads.length <= HUES && (
+        <ul aria-label="Heads that are shown">
+          {heads.map((each, hue) => (
+            <li key={shortName(data, each)}>
+              <button
+                type="button"
+                class={`ch-button ch-hue${hue}`}
+                aria-label={`Leave out head ${shortName(data, each)}`}
+                title="Leave it out"
+                onClick={() => remove(each)}
+              >
+                <i aria-hidden="true" />
+                {shortName(data, each)} <span aria-hidden="true">×</span>
+              </button>
+            </li>
+          ))}
+        </ul>
+      )}
+      <label>
+        Map
+        <select
+          aria-label="Map of several heads"
+          value={mix.value}
+          onChange={(event) => (mix.value = event.currentTarget.value as Mix)}
+        >
+          {MIXES.map((each) => (
+            <option key={each} value={each}>
+              {NAMES[each]}
+            </option>
+          ))}
+        </select>
+      </label>
+    </div>
+  );
+}

@@ -1,0 +1,100 @@
+// A token through the layers: a row for each, and the rollout as the last one.
+
+import { computed, type Signal, useSignal } from "@preact/signals";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { label, short } from "../../shared/labels";
+import { HeatMap, type Point, whole } from "../../shared/map";
+import { percent } from "../../shared/scale";
+import type { Source, Tile } from "../../source";
+import type { HeadsData, LayerData } from "./data";
+import { depthOf, strip, stripTile } from "./depth";
+import { layerName } from "./names";
+
+interface DepthProps {
+  data: HeadsData;
+  source: Source;
+  layer: LayerData;
+  query: number | null;
+  queryToken: (at: number) => string;
+  keyToken: (at: number) => string;
+  open: Signal<boolean>;
+  onPin: (point: Point) => void;
+}
+
+const NONE = { queries: [], keys: [] };
+
+export function Depth(props: DepthProps) {
+  const { data, source, layer, query, queryToken, keyToken, open, onPin } = props;
+  const places = useMemo(() => depthOf(data, layer), [data, layer]);
+  const [known, setKnown] = useState<{ of: string; rows: Float64Array[] } | null>(null);
+  const of = `${places}/${query}`;
+  const shown = open.value && query !== null && places.length > 0;
+  useEffect(() => {
+    if (!shown) return;
+    let gone = false;
+    strip(data, source, places, query).then(
+      (rows) => !gone && setKnown({ of, rows }),
+      () => undefined, // a head that cannot be read says so where it is shown
+    );
+    return () => {
+      gone = true;
+    };
+  }, [data, source, places, query, of, shown]);
+  const rows = known?.of === of ? known.rows : null;
+  const count = places.length + 1;
+  const viewport = useSignal(whole(count, layer.keys));
+  const hover = useSignal<Point>({ query: null, key: null });
+  const pinned = useSignal<Point>({ query: null, key: null });
+  const marks = useSignal(NONE);
+  const drawn = useSignal<Tile | null>(null);
+  const top = useMemo(() => computed(() => drawn.value?.top ?? 0), []);
+  if (!places.length) return null;
+  const name = (row: number) => {
+    if (row === count - 1) return "rollout";
+    return `layer ${layerName(data, places[row]!)}`;
+  };
+  const words = ({ query: row, key }: Point) => {
+    if (!rows || row === null || key === null) return "Point at the strip.";
+    return `${name(row)} → ${key} ${short(label(keyToken(key)), 16)}: ${percent(rows[row]![key]!)}`;
+  };
+  return (
+    <details
+      class="ch-why ch-depth"
+      open={open.value}
+      onToggle={(event) => (open.value = event.currentTarget.open)}
+    >
+      <summary>Through the layers</summary>
+      {open.value && query === null && (
+        <p class="ch-remark">Pin a token, and see where it looks layer by layer.</p>
+      )}
+      {open.value && query !== null && (
+        <>
+          <p class="ch-remark">
+            Where <i>{short(label(queryToken(query)), 16)}</i> looks, on average over the heads of a
+            layer; last, what each token of the input has in it after all layers (rollout).
+          </p>
+          <HeatMap
+            rows={count}
+            columns={layer.keys}
+            down="layer"
+            name="A token through the layers: layers down, keys across"
+            rowLabel={name}
+            columnLabel={(at) => short(label(keyToken(at)), 8)}
+            tile={async (rowRange, columns, cells) =>
+              rows && stripTile(rows, { layer: 0, head: 0, rows: rowRange, columns, cells })
+            }
+            viewport={viewport}
+            hover={hover}
+            pinned={pinned}
+            marks={marks}
+            onPin={({ key }) => onPin({ query, key })}
+            drawn={drawn}
+            top={top}
+            version={`${of} ${rows === null}`}
+            words={words}
+          />
+        </>
+      )}
+    </details>
+  );
+}

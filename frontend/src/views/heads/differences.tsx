@@ -1,0 +1,258 @@
+// Two heads as one map of what the first gives more than the second, and all heads by how far they are
+// from their partners.
+
+import { computed, type Signal } from "@preact/signals";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { label, short } from "../../shared/labels";
+import { Legend } from "../../shared/legend";
+import { HeatMap, type Point } from "../../shared/map";
+import { percent, signedPercent } from "../../shared/scale";
+import type { Source, Tile } from "../../source";
+import type { Answer } from "./ask";
+import { endOf, type HeadMap, type HeadsData, largestOf } from "./data";
+import {
+  alignment,
+  apart,
+  type Change,
+  differenceOf,
+  differences,
+  differenceTile,
+  largestChanges,
+  NOWHERE,
+} from "./difference";
+import { leftOut } from "./filter";
+import { type Chosen, same, titleOf } from "./names";
+import { pin, type Shared, useActive, useFound, useHeadMaps } from "./panel";
+import { shortName } from "./several";
+import { partner } from "./start";
+import { inside, tokenOf } from "./words";
+
+const SHOWN = 10;
+
+interface DifferenceProps {
+  data: HeadsData;
+  source: Source;
+  /** A and B. */
+  pair: [Chosen, Chosen];
+  shared: Shared;
+  drawn: Signal<Tile | null>;
+}
+
+export function DifferencePanel({ data, source, pair, shared, drawn }: DifferenceProps) {
+  const [a, b] = pair;
+  const layer = data.layers[a.layer]!;
+  const other = data.layers[b.layer]!;
+  const [maps, failed] = useHeadMaps(source, data, pair);
+  const kinds = shared.without.value;
+  const places = useMemo(() => alignment(data, layer, other), [data, layer, other]);
+  const known = useMemo(() => {
+    if (!maps || !places) return null;
+    const [one, second] = maps as [HeadMap, HeadMap];
+    const by = differenceOf(one, second, places, leftOut(data, layer, kinds));
+    const size = (at: number) => (by[at] === NOWHERE ? 0 : Math.abs(by[at]!));
+    const end = endOf(layer.queries, (row) =>
+      largestOf(size, row * layer.keys, (row + 1) * layer.keys),
+    );
+    return { one, second, by, end, apart: apart(by, layer.queries, layer.keys) };
+  }, [data, maps, places, layer, kinds]);
+  const queryToken = useMemo(() => tokenOf(data, layer, "query"), [data, layer]);
+  const keyToken = useMemo(() => tokenOf(data, layer, "key"), [data, layer]);
+  const active = useActive(layer, shared);
+  const found = useFound(data, layer, shared);
+  const top = useMemo(() => computed(() => drawn.value?.top ?? 0), [drawn]);
+  const { query, key } = active.value;
+  const changes = useMemo(
+    () => (known ? largestChanges(known.by, layer.keys, SHOWN, query, key) : []),
+    [known, layer, query, key],
+  );
+  const names = pair.map((each) => shortName(data, each)) as [string, string];
+  const title = `${titleOf(data, a)} − ${titleOf(data, b).replace("Layer", "layer")}`;
+  const words = (point: Point) => {
+    const { query, key } = inside(point, layer);
+    if (!known || query === null || key === null) return "Point at the map.";
+    const name = (token: (at: number) => string, at: number) =>
+      `${at} ${short(label(token(at)), 16)}`;
+    const link = `${name(queryToken, query)} → ${name(keyToken, key)}: `;
+    const by = known.by[query * layer.keys + key]!;
+    const [row, column] = [places!.queries[query]!, places!.keys[key]!];
+    if (by === NOWHERE) {
+      return link + (row < 0 || column < 0 ? "not in both texts" : "hidden, or left out");
+    }
+    const [here, there] = [known.one.weight(query, key)!, known.second.weight(row, column)!];
+    return `${link}${signedPercent(by)} (${percent(Math.max(0, here))} − ${percent(Math.max(0, there))})`;
+  };
+  return (
+    <article class="ch-panel" aria-label={title}>
+      <div class="ch-panel-head">
+        <h2>{title}</h2>
+      </div>
+      {failed && <p role="alert">{failed}</p>}
+      <p class="ch-sentence">
+        {places
+          ? known &&
+            `${percent(known.apart)} of a query’s attention is elsewhere, on average: blue is what ${names[0]} gives more, orange what ${names[1]} gives more.`
+          : "These heads cannot be subtracted: their weights are not all in the page, or of texts that nobody named."}
+      </p>
+      {places && (
+        <div class="ch-panel-body">
+          <div class="ch-map-side">
+            <HeatMap
+              rows={layer.queries}
+              columns={layer.keys}
+              name={`Map of ${title.toLowerCase()}: queries down, keys across`}
+              rowLabel={(at) => short(label(queryToken(at)), 8)}
+              columnLabel={(at) => short(label(keyToken(at)), 8)}
+              tile={async (rows, columns, cells) => {
+                if (!known) return null;
+                const request = { ...a, rows, columns, cells };
+                const tile = differenceTile(known.by, layer, request);
+                const single = tile.rows[1] - tile.rows[0] === tile.cells[0];
+                return single ? { ...tile, top: known.end } : tile;
+              }}
+              viewport={shared.viewport}
+              hover={shared.hover}
+              pinned={shared.pinned}
+              marks={found}
+              onPin={(point) => pin(point, layer, shared)}
+              drawn={drawn}
+              top={top}
+              version={`${names} ${known === null} ${kinds}`}
+              words={words}
+            />
+            <div class="ch-under">
+              <Legend
+                top={top.value}
+                beyond={false}
+                unit={`of a query’s attention: ${names[0]} − ${names[1]}`}
+                signed
+              />
+            </div>
+          </div>
+          <Changes
+            changes={changes}
+            token={(change) =>
+              `${short(label(queryToken(change.query)), 10)} → ${short(label(keyToken(change.key)), 10)}`
+            }
+            onPin={(point) => pin(point, layer, shared)}
+          />
+        </div>
+      )}
+    </article>
+  );
+}
+
+interface ChangesProps {
+  changes: Change[];
+  token: (change: Change) => string;
+  onPin: (point: Point) => void;
+}
+
+function Changes({ changes, token, onPin }: ChangesProps) {
+  const most = Math.abs(changes[0]?.by ?? 1);
+  return (
+    <section class="ch-numbers">
+      <h3>Largest differences</h3>
+      <ol class="ch-bars ch-changes">
+        {changes.map((each) => (
+          <li key={`${each.query}/${each.key}`}>
+            <button
+              type="button"
+              class="ch-link"
+              onClick={() => onPin({ query: each.query, key: each.key })}
+            >
+              <bdi>{token(each)}</bdi>
+            </button>
+            <span class="ch-bar" aria-hidden="true">
+              <span
+                class={each.by < 0 ? "ch-less" : ""}
+                style={{ width: `${Math.max(1, (100 * Math.abs(each.by)) / most)}%` }}
+              />
+            </span>
+            <span class="ch-bar-words">{signedPercent(each.by)}</span>
+          </li>
+        ))}
+      </ol>
+    </section>
+  );
+}
+
+/** The pairs that are compared: heads of two runs with their partners, or all heads with one. */
+function pairsOf(data: HeadsData, first: Chosen): [Chosen, Chosen][] {
+  const every = data.layers.flatMap((layer, place) =>
+    layer.rows.map((_, head) => ({ layer: place, head })),
+  );
+  if (data.runs.length > 1) {
+    const own = every.filter(({ layer }) => data.layers[layer]!.run === 0);
+    return own.map((each) => [each, partner(data, each)]);
+  }
+  return every.flatMap((each): [Chosen, Chosen][] => (same(each, first) ? [] : [[each, first]]));
+}
+
+/** How far each head is from its partner; null while nobody asks. */
+export function useDifferences(
+  data: HeadsData,
+  source: Source,
+  first: Chosen,
+  asked: boolean,
+): Answer[] | null {
+  const [known, setKnown] = useState<{ of: string; answers: Answer[] } | null>(null);
+  const of = asked ? (data.runs.length > 1 ? "runs" : shortName(data, first)) : "";
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `of` tells all that matters of the head.
+  useEffect(() => {
+    if (!of) return;
+    let gone = false;
+    differences(data, source, pairsOf(data, first), () => gone).then(
+      (found) => {
+        const twice = data.runs.length > 1;
+        const answers = found.flatMap(({ head, partner, by }) =>
+          (twice ? [head, partner] : [head]).map((each) => ({
+            ...each,
+            link: { query: -1, key: -1, weight: by },
+            error: 0,
+          })),
+        );
+        if (!gone) setKnown({ of, answers });
+      },
+      () => undefined, // a head that cannot be read says so where it is shown
+    );
+    return () => {
+      gone = true;
+    };
+  }, [data, source, of]);
+  return of && known?.of === of ? known.answers : null;
+}
+
+interface MostDifferentProps {
+  data: HeadsData;
+  answers: Answer[];
+  first: Chosen;
+  choose: (chosen: Chosen) => void;
+}
+
+/** The heads that are farthest from their partners. */
+export function MostDifferent({ data, answers, first, choose }: MostDifferentProps) {
+  const listed = answers.filter(({ layer }) => data.layers[layer]!.run === 0).slice(0, 8);
+  return (
+    <section class="ch-answers" aria-label="Heads by how far they are apart">
+      <p class="ch-caption">
+        {data.runs.length > 1
+          ? "Heads by how much of their attention is elsewhere in the other run"
+          : `Heads by how much of their attention is elsewhere than that of ${shortName(data, first)}`}
+      </p>
+      <ol class="ch-bars">
+        {listed.map(({ layer, head, link }) => (
+          <li key={`${layer}/${head}`}>
+            <button type="button" class="ch-link" onClick={() => choose({ layer, head })}>
+              {shortName(data, { layer, head })}
+            </button>
+            <bdi class="ch-bar-name" />
+            <span class="ch-bar" aria-hidden="true">
+              <span style={{ width: `${Math.max(1, 100 * link.weight)}%` }} />
+            </span>
+            <span class="ch-bar-words">{percent(link.weight)}</span>
+          </li>
+        ))}
+      </ol>
+    </section>
+  );
+}

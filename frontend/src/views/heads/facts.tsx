@@ -1,0 +1,42 @@
+// The numbers of a head under its map.
+
+import { quantity } from "../../shared/scale";
+import type { LayerData, Row } from "./data";
+import { ROLES } from "./guide";
+
+/** The numbers of a head, with what chance gives. */
+export function Facts({ row, roles, layer }: { row: Row; roles: string[]; layer: LayerData }) {
+  return (
+    <dl class="ch-facts ch-head-facts">
+      {row.entropy !== null && (
+        <div>
+          <dt>entropy</dt>
+          <dd>{quantity(row.entropy, "nats")}</dd>
+        </div>
+      )}
+      {row.distance !== null && (
+        <div>
+          <dt>mean distance</dt>
+          <dd>{quantity(row.distance, "tokens")}</dd>
+        </div>
+      )}
+      {roles.map((role) => (
+        <div key={role} title={roleCard(role, layer)}>
+          <dt>{role}</dt>
+          <dd>
+            {Math.round(row.scores[role]! * 100)} %
+            {typeof layer.chance?.[role] === "number" && (
+              <span class="ch-chance"> by chance {Math.round(layer.chance[role] * 100)} %</span>
+            )}
+          </dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+export function roleCard(role: string, layer: LayerData): string {
+  const chance = layer.chance?.[role];
+  const even = typeof chance === "number" ? Math.round(chance * 100) : null;
+  return `${role}: ${ROLES[role] ?? role}.${even === null ? "" : `\nA head that looks at all alike has ${even} % in this text.`}`;
+}

@@ -1,0 +1,134 @@
+// What is left out of all maps, arcs and lists.
+
+import type { Signal } from "@preact/signals";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { percent, quantity } from "../../shared/scale";
+import type { Source } from "../../source";
+import type { HeadsData } from "./data";
+import { countLinks, filtered, KINDS, type Kind, kindsOf, leftOut } from "./filter";
+import type { Chosen } from "./names";
+import { photoOf } from "./photo";
+import { fitsColumns } from "./several";
+import { headMap } from "./tiles";
+
+const NAMES: Record<Kind, string> = {
+  first: "first token",
+  special: "special tokens",
+  punctuation: "punctuation",
+};
+
+const TITLES: Record<Kind, string> = {
+  first: "The first token, where attention goes that is needed nowhere (a sink)",
+  special: "Tokens in brackets, such as [SEP] and </s>",
+  punctuation: "Tokens without a letter or a digit",
+};
+
+interface FiltersProps {
+  data: HeadsData;
+  source: Source;
+  chosen: Chosen;
+  without: Signal<Kind[]>;
+  least: Signal<number>;
+  columns: Signal<boolean>;
+  /** Links are drawn, and not differences. */
+  links: boolean;
+  /** Those of one head, which are counted. */
+  alone: boolean;
+}
+
+export function Filters({
+  data,
+  source,
+  chosen,
+  without,
+  least,
+  columns,
+  links,
+  alone,
+}: FiltersProps) {
+  const layer = data.layers[chosen.layer]!;
+  const kinds = useMemo(() => kindsOf(data, layer), [data, layer]);
+  const count = useCount(data, source, chosen, without.value, least.value);
+  const toggle = (kind: Kind) => {
+    const now = without.value;
+    without.value = KINDS.filter((each) => now.includes(each) !== (each === kind));
+  };
+  return (
+    <div class="ch-filters" role="group" aria-label="Filters">
+      {kinds.length > 0 && <span>Without</span>}
+      {kinds.map((kind) => (
+        <label key={kind} title={TITLES[kind]}>
+          <input
+            type="checkbox"
+            checked={without.value.includes(kind)}
+            onChange={() => toggle(kind)}
+          />
+          {NAMES[kind]}
+        </label>
+      ))}
+      {links && (
+        <label title="Links below this weight are not drawn">
+          At least
+          <input
+            type="range"
+            aria-label="Links of at least"
+            aria-valuetext={percent(least.value)}
+            min="0"
+            max="100"
+            // By the square root, as the colours are: most weights are small.
+            value={Math.round(100 * Math.sqrt(least.value))}
+            onInput={(event) => (least.value = (Number(event.currentTarget.value) / 100) ** 2)}
+          />
+          <b aria-hidden="true">{percent(least.value)}</b>
+        </label>
+      )}
+      {links &&
+        !photoOf(data, layer) &&
+        fitsColumns(layer) &&
+        (layer.query.text ?? layer.key.text) !== null && (
+          <label title="Queries and keys in two columns, with lines between them">
+            <input
+              type="checkbox"
+              checked={columns.value}
+              onChange={() => (columns.value = !columns.value)}
+            />
+            two columns
+          </label>
+        )}
+      {links && alone && count !== null && (
+        <span role="status">
+          {quantity(count, "links")}
+          {layer.weights ? "" : ", of those that are known"}
+        </span>
+      )}
+    </div>
+  );
+}
+
+/** How many links of a head are left; null while nothing is left out. */
+function useCount(
+  data: HeadsData,
+  source: Source,
+  { layer, head }: Chosen,
+  without: readonly Kind[],
+  least: number,
+): number | null {
+  const [count, setCount] = useState<number | null>(null);
+  const none = !without.length && !least;
+  useEffect(() => {
+    if (none) return;
+    let gone = false;
+    const about = data.layers[layer]!;
+    headMap(source, layer, about, head).then(
+      (map) => {
+        const shown = filtered(map, leftOut(data, about, without), least);
+        if (!gone) setCount(countLinks(shown));
+      },
+      () => undefined, // a head that cannot be read says so where it is shown
+    );
+    return () => {
+      gone = true;
+    };
+  }, [data, source, layer, head, without, least, none]);
+  return none ? null : count;
+}

@@ -1,0 +1,116 @@
+// Several heads as one: the mean of their weights, or the largest.
+import { HeadMap, type HeadsData, type LayerData } from "./data";
+import { type Chosen, headName, layerName, same } from "./names";
+
+export const MIXES = ["mean", "max"] as const;
+export type Mix = (typeof MIXES)[number];
+
+/** So many heads have a colour of their own. */
+export const HUES = 8;
+
+/** Texts of so many tokens can stand in two columns, with lines between them. */
+const MOST_ROWS = 200;
+
+export function fitsColumns({ queries, keys }: LayerData): boolean {
+  return queries <= MOST_ROWS && keys <= MOST_ROWS;
+}
+
+/** Whether weights of two layers are between the same tokens, and all there. */
+export function sameTexts(a: LayerData, b: LayerData): boolean {
+  return (
+    a.queries === b.queries &&
+    a.keys === b.keys &&
+    (["query", "key"] as const).every(
+      (side) => a[side].text === b[side].text && a[side].first === b[side].first,
+    )
+  );
+}
+
+/** The weights of several heads as those of one. */
+class MixedMap extends HeadMap {
+  private readonly parts: readonly HeadMap[];
+
+  constructor(parts: readonly HeadMap[], values: Float32Array) {
+    super(parts[0]!.layer, parts[0]!.head, (place) => values[place]!);
+    this.parts = parts;
+  }
+
+  override error(weight: number): number {
+    return Math.max(...this.parts.map((each) => each.error(weight)));
+  }
+
+  override async receivedBy(): Promise<Float32Array> {
+    return sumOfColumns(this);
+  }
+}
+
+function sumOfColumns({ at, layer: { queries, keys } }: HeadMap): Float32Array {
+  const sums = new Float32Array(keys);
+  for (let place = 0; place < queries * keys; place++) {
+    const here = at!(place);
+    if (!(here < 0)) sums[place % keys]! += here;
+  }
+  return sums;
+}
+
+/** What a pair has in one head, and hidden in another, counts as 0 there. */
+export function mixed(maps: readonly HeadMap[], mix: Mix): HeadMap {
+  if (maps.length === 1) return maps[0]!;
+  const { queries, keys } = maps[0]!.layer;
+  const values = new Float32Array(queries * keys).fill(-1);
+  for (const { at } of maps) {
+    for (let place = 0; place < values.length; place++) {
+      const here = at!(place);
+      if (here < 0) continue;
+      const before = values[place]!;
+      if (mix === "mean") values[place] = (before < 0 ? 0 : before) + here / maps.length;
+      else if (!(before >= here)) values[place] = here;
+    }
+  }
+  return new MixedMap(maps, values);
+}
+
+export function headsOf(data: HeadsData, layer: number): Chosen[] {
+  return data.layers[layer]!.rows.map((_, head) => ({ layer, head }));
+}
+
+/** Whether these are all heads of one layer, and no other. */
+export function isLayer(data: HeadsData, heads: readonly Chosen[]): boolean {
+  const [first] = heads;
+  return (
+    first !== undefined &&
+    heads.length === data.layers[first.layer]!.rows.length &&
+    heads.every(({ layer }) => layer === first.layer)
+  );
+}
+
+/** "Layer 5: mean of 12 heads", "Mean of 5.11 and 3.1". */
+export function titleOfSeveral(data: HeadsData, heads: readonly Chosen[], mix: Mix): string {
+  const what = mix === "mean" ? "mean" : "maximum";
+  if (isLayer(data, heads)) {
+    return `Layer ${layerName(data, heads[0]!.layer)}, ${what} of ${heads.length} heads`;
+  }
+  const names = heads.map((each) => shortName(data, each));
+  const listed =
+    names.length > 4 ? `${names.length} heads` : names.join(", ").replace(/, ([^,]*)$/, " and $1");
+  return `${what[0]!.toUpperCase()}${what.slice(1)} of ${listed}`;
+}
+
+export function shortName(data: HeadsData, chosen: Chosen): string {
+  return `${layerName(data, chosen.layer)}.${headName(data, chosen)}`;
+}
+
+/** One more head, or one less. */
+export function toggled(
+  data: HeadsData,
+  heads: readonly Chosen[],
+  current: Chosen,
+  each: Chosen,
+): Chosen[] {
+  const now = heads.length ? heads : [current];
+  const next = now.some((one) => same(one, each))
+    ? now.filter((one) => !same(one, each))
+    : [...now, each];
+  const about = data.layers[current.layer]!;
+  return next.filter((one) => sameTexts(data.layers[one.layer]!, about));
+}

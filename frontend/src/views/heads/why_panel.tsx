@@ -1,0 +1,153 @@
+// Why a weight is what it is, drawn: query and key by dimension, their product, and the softmax.
+
+import type { Signal } from "@preact/signals";
+import { useEffect, useState } from "preact/hooks";
+import { cssSigned } from "../../shared/colour";
+import { percent } from "../../shared/scale";
+import { theme } from "../../shared/theme";
+import type { PairStages, Source } from "../../source";
+import type { HeadMap, HeadsData } from "./data";
+import type { Chosen } from "./names";
+import { partsOf, stagesOf } from "./why";
+
+interface WhyProps {
+  data: HeadsData;
+  source: Source;
+  chosen: Chosen;
+  map: HeadMap;
+  query: number;
+  key_: number;
+  open: Signal<boolean>;
+}
+
+export function Why({ data, source, chosen, map, query, key_, open }: WhyProps) {
+  const { layer, head } = chosen;
+  const of = `${layer}/${head}/${query}/${key_}`;
+  const [known, setKnown] = useState<{ of: string; stages: PairStages | null } | null>(null);
+  const shown = open.value;
+  useEffect(() => {
+    if (!shown) return;
+    const control = new AbortController();
+    stagesOf(data, source, { layer, head }, map, query, key_, control.signal).then(
+      (stages) => !control.signal.aborted && setKnown({ of, stages }),
+      () => !control.signal.aborted && setKnown({ of, stages: null }),
+    );
+    return () => control.abort();
+  }, [data, source, layer, head, map, query, key_, of, shown]);
+  const stages = known?.of === of ? known.stages : undefined;
+  const weight = map.weight(query, key_);
+  return (
+    <details
+      class="ch-why"
+      open={shown}
+      onToggle={(event) => (open.value = event.currentTarget.open)}
+    >
+      <summary>Why {weight === null || weight < 0 ? "" : percent(weight)}?</summary>
+      {stages && <Stages stages={stages} />}
+      {stages === null && <p class="ch-remark">Query and key of this head are not known.</p>}
+    </details>
+  );
+}
+
+const [ROW, BARS, NAME] = [14, 56, 96];
+
+function Stages({ stages }: { stages: PairStages }) {
+  const { query, key, score, scaled, capped, masked, logsumexp, weight } = stages;
+  const dark = theme.value;
+  const parts = partsOf(stages);
+  const most = Math.abs(parts[0]?.by ?? 0) || 1;
+  const wide = Math.max(2, Math.min(14, 560 / Math.max(1, query.length)));
+  const largest = (values: (number | null)[]) =>
+    Math.max(1e-30, ...values.map((each) => Math.abs(each ?? 0)));
+  const cells = (values: (number | null)[], top: number) => {
+    const end = largest(values);
+    return values.map((value, at) => (
+      <rect
+        key={`${top}/${at}`}
+        x={NAME + at * wide}
+        y={top}
+        width={wide - (wide > 4 ? 1 : 0.25)}
+        height={ROW}
+        fill={cssSigned((value ?? 0) / end, dark)}
+      >
+        <title>{`dimension ${at}: ${written(value)}`}</title>
+      </rect>
+    ));
+  };
+  const middle = 2 * ROW + 14 + BARS / 2;
+  return (
+    <>
+      <svg
+        width={NAME + wide * query.length}
+        height={middle + BARS / 2 + 2}
+        role="img"
+        aria-label={`Query and key over ${query.length} dimensions, and what each adds to the score`}
+      >
+        <text x="0" y={ROW - 3}>
+          query
+        </text>
+        {cells(query, 0)}
+        <text x="0" y={2 * ROW + 1}>
+          × key
+        </text>
+        {cells(key, ROW + 4)}
+        <text x="0" y={middle + 4}>
+          = adds to it
+        </text>
+        {parts.map(({ at, by }) => {
+          const tall = ((Math.abs(by) / most) * BARS) / 2;
+          return (
+            <rect
+              key={at}
+              x={NAME + at * wide}
+              y={by < 0 ? middle : middle - tall}
+              width={wide - (wide > 4 ? 1 : 0.25)}
+              height={Math.max(0.5, tall || 0)}
+              class={by < 0 ? "ch-less" : ""}
+            >
+              <title>{`dimension ${at}: ${written(by)}`}</title>
+            </rect>
+          );
+        })}
+      </svg>
+      <dl class="ch-facts">
+        <Fact name="query · key">{written(score)}</Fact>
+        <Fact name={`× ${written(score ? scaled! / score : 0)}`}>{written(scaled)}</Fact>
+        {capped !== scaled && <Fact name="after the softcap">{written(capped)}</Fact>}
+        {masked !== null && masked !== capped && (
+          <Fact name="+ bias">{`${written(masked - capped!)} = ${written(masked)}`}</Fact>
+        )}
+        {masked === null ? (
+          <Fact name="mask">hides it: 0 %</Fact>
+        ) : (
+          <Fact name="softmax">
+            {`exp(${written(masked)} − ${written(logsumexp)}) = ${percent(weight ?? NaN)}`}
+          </Fact>
+        )}
+      </dl>
+      <p class="ch-remark">
+        {parts.length > 1 &&
+          `Most of the score: ${parts
+            .slice(0, 3)
+            .map(({ at, by }) => `dimension ${at} adds ${written(by)}`)
+            .join(", ")}. `}
+        {masked !== null &&
+          `${written(logsumexp)} is the logsumexp: the logarithm of the sum of exp(score) over all keys.`}
+      </p>
+    </>
+  );
+}
+
+function Fact({ name, children }: { name: string; children: string }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}
+
+function written(value: number | null): string {
+  if (value === null || !Number.isFinite(value)) return "no number";
+  return String(Number(value.toPrecision(4))).replace("-", "−");
+}

@@ -1,0 +1,181 @@
+// What is pointed at, in words.
+
+import { label, short } from "../../shared/labels";
+import type { Point } from "../../shared/map";
+import { percent } from "../../shared/scale";
+import type { Tile } from "../../source";
+import { answerOf, questionOf } from "./ask";
+import type { HeadMap, HeadsData, LayerData } from "./data";
+import type { LeftOut } from "./filter";
+
+/** A token of the layer's texts; positions where there are none. */
+export function tokenOf(
+  data: HeadsData,
+  layer: LayerData,
+  kind: "query" | "key",
+): (at: number) => string {
+  const { text, first } = layer[kind];
+  const tokens = text === null ? null : data.texts[text]!;
+  const offset = kind === "query" && text === null ? layer.keys - layer.queries : 0;
+  return (at) => (tokens ? (tokens[at + first] ?? "") : `#${at + offset}`);
+}
+
+/** What is pointed at, or pinned, as a sentence. */
+export function sentence(
+  point: Point,
+  raw: HeadMap | null,
+  shown: HeadMap | null,
+  layer: LayerData,
+  queryToken: (at: number) => string,
+  keyToken: (at: number) => string,
+) {
+  const name = (token: string) => (
+    <bdi>
+      <i>{short(label(token).replace(/^␣(?=.)/, ""), 24)}</i>
+    </bdi>
+  );
+  const question = questionOf(point);
+  if (!question || !raw || !shown) {
+    return layer.queries && layer.keys
+      ? "Each row is a query: it looks at the keys, the more the stronger the colour."
+      : "";
+  }
+  const { query, key } = question;
+  const most = query === null || key === null;
+  if (!most && raw.weight(query, key) === -1) {
+    return (
+      <>
+        The mask hides {name(keyToken(key))} from {name(queryToken(query))}.
+      </>
+    );
+  }
+  // Of a pair that was asked for nothing is left out.
+  const link = answerOf(most ? shown : raw, question);
+  if (!link) return "";
+  const others = shown === raw ? "" : " that is shown";
+  return (
+    <>
+      {name(queryToken(link.query))} gives {percent(link.weight)} of its attention to{" "}
+      {name(keyToken(link.key))}
+      {most && `, more than ${query === null ? "any other query" : "to any other key"}${others}`}.
+    </>
+  );
+}
+
+export function inside({ query, key, token = false }: Point, layer: LayerData): Point {
+  return {
+    token,
+    query: query !== null && query < layer.queries ? query : null,
+    key: key !== null && key < layer.keys ? key : null,
+  };
+}
+
+export function matches(count: number, token: (at: number) => string, wanted: string): number[] {
+  const needle = wanted.toLocaleLowerCase();
+  const found: number[] = [];
+  for (let at = 0; at < count; at++) {
+    const text = token(at);
+    if (
+      text.toLocaleLowerCase().includes(needle) ||
+      label(text).toLocaleLowerCase().includes(needle)
+    )
+      found.push(at);
+  }
+  return found;
+}
+
+export function words(
+  { query, key, token }: Point,
+  tile: Tile | null,
+  map: HeadMap | null,
+  out: LeftOut | null,
+  layer: LayerData,
+  queryToken: (at: number) => string,
+  keyToken: (at: number) => string,
+): string {
+  if (!map || (query === null && key === null)) return "Point at the map, or at a token.";
+  const name = (token: (at: number) => string, at: number) =>
+    `${at} ${short(label(token(at)), 16)}`;
+  if (token) return `token ${name(keyToken, key!)}`;
+  if (query === null || key === null) {
+    return query === null ? `key ${name(keyToken, key!)}` : `query ${name(queryToken, query)}`;
+  }
+  const gone = out && (out.queries[query] || out.keys[key]);
+  const exact = tile?.exact && !gone ? single(tile, query, key) : undefined;
+  const weight = exact ?? map.weight(query, key);
+  if (weight !== null) {
+    const doubt = exact === undefined ? error(map.error(weight)) : "";
+    const value = weight < 0 ? "hidden by the mask" : `${percent(weight)}${doubt}`;
+    return `${name(queryToken, query)} → ${name(keyToken, key)}: ${value}${gone && weight >= 0 ? ", left out" : ""}`;
+  }
+  const pair = `${name(queryToken, query)} → ${name(keyToken, key)}`;
+  if (!tile) return pair;
+  const tall = (tile.rows[1] - tile.rows[0]) / tile.cells[0];
+  const wide = (tile.columns[1] - tile.columns[0]) / tile.cells[1];
+  const row = Math.floor((query - tile.rows[0]) / tall);
+  const column = Math.floor((key - tile.columns[0]) / wide);
+  const within = row >= 0 && row < tile.cells[0] && column >= 0 && column < tile.cells[1];
+  if (!within) return pair;
+  const value = tile.values[row * tile.cells[1] + column]!;
+  const range = (first: number, size: number, at: number, most: number) => {
+    const from = Math.max(0, Math.round(first + size * at));
+    const to = Math.min(most, Math.max(from + 1, Math.round(first + size * (at + 1)))) - 1;
+    return to > from
+      ? `${from.toLocaleString("en")}–${to.toLocaleString("en")}`
+      : from.toLocaleString("en");
+  };
+  const about = !tile.exact && (tile.links || tall < tile.grain[0] - 1) ? "about " : "";
+  return `${range(tile.rows[0], tall, row, layer.queries)} → ${range(tile.columns[0], wide, column, layer.keys)}: ${value < 0 ? (out ? "hidden, or left out" : "hidden by the mask") : about + percent(value)}`;
+}
+
+function error(by: number): string {
+  return !(by >= 5e-7) ? "" : ` ± ${percent(by)}`;
+}
+
+/** How fine the map is, and how far it can be trusted. */
+export function detail(tile: Tile | null, layer: LayerData, map: HeadMap | null): string {
+  if (!tile) return map && !map.at && !map.pooled ? "No map of this head was kept." : " ";
+  if (tile.values.length === 0) return "There are no tokens.";
+  const tall = cellSize(tile.rows, tile.cells[0]);
+  const wide = cellSize(tile.columns, tile.cells[1]);
+  const cell = `One cell = ${tall} × ${wide} ${tall === "1" && wide === "1" ? "token" : "tokens"}`;
+  if (tile.exact) return `${cell}, worked out from query and key.`;
+  if (tile.pending !== undefined) {
+    return `${cell}. A finer map is being worked out: ${Math.floor(tile.pending * 100)} %.`;
+  }
+  const silence = tile.silent
+    ? ` The ${tile.silent} does not answer: this is what the page has.`
+    : "";
+  return cell + known(tile, layer, map) + silence;
+}
+
+/** What a map that was not worked out for this view knows. */
+function known(tile: Tile, layer: LayerData, map: HeadMap | null): string {
+  const [queries, keys] = tile.grain;
+  if (tile.links) {
+    return `. The ${tile.links} strongest links of each query are where they are; the rest is known for ${queries} × ${keys} tokens, and spread evenly there.`;
+  }
+  if (map && layer.weights) {
+    if ("exact" in layer.weights) return ". Weights are as they were, in float32.";
+    const worst = map.error(layer.weights.top[map.head]!);
+    return `. Weights are rounded, by ${percent(worst)} at most, and small ones by far less.`;
+  }
+  return queries > 1 || keys > 1 ? `; the finest that is known is ${queries} × ${keys}.` : ".";
+}
+
+/** The value of a pair, in a tile of single tokens. */
+function single(
+  { rows, columns, cells, values }: Tile,
+  query: number,
+  key: number,
+): number | undefined {
+  if (rows[1] - rows[0] !== cells[0] || columns[1] - columns[0] !== cells[1]) return undefined;
+  if (query < rows[0] || query >= rows[1] || key < columns[0] || key >= columns[1])
+    return undefined;
+  return values[(query - rows[0]) * cells[1] + key - columns[0]];
+}
+
+function cellSize([from, to]: [number, number], cells: number): string {
+  const size = (to - from) / Math.max(1, cells);
+  return Math.round(size).toLocaleString("en");
+}

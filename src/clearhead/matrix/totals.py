@@ -1,0 +1,146 @@
+"""The numbers of heads over a data set: averages that go on from batch to batch."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.matrix.head_numbers import (
+    HeadAverages,
+    Roles,
+    head_averages,
+    mean_over_queries,
+    pooled_roles,
+    totalled_roles,
+)
+from clearhead.matrix.summary import Summary
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Totals:
+    """The heads of a layer, on average over every real query that was seen, in (num_heads,) numbers.
+
+    Padding counts nowhere, and every query counts once, whatever the length of its text or batch; so
+    totals of parts of a data set merge to those of the whole.
+
+    Attributes:
+        queries: how many queries that is.
+        entropy: float64, (num_heads,), nats.
+        distance: likewise, tokens; None in cross-attention.
+        max: the largest weight of a query, the mean.
+        max_score: the largest score of any query; −∞ where none sees anything.
+        roles: how far each head fills each role; each is the mean over the queries that have the
+            choice.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+        >>> with torch.no_grad(), ch.watch(layer, keep="total") as seen:
+        ...     for length in (3, 5, 8):
+        ...         output = layer(torch.randn(4, length, 8))
+        >>> seen[0]
+        Totals [num_heads=2] of 64 queries
+    """
+
+    queries: int
+    entropy: Tensor
+    distance: Tensor | None
+    max: Tensor
+    max_score: Tensor
+    roles: Roles
+
+    @property
+    def num_heads(self) -> int:
+        """The number of query heads."""
+        return self.entropy.shape[0]
+
+    def merge(self, other: "Totals") -> "Totals":
+        """The totals of both, each query of either counted once. A role that one did not measure, as
+        without ids, is None.
+
+        Raises:
+            ArgumentTypeError: code `merge.type`, for what are no totals.
+            ShapeError: code `merge.shape`, for another number of heads.
+            ArgumentError: code `merge.fields`, where one is of cross-attention.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+            >>> with torch.no_grad(), ch.watch(layer, keep="total") as seen:
+            ...     output = layer(torch.randn(1, 3, 8))
+            >>> seen[0].merge(seen[0]).queries
+            6
+        """
+        if not isinstance(other, Totals):
+            raise ArgumentTypeError(
+                "merge.type", f"merge takes Totals; got {type(other).__name__}."
+            )
+        if other.num_heads != self.num_heads:
+            raise ShapeError(
+                "merge.shape",
+                f"both totals must have the same heads; got {self.num_heads} and {other.num_heads}.",
+            )
+        if (self.distance is None) != (other.distance is None):
+            raise ArgumentError(
+                "merge.fields",
+                "both totals must have a distance, or neither; one is of cross-attention.",
+            )
+        both = self.queries + other.queries
+        share = other.queries / both if both else 0.0
+
+        def mean(one: Tensor, two: Tensor) -> Tensor:
+            return one + (two - one) * share
+
+        distance = self.distance
+        if distance is not None and other.distance is not None:
+            distance = mean(distance, other.distance)
+        return Totals(
+            queries=both,
+            entropy=mean(self.entropy, other.entropy),
+            distance=distance,
+            max=mean(self.max, other.max),
+            max_score=torch.maximum(self.max_score, other.max_score),
+            roles=pooled_roles(self.roles, other.roles),
+        )
+
+    def averages(self) -> HeadAverages:
+        """The same as `head_averages` has it of summaries."""
+        known = {name: getattr(self.roles, name) for name in self.roles.measured}
+        leading = replace(self.roles, counts=None).names()
+        assert isinstance(leading, list)
+        return HeadAverages(self.queries, self.entropy, self.distance, known, leading)
+
+    def __repr__(self) -> str:
+        return f"Totals [num_heads={self.num_heads}] of {self.queries} queries"
+
+
+def totals_of(summary: Summary) -> Totals:
+    """The totals of the summary of a call, which has roles.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> from clearhead.matrix.roles import summary_with_roles
+        >>> totals_of(summary_with_roles(ch.AttentionMatrix(torch.eye(3), torch.eye(3)))).queries
+        3
+    """
+    found = head_averages("", [summary])
+    assert summary.roles is not None
+    assert summary.max_score is not None
+    scores = summary.statistic("max_score")
+    if summary.real is not None:
+        scores = scores.masked_fill(~torch.atleast_2d(summary.real)[:, None], -torch.inf)
+    # With one more, since there may be no query.
+    none = scores.new_full((len(scores), scores.shape[1], 1), -torch.inf)
+    largest = torch.cat([scores, none], dim=2).amax(dim=2)
+    largest = (
+        largest.amax(dim=0) if len(largest) else scores.new_full((scores.shape[1],), -torch.inf)
+    )
+    return Totals(
+        queries=found.queries,
+        entropy=found.entropy,
+        distance=found.distance,
+        max=mean_over_queries("max", [summary]),
+        max_score=largest.double().cpu(),
+        roles=totalled_roles(summary),
+    )

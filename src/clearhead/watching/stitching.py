@@ -1,0 +1,264 @@
+"""Calls stitched to the one matrix that they are rows of, such as the steps of a generation.
+
+Keys are at their places in the whole text. A step of a window has the last keys only, and a step of a
+beam search goes on from rows of the step before: the keys that both have tell which.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.problem import Problem
+from clearhead.masks.algebra import And
+from clearhead.masks.base import Mask
+from clearhead.masks.causal import causal
+from clearhead.masks.documents import documents
+from clearhead.masks.padding import PaddedTo, Valid, padding
+from clearhead.masks.sliding_window import sliding_window
+from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+
+NOT_CAUSAL = "no causal mask, with or without padding, a window or chunks"
+
+
+class Reach(NamedTuple):
+    """The keys that the queries of a call see.
+
+    Attributes:
+        first: the place among the keys of the first that each query sees, padding aside, (query_len,);
+            the last is its own.
+        valid: True for the keys that are not padded, (batch or 1, kv_len); also for those before
+            `first`, of which nothing is known.
+    """
+
+    first: Tensor
+    valid: Tensor
+
+
+def stitch(calls: Sequence[Problem]) -> AttentionMatrix | str:
+    """Return the one matrix that the calls are rows of, or why they are not.
+
+    They are if each has keys of the calls before and one more for each of its queries, and sees them
+    causally, in a window or in chunks, with the same padding; or, in cross-attention, if all have the
+    same keys and mask. Of a beam search, rows are those of the last call.
+    """
+    for number, call in enumerate(calls):
+        reason = ""
+        if call.bias is not None:
+            reason = "a bias"
+        elif number and not _alike(call, calls[number - 1]):
+            reason = "another scale, softcap or sinks than the call before"
+        if reason:
+            return f"call {number} has {reason}"
+    return _of_one_source(calls) if calls[0].cross else _of_growing_keys(calls)
+
+
+def _of_one_source(calls: Sequence[Problem]) -> AttentionMatrix | str:
+    first, valid = calls[0], None
+    rows: list[Tensor] = [torch.arange(calls[-1].batch, device=first.device)]
+    for number in range(len(calls) - 1, -1, -1):
+        call, real = calls[number], _valid(_parts(calls[number].mask), calls[number])
+        if real is None:
+            return f"call {number} has a mask that differs from query to query"
+        if number + 1 < len(calls):
+            found = _rows_of(call.key, calls[number + 1].key)
+            if found is None:
+                return f"call {number + 1} has other keys than the call before"
+            rows.insert(0, found[rows[0]])
+        real = _of_rows(real, rows[0])
+        if valid is not None and not _equal(valid, real):
+            return f"call {number + 1} has other padding than the call before"
+        valid = real
+    assert valid is not None
+    query = torch.cat([each.query[some] for each, some in zip(calls, rows, strict=True)], dim=2)
+    key = calls[-1].key
+    return matrix_of(first.replace(query=query, key=key, value=key, mask=_padding(valid)))
+
+
+def _of_growing_keys(calls: Sequence[Problem]) -> AttentionMatrix | str:
+    rows = [torch.arange(calls[-1].batch, device=calls[0].device)]
+    reaches: list[Reach] = []
+    for number in range(len(calls) - 1, -1, -1):
+        call, reach = calls[number], _reach(calls[number])
+        if call.kv_len < call.query_len:
+            return f"call {number} has query_len={call.query_len} and kv_len={call.kv_len}"
+        if reach is None:
+            return f"call {number} has {NOT_CAUSAL}"
+        reaches.insert(0, reach)
+        if number + 1 < len(calls):
+            after = calls[number + 1]
+            count = after.kv_len - after.query_len
+            if not 0 < count <= call.kv_len and not count == call.kv_len == 0:
+                sizes = f"query_len={after.query_len} and kv_len={after.kv_len}"
+                return f"call {number + 1} has {sizes}, after {call.kv_len} keys"
+            found = _rows_of(call.key[:, :, call.kv_len - count :], after.key[:, :, :count])
+            if found is None:
+                return f"call {number + 1} has keys that do not go on from those of the call before"
+            rows.insert(0, found[rows[0]])
+    key = [calls[0].key[rows[0]]]
+    valid = _of_rows(reaches[0].valid, rows[0])
+    firsts = [reaches[0].first]
+    for number, (call, reach, some) in enumerate(zip(calls, reaches, rows, strict=True)):
+        if not number:
+            continue
+        before = valid.shape[1]
+        # The keys of the call are the last so far, its own included.
+        start = before + call.query_len - call.kv_len
+        real = _of_rows(reach.valid, some)
+        least = int(reach.first.min()) if len(reach.first) else 0
+        known, again = valid[:, start + least :], real[:, least : call.kv_len - call.query_len]
+        if not _equal(known, again):
+            return f"call {number} has other padding than the call before"
+        key.append(call.key[:, :, call.kv_len - call.query_len :][some])
+        new = real[:, call.kv_len - call.query_len :]
+        count = max(len(valid), len(new))
+        valid = torch.cat([valid.expand(count, -1), new.expand(count, -1)], dim=1)
+        firsts.append(start + reach.first)
+    mask = _described(torch.cat(firsts), valid.shape[1])
+    if mask is None:
+        return f"call {len(calls) - 1} has {NOT_CAUSAL}"
+    if not valid.all():
+        mask = mask & padding(valid if len(valid) > 1 else valid[0])
+    query = torch.cat([each.query[some] for each, some in zip(calls, rows, strict=True)], dim=2)
+    whole = calls[-1].key if _is_whole(calls[-1], rows, valid.shape[1]) else torch.cat(key, dim=2)
+    return matrix_of(calls[0].replace(query=query, key=whole, value=whole, mask=mask))
+
+
+def _is_whole(last: Problem, rows: Sequence[Tensor], total: int) -> bool:
+    """True if the last call has every key, so that nothing need be copied."""
+    return last.kv_len == total and len(rows[-1]) == last.batch
+
+
+def _rows_of(known: Tensor, again: Tensor) -> Tensor | None:
+    """The row whose keys each row has again, (rows,); None if one has others. Rows with the same keys
+    may be any of them, so its own goes first."""
+    if known.dtype != again.dtype or known.device != again.device or known.is_meta:
+        return None
+    if known.shape[1:] != again.shape[1:]:
+        return None
+    own = torch.arange(len(again), device=known.device)
+    if known.shape == again.shape and torch.equal(known, again):
+        return own
+    same = torch.stack([(known == row).flatten(1).all(dim=1) for row in again])
+    if not bool(same.any(dim=1).all()):
+        return None
+    found = same.to(torch.uint8).argmax(dim=1)
+    if len(known) == len(again):
+        found = torch.where(same.diagonal(), own, found)
+    return found
+
+
+def _of_rows(valid: Tensor, rows: Tensor) -> Tensor:
+    return valid[rows] if len(valid) > 1 else valid
+
+
+def _described(first: Tensor, total: int) -> Mask | None:
+    """The mask of queries that are the last of so many tokens, each of which sees what is from its
+    `first` on: causal, with a window, or in chunks. None for another."""
+    own = torch.arange(total - len(first), total, device=first.device)
+    if bool((first == 0).all()):
+        return causal()
+    left = int((own - first).max())
+    if torch.equal(first, (own - left).clamp(min=0)):
+        return causal() & sliding_window(left=left)
+    chunk = torch.unique_consecutive(first, return_inverse=True)[1]
+    if len(first) == total and torch.equal(first, torch.searchsorted(chunk, chunk)):
+        return documents(chunk) & causal()
+    return None
+
+
+def _reach(call: Problem) -> Reach | None:
+    """The keys that the queries of a call see; None if that is not causal."""
+    if call.query_len == 1:
+        visible = torch.ones(1, 1, 1, call.kv_len, dtype=torch.bool, device=call.device)
+        if call.mask is not None:
+            given = call.visible()
+            assert given is not None
+            visible = given
+        if visible.shape[1] > 1 or not visible[..., -1].any():
+            return None
+        # What no sample sees before the first key that one does may be out of a window.
+        first = visible.any(dim=0).to(torch.uint8)[0].argmax(dim=-1)
+        before = torch.arange(call.kv_len, device=call.device) < first
+        return Reach(first, visible[:, 0, 0] | before)
+    parts = _parts(call.mask)
+    valid = _valid([each for each in parts if isinstance(each, Valid | PaddedTo)], call)
+    rest = [each for each in parts if not isinstance(each, Valid | PaddedTo)]
+    if valid is None:
+        return None
+    if not call.query_len:
+        return Reach(torch.zeros(0, dtype=torch.int64, device=call.device), valid)
+    if not rest:
+        return None
+    mask = reduce(lambda one, other: one & other, rest)
+    spans = mask.spans(call.query_len, call.kv_len, call.device)
+    if spans is not None:
+        if spans.start.shape[0] > 1 or spans.pieces > 1:
+            return None
+        first, stop = spans.start[0, :, 0], spans.stop[0, :, 0]
+    else:
+        visible = mask.block(
+            slice(0, call.query_len),
+            slice(0, call.kv_len),
+            call.query_len,
+            call.kv_len,
+            call.device,
+        )
+        if visible.shape[:2] != (1, 1):
+            return None
+        visible = visible[0, 0]
+        first = visible.to(torch.uint8).argmax(dim=-1)
+        stop = first + visible.sum(dim=-1)
+        last = call.kv_len - visible.flip(-1).to(torch.uint8).argmax(dim=-1)
+        if not torch.equal(stop, last):
+            return None
+    own = torch.arange(call.kv_len - call.query_len, call.kv_len, device=call.device)
+    return Reach(first, valid) if torch.equal(stop, own + 1) else None
+
+
+def _valid(parts: Sequence[Mask], call: Problem) -> Tensor | None:
+    """True for the keys that are not padded, (batch or 1, kv_len); None for a mask that is not the same
+    for all queries and heads."""
+    valid = torch.ones(1, call.kv_len, dtype=torch.bool, device=call.device)
+    places = torch.arange(call.kv_len, device=call.device).view(1, 1, 1, -1)
+    for part in parts:
+        if isinstance(part, Valid | PaddedTo):
+            seen = part.visible(torch.zeros_like(places), places, call.query_len, call.kv_len)
+        elif call.query_len == 1:
+            seen = part.block(
+                slice(0, 1), slice(0, call.kv_len), call.query_len, call.kv_len, call.device
+            )
+        else:
+            return None
+        if seen.shape[1] > 1:
+            return None
+        valid = valid & seen[:, 0, 0]
+    return valid
+
+
+def _padding(valid: Tensor) -> Mask | None:
+    if valid.all():
+        return None
+    return padding(valid if len(valid) > 1 else valid[0])
+
+
+def _equal(tensor: Tensor, other: Tensor) -> bool:
+    return torch.equal(*torch.broadcast_tensors(tensor, other))
+
+
+def _alike(problem: Problem, other: Problem) -> bool:
+    """Return True for problems with equal options, the mask aside."""
+    if (problem.scale, problem.softcap) != (other.scale, other.softcap):
+        return False
+    if problem.sinks is None or other.sinks is None:
+        return problem.sinks is other.sinks
+    return torch.equal(problem.sinks, other.sinks)
+
+
+def _parts(mask: Mask | None) -> list[Mask]:
+    """The masks that are joined by &."""
+    if isinstance(mask, And):
+        return _parts(mask.left) + _parts(mask.right)
+    return [] if mask is None else [mask]

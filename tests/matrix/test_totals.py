@@ -1,0 +1,156 @@
+"""Totals of batches are those of all texts, each counted as it is."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.matrix.roles import summary_with_roles
+from clearhead.matrix.totals import Totals, totals_of
+from clearhead.watching import files
+
+
+class Reader(nn.Module):
+    """Two causal layers over embedded ids, which may be padded on the right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(7, 8)
+        self.layers = nn.ModuleList(ch.MultiHeadAttention(8, num_heads=2) for _ in "ab")
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def forward(self, ids: Tensor, lengths: list[int] | None = None) -> Tensor:
+        mask = ch.causal() if lengths is None else ch.causal() & ch.padding(lengths)
+        x = self.embedding(ids)
+        for layer in self.layers:
+            x = x + layer(x, mask=mask)
+        return x
+
+
+def seen_of(model: nn.Module, batches: list[list[list[int]]], **options: Any) -> Any:
+    with torch.no_grad(), ch.watch(model, **options) as seen:
+        for texts in batches:
+            longest = max(map(len, texts))
+            ids = torch.tensor([each + [0] * (longest - len(each)) for each in texts])
+            model(ids, [len(each) for each in texts] if len(texts) > 1 else None)
+    return seen
+
+
+TEXTS = [[1, 2, 3, 1, 2, 3, 1], [4, 4, 5], [6, 1, 2, 3, 5], [2], [3, 1, 3, 1, 6, 6, 2, 4, 3, 1, 5]]
+
+
+def rows(seen: Any) -> list[list[float]]:
+    return [[number for number in row[1:-1] if number is not None] for row in seen.table()]
+
+
+def test_totals_are_those_of_all_texts(tmp_path: Path) -> None:
+    """However the texts are batched, whatever is padded, and put together from two parts."""
+    model = Reader().eval()
+    one_by_one = seen_of(model, [[each] for each in TEXTS], keep="summary")
+    batched = seen_of(model, [TEXTS[:3], TEXTS[3:]], keep="total")
+    parts = [seen_of(model, [each], keep="total") for each in (TEXTS[:2], TEXTS[2:])]
+    parts = [ch.load(each.save(tmp_path / "part")) for each in parts]
+    expected = torch.tensor(rows(one_by_one), dtype=torch.float64)
+    assert expected.shape == (4, 10)
+    assert (expected[:, 1] == sum(map(len, TEXTS))).all()
+    for seen in (batched, parts[0].merge(parts[1])):
+        torch.testing.assert_close(
+            torch.tensor(rows(seen), dtype=torch.float64), expected, atol=1e-6, rtol=1e-6
+        )
+        for name in seen:
+            calls = one_by_one.calls(name)
+            largest = torch.cat([each.max_score[0] for each in calls], dim=-1).amax(dim=-1)
+            torch.testing.assert_close(seen[name].max_score.float(), largest)
+            most = torch.cat([each.max[0] for each in calls], dim=-1).mean(dim=-1)
+            torch.testing.assert_close(seen[name].max.float(), most)
+            assert seen[name].entropy.shape == (2,)
+
+
+def test_what_a_call_cannot_tell_is_told_of_none() -> None:
+    model = Reader().eval()
+    with torch.no_grad(), ch.watch(model, keep="total") as seen:
+        model(torch.tensor([[1, 2, 1, 2]]))
+        model.layers[0](torch.randn(1, 4, 8))
+    table = seen.table()
+    assert (table[0].queries, table[0].duplicate) == (8, None)
+    assert table[2].queries == 4
+    assert table[2].duplicate is not None
+
+
+def test_a_call_without_queries() -> None:
+    matrix = ch.AttentionMatrix(torch.zeros(1, 2, 0, 3), torch.zeros(1, 2, 5, 3))
+    found = totals_of(summary_with_roles(matrix))
+    assert found.queries == 0
+    assert found.max_score.tolist() == [-torch.inf, -torch.inf]
+    assert found.merge(found).queries == 0
+
+
+def totals(heads: int = 2, *, cross: bool = False) -> Totals:
+    query = torch.randn(1, heads, 5, 3)
+    return totals_of(summary_with_roles(ch.AttentionMatrix(query, query, cross=cross)))
+
+
+def test_what_does_not_merge() -> None:
+    refused: list[tuple[Any, type[Exception], str]] = [
+        (3, ch.ArgumentTypeError, "[merge.type] merge takes Totals; got int."),
+        (
+            totals(3),
+            ch.ShapeError,
+            "[merge.shape] both totals must have the same heads; got 2 and 3.",
+        ),
+        (
+            totals(cross=True),
+            ch.ArgumentError,
+            "[merge.fields] both totals must have a distance, or neither; one is of cross-attention.",
+        ),
+    ]
+    for other, kind, text in refused:
+        with pytest.raises(kind) as raised:
+            totals().merge(other)
+        assert str(raised.value) == text
+    model = Reader()
+    whole = seen_of(model, [TEXTS], keep="total")
+    with pytest.raises(ch.ArgumentTypeError, match=r"two records of watches with keep=\"total\"\."):
+        whole.merge(seen_of(model, [TEXTS], keep="summary"))
+    with pytest.raises(
+        ch.ShapeError, match=r"same modules; got 'layers.0', 'layers.1' and 'layers.1'\."
+    ):
+        whole.merge(seen_of(model, [TEXTS], keep="total", layers="layers.1"))
+    with pytest.raises(
+        ch.ArgumentError, match=r"plot needs matrices or summaries; keep= was \"total\"\."
+    ):
+        whole.plot()
+    assert "Totals [num_heads=2] of 27 queries" in repr(whole)
+    assert "27 queries" in whole._repr_html_()
+
+
+def test_a_file_of_other_totals_is_refused(tmp_path: Path) -> None:
+    good = totals()
+    assert files.read(files.write(tmp_path / "a", {"a": good}))["a"].queries == 5
+    for bad in (
+        replace(good, max=torch.zeros(3, dtype=torch.float64)),
+        replace(good, entropy=torch.zeros(2)),
+        replace(good, queries=-1),
+    ):
+        with pytest.raises(ch.FileError, match=r"totals must be"):
+            files.read(files.write(tmp_path / "b", {"a": bad}))
+
+
+def test_an_estimate_is_what_totals_take() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    watching: Any = ch.watch(layer, keep="total")
+    with torch.no_grad(), watching as seen:
+        layer(torch.randn(2, 5, 8))
+    found = seen[0]
+    assert found.distance is not None
+    tensors = [found.entropy, found.distance, found.max, found.max_score]
+    for name in found.roles.measured:
+        tensors += [getattr(found.roles, name), getattr(found.roles.counts, name)]
+    assert watching.estimate(2, 5).nbytes == sum(each.nbytes for each in tensors)
