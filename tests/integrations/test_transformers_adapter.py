@@ -35,7 +35,7 @@ def language_model(kind: str, implementation: str = "eager", **sizes: Any) -> An
     return model
 
 
-def asked(kind: str, model: Any) -> dict[str, Tensor]:
+def asked(kind: str, model: Any, *, attentions: bool = True) -> dict[str, Tensor]:
     """What a model answers to a batch with padding on the left: its output, its generation, gradients."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(3, VOCABULARY, (3, TOKENS), generator=generator)
@@ -50,12 +50,13 @@ def asked(kind: str, model: Any) -> dict[str, Tensor]:
     if kind in TWO_SIDED:
         given["decoder_input_ids"] = ids[:, :5]
     model.zero_grad()
-    output = model(**given, output_attentions=True)
+    output = model(**given, output_attentions=attentions)
     shown = output[0] if kind in TWO_SIDED else output[0][real.bool()]
     shown.square().mean().backward()
     answers["output"] = shown.detach()
     answers["gradient"] = model.get_input_embeddings().weight.grad.clone()
-    weights = next(output[name] for name in ("decoder_attentions", "attentions") if name in output)
+    names = ("decoder_attentions", "attentions")
+    weights = next((output[name] for name in names if name in output), None)
     for index, each in enumerate(weights or ()):
         answers[f"weights {index}"] = each[0].detach()  # the row without padding
     return answers
@@ -84,8 +85,36 @@ def test_a_model_runs_as_before(kind: str) -> None:
     assert all(torch.equal(after[name], each) for name, each in before.items())
 
 
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"multi_query": True, "new_decoder_architecture": False},
+        {"alibi": True},
+        {"multi_query": False, "new_decoder_architecture": False, "num_kv_heads": 6, "alibi": True},
+    ],
+)
+def test_every_falcon(sizes: dict[str, Any], implementation: str) -> None:
+    model = language_model("falcon", implementation, **sizes)
+    attentions = implementation == "eager"
+    expected = asked("falcon", model, attentions=attentions)
+    assert ch.convert(model).left == {}
+    same(asked("falcon", model, attentions=attentions), expected)
+
+
+def test_chunks_and_temperature_beyond_the_first_of_them() -> None:
+    sizes = {"attention_chunk_size": 4, "layer_types": ["chunked_attention", "full_attention"]}
+    model = language_model("llama4_text", **sizes)
+    expected = asked("llama4_text", model)
+    conversion = ch.convert(model)
+    assert conversion.left == {}
+    same(asked("llama4_text", model), expected)
+
+
 @pytest.mark.parametrize("implementation", ["sdpa", "clearhead"])
-@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "gpt2", "t5", "bart", "bert"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "gemma3_text", "gpt2", "t5", "bart", "bert", "llama4_text", "deepseek_v3"]
+)
 def test_other_implementations(kind: str, implementation: str) -> None:
     from clearhead.integrations import attention
 
@@ -108,7 +137,9 @@ def test_models_of_pictures_and_sounds(kind: str) -> None:
     assert any(isinstance(each, ch.MultiHeadAttention) for each in model.modules())
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral", "t5", "gpt2"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "mistral", "t5", "gpt2", "bloom", "falcon", "llama4_text"]
+)
 def test_every_way_to_generate(kind: str) -> None:
     model = language_model(kind)
     ids = torch.randint(3, VOCABULARY, (2, TOKENS))
@@ -202,12 +233,12 @@ def test_what_is_left() -> None:
 
 
 def test_models_that_are_not_known() -> None:
-    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 16, "n_layer": 1, "n_head": 2}
-    config = transformers.BloomConfig(**sizes)
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    config = transformers.GPTJConfig(**sizes, rotary_dim=4)
     with pytest.raises(
-        UnsupportedError, match="model type 'bloom': what its forward does is not known"
+        UnsupportedError, match="model type 'gptj': what its forward does is not known"
     ):
-        ch.convert(transformers.BloomModel(config))
+        ch.convert(transformers.GPTJModel(config))
 
 
 def test_a_call_without_what_the_layer_needs() -> None:

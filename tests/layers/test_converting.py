@@ -16,9 +16,20 @@ from transformers import AutoConfig, AutoModel
 
 import clearhead as ch
 from clearhead.errors import ArgumentTypeError, ClearheadError, UnsupportedError
-from clearhead.layers import QueryKeyNorm, RelativeBias, Rotary, Scale, Sinks, Softcap
+from clearhead.layers import (
+    LatentAttention,
+    QueryKeyNorm,
+    RelativeBias,
+    Rotary,
+    Scale,
+    ScoreBias,
+    Sinks,
+    Softcap,
+    Temperature,
+)
 from clearhead.layers.converting.convert import family_of
-from clearhead.layers.converting.packed import GPT2_TYPES, NEOX_TYPES, PHI3_TYPES
+from clearhead.layers.converting.latent import LATENT_TYPES
+from clearhead.layers.converting.packed import GPT2_TYPES, MPT_TYPES, NEOX_TYPES, PHI3_TYPES
 from clearhead.layers.converting.pairs import Row
 from clearhead.layers.converting.separate import (
     BERT_TYPES,
@@ -83,6 +94,21 @@ PICTURES: dict[str, Any] = {
     "image_size": 8,
     "patch_size": 4,
 }
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 13,
+    "kv_lora_rank": 12,
+    "v_head_dim": 5,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "head_dim": 4,
+    "n_routed_experts": 3,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 13,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
 LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3}
 PARTLY = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 2 / 3}
@@ -100,6 +126,18 @@ OWN: dict[str, dict[str, Any]] = {
     "starcoder2": {"sliding_window": 3},
     "distilbert": {"dim": 24, "hidden_dim": 31, "n_heads": 4, "n_layers": 2},
     "clip_text_model": {"eos_token_id": 2},
+    "bloom": {"n_layer": 2, "n_head": 3, "attention_dropout": 0.25},
+    "deepseek_v2": LATENT,
+    "deepseek_v3": LATENT,
+    "falcon": {"num_attention_heads": 6, "num_kv_heads": 2, "new_decoder_architecture": True},
+    "llama4_text": {
+        "intermediate_size_mlp": 31,
+        "no_rope_layers": [1, 0],
+        "layer_types": ["full_attention"] * 2,
+        "floor_scale": 3,
+        "attn_scale": 0.4,
+    },
+    "mpt": {"d_model": 24, "n_layers": 2, "n_heads": 3, "max_seq_len": 64},
     "cohere2": LAYERS,
     "exaone4": LAYERS,
     "glm": PARTLY,
@@ -127,8 +165,11 @@ SEES = (
 )  # fmt: skip
 READS_TWICE = ("bart", "blenderbot", "m2m_100", "marian", "mbart", "pegasus", "plbart", "whisper")
 MODEL_TYPES = sorted(
-    {*LLAMA_TYPES, *BERT_TYPES, *DISTILBERT_TYPES, *PHI3_TYPES, *NEOX_TYPES, *T5_TYPES, *GPT2_TYPES}
-)
+    {
+        *LLAMA_TYPES, *BERT_TYPES, *DISTILBERT_TYPES, *PHI3_TYPES, *NEOX_TYPES, *T5_TYPES, *GPT2_TYPES,
+        *LATENT_TYPES, *MPT_TYPES,
+    }
+)  # fmt: skip
 
 
 def config_of(kind: str, **sizes: Any) -> Any:
@@ -143,6 +184,8 @@ def config_of(kind: str, **sizes: Any) -> Any:
     elif kind in BERT_TYPES:
         given = {name: size for name, size in SIZES.items() if name != "head_dim"}
         given |= {"embedding_size": 24}
+    elif kind == "falcon":  # its width of a head is that of all, divided
+        given = {name: size for name, size in given.items() if name != "head_dim"}
     config = AutoConfig.for_model(kind, **(given | sizes))
     config._experts_implementation = "eager"
     return config
@@ -166,7 +209,9 @@ def calls(kind: str, model: Any) -> list[Call]:
         def hook(module: nn.Module, args: Any, given: Any, output: Any) -> None:
             x = args[0] if args else given["hidden_states"]
             context = given.get("key_value_states", given.get("encoder_hidden_states"))
-            found.append(Call(name, module, x, context, (args, given), output[0]))
+            # BLOOM adds what goes past the attention.
+            output = output[0] - args[1] if kind == "bloom" else output[0]
+            found.append(Call(name, module, x, context, (args, given), output))
 
         return hook
 
@@ -221,7 +266,7 @@ def parts_of(layer: ch.MultiHeadAttention) -> list[Any]:
     return list(layer.parts)
 
 
-def goes_there_and_back(module: nn.Module, **given: Any) -> ch.MultiHeadAttention:
+def goes_there_and_back(module: nn.Module, **given: Any) -> Any:
     """The layer of a module, after everything that holds for every conversion was checked."""
     before = copy.deepcopy(module.state_dict())
     conversion = ch.convert(module, **given)
@@ -243,6 +288,7 @@ def goes_there_and_back(module: nn.Module, **given: Any) -> ch.MultiHeadAttentio
     named = {row.theirs.partition("[")[0] for row in conversion.rows}
     for name, _ in [*module.named_parameters(), *module.named_buffers()]:
         assert any(name in each.split(", ") for each in named), name
+    assert type(layer) is type(back.layer)
     ours = {row.ours.partition("[")[0] for row in conversion.rows}
     assert {name for name, _ in layer.named_parameters()} <= ours
     return ch.convert(module, **given).layer
@@ -256,7 +302,8 @@ def test_models_of_transformers(kind: str) -> None:
     for call in found:
         layer = goes_there_and_back(call.module, **beside(call, model))
         single = kind not in (*BERT_TYPES, *DISTILBERT_TYPES, *T5_TYPES, *READS_TWICE, "gpt2")
-        close(layer(call.x, call.context), call.output, single=single)
+        context = () if call.context is None else (call.context,)
+        close(layer(call.x, *context), call.output, single=single)
 
 
 ROPES: dict[str, dict[str, Any]] = {
@@ -303,6 +350,109 @@ def test_the_parts_of_a_layer() -> None:
     first = calls("t5", model_of("t5"))[0].module
     assert [type(part) for part in ch.convert(first).layer.parts] == [Scale, RelativeBias]
     assert ch.convert(first).layer.dropout == 0.2
+    turned, grown = (each.module for each in calls("llama4_text", model_of("llama4_text")))
+    assert [type(part) for part in ch.convert(turned).layer.parts] == [QueryKeyNorm, Rotary]
+    assert [type(part) for part in ch.convert(grown).layer.parts] == [Temperature]
+    first = calls("bloom", model_of("bloom"))[0].module
+    assert [type(part) for part in ch.convert(first).layer.parts] == [ScoreBias]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"multi_query": True, "new_decoder_architecture": False},
+        {"multi_query": False, "new_decoder_architecture": False, "bias": True, "num_kv_heads": 6},
+        {"num_kv_heads": 6},
+    ],
+)
+def test_every_way_in_which_falcon_packs_its_heads(sizes: dict[str, Any]) -> None:
+    for call in calls("falcon", model_of("falcon", **sizes)):
+        close(goes_there_and_back(call.module)(call.x), call.output, single=True)
+
+
+@pytest.mark.parametrize("kind", LATENT_TYPES)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"q_lora_rank": None, "attention_bias": True},
+        {
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 100.0, "factor": 8.0, "beta_fast": 3.0,
+                "original_max_position_embeddings": 5, "mscale": 1.0, "mscale_all_dim": 0.7,
+            },
+        },
+        {"rope_interleave": False},
+    ],
+)  # fmt: skip
+def test_latent_attention(kind: str, sizes: dict[str, Any]) -> None:
+    if kind == "deepseek_v2" and "rope_interleave" in sizes:
+        return  # it knows one layout
+    for call in calls(kind, model_of(kind, **sizes)):
+        layer = goes_there_and_back(call.module)
+        assert isinstance(layer, LatentAttention)
+        close(layer(call.x), call.output, single=True)
+
+
+def test_what_latent_attention_refuses() -> None:
+    module = calls("deepseek_v3", model_of("deepseek_v3"))[0].module
+    layer = ch.convert(module).layer
+    heads = ch.MultiHeadAttention(24, num_heads=4)
+    cannot_write(
+        heads, module, "the layer is a MultiHeadAttention; the module is a LatentAttention"
+    )
+    plain: dict[str, Any] = {"head_dim": 8, "rotary_dim": 4, "latent_dim": 12, "value_head_dim": 5}
+    other = LatentAttention(
+        24, num_heads=4, query_latent_dim=13, eps=1e-3, mask=layer.mask, **plain
+    )
+    other.parts = layer.parts
+    cannot_write(other.double(), module, "eps=0.001, and 1e-06 in the module")
+    setattr(module, "qk_rope_head_dim", None)  # noqa: B010
+    cannot_read(
+        module,
+        "the module must say its sizes; it says num_heads=4, head_dim=8, rotary_dim=None, "
+        "latent_dim=12, value_head_dim=5",
+    )
+
+    class Mine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kv_a_proj_with_mqa, self.kv_b_proj = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.o_proj = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    cannot_read(
+        Mine(),
+        "it has the names of DeepSeek's latent attention, and is no class of transformers: what its "
+        "forward does is not known",
+    )
+
+
+def test_what_a_model_alone_knows() -> None:
+    """In a model the adapter has it from the model."""
+    call = calls("llama4_text", model_of("llama4_text", layer_types=["chunked_attention"] * 2))[0]
+    text = "clearhead.convert cannot read this Llama4TextAttention by itself.\n  - "
+    with refused(
+        "convert.refused", text + "attention_chunk_size=8192: the mask of chunks is its model's"
+    ):
+        ch.convert(call.module)
+    call = calls("falcon", model_of("falcon", alibi=True))[0]
+    text = text.replace("Llama4Text", "Falcon")
+    text += "alibi=True: its model rounds the bias to bfloat16, position by position"
+    with refused("convert.refused", text):
+        ch.convert(call.module)
+
+
+def test_what_bloom_and_mpt_may_do_besides() -> None:
+    module: Any = calls("bloom", model_of("bloom"))[0].module
+    module.slow_but_exact, module.pretraining_tp = True, 2
+    cannot_read(module, "slow_but_exact=True leaves out the bias of the output")
+    module = calls("mpt", model_of("mpt"))[0].module
+    module.clip_qkv = 3.0
+    cannot_read(module, "clip_qkv=3.0: our layer does not clip queries, keys and values")
+    module.clip_qkv, module.softmax_scale = None, 0.3
+    assert ch.convert(module).layer.parts[0].scale == 0.3
 
 
 def test_bert_with_the_projection_of_its_output() -> None:
@@ -846,8 +996,8 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "one layer for the three of each head, of another width": (
         lambda: changed(attention_of("gpt_neox", **PARTLY), query_key_value=nn.Linear(24, 70)),
         [
-            "query_key_value gives width 70, which must be 3 × num_heads × head_dim; the module "
-            "says num_heads=4"
+            "query_key_value gives width 70, which must be (num_heads + 2 × num_kv_heads) × head_dim; "
+            "the module says num_heads=4, num_kv_heads=4"
         ],
     ),
     "norms that take the mean away": (
@@ -1028,7 +1178,7 @@ ROPES_REFUSED: dict[str, tuple[Any, str]] = {
         "dynamic, yarn, llama3, longrope",
     ),
     "a word that is not known": (
-        {"rope_type": "yarn", "rope_theta": 100.0, "factor": 2.0, "mscale": 1.0, "a": 1},
+        {"rope_type": "llama3", "rope_theta": 100.0, "factor": 2.0, "mscale": 1.0, "a": 1},
         "config.rope_parameters says a, mscale, which is not known",
     ),
     "a number that is missing": (
@@ -1214,7 +1364,9 @@ FAMILIES = """
   - GPT-2, nanoGPT: c_attn, c_proj
   - Llama, Mistral, Qwen, Gemma, Phi, BART, Whisper, CLIP: q_proj, k_proj, v_proj, o_proj
   - Phi-3: qkv_proj, o_proj
-  - GPT-NeoX, Pythia: query_key_value, dense
+  - GPT-NeoX, Pythia, BLOOM, Falcon: query_key_value, dense
+  - MPT: Wqkv, out_proj
+  - DeepSeek V2 and V3: kv_a_proj_with_mqa, kv_b_proj, o_proj
   - timm: qkv, proj
   - DistilBERT: q_lin, k_lin, v_lin, out_lin
   - BERT, RoBERTa: query, key, value, and the projection of the output as output=
@@ -1242,7 +1394,8 @@ def test_types() -> None:
     with refused("convert.type", text, ArgumentTypeError):
         ch.convert(nn.Linear(2, 2), output=wrong)
     text = (
-        "module must be a layer of another library, or a clearhead.MultiHeadAttention with the "
+        "module must be a layer of another library, or a clearhead.MultiHeadAttention or a "
+        "LatentAttention with the "
         "module to write into as into=; got {}."
     )
     with refused("convert.type", text.format("MultiHeadAttention without into"), ArgumentTypeError):

@@ -264,3 +264,37 @@ def test_nested_tensors_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="query must be a tensor with an array") as refused:
         MultiheadAttention(WIDTH, HEADS, batch_first=True)(nested, nested, nested)
     assert refused.value.code == "drop-in.nested"
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_shapes_that_pytorch_asserts_are_refused(
+    batch_first: bool, need_weights: bool, training: bool
+) -> None:
+    ours = MultiheadAttention(4, 4, batch_first=batch_first).train(training)
+    three, two = torch.randn(4, 4, 4), torch.randn(4, 4)
+    hidden = torch.tensor([False, False, True, True])
+    wrong: list[tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]] = [
+        (three, two, three, {}),
+        (three, three, two, {}),
+        (two, three, two, {}),
+        (two, two, three, {}),
+        (three, three, three, {"key_padding_mask": hidden}),
+        (two, two, two, {"key_padding_mask": hidden.repeat(1, 2)}),
+        (three, three, three, {"attn_mask": hidden}),
+        (two, two, two, {"attn_mask": hidden}),
+        (two, two, two, {"attn_mask": hidden.expand(5, 4, 4)}),
+    ]
+    for query, key, value, masks in wrong:
+        with pytest.raises(ShapeError):
+            ours(query, key, value, need_weights=need_weights, **masks)
+
+
+def test_a_bias_of_another_dtype() -> None:
+    theirs = nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64).eval()
+    theirs.in_proj_bias = nn.Parameter(torch.randn(12, dtype=torch.float16))
+    ours = MultiheadAttention.sharing(theirs)
+    x = torch.randn(3, 5, 4, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x, x, x)[0], theirs(x, x, x)[0])

@@ -14,6 +14,8 @@ from torch import Tensor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as interleaved
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as halves
+from transformers.models.qwen2_vl import modeling_qwen2_vl
+from transformers.models.qwen3_vl import modeling_qwen3_vl
 
 import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, ShapeError
@@ -222,6 +224,18 @@ def wrong(given: object) -> Any:
             '[rotary.layout] layout must be "half" or "interleaved"; got \'neox\'.',
         ),
         (
+            lambda: Rotary(4, axes=[0, -1]),
+            ArgumentError,
+            "[rotary.axes] axes must be 2 whole numbers from 0, one for each pair; got [0, -1].",
+        ),
+        (
+            lambda: Rotary(4, axes=[0, 1])(torch.zeros(1, 1, 3, 4), torch.zeros(3, 1, 3).long()),
+            ShapeError,
+            "[rotary.shape] tensor must have shape (…, len, head_dim=4) and positions (len,), or "
+            "(batch, len) for a tensor of four dimensions, or (axes=2, batch, len); got (1, 1, 3, 4) and "
+            "(3, 1, 3).",
+        ),
+        (
             lambda: Rotary(4, scaling=wrong(2.0)),
             ArgumentTypeError,
             "[rotary.scaling] scaling must be a clearhead.layers.Scaling or None; got float.",
@@ -263,3 +277,34 @@ def test_refusals(make: Callable[[], object], kind: type[ClearheadError], text: 
         make()
     if not isinstance(refusal.value, TypeCheckError):
         assert str(refusal.value) == text
+
+
+AXES: dict[str, tuple[Any, Any, list[int]]] = {
+    "in sections": (
+        modeling_qwen2_vl.Qwen2VLRotaryEmbedding,
+        transformers.models.qwen2_vl.configuration_qwen2_vl.Qwen2VLTextConfig,
+        [0, 1, 1, 2, 2, 2],
+    ),
+    "in turn": (
+        modeling_qwen3_vl.Qwen3VLTextRotaryEmbedding,
+        transformers.models.qwen3_vl.configuration_qwen3_vl.Qwen3VLTextConfig,
+        [0, 1, 2, 0, 0, 2],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_several_positions_of_a_token_are_those_of_transformers(name: str) -> None:
+    kind, config, axes = AXES[name]
+    rope = {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [1, 2, 3]}
+    if name == "in turn":
+        rope["mrope_section"] = [3, 1, 2]
+    sizes = {"hidden_size": DIM, "num_attention_heads": 1, "head_dim": DIM}
+    theirs = kind(config(**sizes, rope_parameters=rope))
+    query, places = torch.randn(2, 3, LENGTH, DIM), torch.randint(0, 50, (3, 2, LENGTH))
+    expected, _ = halves(query, query, *theirs(query, places))
+    ours = Rotary(DIM, base=100.0, axes=axes)
+    torch.testing.assert_close(ours(query, places), expected, rtol=0, atol=1e-5)
+    alike = places[:1].expand(3, -1, -1)
+    torch.testing.assert_close(ours(query, alike), Rotary(DIM, base=100.0)(query, places[0]))
+    assert ours.extra_repr().endswith(f"axes={axes}")

@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import clearhead as ch
 from clearhead.matrix.merging import tensors_of
 from tests.sharding import ranks
 from tests.sharding.calls import CALLS, Call
+from tests.sharding.test_sharded_plan import counted
 
 NAMES = (
     "plain",
@@ -47,7 +50,7 @@ def statistics(matrix: ch.AttentionMatrix, kv_len: int, rows: int) -> dict[str, 
     }
 
 
-def compared(group: Any) -> dict[str, float]:
+def compared(group: Any, how: str = "gather") -> dict[str, float]:
     found = {}
     for place, name in enumerate(NAMES):
         call = CALLS[name]
@@ -55,8 +58,10 @@ def compared(group: Any) -> dict[str, float]:
         query, key, vectors = tensors["query"], tensors["key"], tensors["grad"]
         query_len, kv_len = query.shape[-2], key.shape[-2]
         layout = ("balanced", "striped", "zigzag")[place % 3]
-        of_queries = ch.across(group, tokens=query_len, layout=layout)
-        of_keys = ch.across(group, tokens=kv_len, layout="contiguous")
+        of_queries = ch.across(group, tokens=query_len, layout=layout, how=how)
+        of_keys = ch.across(
+            group, tokens=kv_len, layout="contiguous" if how == "gather" else layout, how=how
+        )
         whole = ch.AttentionMatrix(query, key, **options)
         pair = of_queries, of_keys
         mine = ch.AttentionMatrix(
@@ -86,15 +91,19 @@ def compared(group: Any) -> dict[str, float]:
                 expected = ch.rollout([whole, whole], head=head, output=[-1, 0])
                 actual = ch.rollout([mine, mine], head=head, output=[-1, 0])
                 found[f"{name}, rollout of {head}"] = _apart(actual, expected)
-    found |= of_gradients(group, CALLS["window"])
+    found |= of_gradients(group, CALLS["window"], how)
     return found
 
 
-def of_gradients(group: Any, call: Call) -> dict[str, float]:
+def compared_in_a_ring(group: Any) -> dict[str, float]:
+    return compared(group, "ring")
+
+
+def of_gradients(group: Any, call: Call, how: str) -> dict[str, float]:
     tensors, options = call.tensors(), call.options()
     given = {"query": tensors["query"], "key": tensors["key"], "vectors": tensors["grad"]}
     toward = torch.randn(*tensors["query"].shape[:3], 3, dtype=torch.float64)
-    where = ch.across(group, tokens=toward.shape[2], layout="striped")
+    where = ch.across(group, tokens=toward.shape[2], layout="striped", how=how)
 
     def grads(across: Any) -> dict[str, Tensor]:
         share = (lambda tensor: tensor) if across is None else across.shard
@@ -117,11 +126,85 @@ def _apart(actual: Tensor, expected: Tensor) -> float:
     return 0.0 if bool(same.all()) else float((actual - expected).abs().max())
 
 
+@pytest.mark.parametrize("how", [compared, compared_in_a_ring])
 @pytest.mark.parametrize("world", [2, 3])
-def test_statistics_are_those_of_one_process(world: int) -> None:
-    for found in ranks.run(world, compared):
+def test_statistics_are_those_of_one_process(world: int, how: Any) -> None:
+    for found in ranks.run(world, how):
         assert len(found) > 170
         assert not {name: apart for name, apart in found.items() if apart}
+
+
+class Widest(TorchDispatchMode):
+    """Counts the rows of the longest tensor of some width that an operation makes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width, self.rows = width, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for each in tree_leaves(made):
+            # What is expanded has no numbers.
+            if isinstance(each, Tensor) and each.shape[-1:] == (self.width,) and each.stride(-1):
+                self.rows = max(self.rows, each.numel() // self.width)
+        return made
+
+
+def rounds_of_a_ring(group: Any) -> dict[str, Any]:
+    """Where the keys are in a ring: what is sent, what is held, and numbers of every kind."""
+    generator, width, tokens = torch.Generator().manual_seed(0), 13, 101
+    query, key = torch.randn(2, 1, 2, tokens, width, generator=generator, dtype=torch.float64)
+    where = ch.across(group, tokens=tokens, layout="striped", how="ring")
+    mine, mine_key = where.shard(query), where.shard(key)
+    plan = ch.plan(mine, mine_key, mine_key, mask=ch.causal(), across=where)
+    assert isinstance(plan, ch.ShardedPlan)
+    with counted(group) as sent, Widest(width) as held:
+        matrix = ch.AttentionMatrix(mine, mine_key, mask=ch.causal(), across=where)
+        matrix.entropy()
+        first = sent[0]
+        matrix.max()
+    found: dict[str, Any] = {
+        "planned": plan.ways["ring"].forward,
+        "sent": first,
+        "sent again": sent[0],
+        "rows held": held.rows,
+        "a block": 2 * max(where.counts),
+    }
+    # A NaN in one key, and one behind the mask of all but the last query.
+    broken, shares = key.clone(), list[float]()
+    broken[0, 0, 7], broken[0, 1, -1] = torch.nan, torch.inf
+    value = torch.randn(1, 2, tokens, 3, generator=generator, dtype=torch.float64)
+    options: dict[str, Any] = {"mask": ch.causal(), "sinks": torch.tensor([0.5, -1.0]).double()}
+    asked: dict[str, Any] = {"top_k": 60, "value": value, "segments": torch.arange(tokens) % 2}
+    for name, keys, dtype in (("broken", broken, None), ("half", key, torch.bfloat16)):
+        given = [each if dtype is None else each.to(dtype) for each in (query, keys)]
+        if dtype is not None:
+            options["sinks"] = options["sinks"].float()
+            asked["value"] = value.to(dtype)
+        whole = ch.AttentionMatrix(*given, **options).summary(**asked)
+        part = ch.AttentionMatrix(*map(where.shard, given), **options, across=where)
+        summary = part.summary(**asked, progress=shares.append).gather(where)
+        eps = 1e-13 if dtype is None else 2e-2
+        for field in ("entropy", "max", "max_score", "distance", "received", "context", "mass"):
+            actual, expected = getattr(summary, field), getattr(whole, field)
+            same = torch.allclose(actual, expected, rtol=0, atol=eps, equal_nan=True)
+            found[f"{name} {field}"] = same and actual.dtype == expected.dtype
+        assert summary.top_k is not None
+        assert whole.top_k is not None
+        found[f"{name} top_k"] = torch.allclose(
+            summary.top_k.weights, whole.top_k.weights, rtol=0, atol=eps, equal_nan=True
+        )
+    found["progress"] = shares[-1] == 1.0 and all(0 < each <= 1 for each in shares)
+    return found
+
+
+def test_the_keys_of_a_ring_stay_where_they_are() -> None:
+    for found in ranks.run(3, rounds_of_a_ring):
+        # A round of keys, twice, is as much as one of keys and values.
+        assert found.pop("sent") == found["planned"]
+        assert found["planned"] < found.pop("sent again") < 2 * found.pop("planned")
+        assert found.pop("rows held") <= found.pop("a block")
+        assert found == dict.fromkeys(found, True)
 
 
 def parts_of_a_matrix(group: Any) -> list[Any]:

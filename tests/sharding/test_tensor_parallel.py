@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._dynamo.exc import Unsupported
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -243,6 +244,18 @@ def other_calls(group: Any) -> dict[str, Any]:
     fresh.load_state_dict(cross.state_dict())
     found["loaded"] = apart(fresh(x, context), both(x, context))
 
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), tensor_parallel(layer(kv_heads=3), group))
+    compiled, leaves = torch.compile(model.double(), backend="eager"), [x.clone(), x.clone()]
+    for leaf, run in zip(leaves, (compiled, model), strict=True):
+        run(leaf.requires_grad_()).sin().sum().backward()
+    assert leaves[0].grad is not None
+    assert leaves[1].grad is not None
+    found["compiled"] = max(apart(compiled(x), model(x)), apart(leaves[0].grad, leaves[1].grad))
+    torch._dynamo.reset()
+    with pytest.raises(Unsupported) as graph:
+        torch.compile(model, backend="eager", fullgraph=True)(x)
+    found["one graph"] = str(graph.value)
+
     def refused(name: str, call: Callable[[], Any]) -> None:
         with pytest.raises(ch.ClearheadError) as caught:
             call()
@@ -286,10 +299,11 @@ def test_what_else_such_a_layer_does_and_refuses() -> None:
         assert apart(found["watched by 2"], found["watched by 1"]) <= 1e-13
         assert max(found["dropout"]) <= 1e-13
         assert found["without dropout"] > 1e-3
-        assert max(found[name] for name in ("context", "trace", "loaded")) <= 1e-13
+        assert max(found[name] for name in ("context", "trace", "loaded", "compiled")) <= 1e-13
         assert max(found["saved"]) == 0
         assert found["plan"] == "fused"
     texts = {
+        "one graph": "a layer of tensor_parallel runs outside of the graph",
         "few heads": "[parallel.refused] tensor_parallel cannot share the heads of this layer.\n"
         "  - 1 heads are fewer than 2 ranks",
         "few pairs": "  - 2 heads, 1 pairs that belong together, are fewer than 2 ranks",

@@ -50,7 +50,9 @@ LLAMA = ProjectionNames(
     ("o_proj", "out_proj", "dense"),
 )
 PHI3 = ProjectionNames("Phi-3", ("qkv_proj",), ("o_proj",))
-NEOX = ProjectionNames("GPT-NeoX, Pythia", ("query_key_value",), ("dense",))
+NEOX = ProjectionNames("GPT-NeoX, Pythia, BLOOM, Falcon", ("query_key_value",), ("dense",))
+MPT = ProjectionNames("MPT", ("Wqkv",), ("out_proj",))
+LATENT = ProjectionNames("DeepSeek V2 and V3", ("kv_a_proj_with_mqa", "kv_b_proj"), ("o_proj",))
 TIMM = ProjectionNames("timm", ("qkv",), ("proj",))
 DISTILBERT = ProjectionNames("DistilBERT", ("q_lin", "k_lin", "v_lin"), ("out_lin",))
 BERT = ProjectionNames("BERT, RoBERTa", ("query", "key", "value"))

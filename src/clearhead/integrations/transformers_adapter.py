@@ -10,14 +10,15 @@ from clearhead.attention.planning import run
 from clearhead.attention.problem import under_autocast
 from clearhead.errors import UnsupportedError
 from clearhead.integrations.transformers_internals import collects_attentions
+from clearhead.layers.base import AttentionLayer
 from clearhead.layers.converting.adapters import Adapter
 from clearhead.layers.converting.configuration import window_of
 from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.inputs import LayerCall
-from clearhead.layers.multi_head_attention import MultiHeadAttention
-from clearhead.layers.parts import options_of
+from clearhead.layers.parts import Part, ScoreBias, options_of
 from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Rotary
+from clearhead.layers.temperature import Temperature
 from clearhead.matrix.matrix import matrix_of
 from clearhead.watching.hooks.transformers_call import convention_of, read_call
 
@@ -32,24 +33,36 @@ class TransformersAdapter(Adapter):
     """The call of an attention of transformers 5: hidden states, rotary positions, mask and cache are
     the model's; projections, norms and everything that is compared are the layer's.
 
-    The mask of the model says everything, so that the layer's own is not asked; it is read in the
-    conventions of the model's `attn_implementation` (`read_call`), and our kernels run whichever it is.
+    The mask of the model says everything, so that the layer's own is not asked, nor its ALiBi; it is read
+    in the conventions of the model's `attn_implementation` (`read_call`), and our kernels run whichever it
+    is.
     """
 
-    def __init__(self, reader: ModuleReader, layer: MultiHeadAttention) -> None:
+    def __init__(self, reader: ModuleReader, layer: AttentionLayer) -> None:
         super().__init__(reader, layer)
         self.window = window_of(reader)
         self.is_repeated: bool | None = None
+        # Its mask is True at what is hidden, and it asks for the weights at every call.
+        self.is_mpt = reader.model_type == "mpt"
+        names = self.signature.parameters
+        # T5 hands its relative bias from block to block; MPT gives each the same ALiBi.
+        self.returns_bias = "position_bias" in names and not names.keys().isdisjoint(CONTEXTS)
+        left_out: list[type[Part]] = [RelativeBias]
+        if any(isinstance(part, ScoreBias) for part in reader.parts):
+            left_out.append(ScoreBias)
+        self.of_model = tuple(left_out)
+        self.counts = self.returns_bias or any(
+            isinstance(part, Temperature) for part in reader.parts
+        )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         given = self.arguments(args, kwargs)
-        x = given.pop("hidden_states")
+        x, residual = given.pop("hidden_states"), given.pop("residual", None)
         context = _first(given, CONTEXTS)
         mask = _first(given, MASKS)
         cache: Any = _first(given, CACHES)
         of_context = given.pop(OF_CONTEXT, None)
-        turns, has_bias = given.pop("position_embeddings", None), "position_bias" in given
-        bias = given.pop("position_bias", None)
+        turns, bias = given.pop("position_embeddings", None), given.pop("position_bias", None)
         if OF_CONTEXT in self.signature.parameters and context is not None:
             mask = of_context
         is_cross, past = context is not None, None
@@ -59,7 +72,7 @@ class TransformersAdapter(Adapter):
                 past = kept.layers[self.layer_idx]
         else:
             kept = cache
-        seen = 0 if kept is None or not has_bias else kept.get_seq_length(self.layer_idx)
+        seen = 0 if kept is None or not self.counts else kept.get_seq_length(self.layer_idx)
         # Of a static cache it is the very number that the update will change.
         seen = seen.clone() if isinstance(seen, Tensor) else seen
         source = x if context is None else context
@@ -76,13 +89,9 @@ class TransformersAdapter(Adapter):
             "auto",
             3,
         )
-        query, key, value, _ = self.layer._project(call)
+        query, key, value, unrotated = self.layer._project(call)
         assert value is not None
-        for part in self.layer.parts:
-            if isinstance(part, Rotary):
-                query, key = self._turned(part, query, key, turns)
-            else:
-                query, key = part.transform_query_key(query, key, *_no_positions())
+        query, key = self._transformed(query, key, turns, seen)
         query, key, value = under_autocast(query, key, value)
         if past is not None:
             key, value = past.keys, past.values
@@ -90,16 +99,23 @@ class TransformersAdapter(Adapter):
             key, value = kept.update(key, value, self.layer_idx)
             if is_cross and cache is not None and kept is not cache:
                 cache.is_updated[self.layer_idx] = True
+        query, key, value, scale, _ = self.layer._expand(query, key, value, unrotated, call)
         options = options_of(
-            [part for part in self.layer.parts if not isinstance(part, RelativeBias)],
+            [part for part in self.layer.parts if not isinstance(part, self.of_model)],
             *_no_positions(),
         )
-        if has_bias:
+        implementation = getattr(getattr(self, "config", None), "_attn_implementation", None)
+        if self.returns_bias:
             bias = self._bias(query, key, seen) if bias is None else bias
             given["position_bias"] = bias
-        implementation = getattr(getattr(self, "config", None), "_attn_implementation", None)
+        else:
+            given["position_bias"] = self._alibi(given, bias, query, key, implementation)
+        if self.is_mpt and mask is not None:
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(
+                mask, torch.finfo(query.dtype).min
+            )
         given |= {
-            "scaling": options.pop("scale", None),
+            "scaling": options.pop("scale", scale),
             "softcap": options.pop("softcap", None),
             "s_aux": options.pop("sinks", None),
             "sliding_window": self.window,
@@ -111,18 +127,54 @@ class TransformersAdapter(Adapter):
                 f"{', '.join(options)} of a part of the layer has no place in a model of transformers.",
             )
         problem = read_call(implementation, self, query, key, value, mask, **given)
-        output = self.dropped(self.layer.join(run(problem), x))
+        output = self.dropped(self.layer._join(run(problem), call))
+        output = output if residual is None else residual + output
         is_eager = convention_of(implementation) == "eager"
         wanted = is_eager and (
-            given.get("output_attentions")
+            self.is_mpt
+            or given.get("output_attentions")
             or getattr(getattr(self, "config", None), "output_attentions", False)
             or collects_attentions()
         )
         weights = matrix_of(problem).dense() if wanted else None
-        return (output, bias, weights) if has_bias else (output, weights)
+        return (output, bias, weights) if self.returns_bias else (output, weights)
+
+    def _transformed(
+        self, query: Tensor, key: Tensor, turns: Any, seen: int | Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Query and key as the parts of the layer transform them, at the positions of the model."""
+        for part in self.layer.parts:
+            if isinstance(part, Rotary):
+                query, key = self._turned(part, query, key, turns)
+                continue
+            places = _no_positions()
+            if isinstance(part, Temperature):
+                places = (torch.arange(query.shape[2], device=query.device) + seen,) * 2
+            query, key = part.transform_query_key(query, key, *places)
+        return query, key
+
+    def _alibi(
+        self,
+        given: dict[str, Any],
+        bias: Tensor | None,
+        query: Tensor,
+        key: Tensor,
+        implementation: str | None,
+    ) -> Tensor | None:
+        """The ALiBi of the model, (batch, num_heads, 1, kv_len); None where it is in the mask or there is
+        none."""
+        if bias is not None:  # of MPT, as long as its longest text
+            return bias[None, ..., bias.shape[-1] - key.shape[2] :]
+        alibi = given.pop("alibi", None)
+        module: Any = self
+        in_mask = convention_of(implementation) == "sdpa" and not given.get("output_attentions")
+        if alibi is None or in_mask:
+            return None
+        # Falcon scales the sum of scores and bias; BLOOM adds it as it is.
+        return alibi.view(query.shape[0], query.shape[1], 1, -1) * module.beta
 
     def _turned(
-        self, part: Rotary, query: Tensor, key: Tensor, turns: tuple[Tensor, Tensor] | None
+        self, part: Rotary, query: Tensor, key: Tensor, turns: Tensor | tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor]:
         """Query and key, rotated by the cosines and sines of the model."""
         if turns is None:
@@ -132,7 +184,8 @@ class TransformersAdapter(Adapter):
                 "position_embeddings; got None.",
             )
         pairs = part.rotated_dim // 2
-        cos, sin = turns
+        # Complex numbers of Llama 4 and DeepSeek V2.
+        cos, sin = (turns.real, turns.imag) if isinstance(turns, Tensor) else turns
         if cos.shape[-1] != pairs:
             if self.is_repeated is None:
                 # Seen once, in the trial: number 2i and 2i + 1 are the same, or i and i + pairs.

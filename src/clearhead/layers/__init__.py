@@ -26,6 +26,7 @@ from clearhead.layers.query_key_norm import QueryKeyNorm
 from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Rotary
 from clearhead.layers.scalings import Dynamic, Linear, Llama3, LongRope, Ntk, Scaling, Yarn
+from clearhead.layers.temperature import Temperature
 from clearhead.layers.tensor_parallel import tensor_parallel
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "SlidingCache",
     "Softcap",
     "StaticCache",
+    "Temperature",
     "Yarn",
     "tensor_parallel",
 ]

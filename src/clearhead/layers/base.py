@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.torch_internals import is_tracing
 from clearhead.attention.functional import attend, plan
 from clearhead.attention.planning import Plan, kernel_named, plan_for, run
 from clearhead.attention.problem import Problem, make_problem, under_autocast
@@ -15,6 +16,7 @@ from clearhead.attention.sharded.sharded_call import read_across
 from clearhead.errors import ArgumentError
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.caches.fixed import FixedCache
 from clearhead.layers.caches.layout import check_valid
 from clearhead.layers.inputs import (
     LayerCall,
@@ -28,6 +30,7 @@ from clearhead.layers.inputs import (
 from clearhead.layers.nested import is_nested, sequences_of
 from clearhead.layers.parts import Part, options_of
 from clearhead.layers.positions import (
+    Memory,
     Positions,
     bias_by_position,
     bias_of_positions,
@@ -188,7 +191,8 @@ class AttentionLayer(nn.Module, ABC):
             if is_cross and len(cache):
                 # All keys are there already: none is appended, and all come back.
                 source, valid = source[:, :0], None
-        placed, counted = check_positions(positions, x), None
+        several = max((part.position_axes for part in self.parts), default=1)
+        placed, counted, axes = check_positions(positions, x, several), None, None
         is_plain = cache is None and valid is None and sequences is None
         if self.parts or not (is_plain or is_cross or mask is None or is_causal(mask)):
             if sequences is not None and sequences.mask is not None:
@@ -198,11 +202,14 @@ class AttentionLayer(nn.Module, ABC):
             query = torch.arange(x.shape[1], device=x.device) if is_cross else key
             counted = Positions(query, key)
             if placed is not None:
+                if placed.ndim == 3:
+                    axes = Positions(placed, key if is_cross else placed)
+                    placed = placed[0]
                 placed = Positions(placed, key if is_cross else placed)
         absorbs = cache is not None and self._absorbs(cache)
         return LayerCall(
             x, source, is_cross, mask, valid, cache, absorbs, sequences, counted, kernel, dims
-        )._replace(placed=placed)
+        )._replace(placed=placed, axes=axes)
 
     def _posed(self, call: LayerCall) -> tuple[Heads, dict[str, Any]]:
         """The heads of a call, and the options of `attend`; its cache takes the tokens."""
@@ -234,7 +241,8 @@ class AttentionLayer(nn.Module, ABC):
             positions = Positions(*(torch.cat(pair) for pair in zip(positions, last, strict=True)))
             query, key = (nn.functional.pad(each, (0, 0, 0, 1)) for each in (query, key))
         for part in self.parts:
-            query, key = part.transform_query_key(query, key, *positions)
+            given = positions if call.axes is None or part.position_axes == 1 else call.axes
+            query, key = part.transform_query_key(query, key, *given)
         return (query, key) if call.across is None else (query[:, :, :-1], key[:, :, :-1])
 
     def _problem(self, call: LayerCall) -> Problem:
@@ -266,7 +274,10 @@ class AttentionLayer(nn.Module, ABC):
             in_order = call.in_order()
             # Positions are (tokens,) where every row counts its columns.
             if mask is not None and (not in_order or positions.key.ndim == 2):
-                mask = mask_by_position(mask, positions, in_order=in_order)
+                memory, cache = None, call.cache
+                if isinstance(cache, FixedCache) and positions.key.ndim == 1:
+                    memory = Memory(cache.max_len, None if is_tracing() else len(cache))
+                mask = mask_by_position(mask, positions, in_order=in_order, memory=memory)
             if bias is not None and not in_order:
                 options["bias"] = bias_by_position(bias, positions)
         return and_masks(mask, visible), options

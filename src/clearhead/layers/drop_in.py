@@ -194,7 +194,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             weights = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         projected = [
-            linear(each, weight, bias)
+            linear(each, weight, None if bias is None else bias.to(weight.dtype))
             for each, weight, bias in zip((query, key, value), weights, biases, strict=True)
         ]
         if self.bias_k is not None and self.bias_v is not None:

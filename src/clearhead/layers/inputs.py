@@ -48,6 +48,7 @@ class LayerCall(NamedTuple):
         values: False if only the weights are wanted.
         across: who holds the tokens of x and of the source, where ranks share them; else None.
         placed: the positions that the parts go by, in place of the counted ones; None if none were given.
+        axes: the same where each token has several, (axes, batch, tokens); else None.
         given: the x of such a call, which may be a DTensor.
     """
 
@@ -65,6 +66,7 @@ class LayerCall(NamedTuple):
     values: bool = True
     across: tuple[Sharding, Sharding] | None = None
     placed: Positions | None = None
+    axes: Positions | None = None
     given: Tensor | None = None
 
     def in_order(self) -> bool:
@@ -143,8 +145,9 @@ def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim:
         )
 
 
-def check_positions(positions: Tensor | None, x: Tensor) -> Tensor | None:
-    """The positions that were given for the tokens of x, int64, (tokens,) or (batch, tokens).
+def check_positions(positions: Tensor | None, x: Tensor, axes: int) -> Tensor | None:
+    """The positions that were given for the tokens of x, int64, (tokens,) or (batch, tokens), or, for parts
+    that go by several, (axes, batch, tokens).
 
     Raises:
         ArgumentTypeError: codes `positions.type` and `positions.layout`.
@@ -158,12 +161,16 @@ def check_positions(positions: Tensor | None, x: Tensor) -> Tensor | None:
             "positions.type", f"positions must be whole numbers; got {positions.dtype}."
         )
     batch, tokens, _ = x.shape
-    if positions.shape not in ((tokens,), (1, tokens), (batch, tokens)):
+    several = [(axes, 1, tokens), (axes, batch, tokens)] if axes > 1 else []
+    if positions.shape not in ((tokens,), (1, tokens), (batch, tokens), *several):
+        also = f", or (axes, batch, tokens) = ({axes}, {batch}, {tokens})" if several else ""
+        hint = (
+            "" if several else " Several, as M-RoPE has, are for a part such as Rotary(…, axes=)."
+        )
         raise ShapeError(
             "layer.positions",
             f"positions must have shape (tokens,) = ({tokens},), or (batch, tokens) = ({batch}, "
-            f"{tokens}): one number for each token; got {tuple(positions.shape)}. Several for each "
-            "token, as M-RoPE has, take a part of your own, which is made with them.",
+            f"{tokens}): one number for each token{also}; got {tuple(positions.shape)}.{hint}",
         )
     if positions.device != x.device:
         raise DeviceError(

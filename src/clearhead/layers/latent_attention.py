@@ -104,6 +104,7 @@ class LatentAttention(AttentionLayer):
         self.query_latent_dim = query_latent_dim
         self.value_head_dim = value_head_dim
         self.output_dim = output_dim
+        self.eps = eps
         self.dropout = dropout
         self.mask = as_mask(mask)
         query_width = num_heads * (head_dim + rotary_dim)

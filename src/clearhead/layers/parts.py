@@ -30,6 +30,8 @@ class Part(nn.Module):
             its name in the part; all heads read the others. None for a part that does not say so, which
             is not split.
         head_blocks: in how many blocks of heads those of the same place have one context together.
+        position_axes: how many positions a token has for the part. Where a call gives several, one with
+            1 gets the first of them.
 
     Example:
         >>> import torch, clearhead as ch
@@ -47,6 +49,7 @@ class Part(nn.Module):
 
     head_axes: Mapping[str, int] | None = None
     head_blocks: int = 1
+    position_axes: int = 1
 
     def of_heads(self, heads: Sharding) -> Mapping[str, Any]:
         """The attributes of the part with the heads of this rank only, parameters excepted.
@@ -64,8 +67,9 @@ class Part(nn.Module):
         Args:
             query: (batch, num_heads, query_len, head_dim).
             key: (batch, num_kv_heads, kv_len, head_dim).
-            query_positions: int64, (query_len,) or (batch, query_len), in tokens.
-            key_positions: int64, (kv_len,) or (batch, kv_len), in tokens.
+            query_positions: int64, (query_len,) or (batch, query_len), in tokens; with several
+                `position_axes` also (axes, batch, query_len).
+            key_positions: likewise of the keys.
         """
         return query, key
 

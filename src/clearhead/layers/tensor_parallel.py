@@ -43,6 +43,11 @@ SHARED = ("latent_projection", "latent_norm", "query_latent_projection", "query_
 OUTPUT_BIAS = "output_projection.bias"
 """Added once, to the sum over the ranks."""
 
+NO_GRAPH = (
+    "a layer of tensor_parallel runs outside of the graph: its parameters are put in place for the call, and "
+    "its sums wait for the other ranks. Compile the model without fullgraph=True"
+)
+
 METHODS = ("forward", "weights", "plan", "make_problem", "join")
 
 
@@ -187,7 +192,8 @@ def tensor_parallel(layer: L, mesh: Any) -> L:
 
     The layer has `heads`, a `Sharding`: `heads.positions` are the numbers of the heads that are here,
     and `heads.gather(tensor, dim=1)` puts those of all ranks together, of what `weights` or a watch
-    gives. Dropout is drawn by the number of a head, on the kernel `blockwise`.
+    gives. Dropout is drawn by the number of a head, on the kernel `blockwise`. In a model that
+    `torch.compile` compiles, the layer runs outside of the graph, which `fullgraph=True` refuses.
 
     Args:
         layer: a `MultiHeadAttention` or a `LatentAttention`, with all of its heads.
@@ -344,4 +350,4 @@ def _with_share(method: Callable[..., Any]) -> Callable[..., Any]:
         with self.local():
             return method(self, *args, **options)
 
-    return run
+    return torch.compiler.disable(run, reason=NO_GRAPH)

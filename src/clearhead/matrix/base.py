@@ -22,57 +22,75 @@ class BaseMatrix:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+        # Where the ranks of a ring have the keys, its key has no numbers: sizes and sweeps go by it.
+        self.posed = problem
+        self._gathered: Problem | None = None
         # Computed once. What is handed out of it is a copy, which the caller may write to.
         self._logsumexp: Tensor | None = None
 
     @property
+    def problem(self) -> Problem:
+        """The problem, all of whose numbers are here. In a ring the keys are gathered at the first time,
+        which every rank must ask for."""
+        part = self.posed.part
+        if part is None or part.rounds is None:
+            return self.posed
+        if self._gathered is None:
+            key = part.rounds.gather()
+            whole = self.posed.replace(key=key, value=key, part=part._replace(rounds=None))
+            # What hangs on a graph is not kept.
+            if key.requires_grad:
+                return whole
+            self._gathered = whole
+        return self._gathered
+
+    @property
     def shape(self) -> torch.Size:
         """(batch, num_heads, query_len, kv_len), with as many dimensions as the query."""
-        problem = self.problem
+        problem = self.posed
         sizes = (problem.batch, problem.num_heads, problem.query_len, problem.kv_len)
         return torch.Size(sizes[4 - problem.dims :])
 
     @property
     def ndim(self) -> int:
         """The number of dimensions: those of the query."""
-        return self.problem.dims
+        return self.posed.dims
 
     @property
     def batch(self) -> int:
         """The number of samples; 1 without that axis."""
-        return self.problem.batch
+        return self.posed.batch
 
     @property
     def num_heads(self) -> int:
         """The number of query heads; 1 without that axis."""
-        return self.problem.num_heads
+        return self.posed.num_heads
 
     @property
     def num_kv_heads(self) -> int:
         """The number of key heads; 1 without that axis."""
-        return self.problem.num_kv_heads
+        return self.posed.num_kv_heads
 
     @property
     def query_len(self) -> int:
         """The number of queries."""
-        return self.problem.query_len
+        return self.posed.query_len
 
     @property
     def kv_len(self) -> int:
         """The number of keys."""
-        return self.problem.kv_len
+        return self.posed.kv_len
 
     @property
     def heads(self) -> Tensor | None:
         """int64, (num_heads,): the number of each head in its layer, where `tensor_parallel` shares
         them among ranks; None where all are here."""
-        return None if self.problem.part is None else self.problem.part.heads
+        return None if self.posed.part is None else self.posed.part.heads
 
     @property
     def real(self) -> Tensor | None:
         """(batch, query_len), bool: the queries that are no padding; None for all."""
-        return real_queries(self.problem)
+        return real_queries(self.posed)
 
     @property
     def cross(self) -> bool:
@@ -82,12 +100,12 @@ class BaseMatrix:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the weights: float32 for 16-bit inputs, else that of the query."""
-        return stages.upcast(self.problem.query[:0]).dtype
+        return stages.upcast(self.posed.query[:0]).dtype
 
     @property
     def device(self) -> torch.device:
         """The device of the query, and of every result."""
-        return self.problem.device
+        return self.posed.device
 
     def check_whole(self, verb: str) -> None:
         """Refuse what needs the queries of all ranks, where this matrix has those of one.
@@ -95,11 +113,11 @@ class BaseMatrix:
         Raises:
             UnsupportedError: code `across.whole`.
         """
-        if self.problem.sharding is not None:
+        if self.posed.sharding is not None:
             raise UnsupportedError(
                 "across.whole",
                 f"{verb} needs the queries of all ranks; this matrix has {self.query_len} of "
-                f"{self.problem.all_queries}. Gather query and key, and make it without across=.",
+                f"{self.posed.all_queries}. Gather query and key, and make it without across=.",
             )
 
     @property
@@ -117,22 +135,27 @@ class BaseMatrix:
         return self._restore(self._total()[..., None])[..., 0].clone()
 
     def _restore(self, tensor: Tensor) -> Tensor:
-        return self.problem.restore(tensor)
+        return self.posed.restore(tensor)
 
     def _total(self) -> Tensor:
         if self._logsumexp is not None and not (torch.is_grad_enabled() and self._trained()):
             return self._logsumexp
-        total = fused.logsumexp(self.problem)
-        if total is None:
-            exact = eager if blockwise.refusals(self.problem) else blockwise
-            total = exact.logsumexp(self.problem)
+        part = self.posed.part
+        if part is not None and part.rounds is not None and not self._trained():
+            total = part.rounds.logsumexp()
+        else:
+            problem = self.problem
+            total = fused.logsumexp(problem)
+            if total is None:
+                exact = eager if blockwise.refusals(problem) else blockwise
+                total = exact.logsumexp(problem)
         # What hangs on a graph is not kept: a graph can be walked once, and takes memory.
         if not total.requires_grad:
             self._logsumexp = total
         return total
 
     def _trained(self) -> bool:
-        problem = self.problem
+        problem = self.posed
         bias = problem.bias is not None and problem.bias.requires_grad
         return problem.query.requires_grad or problem.key.requires_grad or bias
 
@@ -156,13 +179,14 @@ class BaseMatrix:
                 return from_logsumexp(problem, part, self._total()[part.samples][:, part.heads])
             return from_every_key(problem, part)
 
-    def _with_value(self, value: Tensor, fewer: str) -> Problem:
+    def _with_value(self, value: Tensor, fewer: str, *, posed: bool = False) -> Problem:
         """The problem with a value, for all samples and heads alike if it has two dimensions.
 
-        `fewer` says in errors how many dimensions it may have instead of the query's.
+        `fewer` says in errors how many dimensions it may have instead of the query's; `posed` leaves the
+        keys of a ring where they are.
         """
         check_tensor("value", value)
-        problem = self.problem
+        problem = self.posed if posed else self.problem
         if value.ndim == 2 and problem.dims > 2:
             value = value.expand(problem.batch, problem.num_kv_heads, *value.shape)
         elif value.ndim == problem.dims:

@@ -17,6 +17,24 @@ class Extent(NamedTuple):
     keys: slice
 
 
+class KeyBlock(NamedTuple):
+    """Some keys of a matrix, such as those of one rank.
+
+    Attributes:
+        places: int64, (keys,): which of all keys each is.
+        numbers: int64, (kv_len,): which of these each of all keys is; −1 for none.
+    """
+
+    places: Tensor
+    numbers: Tensor
+
+    @classmethod
+    def of(cls, places: Tensor, kv_len: int) -> "KeyBlock":
+        numbers = places.new_full((kv_len,), -1)
+        numbers[places] = torch.arange(len(places), device=places.device)
+        return cls(places, numbers)
+
+
 class Chunk:
     """The weights of some queries, of some heads of one sample.
 
@@ -29,7 +47,8 @@ class Chunk:
         kv_heads: the key heads.
         heads: the query heads; those that share a key head are neighbours.
         queries: the queries.
-        keys: the keys; no query of the chunk sees another.
+        keys: the keys; no query of the chunk sees another. Of a block of a matrix, those of the block.
+        block: the keys of the block among all; None for all of them.
         scores: (heads, queries, keys), masked, with a very low number where a pair is hidden.
         weights: (heads, queries, keys).
         empty: (queries,) or (heads, queries), bool, True for an empty row; None if there is none.
@@ -42,6 +61,7 @@ class Chunk:
     ) -> None:
         self.sample, self.kv_heads, self.heads, self.queries, self.keys = extent
         self.scores, self.weights, self.empty = scores, weights, empty
+        self.block: KeyBlock | None = None
         self.sinks: Tensor | None = None
         self.visible: Tensor | None = None
 
@@ -49,6 +69,20 @@ class Chunk:
     def place(self) -> tuple[int, slice, slice]:
         """The index of the chunk in a tensor (batch, num_heads, query_len, …)."""
         return self.sample, self.heads, self.queries
+
+    @property
+    def columns(self) -> slice | Tensor:
+        """The keys among those of the whole matrix."""
+        return self.keys if self.block is None else self.block.places[self.keys]
+
+    def find(self, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Which of the chunk some keys of the whole matrix are, and whether they are there at all."""
+        if self.block is not None:
+            numbers = self.block.numbers
+            known = (keys >= 0) & (keys < len(numbers))
+            keys = numbers[keys.clamp(0, len(numbers) - 1)].where(known, -1)
+        keys = keys - self.keys.start
+        return keys, (keys >= 0) & (keys < self.weights.shape[-1])
 
     @cached_property
     def maximum(self) -> Tensor:
@@ -87,6 +121,18 @@ class Chunk:
         self.weights.mul_(share[..., None])
         self.maximum = self.maximum * share
         self.sinks = sinks
+
+    def share_of(self, whole: Tensor) -> None:
+        """Take the weights as those of some keys of all, where the logsumexp of all, sinks included, is
+        `whole`, (heads, queries)."""
+        share = torch.exp(self.logsumexp - whole)
+        share = share.masked_fill(self.logsumexp == -torch.inf, 0.0)
+        if self.visible is None:
+            self.maximum = self.maximum * share
+            self.total = share
+            self.weights.mul_(share[..., None])
+        else:
+            self.weights.mul_(share[..., None]).masked_fill_(~self.visible, 0.0)
 
     @cached_property
     def column_sums(self) -> Tensor:

@@ -39,6 +39,9 @@ class Distance(ByPosition):
         weights = chunk.weights
         queries, width = weights.shape[1:]
         position, origin, last = self.positions_of(chunk)
+        if isinstance(chunk.columns, Tensor):  # in no order
+            steps = (position[:, None] - chunk.columns).abs().to(weights.dtype)
+            return torch.linalg.vecdot(weights, steps)
         position = position - origin
         key = torch.arange(chunk.keys.start, chunk.keys.stop, device=weights.device) - origin
         first = chunk.keys.start - origin
@@ -70,9 +73,12 @@ class Near(ByPosition):
         weights = chunk.weights
         width = weights.shape[-1]
         position, first, last = self.positions_of(chunk)
-        edges = first - self.reach, last + 1 + self.reach
-        low, high = (max(0, min(edge - chunk.keys.start, width)) for edge in edges)
-        key = torch.arange(low, high, device=weights.device) + chunk.keys.start
+        if isinstance(chunk.columns, Tensor):  # in no order
+            low, high, key = 0, width, chunk.columns
+        else:
+            edges = first - self.reach, last + 1 + self.reach
+            low, high = (max(0, min(edge - chunk.keys.start, width)) for edge in edges)
+            key = torch.arange(low, high, device=weights.device) + chunk.keys.start
         far = (position[:, None] - key).abs() > self.reach
         if chunk.visible is not None:
             return weights[..., low:high].masked_fill(far, 0.0).sum(dim=-1)

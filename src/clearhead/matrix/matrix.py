@@ -40,8 +40,9 @@ class AttentionMatrix(WeightStatistics):
         key: (batch, num_kv_heads, kv_len, head_dim), with as many dimensions.
         mask, bias, scale, softcap, sinks: as in `attend`.
         across: as in `attend`. The matrix then has the queries of this rank as rows and all keys as
-            columns, which are gathered at once, whatever `how=` says. What is a number for each query
-            is this rank's, and what is summed over queries (`received`, `pool`, `mT`, those of
+            columns, which are gathered at once; with `how="ring"` they go round, at each of the statistics,
+            and are gathered where weights, products or gradients are first asked for. What is a number
+            for each query is this rank's, and what is summed over queries (`received`, `pool`, `mT`, those of
             `summary`) is summed over the ranks: every rank calls it, and gets the whole.
         cross: True if the keys are of another text than the queries, as in cross-attention: then the
             padding of the keys is none of the queries, and roles that compare places are not measured.
@@ -351,7 +352,7 @@ class AttentionMatrix(WeightStatistics):
         )
 
     def __repr__(self) -> str:
-        problem = self.problem
+        problem = self.posed
         names = ("batch", "num_heads", "query_len", "kv_len")[4 - problem.dims :]
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.shape, strict=True))
         mask = "" if problem.mask is None else f" mask={problem.mask.describe()}"
@@ -361,7 +362,7 @@ class AttentionMatrix(WeightStatistics):
         return f"AttentionMatrix [{sizes}]{here}{mask}"
 
     def _repr_html_(self) -> str | None:
-        if self.problem.sharding is not None:
+        if self.posed.sharding is not None:
             return None
         return drawing("notebook.inline.matrices").matrix_html(self)
 

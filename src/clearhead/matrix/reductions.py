@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import torch
@@ -89,13 +89,25 @@ def update_all(reductions: Sequence[Reduction], chunk: Chunk) -> None:
 
 
 class PerQuery(Reduction):
-    """A number for each query: `result` is (batch, num_heads, query_len), upcast."""
+    """A number for each query: `result` is (batch, num_heads, query_len), upcast.
+
+    Attributes:
+        of_nothing: the number of no keys.
+        together: puts the numbers of some keys and of others together.
+    """
+
+    of_nothing: float = 0.0
+    together: Callable[[Tensor, Tensor], Tensor] = staticmethod(torch.add)
 
     def __init__(self, problem: Problem) -> None:
-        self.result: Tensor = stages.upcast(problem.query[:0]).new_zeros(problem.query.shape[:3])
+        like = stages.upcast(problem.query[:0])
+        self.result: Tensor = like.new_full(problem.query.shape[:3], self.of_nothing)
 
     def update(self, chunk: Chunk) -> None:
-        self.result[chunk.place] = self.of(chunk)
+        found = self.of(chunk)
+        if chunk.block is not None:
+            found = self.together(self.result[chunk.place], found)
+        self.result[chunk.place] = found
 
     @abstractmethod
     def of(self, chunk: Chunk) -> Tensor:
@@ -106,6 +118,7 @@ class LogSumExp(PerQuery):
     """log Σ exp of the masked scores, nats; −∞ for a query that may attend to nothing."""
 
     reads = frozenset({"scores", "weights", "best_score", "maximum", "logsumexp"})
+    of_nothing, together = -math.inf, staticmethod(torch.logaddexp)
 
     def of(self, chunk: Chunk) -> Tensor:
         return chunk.logsumexp
@@ -115,6 +128,7 @@ class Maximum(PerQuery):
     """The largest weight."""
 
     reads = frozenset({"weights", "maximum"})
+    together = staticmethod(torch.maximum)
 
     def of(self, chunk: Chunk) -> Tensor:
         return chunk.maximum
@@ -124,6 +138,7 @@ class MaxScore(PerQuery):
     """The largest masked score; −∞ for a query that may attend to nothing."""
 
     reads = frozenset({"scores", "best_score"})
+    of_nothing, together = -math.inf, staticmethod(torch.maximum)
 
     def of(self, chunk: Chunk) -> Tensor:
         if not chunk.scores.shape[-1]:
@@ -165,13 +180,13 @@ class OfKey(PerQuery):
         self.keys = keys
 
     def of(self, chunk: Chunk) -> Tensor:
-        keys = self.keys[chunk.queries] - chunk.keys.start
+        keys, there = chunk.find(self.keys[chunk.queries])
         width = chunk.weights.shape[-1]
         if not width:
             return chunk.weights.new_zeros(chunk.weights.shape[:-1])
         places = keys.clamp(0, width - 1)[:, None].expand(*chunk.weights.shape[:-1], 1)
         found = chunk.weights.gather(-1, places)[..., 0]
-        return found.masked_fill((keys < 0) | (keys >= width), 0.0)
+        return found.masked_fill(~there, 0.0)
 
 
 class Mass(Reduction):
@@ -188,8 +203,8 @@ class Mass(Reduction):
         self.result = stages.upcast(problem.query[:0]).new_zeros(shape)
 
     def update(self, chunk: Chunk) -> None:
-        member = self.member[chunk.sample if self.member.shape[0] > 1 else 0, chunk.keys]
-        self.result[chunk.place] = chunk.times(member)
+        member = self.member[chunk.sample if self.member.shape[0] > 1 else 0, chunk.columns]
+        self.result[chunk.place] += chunk.times(member)
 
 
 class Largest(Reduction):
@@ -239,10 +254,18 @@ class Largest(Reduction):
         else:
             values, keys = top(weights, k)
         chunk.maximum = values[..., 0]
-        chunk.best_score = chunk.scores.gather(-1, keys[..., :1])[..., 0]
+        if chunk.visible is None:  # of weights that are NaN any may come first
+            chunk.best_score = chunk.scores.gather(-1, keys[..., :1])[..., 0]
+        keys = keys + chunk.keys.start
+        if chunk.block is not None:
+            keys = chunk.block.places[keys]
+            values = torch.cat([self.weights[chunk.place], values], dim=-1)
+            keys = torch.cat([self.keys[chunk.place], keys], dim=-1)
+            k = self.k
+            values, among = top(values, k)
+            keys = keys.gather(-1, among)
         self.weights[(*chunk.place, slice(0, k))] = values
-        keys = (keys + chunk.keys.start).masked_fill(values == 0, -1)
-        self.keys[(*chunk.place, slice(0, k))] = keys
+        self.keys[(*chunk.place, slice(0, k))] = keys.masked_fill(values == 0, -1)
 
 
 def _top(weights: Tensor, k: int, *, sorted: bool = True) -> tuple[Tensor, Tensor]:
@@ -291,11 +314,11 @@ class Pooled(Reduction):
         chunk.column_sums = sums.sum(dim=1)
         into = self.sums[chunk.sample, chunk.heads, first : last + 1]
         count, width = into.shape[-1], sums.shape[-1]
-        if width == len(self.column_bins) and width % count == 0:
+        if chunk.block is None and width == len(self.column_bins) and width % count == 0:
             # All keys, in bins of one size: neighbours are added, which is much faster.
             into += sums.unflatten(-1, (count, -1)).sum(dim=-1, dtype=torch.float64)
         else:
-            into.index_add_(-1, self.column_bins[chunk.keys], sums.double())
+            into.index_add_(-1, self.column_bins[chunk.columns], sums.double())
 
     def share(self, sharding: Sharding) -> None:
         self.sums = sharding.sum(self.sums, "pooled maps")
@@ -316,7 +339,7 @@ class Received(Reduction):
     def update(self, chunk: Chunk) -> None:
         sums = chunk.column_sums
         grouped = sums.unflatten(0, (chunk.kv_heads.stop - chunk.kv_heads.start, -1)).sum(dim=1)
-        self.result[chunk.sample, chunk.kv_heads, chunk.keys] += grouped
+        self.result[chunk.sample, chunk.kv_heads][:, chunk.columns] += grouped
 
     def share(self, sharding: Sharding) -> None:
         self.result = sharding.sum(self.result, "what keys receive")
@@ -336,16 +359,22 @@ class Context(Reduction):
         self.per_head = value.shape[1] == problem.num_heads
         self.finite = stages.all_finite(value)
         shape = (*problem.query.shape[:3], value.shape[3])
-        self.result = value.new_zeros(shape)
+        rounds = None if problem.part is None else problem.part.rounds
+        # Of one block after another, it is summed in the precision of sums.
+        like = value if rounds is None else stages.upcast(value[:0])
+        self.result = like.new_zeros(shape)
+
+    def share(self, sharding: Sharding) -> None:
+        self.result = self.result.to(self.value.dtype)
 
     def update(self, chunk: Chunk) -> None:
         heads_of_value = chunk.heads if self.per_head else chunk.kv_heads
-        value = stages.upcast(self.value[chunk.sample, heads_of_value, chunk.keys])
+        value = stages.upcast(self.value[chunk.sample, heads_of_value][:, chunk.columns])
         heads, queries, keys = chunk.weights.shape
         if chunk.visible is not None:
             value = stages.repeat_kv_heads(value, heads)
-            self.result[chunk.place] = stages.context(chunk.weights, value, chunk.visible)
+            self.result[chunk.place] += stages.context(chunk.weights, value, chunk.visible)
             return
         rows = heads // value.shape[0] * queries
         context = torch.bmm(chunk.weights.view(value.shape[0], rows, keys), value)
-        self.result[chunk.place] = context.view(heads, queries, -1)
+        self.result[chunk.place] += context.view(heads, queries, -1)

@@ -79,8 +79,8 @@ def rollout(
     for layer in reversed(layers):
         # Of a matrix that ranks share, the rows of this rank; products are summed over the ranks.
         mine = reached
-        if layer.problem.sharding is not None:
-            mine = reached.index_select(-2, layer.problem.rows)
+        if layer.posed.sharding is not None:
+            mine = reached.index_select(-2, layer.posed.rows)
         if layer.ndim == 2:
             passed = layer.mT @ mine
         else:
@@ -104,7 +104,7 @@ def _checked(matrices: object) -> list[AttentionMatrix]:
     first = matrices[0]
     want = (*first.shape[:-3], first.shape[-1], first.shape[-1])
     for place, each in enumerate(matrices):
-        sizes = each.problem.all_queries, each.kv_len
+        sizes = each.posed.all_queries, each.kv_len
         if (*each.shape[:-3], *sizes) != want or each.ndim != first.ndim:
             raise ShapeError(
                 "rollout.shape",

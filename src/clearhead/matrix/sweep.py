@@ -20,8 +20,9 @@ from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.masks.spans import Spans
 from clearhead.masks.tiles import Edges, hull, portions, ragged_edges
-from clearhead.matrix.chunk import Chunk, Extent
+from clearhead.matrix.chunk import Chunk, Extent, KeyBlock
 from clearhead.matrix.reductions import Reduction, in_order, update_all
+from clearhead.sharding.matrix_part import Rounds
 
 HIDDEN = -1e30
 """The score of a hidden pair. Its weight is exactly 0, as with −∞, and weight · score is 0 too."""
@@ -69,18 +70,55 @@ def sweep(
     lowered = is_autocast(problem.query)
     quiet = torch.autocast(problem.device.type, enabled=False) if lowered else nullcontext()
     with torch.no_grad(), quiet:
-        _sweep(problem, in_order(reductions), progress)
+        reductions = in_order(reductions)
+        rounds = None if problem.part is None else problem.part.rounds
+        if rounds is None:
+            _sweep(problem, reductions, progress)
+        else:
+            _sweep_rounds(problem, rounds, reductions, progress)
         if problem.sharding is not None:
             for each in reductions:
                 each.share(problem.sharding)
 
 
-def _sweep(problem: Problem, reductions: Sequence[Reduction], progress: Progress | None) -> None:
+def _sweep_rounds(
+    problem: Problem, rounds: Rounds, reductions: Sequence[Reduction], progress: Progress | None
+) -> None:
+    """Sweep over the keys of one rank after another: each weight is its share of its block, times the
+    share of the block, by the logsumexp of all."""
+    whole = rounds.logsumexp()
+    if problem.sinks is not None:
+        whole = torch.logaddexp(whole, stages.upcast(problem.sinks)[:, None].expand_as(whole))
+    done = 0
+
+    def use(block: Problem, places: Tensor) -> None:
+        nonlocal done
+        before, done = done, done + len(places)
+        some = KeyBlock.of(places.to(problem.device), problem.kv_len)
+
+        def tell(share: float) -> None:
+            assert progress is not None
+            progress((before + share * len(places)) / problem.kv_len)
+
+        _sweep(block, reductions, tell if progress is not None else None, some, whole)
+
+    rounds.each(use)
+
+
+def _sweep(
+    problem: Problem,
+    reductions: Sequence[Reduction],
+    progress: Progress | None,
+    some: KeyBlock | None = None,
+    whole: Tensor | None = None,
+) -> None:
+    """Sweep over all keys, or over some of a whole that has the logsumexp `whole`."""
     if not problem.query.shape[:3].numel():
         return
     group = problem.num_heads // problem.num_kv_heads
     kv_heads, queries = _sizes(problem, group)
     ordinary = _is_ordinary(problem) and all(each.finite for each in reductions)
+    ordinary = ordinary and (whole is None or bool((whole < torch.inf).all()))
     make = _Buffers(problem, kv_heads * group * queries).chunk if ordinary else _by_the_stages
     mask = problem.mask
     spans = problem.spans
@@ -98,6 +136,9 @@ def _sweep(problem: Problem, reductions: Sequence[Reduction], progress: Progress
             key = stages.upcast(problem.key[sample, heads])
             for part in parts if parts is not None else _parts(problem, None, sample, queries):
                 chunk = make(problem, sample, heads, key, part)
+                if whole is not None:
+                    chunk.block = some
+                    chunk.share_of(whole[chunk.place])
                 update_all(reductions, chunk)
                 done += part.queries.stop - part.queries.start
                 if progress is not None:

@@ -60,7 +60,7 @@ class WeightStatistics(BaseMatrix):
             tensor([0.0000, 0.6931, 1.0986])
         """
         if self._entropy is None:
-            self._entropy = self._gather(Entropy(self.problem))
+            self._entropy = self._gather(Entropy(self.posed))
         return self._entropy.clone()
 
     def max(self) -> Tensor:
@@ -74,7 +74,7 @@ class WeightStatistics(BaseMatrix):
             >>> ch.AttentionMatrix(torch.zeros(2, 4), torch.zeros(5, 4)).max()
             tensor([0.2000, 0.2000])
         """
-        return self._gather(Maximum(self.problem))
+        return self._gather(Maximum(self.posed))
 
     def max_score(self) -> Tensor:
         """The largest score of each query, as the softmax gets it: scaled, softcapped, with the bias;
@@ -91,7 +91,7 @@ class WeightStatistics(BaseMatrix):
             >>> ch.AttentionMatrix(torch.eye(2) * 4, torch.eye(2), scale=1.0).max_score()
             tensor([4., 4.])
         """
-        return self._gather(MaxScore(self.problem))
+        return self._gather(MaxScore(self.posed))
 
     def top_k(self, k: int) -> TopK:
         """The k largest weights of each query, from the largest on, and their keys.
@@ -113,8 +113,8 @@ class WeightStatistics(BaseMatrix):
             >>> weights.flatten(), keys.flatten()
             (tensor([0.4711, 0.4711, 0.4711]), tensor([0, 1, 2]))
         """
-        largest = Largest(self.problem, read_k(k, self.kv_len))
-        sweep(self.problem, [largest])
+        largest = Largest(self.posed, read_k(k, self.kv_len))
+        sweep(self.posed, [largest])
         return self._restored(largest)
 
     def received(self) -> Tensor:
@@ -132,7 +132,7 @@ class WeightStatistics(BaseMatrix):
             >>> ch.AttentionMatrix(query, key, mask=ch.causal()).received()
             tensor([1.8333, 0.8333, 0.3333])
         """
-        return self._gather(Received(self.problem))
+        return self._gather(Received(self.posed))
 
     def distance(self) -> Tensor:
         """The mean distance at which each query looks: Σ weight · |query position − key position|, in tokens.
@@ -148,7 +148,7 @@ class WeightStatistics(BaseMatrix):
             >>> ch.AttentionMatrix(query, key, mask=ch.causal()).distance()
             tensor([0.0000, 0.5000, 1.0000])
         """
-        return self._gather(Distance(self.problem))
+        return self._gather(Distance(self.posed))
 
     def near(self, tokens: int = NEAR) -> Tensor:
         """The weight of each query on the keys at most so many tokens away, itself included.
@@ -171,7 +171,7 @@ class WeightStatistics(BaseMatrix):
         """
         tokens = check_length("tokens", tokens)
         if tokens not in self._near:
-            self._near[tokens] = self._gather(Near(self.problem, tokens))
+            self._near[tokens] = self._gather(Near(self.posed, tokens))
         return self._near[tokens].clone()
 
     def mass(self, segments: Tensor) -> Tensor:
@@ -198,8 +198,8 @@ class WeightStatistics(BaseMatrix):
             tensor([[0.7500, 0.2500]])
         """
         member, single = self._members(segments)
-        mass = Mass(self.problem, member)
-        sweep(self.problem, [mass])
+        mass = Mass(self.posed, member)
+        sweep(self.posed, [mass])
         return self._of_sets(mass, single)
 
     def pool(
@@ -236,7 +236,7 @@ class WeightStatistics(BaseMatrix):
             tensor([[2.0000, 0.0000],
                     [1.1667, 0.8333]])
         """
-        problem = self.problem
+        problem = self.posed
         picked_rows = read_slice(queries, problem.all_queries, self.device)
         picked_keys = read_slice(keys, problem.kv_len, self.device)
         check_bins(rows, columns, len(picked_rows), len(picked_keys))
@@ -299,8 +299,8 @@ class WeightStatistics(BaseMatrix):
             >>> summary.received.sum(dim=-1)
             tensor([[5.0000, 5.0000]])
         """
-        problem = self.problem
-        posed = None if value is None else self._with_value(value, "2")
+        problem = self.posed
+        posed = None if value is None else self._with_value(value, "2", posed=True)
         members = None if segments is None else self._members(segments)
         largest = None if top_k is None else Largest(problem, read_k(top_k, problem.kv_len))
         pooled = None
@@ -358,7 +358,7 @@ class WeightStatistics(BaseMatrix):
         return self.summary().statistic(name)
 
     def _gather(self, reduction: PerQuery | Pooled | Received) -> Tensor:
-        sweep(self.problem, [reduction])
+        sweep(self.posed, [reduction])
         return self._restore(reduction.result)
 
     def _restored(self, largest: Largest) -> TopK:

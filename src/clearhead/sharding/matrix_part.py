@@ -1,11 +1,29 @@
 """The part of the whole attention matrix that one rank computes."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from clearhead.masks.selected import places_in_whole
 from clearhead.sharding.sharding import Sharding
+
+
+class Rounds(Protocol):
+    """The keys of a matrix, of which each rank has a block. Every rank calls each of these."""
+
+    def each(self, use: Callable[[Any, Tensor], None]) -> None:
+        """Call `use` with the problem of this rank's queries over each block, and the places of its
+        keys."""
+        ...
+
+    def logsumexp(self) -> Tensor:
+        """That of this rank's queries over all keys, (batch, num_heads, query_len); computed once."""
+        ...
+
+    def gather(self) -> Tensor:
+        """All keys, on every rank, with gradients."""
+        ...
 
 
 class MatrixPart(NamedTuple):
@@ -17,6 +35,8 @@ class MatrixPart(NamedTuple):
         heads: the same for the heads.
         seed: of dropout, which draws by place.
         sharding: of the queries, where statistics are summed over the ranks; else None.
+        rounds: by which the keys of the ranks come here, where no rank has them all; the key of the
+            problem then has the right size and no numbers. Else None.
     """
 
     rows: Tensor | None = None
@@ -24,6 +44,7 @@ class MatrixPart(NamedTuple):
     heads: Tensor | None = None
     seed: int | None = None
     sharding: Sharding | None = None
+    rounds: "Rounds | None" = None
 
     def head_numbers(self, head: Tensor) -> Tensor:
         """The number in the whole matrix of some heads."""

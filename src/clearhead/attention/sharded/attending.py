@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from clearhead.attention.planning import observers
-from clearhead.attention.problem import Problem
+from clearhead.attention.planning import observers, run
+from clearhead.attention.problem import Problem, make_problem
 from clearhead.attention.sharded import by_gather, by_heads, by_ring
 from clearhead.attention.sharded.sharded_call import (
     ShardedCall,
@@ -15,7 +15,7 @@ from clearhead.attention.sharded.sharded_call import (
     read_across,
 )
 from clearhead.errors import UnsupportedError, WatchError
-from clearhead.sharding.dtensors import as_given
+from clearhead.sharding.dtensors import as_given, local_tokens
 from clearhead.sharding.matrix_part import MatrixPart
 
 WAYS: dict[str, ModuleType] = {"gather": by_gather, "ring": by_ring, "heads": by_heads}
@@ -32,9 +32,14 @@ def attend_across(query: Tensor, key: Tensor, value: Tensor, across: Any, **opti
     of_queries, of_keys = read_across(across)
     if of_queries.is_whole and of_keys.is_whole and options["dropout"] is None:
         # One process; dropout alone is drawn otherwise there.
-        call = make_call(query, key, value, across, **options)
-        problem = call.problem.replace(key=call.key, value=call.value)
-        return as_given(problem.restore(call.run(problem)), query, of_queries)
+        counts = of_queries.count, of_keys.count, of_keys.count
+        if not all(_has_rows(each, n) for each, n in zip((query, key, value), counts, strict=True)):
+            make_call(query, key, value, across, **options)  # which says what is wrong
+        kernel = options.pop("kernel", "auto")
+        here = local_tokens("query", query, of_queries)
+        keys = (local_tokens(*each, of_keys) for each in (("key", key), ("value", value)))
+        problem = make_problem(here, *keys, **options)
+        return as_given(problem.restore(run(problem, kernel)), query, of_queries)
 
     def check() -> tuple[ShardedCall, str]:
         if observers:
@@ -52,8 +57,15 @@ def attend_across(query: Tensor, key: Tensor, value: Tensor, across: Any, **opti
     return as_given(context, query, of_queries)
 
 
+def _has_rows(tensor: object, count: int) -> bool:
+    return isinstance(tensor, Tensor) and tensor.ndim >= 2 and tensor.shape[-2] == count
+
+
 def rows_across(query: Tensor, key: Tensor, across: Any, **options: Any) -> Problem:
-    """The problem of this rank's queries over all keys, which are gathered; its value is the key.
+    """The problem of this rank's queries over all keys; its value is the key.
+
+    In a ring the keys stay where they are: the problem has the rounds by which they come, and its key
+    no numbers. Else they are gathered.
 
     Raises:
         RankError: codes `across.rank`, `across.differ`, `across.lost`.
@@ -65,10 +77,11 @@ def rows_across(query: Tensor, key: Tensor, across: Any, **options: Any) -> Prob
         return call, f"matrix, {describe(call)}"
 
     call = of_queries.agree(check, query)
-    every = of_keys.gather_unchecked(call.key, 2, "keys")
-    rows = of_queries.positions
+    rows, is_ring = of_queries.positions, of_queries.how == "ring" and not of_queries.is_whole
+    every = call.problem.key if is_ring else of_keys.gather_unchecked(call.key, 2, "keys")
     problem = call.part(call.problem.query, every, every, rows=rows)
-    return problem.replace(part=MatrixPart(rows, sharding=of_queries))
+    rounds = by_ring.RingRounds(call) if is_ring else None
+    return problem.replace(part=MatrixPart(rows, sharding=of_queries, rounds=rounds))
 
 
 def refuse(call: ShardedCall) -> None:

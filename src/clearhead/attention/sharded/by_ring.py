@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.attention.kernels import blockwise
+from clearhead.attention.kernels import blockwise, eager
 from clearhead.attention.problem import Problem
 from clearhead.attention.sharded.sharded_call import ShardedCall
 from clearhead.masks.tiles import portions
@@ -40,8 +40,7 @@ def attend(call: ShardedCall) -> Tensor:
     """The context of this rank's queries, (batch, num_heads, tokens of the rank, value_head_dim)."""
     problem = call.problem
     bias = None if problem.bias is None else problem.bias.numbers
-    both = torch.cat([call.key, call.value], dim=3)
-    context, total = _Ring.apply(problem.query, both, bias, call, call.seed())
+    context, total = _Ring.apply(problem.query, call.key, call.value, bias, call, call.seed())
     if problem.sinks is not None:
         share = torch.sigmoid(total - stages.upcast(problem.sinks)[:, None])
         context = context * share[..., None]
@@ -55,13 +54,14 @@ class _Ring(torch.autograd.Function):
     def forward(
         ctx: Any,
         query: Tensor,
-        both: Tensor,
+        key: Tensor,
+        value: Tensor,
         bias: Tensor | None,
         call: ShardedCall,
         seed: int | None,
     ) -> tuple[Tensor, Tensor]:
         wide = stages.upcast(query[:0])
-        width = call.value.shape[3]
+        width = value.shape[3]
         context = wide.new_zeros(*query.shape[:3], width)
         total = wide.new_full(query.shape[:3], -torch.inf)
 
@@ -79,8 +79,8 @@ class _Ring(torch.autograd.Function):
                 place.mul_(_share(before, new)).add_(added.mul_(_share(sums, new)))
                 total[:, :, some] = new
 
-        _Round(call, both, "keys and values").run(merge)
-        ctx.save_for_backward(query, both, context, total)
+        _Round(call, torch.cat([key, value], dim=3), "keys and values").run(merge)
+        ctx.save_for_backward(query, key, value, context, total)
         ctx.call, ctx.seed, ctx.bias = call, seed, bias
         return context, total
 
@@ -89,9 +89,9 @@ class _Ring(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
-        query, both, context, total = ctx.saved_tensors
+        query, key, value, context, total = ctx.saved_tensors
         call: ShardedCall = ctx.call
-        bias: Tensor | None = ctx.bias if ctx.needs_input_grad[2] else None
+        bias: Tensor | None = ctx.bias if ctx.needs_input_grad[3] else None
         of_context, of_total = grads
         of_query = torch.zeros_like(stages.upcast(query))
         of_bias = None if bias is None else torch.zeros_like(stages.upcast(bias.detach()))
@@ -122,14 +122,61 @@ class _Ring(torch.autograd.Function):
                         place.add_(grad)
             return of_block
 
-        of_both = _Round(call, both, "keys and values").run_back(spread, of_query.dtype)
+        both = _Round(call, torch.cat([key, value], dim=3), "keys and values")
+        of_both = both.run_back(spread, of_query.dtype)
+        of_key, of_value = of_both.to(key.dtype).split([key.shape[3], value.shape[3]], dim=3)
         return (
             of_query.to(query.dtype),
-            of_both.to(both.dtype),
+            of_key,
+            of_value,
             None if of_bias is None or bias is None else of_bias.to(bias.dtype),
             None,
             None,
         )
+
+
+class RingRounds:
+    """The keys of a matrix in a ring, for statistics: one round each time that they are asked for.
+
+    Args:
+        call: the call.
+    """
+
+    def __init__(self, call: ShardedCall) -> None:
+        self.call = call
+        self._logsumexp: Tensor | None = None
+
+    def each(self, use: Callable[[Problem, Tensor], None]) -> None:
+        """Call `use` with the problem of this rank's queries over the keys of each rank, and the places
+        of those keys; not where no query sees one."""
+        call = self.call
+        query, every = call.problem.query, slice(0, call.problem.query_len)
+
+        def problem_of(owner: int, key: Tensor) -> None:
+            problem = _block(call, query, key, owner, every, None)
+            if problem is not None:
+                use(problem.replace(value=problem.key), call.of_keys.positions_of(owner))
+
+        _Round(call, call.key.detach(), "keys").run(problem_of)
+
+    def logsumexp(self) -> Tensor:
+        """That of this rank's queries over all keys, (batch, num_heads, query_len), without gradients."""
+        if self._logsumexp is None:
+            query = self.call.problem.query
+            total = stages.upcast(query[:0]).new_full(query.shape[:3], -torch.inf)
+
+            def add(problem: Problem, places: Tensor) -> None:
+                exact = eager if blockwise.refusals(problem) else blockwise
+                torch.logaddexp(total, exact.logsumexp(problem), out=total)
+
+            with torch.no_grad():
+                self.each(add)
+            self._logsumexp = total
+        return self._logsumexp
+
+    def gather(self) -> Tensor:
+        """All keys, on every rank, with gradients."""
+        return self.call.of_keys.gather_unchecked(self.call.key, 2, "keys")
 
 
 def _share(part: Tensor, whole: Tensor) -> Tensor:
@@ -156,7 +203,7 @@ def _block(
 
 
 class _Round:
-    """One round of the blocks of all ranks.
+    """One round of the blocks of all ranks; this rank's own is let go of when it was passed on.
 
     Args:
         call: the call.
@@ -165,11 +212,12 @@ class _Round:
     """
 
     def __init__(self, call: ShardedCall, block: Tensor, what: str) -> None:
-        self.held, self.block, self.what = call.of_keys, block.contiguous(), what
+        self.held, self.what, self.shape = call.of_keys, what, block.shape
+        self.own = [block.contiguous()]
 
     def run(self, use: Callable[[int, Tensor], None]) -> None:
         """Call `use` with each rank and its block, this rank's own first."""
-        block = self.block
+        block = self.own.pop()
         for step in range(self.held.world):
             moved, wait = self._pass(block, step, block.dtype)
             use(self._owner(step), block)
@@ -178,8 +226,8 @@ class _Round:
 
     def run_back(self, use: Callable[[int, Tensor], Tensor | None], dtype: torch.dtype) -> Tensor:
         """The sum over the ranks of what `use` returns for this rank's block."""
-        block, travelling = self.block, None
-        mine = self.block.new_zeros(self.block.shape, dtype=dtype)
+        block, travelling = self.own.pop(), None
+        mine = block.new_zeros(self.shape, dtype=dtype)
         for step in range(self.held.world):
             moved, wait = self._pass(block, step, block.dtype)
             found = use(self._owner(step), block)
@@ -217,9 +265,9 @@ class _Round:
         self, tensor: Tensor, step: int, dtype: torch.dtype, what: str
     ) -> tuple[Tensor, Callable[[], None]]:
         held = self.held
-        batch, heads, _, width = self.block.shape
+        batch, heads, _, width = self.shape
         count = held.counts[self._owner(step + 1)]
-        arriving = self.block.new_empty((batch, heads, count, width), dtype=dtype)
+        arriving = tensor.new_empty((batch, heads, count, width), dtype=dtype)
         operations = [
             dist.P2POp(call, each, group=held.group, group_peer=(held.rank + ahead) % held.world)
             for call, each, ahead in ((dist.isend, tensor, 1), (dist.irecv, arriving, -1))

@@ -5,7 +5,8 @@
     fitting        the layer is built, or written into the module that was read
     probing        a copy of the module is run and compared, for what weights do not tell
     torch_layer    PyTorch's nn.MultiheadAttention
-    packed         one projection for query, key and value: GPT-2, Phi-3, GPT-NeoX
+    packed         one projection for query, key and value: GPT-2, Phi-3, GPT-NeoX, BLOOM, Falcon, MPT
+    latent         multi-head latent attention: DeepSeek V2 and V3
     separate       one each: Llama, BART, BERT, T5, diffusion models
     norms          norms of query and key
     configuration  rotary positions and windows, from a model's configuration

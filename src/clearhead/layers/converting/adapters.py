@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from clearhead.errors import UnsupportedError
+from clearhead.layers.base import AttentionLayer
 from clearhead.layers.converting.reader import ModuleReader
-from clearhead.layers.multi_head_attention import MultiHeadAttention
 
 
 class Adapter(nn.Module):
@@ -29,7 +29,7 @@ class Adapter(nn.Module):
     kinds: tuple[type["Adapter"], type[nn.Module]]
     signature: inspect.Signature
 
-    def __init__(self, reader: ModuleReader, layer: MultiHeadAttention) -> None:
+    def __init__(self, reader: ModuleReader, layer: AttentionLayer) -> None:
         # Not the constructor of their class, which would make its projections.
         nn.Module.__init__(self)
         plain = {
@@ -74,7 +74,7 @@ class PlainAdapter(Adapter):
             the module's class takes when it is left out.
     """
 
-    def __init__(self, reader: ModuleReader, layer: MultiHeadAttention) -> None:
+    def __init__(self, reader: ModuleReader, layer: AttentionLayer) -> None:
         super().__init__(reader, layer)
         assert reader.call is not None
         self.inputs, self.returns = reader.call
@@ -110,7 +110,7 @@ def is_left_out(signature: inspect.Signature, name: str, value: object) -> bool:
     return value is None or (isinstance(value, bool | int | float | str) and value == default)
 
 
-def adapter_for(kind: type[Adapter], reader: ModuleReader, layer: MultiHeadAttention) -> Adapter:
+def adapter_for(kind: type[Adapter], reader: ModuleReader, layer: AttentionLayer) -> Adapter:
     """Make the adapter of one kind for a module, of a class that is also the module's."""
     return _class_of(kind, type(reader.module))(reader, layer).train(reader.module.training)
 

@@ -1,5 +1,6 @@
 """Rotary positions and windows, from the configuration of a model of transformers."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,15 @@ NAMES = {
     "default": set(),
     "linear": {"factor"},
     "dynamic": {"factor"},
-    "yarn": {"factor", "beta_fast", "beta_slow", "attention_factor", "truncate"},
+    "yarn": {
+        "factor",
+        "beta_fast",
+        "beta_slow",
+        "attention_factor",
+        "truncate",
+        "mscale",
+        "mscale_all_dim",
+    },
     "llama3": {"factor", "low_freq_factor", "high_freq_factor"},
     "longrope": {"factor", "short_factor", "long_factor", "attention_factor"},
 }
@@ -26,10 +35,11 @@ WITH_PARTIAL = ("glm", "glm4", "gpt_neox", "nemotron", "phi", "phi3", "stablelm"
 WITHOUT_ROTARY: Mapping[str, Callable[[Any], bool]] = {
     "cohere2": lambda module: module.sliding_window is None,
     "exaone4": lambda module: module.sliding_window is not None and not module.is_sliding,
+    "llama4_text": lambda module: not module.use_rope,
     "smollm3": lambda module: not module.use_rope,
 }
 # Those whose module does not know that its model hides what is ahead.
-CAUSAL = ("clip_text_model",)
+CAUSAL = ("bloom", "clip_text_model", "mpt")
 ORIGINAL = "original_max_position_embeddings"
 
 
@@ -40,7 +50,7 @@ def add_rotary(reader: ModuleReader, layout: Layout) -> None:
         return
     config = reader.config
     found = _parameters(config, _layer_type(reader))
-    head_dim = reader.sizes["head_dim"]
+    head_dim = reader.sizes.get("rotary_dim", reader.sizes["head_dim"])
     if found is None or not isinstance(found.get("rope_theta"), int | float):
         reader.reasons.append(
             f"config.rope_parameters must give a rope_theta for this layer; it is {found}"
@@ -97,6 +107,11 @@ def hide_by_configuration(reader: ModuleReader) -> None:
         if window is not None:
             reader.reasons.append(f"sliding_window={window} of a layer that is not causal")
         return
+    if _layer_type(reader) == "chunked_attention":
+        reader.alone.append(
+            f"attention_chunk_size={getattr(reader.config, 'attention_chunk_size', None)}: the mask of "
+            "chunks is its model's"
+        )
     if window is None:
         reader.hide(causal(), "is_causal")
     else:
@@ -139,6 +154,16 @@ def _factor(found: Mapping[str, Any], config: Any) -> float:
     return found.get("factor") or config.max_position_embeddings / found[ORIGINAL]
 
 
+def _yarn_gain(found: Mapping[str, Any], config: Any) -> float | None:
+    """The gain that is said, or that of DeepSeek, from two factors of its logarithm; None for the usual
+    one."""
+    factors = [found.get(name) for name in ("mscale", "mscale_all_dim")]
+    if found.get("attention_factor") is not None or not all(factors):
+        return found.get("attention_factor")
+    first, second = (1 + 0.1 * each * math.log(_factor(found, config)) for each in factors if each)
+    return first / second
+
+
 SCALINGS: dict[str, Callable[[Mapping[str, Any], Any], Scaling | None]] = {
     "default": lambda found, config: None,
     "linear": lambda found, config: Linear(found["factor"]),
@@ -150,7 +175,7 @@ SCALINGS: dict[str, Callable[[Mapping[str, Any], Any], Scaling | None]] = {
         original_len=_original(found, config),
         fast=found.get("beta_fast") or 32.0,
         slow=found.get("beta_slow") or 1.0,
-        attention_gain=found.get("attention_factor"),
+        attention_gain=_yarn_gain(found, config),
         truncate=found.get("truncate", True),
     ),
     "llama3": lambda found, config: Llama3(

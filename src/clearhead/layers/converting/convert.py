@@ -12,7 +12,9 @@ from clearhead._common.foreign_names import (
     DIFFUSION,
     DISTILBERT,
     GPT2,
+    LATENT,
     LLAMA,
+    MPT,
     NEOX,
     PHI3,
     T5,
@@ -22,15 +24,18 @@ from clearhead._common.foreign_names import (
 )
 from clearhead._common.text import readable
 from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from clearhead.layers.converting import packed, separate, torch_layer, tutorials
+from clearhead.layers.converting import latent, packed, separate, torch_layer, tutorials
 from clearhead.layers.converting.fitting import build, misfits, refuse, write
 from clearhead.layers.converting.models import OWN, ModelConversion, convert_model
 from clearhead.layers.converting.pairs import Row
 from clearhead.layers.converting.probing import probe
 from clearhead.layers.converting.reader import ModuleReader, has_projections
+from clearhead.layers.latent_attention import LatentAttention
 from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import and_masks, as_mask
+
+OURS = (MultiHeadAttention, LatentAttention)
 
 
 class Family(NamedTuple):
@@ -57,6 +62,8 @@ FAMILIES = (
     _by_name(LLAMA, separate.read_llama),
     _by_name(PHI3, packed.read_phi3),
     _by_name(NEOX, packed.read_neox),
+    _by_name(MPT, packed.read_mpt),
+    _by_name(LATENT, latent.read),
     _by_name(TIMM, packed.read_timm),
     _by_name(DISTILBERT, separate.read_distilbert),
     Family(
@@ -89,7 +96,7 @@ class Conversion:
         0.1
     """
 
-    layer: MultiHeadAttention
+    layer: MultiHeadAttention | LatentAttention
     rows: tuple[Row, ...]
     theirs: str
     is_back: bool
@@ -215,9 +222,10 @@ def convert(
                 read_again=_read_again,
             )
         reader = read(module, given)
-        layer = build(reader, MultiHeadAttention, and_masks(reader.mask, mask))
+        refuse("clearhead.convert", f"read this {type(module).__name__} by itself", reader.alone)
+        layer: Any = build(reader, reader.kind, and_masks(reader.mask, mask))
         return Conversion(layer, _rows(reader, False), type(module).__name__, is_back=False)
-    assert isinstance(module, MultiHeadAttention)
+    assert isinstance(module, OURS)
     reader = read(into, given)
     refuse(
         "clearhead.convert",
@@ -288,11 +296,11 @@ def _check_types(module: object, into: object | None, beside: Mapping[str, objec
             raise ArgumentTypeError(
                 "convert.type", f"{name} must be a torch.nn.Module; got {type(each).__name__}."
             )
-    if isinstance(module, MultiHeadAttention) == (into is None):
+    if isinstance(module, OURS) == (into is None):
         raise ArgumentTypeError(
             "convert.type",
-            "module must be a layer of another library, or a clearhead.MultiHeadAttention with the "
-            f"module to write into as into=; got {type(module).__name__} "
+            "module must be a layer of another library, or a clearhead.MultiHeadAttention or a "
+            f"LatentAttention with the module to write into as into=; got {type(module).__name__} "
             f"{'without' if into is None else 'with'} into.",
         )
 

@@ -1,22 +1,21 @@
 """Build the layer of a module that was read, or write a layer into it."""
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from clearhead.attention.biases import Bias
 from clearhead.errors import UnsupportedError
+from clearhead.layers.base import AttentionLayer
 from clearhead.layers.converting.pairs import TensorPair
 from clearhead.layers.converting.reader import INPUTS, ModuleReader, described
 from clearhead.layers.inputs import is_plain_linear
-from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import Part
 from clearhead.masks.base import Mask
 
-Layer = TypeVar("Layer", bound=MultiHeadAttention)
-
-SIZES = ("num_heads", "num_kv_heads", "head_dim", "value_head_dim", "context_dim", "output_dim")
+Layer = TypeVar("Layer", bound=AttentionLayer)
 
 
 def refuse(function: str, aim: str, reasons: Sequence[str]) -> None:
@@ -33,16 +32,15 @@ def refuse(function: str, aim: str, reasons: Sequence[str]) -> None:
 def build(reader: ModuleReader, kind: type[Layer], mask: Mask | None) -> Layer:
     """Build the layer that equals a module, with copies of its numbers."""
     biases = {pair.ours for pair in reader.pairs if pair.ours.endswith("projection.bias")}
+    given: dict[str, Any] = reader.options or {
+        "bias": "query_projection.bias" in biases,
+        "output_bias": "output_projection.bias" in biases,
+    }
+    given = reader.sizes | given
     # What is drawn here is overwritten at once, so PyTorch's generator is put back.
     with torch.random.fork_rng(devices=[]):
         layer = kind(
-            reader.sizes["embed_dim"],
-            **{name: reader.sizes[name] for name in SIZES},
-            bias="query_projection.bias" in biases,
-            output_bias="output_projection.bias" in biases,
-            mask=mask,
-            dropout=reader.dropout,
-            parts=reader.parts,
+            given.pop("embed_dim"), mask=mask, dropout=reader.dropout, parts=reader.parts, **given
         )
     layer = layer.to(reader.like.device, reader.like.dtype)
     parameters = dict(layer.named_parameters())
@@ -54,7 +52,7 @@ def build(reader: ModuleReader, kind: type[Layer], mask: Mask | None) -> Layer:
     return layer.train(reader.module.training)
 
 
-def write(reader: ModuleReader, layer: MultiHeadAttention) -> None:
+def write(reader: ModuleReader, layer: AttentionLayer) -> None:
     """Write a layer that fits into the module that was read."""
     ours = _parameters(layer)
     with torch.no_grad():
@@ -62,12 +60,12 @@ def write(reader: ModuleReader, layer: MultiHeadAttention) -> None:
             pair.write(pair.found_in(ours))
 
 
-def _parameters(layer: MultiHeadAttention) -> dict[str, Tensor]:
+def _parameters(layer: AttentionLayer) -> dict[str, Tensor]:
     """All of them by name; one that two projections share has the names of both."""
     return dict(layer.named_parameters(remove_duplicate=False))
 
 
-def replaced_projections(layer: MultiHeadAttention) -> list[str]:
+def replaced_projections(layer: AttentionLayer) -> list[str]:
     """A reason for each projection of ours that another module was put in place of."""
     return [
         f"{name} must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
@@ -77,11 +75,14 @@ def replaced_projections(layer: MultiHeadAttention) -> list[str]:
     ]
 
 
-def misfits(reader: ModuleReader, layer: MultiHeadAttention, mask: Mask | None) -> list[str]:
+def misfits(reader: ModuleReader, layer: AttentionLayer, mask: Mask | None) -> list[str]:
     """Every reason why a layer does not fit into the module that was read."""
+    if not isinstance(layer, reader.kind):
+        return [f"the layer is a {type(layer).__name__}; the module is a {reader.kind.__name__}"]
+    eps = {name: each for name, each in reader.options.items() if name == "eps"}
     reasons = [
         f"{name}={getattr(layer, name)}, and {size} in the module"
-        for name, size in reader.sizes.items()
+        for name, size in (reader.sizes | eps).items()
         if getattr(layer, name) != size
     ]
     given, wanted = ("None" if each is None else each.describe() for each in (layer.mask, mask))
@@ -109,7 +110,7 @@ def misfits(reader: ModuleReader, layer: MultiHeadAttention, mask: Mask | None) 
     biases = [name for name in alone if name.endswith("projection.bias")]
     for pair in [*reader.pairs, *(TensorPair("", None, name, how="zeros") for name in biases)]:
         if not pair.can_hold(pair.found_in(ours)):
-            kind = "the identity" if pair.how == "identity" else "zero"
+            kind = {"identity": "the identity", "ones": "one"}.get(pair.how, "zero")
             reasons.append(f"{pair.ours} must be {kind}: the module has none")
     reasons += [f"{name} has no place in the module" for name in alone if name not in biases]
     return reasons + _shared(reader)
@@ -131,9 +132,16 @@ def _shared(reader: ModuleReader) -> list[str]:
 def _traits(part: Part) -> tuple[type[Part], list[tuple[str, object]], list[object]]:
     """The kind, the settings and the shapes of a part: all but its trained numbers."""
     plain = [
-        (f"{path}.{name}", value)
+        (f"{path}.{name}", _plain(value))
         for path, module in part.named_modules()
         for name, value in vars(module).items()
         if not name.startswith("_") and name != "training"
     ]
     return type(part), plain, [tuple(each.shape) for each in part.parameters()]
+
+
+def _plain(value: object) -> object:
+    """A setting of a part; a bias by its kind and its numbers."""
+    if not isinstance(value, Bias):
+        return value
+    return value.describe(), None if value.numbers is None else value.numbers.tolist()

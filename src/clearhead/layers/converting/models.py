@@ -33,8 +33,9 @@ class ModelConversion:
 
     Attributes:
         model: the model, which now runs on these layers.
-        layers: by path, the layer that attends there: a `clearhead.MultiHeadAttention`, or a
-            `clearhead.layers.MultiheadAttention` in the place of PyTorch's.
+        layers: by path, the layer that attends there: a `clearhead.MultiHeadAttention`, a
+            `clearhead.layers.LatentAttention`, or a `clearhead.layers.MultiheadAttention` in the place
+            of PyTorch's.
         left: by path, why an attention was left as it is.
         rows: by path, each tensor and setting of a layer, as `Conversion.rows`.
 
@@ -94,7 +95,7 @@ class ModelConversion:
             put(self.model, place.paths, place.module)
             place.made = None
 
-    def _write_back(self, place: Place, layer: MultiHeadAttention) -> None:
+    def _write_back(self, place: Place, layer: AttentionLayer) -> None:
         ours = dict(layer.named_parameters(remove_duplicate=False))
         like = next(iter(ours.values()))
         place.module.to(like.device, like.dtype)
@@ -210,7 +211,7 @@ def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> Non
     place.reason = _reason_against_call(reader, inputs) if kind is None else ""
     if place.reason:
         return
-    layer = build(reader, MultiHeadAttention, reader.mask)
+    layer = build(reader, reader.kind, reader.mask)
     _share(reader, layer)
     adapter = (
         PlainAdapter if kind is None else integration("transformers_adapter").TransformersAdapter
@@ -250,7 +251,7 @@ def _reason_against_call(reader: ModuleReader, inputs: Any) -> str:
     return ""
 
 
-def _share(reader: ModuleReader, layer: MultiHeadAttention) -> None:
+def _share(reader: ModuleReader, layer: AttentionLayer) -> None:
     """Let the layer have the module's own parameters where it has the same numbers.
 
     So an optimizer goes on, and no weight is held twice. What is frozen stays so, and what the module
@@ -291,9 +292,9 @@ def _take_hooks(module: nn.Module) -> dict[int, Any]:
 
 
 def _ours(made: nn.Module) -> str:
-    return (
-        f"clearhead.{'' if isinstance(made, Adapter) else 'layers.'}{type(_layer(made)).__name__}"
-    )
+    layer = _layer(made)
+    place = "" if isinstance(layer, MultiHeadAttention) else "layers."
+    return f"clearhead.{place}{type(layer).__name__}"
 
 
 def _layer(made: nn.Module) -> nn.Module:

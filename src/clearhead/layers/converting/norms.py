@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from clearhead._common.checks import is_number
 from clearhead._common.foreign_names import NORM_NAMES
+from clearhead.layers.converting.pairs import TensorPair
 from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.query_key_norm import QueryKeyNorm
 
@@ -20,10 +21,12 @@ def add_norms(reader: ModuleReader) -> None:
         if not all(isinstance(reader.find(name), nn.Identity | None) for name in names):
             _add_pair(reader, *names)
             return
+    if isinstance(getattr(reader.module, "qk_norm", None), nn.Module):
+        _add_bare(reader, "qk_norm")
 
 
 def _add_pair(reader: ModuleReader, query: str, key: str) -> None:
-    first, second = _read(reader, query), _read(reader, key)
+    first, second = read_norm(reader, query), read_norm(reader, key)
     if first is None or second is None:
         return
     eps, other_eps = first[2], second[2]
@@ -49,7 +52,21 @@ def _add_pair(reader: ModuleReader, query: str, key: str) -> None:
     reader.copy(f"{key}.weight", second[0], f"{part}.key_norm.weight", second[1])
 
 
-def _read(reader: ModuleReader, name: str) -> tuple[Tensor, str, float] | None:
+def _add_bare(reader: ModuleReader, name: str) -> None:
+    """Hand a norm without a weight, the same for query and key, to the layer."""
+    norm, dim = reader.find(name), reader.sizes["head_dim"]
+    ones = torch.ones(dim, dtype=torch.float64)
+    if not is_number(norm.eps) or _use_of_weight(norm, ones, norm.eps) != "copied":
+        reader.reasons.append(
+            f"{name} must be a root mean square norm; it is {type(norm).__name__}"
+        )
+        return
+    part = reader.add_part(QueryKeyNorm(dim, eps=norm.eps), name)
+    for side in ("query_norm", "key_norm"):
+        reader.pairs.append(TensorPair("", None, f"{part}.{side}.weight", how="ones"))
+
+
+def read_norm(reader: ModuleReader, name: str) -> tuple[Tensor, str, float] | None:
     """Weight, use of it and eps of a root mean square norm; None with a reason for another."""
     norm = reader.find(name)
     said: list[Any] = [getattr(norm, eps, None) for eps in ("eps", "variance_epsilon")]

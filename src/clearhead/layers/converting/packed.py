@@ -1,23 +1,28 @@
-"""Layers with one projection for query, key and value: GPT-2, Phi-3, GPT-NeoX, timm.
+"""Layers with one projection for query, key and value: GPT-2, Phi-3, GPT-NeoX, BLOOM, Falcon, MPT, timm.
 
 Sources: Radford et al., 2019; Abdin et al., 2024, https://arxiv.org/abs/2404.14219; Black et al.,
 2022, https://arxiv.org/abs/2204.06745; and the layers of transformers and nanoGPT.
 """
 
 import math
+from typing import Any
 
 from torch import nn
 
-from clearhead._common.foreign_names import GPT2, NEOX, PHI3, TIMM
+from clearhead._common.foreign_names import GPT2, MPT, NEOX, PHI3, TIMM, ProjectionNames
+from clearhead.attention.distance_biases import alibi
+from clearhead.layers.converting.configuration import add_rotary, hide_by_configuration
 from clearhead.layers.converting.norms import add_norms
 from clearhead.layers.converting.reader import ModuleReader
 from clearhead.layers.converting.separate import read_what_projections_share
+from clearhead.layers.parts import ScoreBias
 from clearhead.masks import causal
 
 # The model types that were compared with the layer that is made of them.
 GPT2_TYPES = ("gpt2",)
 PHI3_TYPES = ("phi3",)
-NEOX_TYPES = ("gpt_neox",)
+NEOX_TYPES = ("bloom", "falcon", "gpt_neox")
+MPT_TYPES = ("mpt",)
 
 
 def read_gpt2(reader: ModuleReader) -> None:
@@ -85,40 +90,97 @@ def read_phi3(reader: ModuleReader) -> None:
         read_what_projections_share(reader, None if reader.is_probed else "half")
 
 
+def read_mpt(reader: ModuleReader) -> None:
+    """MPT: all queries, then all keys, then all values; ALiBi."""
+    reader.check_model_type(MPT_TYPES)
+    clip = getattr(reader.module, "clip_qkv", None)
+    if clip:
+        reader.reasons.append(f"clip_qkv={clip}: our layer does not clip queries, keys and values")
+    if _read_thirds(reader, MPT):
+        scale = getattr(reader.module, "softmax_scale", None)
+        if scale is not None:
+            reader.add_scale(scale, "softmax_scale")
+        if not reader.is_probed:
+            reader.add_part(ScoreBias(alibi(reader.sizes["num_heads"])), "position_bias")
+        hide_by_configuration(reader)
+        reader.drop("attn_dropout_p")
+
+
 def read_timm(reader: ModuleReader) -> None:
     """The vision transformers of timm: all queries, then all keys, then all values."""
     reader.check_model_type(())
-    found = reader.projections(*TIMM.inputs, *TIMM.output)
-    if not found:
-        return
-    packed, output = found
-    width, rest = divmod(len(packed.weight), 3)
-    if rest:
-        reader.reasons.append(f"qkv must give 3 times one width; it gives {len(packed.weight)}")
-        return
-    query, key, value = packed.split([width] * 3)
-    if reader.project(query, key, value, output, num_heads=reader.num_heads):
+    if _read_thirds(reader, TIMM):
         add_norms(reader)
         reader.read_scale()
         reader.drop("attn_drop")
         reader.leave("proj_drop")
 
 
+def _read_thirds(reader: ModuleReader, names: ProjectionNames) -> bool:
+    """Take one projection as those of all queries, all keys and all values; False with reasons, if it is
+    none."""
+    found = reader.projections(*names.inputs, *names.output)
+    if not found:
+        return False
+    packed, output = found
+    width, rest = divmod(len(packed.weight), 3)
+    if rest:
+        reader.reasons.append(
+            f"{names.inputs[0]} must give 3 times one width; it gives {len(packed.weight)}"
+        )
+        return False
+    query, key, value = packed.split([width] * 3)
+    return reader.project(query, key, value, output, num_heads=reader.num_heads)
+
+
 def read_neox(reader: ModuleReader) -> None:
-    """GPT-NeoX, Pythia: query, key and value of the first head, then of the second, and so on."""
+    """GPT-NeoX, BLOOM: query, key and value of the first head, then of the second, and so on; Falcon: the
+    queries of the first group of heads, their key and their value, then those of the second."""
     reader.check_model_type(NEOX_TYPES)
     found = reader.projections(*NEOX.inputs, *NEOX.output)
     if not found:
         return
     packed, output = found
-    heads, width = reader.num_heads, len(packed.weight)
-    if not heads or width % (3 * heads):
+    heads, width = reader.num_heads or 0, len(packed.weight)
+    kv_heads = reader.size("num_kv_heads") or heads
+    dim, rest = divmod(width, heads + 2 * kv_heads) if heads else (0, 1)
+    if rest or heads % kv_heads:
         reader.reasons.append(
-            f"query_key_value gives width {width}, which must be 3 × num_heads × head_dim; the "
-            f"module says num_heads={heads}"
+            f"query_key_value gives width {width}, which must be (num_heads + 2 × num_kv_heads) × "
+            f"head_dim; the module says num_heads={heads or None}, num_kv_heads={kv_heads or None}"
         )
         return
-    parts = packed.split([width // (3 * heads)] * (3 * heads))
-    by_head = [parts[first : first + 3] for first in range(0, len(parts), 3)]
-    if reader.project_heads(by_head, output):
+    parts = packed.split([heads // kv_heads * dim, dim, dim] * kv_heads)
+    groups = [parts[first : first + 3] for first in range(0, len(parts), 3)]
+    if not reader.project_heads(groups, output, heads):
+        return
+    if reader.model_type == "bloom":
+        _read_bloom(reader)
+    elif reader.model_type == "falcon":
+        _read_falcon(reader)
+    else:
         read_what_projections_share(reader, None if reader.is_probed else "half")
+
+
+def _read_bloom(reader: ModuleReader) -> None:
+    module: Any = reader.module
+    if module.slow_but_exact and module.pretraining_tp > 1:
+        reader.reasons.append("slow_but_exact=True leaves out the bias of the output")
+    reader.add_part(ScoreBias(alibi(reader.sizes["num_heads"])), "alibi")
+    hide_by_configuration(reader)
+    reader.drop("attention_dropout")
+    reader.leave("hidden_dropout")
+
+
+def _read_falcon(reader: ModuleReader) -> None:
+    if not reader.config.alibi:
+        add_rotary(reader, "half")
+        hide_by_configuration(reader)
+        return  # it drops no weights then
+    reader.alone.append("alibi=True: its model rounds the bias to bfloat16, position by position")
+    slopes = alibi(reader.sizes["num_heads"]).numbers
+    assert slopes is not None
+    scale = math.sqrt(reader.sizes["head_dim"])
+    reader.add_part(ScoreBias(alibi(slopes=slopes.bfloat16().float() / scale)), "alibi")
+    hide_by_configuration(reader)
+    reader.drop("attention_dropout")

@@ -37,7 +37,7 @@ class TensorPair:
         tensor: a view of the parameter, in our shape; None if there is none.
         ours: the name of our parameter.
         rows: the first of its rows and the one behind the last; None is all.
-        how: "copied", "transposed" or "plus 1"; "zeros" or "identity" if there is none of theirs.
+        how: "copied", "transposed" or "plus 1"; "zeros", "ones" or "identity" if there is none of theirs.
     """
 
     theirs: str
@@ -76,7 +76,7 @@ class TensorPair:
     def _constant(self, like: Tensor) -> Tensor:
         if self.how == "identity":
             return torch.eye(*like.shape, dtype=like.dtype, device=like.device)
-        return torch.zeros_like(like)
+        return torch.ones_like(like) if self.how == "ones" else torch.zeros_like(like)
 
     def row(self, backwards: bool) -> Row:
         how = "minus 1" if backwards and self.how == "plus 1" else self.how

@@ -11,7 +11,9 @@ from clearhead._common.checks import as_int, is_number
 from clearhead._common.foreign_names import SIZE_NAMES, ProjectionNames
 from clearhead._common.text import shown
 from clearhead.errors import ClearheadError
+from clearhead.layers.base import AttentionLayer
 from clearhead.layers.converting.pairs import Projection, Row, TensorPair
+from clearhead.layers.multi_head_attention import MultiHeadAttention
 from clearhead.layers.parts import Part, Scale
 from clearhead.masks.base import Mask
 
@@ -32,8 +34,12 @@ class ModuleReader:
         self.pairs: list[TensorPair] = []
         self.settings: list[Row] = []
         self.reasons: list[str] = []
+        # Those against the layer by itself; what it lacks an adapter has from the model.
+        self.alone: list[str] = []
         self.parts: list[Part] = []
+        self.kind: type[AttentionLayer] = MultiHeadAttention
         self.sizes: dict[str, int] = {}
+        self.options: dict[str, Any] = {}
         self.mask: Mask | None = None
         self.dropout: float | None = None
         self.output_dropout = 0.0
@@ -130,7 +136,11 @@ class ModuleReader:
         if isinstance(found, nn.Parameter) and found.ndim == 2:
             return Projection(path, self.tensor(path).mT, transposed=True)
         is_conv = type(found).__name__ == "Conv1D" and hasattr(found, "nf")
-        is_linear = getattr(type(found), "forward", None) is nn.Linear.forward
+        # FalconLinear writes the same product another way.
+        is_linear = isinstance(found, nn.Linear) and (
+            type(found).forward is nn.Linear.forward
+            or (type(found).__name__ == "FalconLinear" and model_type(self.module) == "falcon")
+        )
         if not (is_conv or is_linear) or not self.has(f"{path}.weight"):
             kind = f"{type(found).__module__}.{type(found).__name__}"
             self.reasons.append(
@@ -291,7 +301,8 @@ class ModuleReader:
 
     def add_scale(self, scale: float, theirs: str) -> None:
         """Hand the number that scores are multiplied by to the layer, if it is not the usual one."""
-        if not math.isclose(scale, 1 / math.sqrt(self.sizes["head_dim"]), rel_tol=1e-9):
+        width = self.sizes["head_dim"] + self.sizes.get("rotary_dim", 0)
+        if not math.isclose(scale, 1 / math.sqrt(width), rel_tol=1e-9):
             self.add_part(Scale(scale), f"{theirs}={scale:g}")
 
     def drop(self, *names: str) -> None:

@@ -24,6 +24,7 @@ from clearhead.layers.converting.reader import (
 from clearhead.layers.parts import Sinks, Softcap
 from clearhead.layers.relative import RelativeBias
 from clearhead.layers.rotary import Layout
+from clearhead.layers.temperature import Temperature
 
 # The model types that were compared with the layer that is made of them, with the layout of their
 # rotary positions; None for those without.
@@ -37,7 +38,9 @@ LLAMA_TYPES: Mapping[str, Layout | None] = {
         ),
         "half",
     ),
-    **dict.fromkeys(("cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium"), "interleaved"),
+    **dict.fromkeys(
+        ("cohere", "cohere2", "ernie4_5", "glm", "glm4", "helium", "llama4_text"), "interleaved"
+    ),
     **dict.fromkeys(
         (
             "bart", "biogpt", "blenderbot", "clip_text_model", "clip_vision_model", "deit", "dinov2",
@@ -85,6 +88,7 @@ def read_what_projections_share(reader: ModuleReader, layout: Layout | None) -> 
     add_norms(reader)
     if layout is not None:
         add_rotary(reader, layout)
+    _add_temperature(reader)
     reader.read_scale()
     softcap: Any = getattr(reader.module, "attn_logit_softcapping", None)
     is_capped = reader.is_probed or reader.model_type in WITH_SOFTCAP
@@ -155,6 +159,18 @@ def read_diffusion(reader: ModuleReader) -> None:
         add_norms(reader)
         reader.read_scale()
         reader.leave("to_out.1")
+
+
+def _add_temperature(reader: ModuleReader) -> None:
+    """Hand the growth of the queries of Llama 4 to the layer, on layers that do not rotate."""
+    module: Any = reader.module
+    if (
+        reader.model_type == "llama4_text"
+        and module.attn_temperature_tuning
+        and not module.use_rope
+    ):
+        part = Temperature(module.attn_scale, every=int(module.floor_scale))
+        reader.add_part(part, "attn_temperature_tuning")
 
 
 def _add_sinks(reader: ModuleReader) -> None:
