@@ -110,6 +110,22 @@ def test_the_house_stands() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+def test_a_class_has_a_name_of_its_own() -> None:
+    places = defaultdict(list)
+    for module, path in MODULES.items():
+        for node in parse(path).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(module)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_file_is_longer_than_can_be_read_at_once() -> None:
+    lengths = {
+        module: len(path.read_text("utf-8").splitlines()) for module, path in MODULES.items()
+    }
+    assert {module: length for module, length in lengths.items() if length > 400} == {}
+
+
 def test_what_is_fetched_from_above_is_there() -> None:
     """`drawing("page.page").page` is no import, neither for the house nor for pyright."""
     packages = {"drawing": "drawing", "integration": "integrations"}

@@ -13,7 +13,7 @@ from clearhead.editing.operations import (
     Operation,
     Patterns,
     Restrict,
-    Scale,
+    ScaleKeys,
 )
 from clearhead.editing.selections import selection
 from clearhead.errors import ArgumentError, ArgumentTypeError
@@ -122,7 +122,9 @@ class LayerEdit:
         factor = check_number(
             "by", by, "a finite number above 0; hide(key=…) is for 0", lambda x: 0 < x < math.inf
         )
-        self._add(f"scale(by={by})", Scale(self._heads, selection("key", key), math.log(factor)))
+        self._add(
+            f"scale(by={by})", ScaleKeys(self._heads, selection("key", key), math.log(factor))
+        )
 
     def patterns_from(
         self, other: Seen[AttentionMatrix] | AttentionMatrix, heads: Sequence[int] | None = None

@@ -114,7 +114,7 @@ class Restrict(Operation):
 
 
 @dataclass(eq=False)
-class Scale(Operation):
+class ScaleKeys(Operation):
     """The weights of some keys are multiplied, and all are normalised again."""
 
     key: Selection | None
@@ -261,7 +261,7 @@ class EditedCall:
 
     def _check(self, operations: list[Operation]) -> None:
         patterns = [each for each in operations if isinstance(each, Patterns)]
-        scores = [each for each in operations if isinstance(each, Hide | Restrict | Scale)]
+        scores = [each for each in operations if isinstance(each, Hide | Restrict | ScaleKeys)]
         if len(patterns) > 1 or (patterns and scores):
             raise EditError(
                 "edit.conflict",
@@ -314,7 +314,7 @@ class EditedCall:
             return operation.mask(self.places, self.problem.batch), None
         if isinstance(operation, Restrict):
             return operation.mask(self.places, self.problem), None
-        if isinstance(operation, Scale):
+        if isinstance(operation, ScaleKeys):
             return None, operation.bias(self.places, self.problem)
         return None, None
 
@@ -348,7 +348,7 @@ class EditedCall:
         return torch.where(rows[..., None], new.to(own.dtype), own)
 
 
-RESCORING = (Hide, Restrict, Scale)
+RESCORING = (Hide, Restrict, ScaleKeys)
 """The operations on the scores."""
 
 

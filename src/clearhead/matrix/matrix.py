@@ -75,13 +75,8 @@ class AttentionMatrix(WeightStatistics):
         across: Sharding | tuple[Sharding, Sharding] | None = None,
         cross: bool = False,
     ) -> None:
-        options: dict[str, Any] = {
-            "mask": mask,
-            "bias": bias,
-            "scale": scale,
-            "softcap": softcap,
-            "sinks": sinks,
-        }
+        options: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scale}
+        options |= {"softcap": softcap, "sinks": sinks}
         # There is no value yet; the key stands in for it, with the right length and heads.
         problem = (
             make_problem(query, key, key, **options)

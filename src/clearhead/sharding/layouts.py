@@ -23,7 +23,7 @@ BALANCED = 0.01
 smaller; the pairs of a mean query are always allowed."""
 
 
-class Layout(NamedTuple):
+class RankLayout(NamedTuple):
     """The tokens of every rank.
 
     Attributes:
@@ -37,7 +37,7 @@ class Layout(NamedTuple):
 
 def layout_of(
     layout: str | Sequence[Tensor], tokens: int, world: int, mask: Mask | None, kv_len: int
-) -> Layout:
+) -> RankLayout:
     """The layout of a name, or of the positions of every rank.
 
     Raises:
@@ -71,7 +71,7 @@ def layout_of(
     return _given(layout, tokens, world)
 
 
-def head_layout(num_heads: int, world: int, blocks: int = 1) -> Layout:
+def head_layout(num_heads: int, world: int, blocks: int = 1) -> RankLayout:
     """Heads shared in their order, as evenly as can be.
 
     Those of the same place in each of so many blocks of heads stay together.
@@ -109,7 +109,7 @@ def pairs_of_queries(mask: Mask | None, tokens: int, kv_len: int) -> Tensor:
     return block_counts(mask, tokens, kv_len, (1, kv_len)).sum(dim=(0, 1, 3)).double().cpu()
 
 
-def _given(layout: Sequence[Tensor], tokens: int, world: int) -> Layout:
+def _given(layout: Sequence[Tensor], tokens: int, world: int) -> RankLayout:
     for each in layout:
         check_tensor("layout", each, "a tensor of positions")
         if each.ndim != 1 or each.dtype.is_floating_point or each.dtype == torch.bool:
@@ -130,12 +130,12 @@ def _given(layout: Sequence[Tensor], tokens: int, world: int) -> Layout:
     return found
 
 
-def _joined(positions: list[Tensor]) -> Layout:
+def _joined(positions: list[Tensor]) -> RankLayout:
     order = torch.cat(positions) if positions else torch.zeros(0, dtype=torch.int64)
-    return Layout(order, tuple(len(each) for each in positions))
+    return RankLayout(order, tuple(len(each) for each in positions))
 
 
-def _balanced(tokens: int, world: int, pairs: Tensor) -> Layout:
+def _balanced(tokens: int, world: int, pairs: Tensor) -> RankLayout:
     """The layout of the fewest chunks by which every rank has as many pairs.
 
     Chunks in the order of their pairs go round by round to the ranks, the largest of a round to the
@@ -167,8 +167,8 @@ def _dealt_by_weight(weights: Tensor, world: int) -> tuple[Tensor, Tensor]:
     return owner, loads
 
 
-def _dealt(tokens: int, world: int, chunk: int, owner: Tensor) -> Layout:
+def _dealt(tokens: int, world: int, chunk: int, owner: Tensor) -> RankLayout:
     """The layout in which each chunk of neighbouring tokens has the owner that is given."""
     of_token = owner.repeat_interleave(chunk)[:tokens]
     order = of_token.argsort(stable=True)
-    return Layout(order, tuple(torch.bincount(of_token, minlength=world).tolist()))
+    return RankLayout(order, tuple(torch.bincount(of_token, minlength=world).tolist()))

@@ -19,7 +19,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, R
 from clearhead.masks.base import Mask
 from clearhead.masks.coerce import as_mask
 from clearhead.sharding.collectives import GatherRows, SumOverRanks, all_gather
-from clearhead.sharding.layouts import Layout, layout_of
+from clearhead.sharding.layouts import RankLayout, layout_of
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class Sharding:
     """
 
     def __init__(
-        self, layout: Layout, rank: int, group: Any, how: str = "gather", noun: str = "tokens"
+        self, layout: RankLayout, rank: int, group: Any, how: str = "gather", noun: str = "tokens"
     ) -> None:
         self._order, self.counts = layout
         self.how, self.noun = how, noun

@@ -29,10 +29,8 @@ class Seen(KeptByPath[Kept]):
     is "". A number picks a module by its place in that order.
 
     A module that attended several times has `calls`. If they are the steps of one growing sequence,
-    as in generation with a KV cache, then `seen[path]` is the one matrix that they are rows of, with
-    keys at their places in the whole text: of plain, windowed, chunked and static caches, of
-    cross-attention, and of beams, where rows are those of the last step and what they went on from. If
-    they are not, the repr says why.
+    as in generation with a KV cache of any kind or with beams, then `seen[path]` is the one matrix that
+    they are rows of, with keys at their places in the whole text. If they are not, the repr says why.
 
     Example:
         >>> import torch, clearhead as ch
@@ -229,14 +227,12 @@ class Seen(KeptByPath[Kept]):
             title: the title of the page; None is the beginning of the text.
             sample: the row of the batch.
             start: the layer and the head that it opens with, by number, or the state of a page as it
-                stands behind the # of its address, `"head=5.11&without=first"`; None takes the head
-                whose strong link between words reaches farthest.
+                stands behind the # of its address, `"head=5.11&without=first"`; None: where a strong link
+                between words reaches farthest.
             pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
-            why: True to write query and key of short texts too, so that the page shows how each weight
-                comes about.
-            image: a picture whose patches are the tokens, or the source tokens where `tokens` are given:
-                the path of a PNG or a JPEG, a picture of Pillow, or pixels, (height, width, 3) or
-                (3, height, width).
+            why: True to write query and key of short texts too, for how each weight comes about.
+            image: a picture whose patches are the tokens, or the source tokens where `tokens` are given: a
+                PNG or a JPEG, a picture of Pillow, or pixels, (height, width, 3) or (3, height, width).
             grid: rows and columns of its patches.
             skip: tokens before the first patch, such as [CLS].
 

@@ -21,7 +21,7 @@ from clearhead.drawing.live import server as served
 from clearhead.drawing.live.routes import tile_bytes
 from clearhead.drawing.live.server import Server
 from clearhead.drawing.live.tile_store import Pending, Tiles
-from clearhead.drawing.live.tiles import Tile
+from clearhead.drawing.live.tiles import MapTile
 from clearhead.drawing.page.payload import Payload
 from clearhead.errors import ArgumentError
 
@@ -112,7 +112,7 @@ def test_a_tile(server: Server) -> None:
 
 def test_a_last_cell_that_is_cut_short_is_sent_whole() -> None:
     """Seven queries in cells of three are nine: what draws them needs no other size for the last."""
-    tile = Tile(torch.zeros(3, 2), torch.zeros(3, 2).bool(), range(0, 7, 3), range(2, 5, 2))
+    tile = MapTile(torch.zeros(3, 2), torch.zeros(3, 2).bool(), range(0, 7, 3), range(2, 5, 2))
     assert struct.unpack("<6I6f", tile_bytes(tile)) == (0, 9, 3, 2, 6, 2, *[0.0] * 6)
 
 

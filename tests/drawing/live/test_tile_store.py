@@ -14,7 +14,7 @@ from clearhead import AttentionMatrix
 from clearhead.attention.problem import Problem
 from clearhead.drawing.live import tile_store, tiles
 from clearhead.drawing.live.tile_store import Pending, Tiles, TokenNumbers
-from clearhead.drawing.live.tiles import Level, Tile, make_level
+from clearhead.drawing.live.tiles import Level, MapTile, make_level
 from clearhead.errors import ArgumentError, ClearheadError, SelectionError
 from clearhead.matrix.sweep import Progress
 from tests.drawing.live.test_tiles import check
@@ -42,10 +42,10 @@ def long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "LEVEL_CELLS", 16)
 
 
-def wait_for(store: Tiles, *given: object) -> Tile:
+def wait_for(store: Tiles, *given: object) -> MapTile:
     for _ in range(1000):
         tile = store.tile(*given)  # pyright: ignore[reportArgumentType]
-        if isinstance(tile, Tile):
+        if isinstance(tile, MapTile):
             return tile
         time.sleep(0.01)
     raise AssertionError("it never came")
@@ -53,7 +53,7 @@ def wait_for(store: Tiles, *given: object) -> Tile:
 
 def test_a_tile(store: Tiles) -> None:
     tile = store.tile(1, 3, (10, 40), (5, 9), (7, 100))
-    assert isinstance(tile, Tile)
+    assert isinstance(tile, MapTile)
     assert (tile.rows, tile.columns) == (range(10, 40, 5), range(5, 9))
     check(tile, matrix(), 0, 3)
     assert store.tile(1, 3, (10, 40), (5, 9), (7, 100)) is tile
@@ -69,11 +69,11 @@ def test_a_long_one_is_read_from_a_level_and_then_exact(store: Tiles) -> None:
     check(whole, matrix(), 0, 2)
     # It begins and ends where the cells of the level do.
     part = store.tile(0, 2, (6, 47), (3, 51), (4, 8))
-    assert isinstance(part, Tile)
+    assert isinstance(part, MapTile)
     assert (part.rows, part.columns) == (range(4, 48, 12), range(0, 52, 8))
     check(part, matrix(), 0, 2)
     near = store.tile(0, 2, (6, 26), (3, 23), (32, 32))
-    assert isinstance(near, Tile)
+    assert isinstance(near, MapTile)
     assert (near.rows, near.columns) == (range(6, 26), range(3, 23))
     check(near, matrix(), 0, 2)
 
@@ -142,7 +142,7 @@ def test_closing_ends_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_tile_is_worked_out_once(store: Tiles, monkeypatch: pytest.MonkeyPatch) -> None:
     made, whole = [], tile_store.exact_tile
 
-    def slowly(*given: object) -> Tile:
+    def slowly(*given: object) -> MapTile:
         made.append(given)
         time.sleep(0.05)
         return whole(*given)  # pyright: ignore[reportArgumentType]
@@ -158,7 +158,7 @@ def test_each_tile_is_worked_out_once(store: Tiles, monkeypatch: pytest.MonkeyPa
 def test_an_error_reaches_everybody_and_is_not_kept(
     store: Tiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*given: object) -> Tile:
+    def fails(*given: object) -> MapTile:
         time.sleep(0.05)
         raise MemoryError
 
@@ -168,7 +168,7 @@ def test_an_error_reaches_everybody_and_is_not_kept(
         futures = [pool.submit(store.tile, *ask) for _ in range(4)]
     assert all(isinstance(each.exception(), MemoryError) for each in futures)
     monkeypatch.undo()
-    assert isinstance(store.tile(*ask), Tile)
+    assert isinstance(store.tile(*ask), MapTile)
 
 
 def test_what_is_kept_is_bounded() -> None:
@@ -195,7 +195,7 @@ def test_a_layer_without_query_and_key() -> None:
     store = Tiles([None, matrix()])
     assert store.tile(0, 7, (0, 4), (0, 4), (4, 4)) is None
     assert store.token(0, 7, 3, as_key=True) is None
-    assert isinstance(store.tile(1, 0, (0, 4), (0, 4), (4, 4)), Tile)
+    assert isinstance(store.tile(1, 0, (0, 4), (0, 4), (4, 4)), MapTile)
     store.close()
 
 

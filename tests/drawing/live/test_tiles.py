@@ -7,7 +7,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import AttentionMatrix
 from clearhead.drawing.live import tiles
-from clearhead.drawing.live.tiles import Tile, cells_of, exact_tile, make_level, tile_of_level
+from clearhead.drawing.live.tiles import MapTile, cells_of, exact_tile, make_level, tile_of_level
 from clearhead.watching.recording import of_heads
 from tests.matrix.test_matrix import PROBLEMS, plain
 
@@ -54,7 +54,7 @@ def total(weights: AttentionMatrix) -> Tensor:
     return weights.logsumexp.reshape(sizes)
 
 
-def check(tile: Tile, weights: AttentionMatrix, sample: int, head: int) -> None:
+def check(tile: MapTile, weights: AttentionMatrix, sample: int, head: int) -> None:
     problem = weights.problem
     sizes = (problem.batch, problem.num_heads, problem.query_len, problem.kv_len)
     expected = pooled(plain(weights).reshape(sizes)[sample, head], tile.rows, tile.columns)

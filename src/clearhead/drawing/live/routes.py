@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from clearhead._common.text import raised_words, shown
 from clearhead.drawing.live.tile_store import Pending, Tiles
-from clearhead.drawing.live.tiles import Tile
+from clearhead.drawing.live.tiles import MapTile
 from clearhead.errors import ArgumentError, ClearheadError
 
 MOST_QUERY = 1024
@@ -106,7 +106,7 @@ def _pair_stages(tiles: Tiles, query: dict[str, str]) -> Answer:
     return _json(200, content)
 
 
-def tile_bytes(tile: Tile) -> bytes:
+def tile_bytes(tile: MapTile) -> bytes:
     """Encode a tile as it is sent, little-endian.
 
         uint32 × 6: first query, one past the last, rows; the same for keys and columns
@@ -116,7 +116,7 @@ def tile_bytes(tile: Tile) -> bytes:
 
     Example:
         >>> import torch
-        >>> tile = Tile(torch.ones(1, 2), torch.eye(2).bool()[:1], range(0, 3, 4), range(2))
+        >>> tile = MapTile(torch.ones(1, 2), torch.eye(2).bool()[:1], range(0, 3, 4), range(2))
         >>> struct.unpack("<6I2f", tile_bytes(tile))
         (0, 4, 1, 0, 2, 2, -1.0, 1.0)
     """

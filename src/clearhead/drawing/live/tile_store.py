@@ -19,7 +19,7 @@ from clearhead.attention.problem import Problem
 from clearhead.drawing.live.pairs import PairStages, stages_of_pair
 from clearhead.drawing.live.tiles import (
     Level,
-    Tile,
+    MapTile,
     cells_of,
     exact_tile,
     is_exact,
@@ -83,7 +83,7 @@ class Tiles:
         >>> query = key = torch.randn(1, 2, 7, 4)
         >>> tiles = Tiles([AttentionMatrix(query, key)])
         >>> tiles.tile(0, 1, (0, 7), (2, 6), (4, 4))
-        Tile of queries 0 to 6 and keys 2 to 5; one cell = 2 × 1 tokens
+        MapTile of queries 0 to 6 and keys 2 to 5; one cell = 2 × 1 tokens
         >>> tiles.close()
     """
 
@@ -115,7 +115,7 @@ class Tiles:
         rows: tuple[int, int],
         columns: tuple[int, int],
         cells: tuple[int, int],
-    ) -> Tile | Pending | None:
+    ) -> MapTile | Pending | None:
         """A part of a head's map, in at most so many cells; None where nothing is known of it.
 
         Worked out from query and key where that takes a fraction of a second. A larger part has
@@ -284,7 +284,7 @@ class Tiles:
                 self._levels.put(place, level)
                 del self._done[place]
 
-    def _once(self, key: Any, make: Callable[[], Tile]) -> Tile:
+    def _once(self, key: Any, make: Callable[[], MapTile]) -> MapTile:
         """Single-flight memoisation: concurrent callers share one computation."""
         with self._changed:
             found = self._tiles.get(key)

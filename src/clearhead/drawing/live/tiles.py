@@ -34,7 +34,7 @@ MOST_QUERIES = 256
 SMALL = 1 << 16
 
 
-class Tile(NamedTuple):
+class MapTile(NamedTuple):
     """A part of a head's map.
 
     Attributes:
@@ -46,8 +46,8 @@ class Tile(NamedTuple):
         columns: the first key of each column, likewise.
 
     Example:
-        >>> Tile(torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool), range(0, 8, 4), range(3))
-        Tile of queries 0 to 7 and keys 0 to 2; one cell = 4 × 1 tokens
+        >>> MapTile(torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool), range(0, 8, 4), range(3))
+        MapTile of queries 0 to 7 and keys 0 to 2; one cell = 4 × 1 tokens
     """
 
     values: Tensor
@@ -63,7 +63,7 @@ class Tile(NamedTuple):
     def __repr__(self) -> str:
         rows, columns = self.rows, self.columns
         return (
-            f"Tile of queries {rows.start} to {rows.stop - 1} and keys {columns.start} to "
+            f"MapTile of queries {rows.start} to {rows.stop - 1} and keys {columns.start} to "
             f"{columns.stop - 1}; one cell = {rows.step} × {columns.step} tokens"
         )
 
@@ -189,7 +189,7 @@ class Stepped(Reduction):
             _add_columns(self.seen[place], counts, chunk.keys.start, wide)
 
 
-def tile_of_level(level: Level, sample: int, rows: range, columns: range) -> Tile:
+def tile_of_level(level: Level, sample: int, rows: range, columns: range) -> MapTile:
     """A tile from sums that are there; its cells are made of whole cells of the level.
 
     Args:
@@ -214,12 +214,12 @@ def tile_of_level(level: Level, sample: int, rows: range, columns: range) -> Til
         _row_sums(_row_sums(each, rows.step // high).mT, columns.step // wide).mT
         for each in (level.sums[sample][part].double(), seen.double())
     )
-    return Tile(_shares(sums, rows), cells == 0, rows, columns)
+    return MapTile(_shares(sums, rows), cells == 0, rows, columns)
 
 
 def exact_tile(
     problem: Problem, total: Tensor, sample: int, head: int, rows: range, columns: range
-) -> Tile:
+) -> MapTile:
     """A tile worked out from query and key.
 
     Args:
@@ -243,7 +243,7 @@ def exact_tile(
     if seen.numel():
         with torch.no_grad(), torch.autocast(problem.device.type, enabled=False):
             _Rectangle(problem, total, sample, head, columns).into(sums, seen, rows)
-    return Tile(_shares(sums, rows), ~seen, rows, columns)
+    return MapTile(_shares(sums, rows), ~seen, rows, columns)
 
 
 class _Rectangle:
