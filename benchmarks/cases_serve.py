@@ -10,7 +10,7 @@ from torch import Tensor
 
 import clearhead as ch
 from benchmarks.harness import Sides, case
-from clearhead.drawing.live.tiles import Tile, exact_tile, make_level, tile_of_level
+from clearhead.drawing.live.tiles import MapTile, exact_tile, make_level, tile_of_level
 
 LENGTH = 50_000
 WORK = "one head of 50,000 tokens, width 64, causal: "
@@ -32,7 +32,7 @@ def _matrix() -> ch.AttentionMatrix:
     return matrix
 
 
-def _exact(rows: range, columns: range) -> Tile:
+def _exact(rows: range, columns: range) -> MapTile:
     matrix = _matrix()
     return exact_tile(matrix.problem, matrix.logsumexp[0, 0], 0, 0, rows, columns)
 
