@@ -238,17 +238,16 @@ class _Buffers:
     ) -> Chunk:
         group = problem.num_heads // problem.num_kv_heads
         heads = slice(kv_heads.start * group, kv_heads.stop * group)
-        query = stages.upcast(problem.query[sample, heads, part.queries]) * problem.scale
+        query = stages.upcast(problem.query[sample, heads, part.queries])
         key = key[:, part.keys]
         shape = (*query.shape[:2], key.shape[1])
         count = torch.Size(shape).numel()
         scores, weights = self.scores[:count].view(shape), self.weights[:count].view(shape)
         # The heads of a group share their key, so their queries stand below each other.
         rows = group * query.shape[1]
-        torch.bmm(
-            query.reshape(key.shape[0], rows, query.shape[2]),
-            key.mT,
-            out=scores.view(key.shape[0], rows, key.shape[1]),
+        # Scaled after the product: products of 16-bit numbers are exact, those of scaled ones are not.
+        scores.view(key.shape[0], rows, key.shape[1]).baddbmm_(
+            query.reshape(key.shape[0], rows, query.shape[2]), key.mT, beta=0, alpha=problem.scale
         )
         if problem.softcap is not None:
             scores.div_(problem.softcap).tanh_().mul_(problem.softcap)
