@@ -312,7 +312,7 @@ class ModuleReader:
             if not 0 <= rate < 1:
                 self.reasons.append(f"{name} must be a probability below 1; it is {rate}")
             elif rate:
-                self.dropout = float(rate)
+                self.dropout = rate
                 self.settings.append(Row(name, "dropout", f"{rate:g}"))
             return
 
@@ -321,7 +321,7 @@ class ModuleReader:
         for name in names:
             rate = self._rate(name)
             if rate:
-                self.output_dropout = float(rate)
+                self.output_dropout = rate
                 self.settings.append(
                     Row(name, "", f"left to you: dropout {rate:g} of the output while training")
                 )
@@ -343,7 +343,7 @@ class ModuleReader:
         """A probability of dropout, said as a number or by a layer of it; None for neither."""
         found = self.find(name)
         rate = found.p if isinstance(found, nn.Dropout) else found
-        return rate if is_number(rate) else None
+        return float(rate) if is_number(rate) else None
 
 
 def has_projections(names: ProjectionNames, module: nn.Module) -> bool:
