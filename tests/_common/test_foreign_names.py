@@ -28,8 +28,9 @@ def test_the_page_is_that_of_the_source() -> None:
 
 @pytest.mark.parametrize("names", KINDS, ids=lambda names: names.inputs[0])
 def test_check_knows_what_convert_knows(names: ProjectionNames) -> None:
-    expected = ["q", "k", "v"] if len(names.inputs) == 3 else ["qkv"]
-    assert [role(name) for name in names.inputs] == expected
+    # Latents are none of the three.
+    expected = {3: ["q", "k", "v"], 2: [None, None], 1: ["qkv"]}
+    assert [role(name) for name in names.inputs] == expected[len(names.inputs)]
     assert not any(role(name) for name in names.output)
 
 

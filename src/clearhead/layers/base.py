@@ -191,7 +191,7 @@ class AttentionLayer(nn.Module, ABC):
             if is_cross and len(cache):
                 # All keys are there already: none is appended, and all come back.
                 source, valid = source[:, :0], None
-        several = max((part.position_axes for part in self.parts), default=1)
+        several = max([1, *[part.position_axes for part in self.parts]])
         placed, counted, axes = check_positions(positions, x, several), None, None
         is_plain = cache is None and valid is None and sequences is None
         if self.parts or not (is_plain or is_cross or mask is None or is_causal(mask)):
