@@ -139,7 +139,7 @@ def _edited_forward(*args: Any, **kwargs: Any) -> Any:
     """The layer's own function; edited, the output is that of PyTorch's function of attention, which
     is edited in turn, beside the weights of the edited call."""
     edited = None
-    if _works_out_weights(*args, **kwargs):
+    if not tap.is_guarded() and _works_out_weights(*args, **kwargs):
         edited = tap.edit(lambda: _read_forward(*args, **kwargs))
     if edited is None:
         return _observed_forward(*args, **kwargs)
