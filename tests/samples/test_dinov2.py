@@ -38,9 +38,9 @@ def test_its_outputs_are_those_of_onnx_runtime() -> None:
 
 @torch.no_grad()
 def test_its_weights_are_those_of_eager_attention() -> None:
+    mine = script.looked(dinov2(), script.opened(), rows=11)
     folder = models.folder_of("dinov2")
     eager = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
-    mine = script.looked(dinov2(), script.opened(), rows=11)
     size = {"height": 11 * 14, "width": mine.shape[-1] * 14}
     given: dict[str, Any] = {"size": size, "do_center_crop": False, "return_tensors": "pt"}
     pixels = dinov2().processor(script.opened(), **given)

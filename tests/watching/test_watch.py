@@ -406,6 +406,26 @@ def test_a_call_that_cannot_be_read_is_told_at_the_end() -> None:
     close(output[0], expected)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_two_texts_in_a_transformation_are_told_at_the_end_too() -> None:
+    layer = nn.MultiheadAttention(6, 2, batch_first=True).eval()
+    own, source = torch.randn(3, 5, 6), torch.randn(3, 7, 6)
+
+    def call(x: Tensor, context: Tensor) -> Tensor:
+        return layer(x[None], context[None], context[None], need_weights=False)[0][0]
+
+    expected, output = torch.func.vmap(call)(own, source), None
+    with pytest.raises(WatchError, match=r"\[watch\.transformed\]"), watch(layer):
+        output = torch.func.vmap(call)(own, source)
+    assert output is not None
+    close(output, expected)
+    gradient = None
+    with pytest.raises(WatchError, match=r"\[watch\.transformed\]"), watch(layer):
+        gradient = torch.func.grad(lambda x: call(x, source[0]).sum())(own[0])
+    assert gradient is not None
+    assert gradient.shape == own[0].shape
+
+
 NOTHING_SEEN = """\
 [watch.nothing-seen] {} ran without a call of attention that can be seen: of
 torch.nn.functional.scaled_dot_product_attention, nn.MultiheadAttention, clearhead, or the

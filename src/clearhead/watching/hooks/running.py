@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.torch_internals import private
+from clearhead._common.torch_internals import is_concrete, private
 from clearhead.watching.hooks.patching import Undo
 
 
@@ -30,9 +30,11 @@ SOURCES = ("key_value_states", "encoder_hidden_states", "context", "memory", "en
 NAMED_CROSS = re.compile(r"cross|^encoder_attn$|^EncDec|^encdec", re.IGNORECASE)
 """In the name of a module: it attends to another text."""
 
-_stacks: dict[int, list[tuple[weakref.ref[nn.Module], bool]]] = {}
-"""Of each thread, with True for a module that is handed another text. Without owning the modules: an
-exception may leave some on it."""
+Texts = tuple[weakref.ref[Tensor] | None, weakref.ref[Tensor]]
+"""The text of a module's own, if that is a tensor, and the one that it is handed to attend to."""
+
+_stacks: dict[int, list[tuple[weakref.ref[nn.Module], Texts | None]]] = {}
+"""Of each thread. Without owning modules and texts: an exception may leave some on it."""
 
 # A key of their own, the same each time: compiled code asks whether the hooks are the same.
 _KEY: Any = "clearhead"
@@ -61,7 +63,8 @@ def is_cross(name: str) -> bool:
         (True, False)
     """
     running = _stacks.get(threading.get_ident())
-    return bool(running and running[-1][1]) or names_cross(name)
+    texts = running[-1][1] if running else None
+    return (texts is not None and _are_two(*texts)) or names_cross(name)
 
 
 def names_cross(path: str) -> bool:
@@ -101,7 +104,7 @@ def _remove() -> None:
 def _enter(module: nn.Module, inputs: Any, named: Mapping[str, Any] | None = None) -> None:
     if torch.compiler.is_compiling():
         return
-    entry = weakref.ref(module), _has_source(module, inputs, named or {})
+    entry = weakref.ref(module), _texts(module, inputs, named or {})
     _stacks.setdefault(threading.get_ident(), []).append(entry)
     for each in list(followers):
         each.enter(module, inputs)
@@ -119,36 +122,42 @@ def _leave(module: nn.Module, inputs: Any, output: Any) -> None:
         each.leave(module, output)
 
 
-def _has_source(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
-    """True for a module that is called with a text to attend to beside its own."""
+def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Texts | None:
+    """The texts that a module is called with; None where it is handed none beside its own. They are
+    not compared here, where every module comes by."""
+    own: Any = inputs[0] if inputs else named.get("hidden_states")
+    source: Any = None
     if isinstance(module, nn.MultiheadAttention):
-        query, key = (
+        own, source = (
             inputs[place] if len(inputs) > place else named.get(name)
             for place, name in enumerate(("query", "key"))
         )
-        return _differ(query, key)
-    for name in SOURCES:
-        source = named.get(name)
-        if source is None:
-            place = _places(type(module)).get(name, len(inputs))
-            source = inputs[place] if place < len(inputs) else None
-        if isinstance(source, Tensor):
-            own = inputs[0] if inputs else named.get("hidden_states")
-            return not isinstance(own, Tensor) or _differ(own, source)
-    return False
+    else:
+        places = _places(type(module))
+        for name in SOURCES:
+            place = places.get(name, len(inputs))
+            source = named.get(name, inputs[place] if place < len(inputs) else None)
+            if isinstance(source, Tensor):
+                break
+    if not isinstance(source, Tensor):
+        return None
+    return weakref.ref(own) if isinstance(own, Tensor) else None, weakref.ref(source)
 
 
-def _differ(own: object, other: object) -> bool:
+def _are_two(own: weakref.ref[Tensor] | None, source: weakref.ref[Tensor]) -> bool:
     """True for two texts; a part of a text is the same one."""
-    if not isinstance(own, Tensor) or not isinstance(other, Tensor) or own is other:
+    mine, other = None if own is None else own(), source()
+    if mine is None or other is None:
+        return own is None
+    if mine is other:
         return False
-    if own.is_nested or other.is_nested:
+    if mine.is_nested or other.is_nested:
         return True
-    if own.is_meta:
-        return own.shape != other.shape
-    if own.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
+    if not is_concrete(mine):
+        return mine.shape != other.shape
+    if mine.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
         return False
-    return own.shape != other.shape or not torch.equal(own, other)
+    return mine.shape != other.shape or not torch.equal(mine, other)
 
 
 @lru_cache(maxsize=1024)
