@@ -1,9 +1,10 @@
 // One head: its map, its numbers, and the text.
 
 import { batch, computed, type ReadonlySignal, type Signal } from "@preact/signals";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo } from "preact/hooks";
 import { label, short } from "../../shared/labels";
 import { Legend } from "../../shared/legend";
+import { useLoaded } from "../../shared/loaded";
 import { HeatMap, including, moved, type Point, type Viewport, whole } from "../../shared/map";
 import type { Source, Tile } from "../../source";
 import { HeadsLegend } from "./chips";
@@ -62,24 +63,13 @@ export function useHeadMaps(
   data: HeadsData,
   heads: readonly Chosen[],
 ): [HeadMap[] | null, string] {
-  const [known, setKnown] = useState<{ of: string; maps: HeadMap[] } | null>(null);
-  const [failed, setFailed] = useState("");
-  const of = JSON.stringify(heads);
-  useEffect(() => {
-    let gone = false;
-    const every = (JSON.parse(of) as Chosen[]).map(({ layer, head }) =>
-      headMap(source, layer, data.layers[layer]!, head),
-    );
-    Promise.all(every).then(
-      (maps) => !gone && setKnown({ of, maps }),
-      (error: unknown) =>
-        !gone && setFailed(error instanceof Error ? error.message : String(error)),
-    );
-    return () => {
-      gone = true;
-    };
-  }, [data, of, source]);
-  return [known?.of === of ? known.maps : null, failed];
+  const load = () =>
+    Promise.all(heads.map(({ layer, head }) => headMap(source, layer, data.layers[layer]!, head)));
+  const { value, fresh, failed } = useLoaded(load, [data, source, JSON.stringify(heads)]);
+  return [
+    (fresh && value) || null,
+    failed instanceof Error ? failed.message : String(failed ?? ""),
+  ];
 }
 
 /** A head, or several as one, as it is and without what is left out. */
