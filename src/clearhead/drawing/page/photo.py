@@ -1,8 +1,6 @@
 """A picture whose patches are the tokens of a page, as the PNG or JPEG that the page embeds."""
 
 import os
-import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +10,11 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int
 from clearhead._common.text import format_bytes, shown
+from clearhead.drawing.png import png
 from clearhead.errors import ArgumentError
 
 KINDS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
-"""How such files begin."""
+"""The first bytes of a file, and its media type."""
 
 MOST_BYTES = 8_000_000
 
@@ -103,6 +102,12 @@ def read_photo(image: Any, grid: Any, skip: Any) -> Photo | None:
         ('image/png', ['[CLS]', '0,0', '0,1', '1,0', '1,1'])
     """
     if image is None and grid is None:
+        if as_int(skip) != 0:
+            raise ArgumentError(
+                "page.grid",
+                f"skip counts the tokens before the patches of image=, with grid=; got {shown(skip)} "
+                "without either.",
+            )
         return None
     sizes = [as_int(each) for each in grid] if isinstance(grid, tuple | list) else []
     if len(sizes) != 2 or not all(each is not None and each > 0 for each in sizes):
@@ -143,7 +148,8 @@ def _content(image: Any) -> bytes:
     if hasattr(image, "convert") and hasattr(image, "tobytes"):  # Pillow
         plain = image.convert("RGB")
         width, height = plain.size
-        return png(torch.frombuffer(bytearray(plain.tobytes()), dtype=torch.uint8), height, width)
+        pixels = torch.frombuffer(bytearray(plain.tobytes()), dtype=torch.uint8)
+        return png(pixels.reshape(height, width, 3))
     if hasattr(image, "__array__") or isinstance(image, Tensor):
         pixels = torch.as_tensor(image).detach().cpu()
         if pixels.ndim == 3 and pixels.shape[0] == 3 and pixels.shape[2] != 3:
@@ -152,7 +158,7 @@ def _content(image: Any) -> bytes:
             if pixels.is_floating_point() and 0 <= float(pixels.min()) <= float(pixels.max()) <= 1:
                 pixels = (255 * pixels).round().to(torch.uint8)
             if pixels.dtype == torch.uint8:
-                return png(pixels, pixels.shape[0], pixels.shape[1])
+                return png(pixels)
         got = f"{pixels.dtype} of shape {tuple(pixels.shape)}"
         if pixels.is_floating_point() and pixels.numel():
             got += f" from {float(pixels.min()):.2g} to {float(pixels.max()):.2g}"
@@ -163,27 +169,3 @@ def _content(image: Any) -> bytes:
         "image must be a path, a picture of Pillow, or pixels of shape (height, width, 3) or (3, height, "
         f"width), as bytes or as floats from 0 to 1; got {got}.",
     )
-
-
-def png(pixels: Tensor, height: int, width: int) -> bytes:
-    """Pixels, uint8, row by row in red, green and blue, as a PNG.
-
-    Example:
-        >>> png(torch.zeros(2, 2, 3, dtype=torch.uint8), 2, 2)[:8]
-        b'\\x89PNG\\r\\n\\x1a\\n'
-    """
-    lines = pixels.reshape(height, width * 3)
-    unfiltered = torch.cat([lines.new_zeros(height, 1), lines], dim=1)
-    parts = {
-        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0),
-        b"IDAT": zlib.compress(bytes(unfiltered.flatten().tolist()), 6),
-        b"IEND": b"",
-    }
-    chunks = (
-        struct.pack(">I", len(content))
-        + name
-        + content
-        + struct.pack(">I", zlib.crc32(name + content))
-        for name, content in parts.items()
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
