@@ -238,8 +238,9 @@ class Seen(KeptByPath[Kept]):
 
         Raises:
             ArgumentTypeError: codes `page.tokens`, `page.other`, `page.names` and `page.sample-type`.
-            ArgumentError: codes `page.empty`, if nothing attended, `page.sample`, `page.start`,
-                `page.state`, `page.pin`, `page.why`, `page.image` and `page.grid`.
+            ArgumentError: codes `page.empty`, if nothing attended, `page.one-run`, for `other_tokens` or
+                `names` without `other`, `page.sample`, `page.start`, `page.state`, `page.pin`, `page.why`,
+                `page.image` and `page.grid`.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
             FileError: code `file.unwritable`, if the place cannot be written to.
 

@@ -63,7 +63,7 @@ def view(
         MissingExtraError: if anywidget is not installed.
         ArgumentTypeError: code `view.type`, for anything else; masks, summaries and reports draw
             themselves.
-        ArgumentError: code `view.trace`, for tokens, a sample or a start of a trace.
+        ArgumentError: code `view.trace`, for tokens, a sample, a start or a picture of a trace.
         ClearheadError: for tokens that do not fit, or nothing that attended.
 
     Example:
@@ -74,11 +74,14 @@ def view(
     """
     widget = _widget_class()
     if isinstance(thing, Trace):
-        if (tokens, source_tokens, start, pin, image) != (None,) * 5 or sample != 0:
+        if (tokens, source_tokens, start, pin, image, grid) != (None,) * 6 or (sample, skip) != (
+            0,
+            0,
+        ):
             raise ArgumentError(
                 "view.trace",
-                "a trace has tokens of its own, and all of its samples; trace(…, tokens=…) takes "
-                "them.",
+                "a trace has tokens of its own, and all of its samples, and no picture; "
+                "trace(…, tokens=…) takes them.",
             )
         return widget(steps_payload(thing), None)
     if isinstance(thing, Seen):

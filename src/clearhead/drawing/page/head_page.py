@@ -29,7 +29,7 @@ from clearhead.drawing.page.head_arrays import (
     LONG_BYTES,
     MAPS,
     Arrays,
-    check_vectors,
+    check_why,
     choose_levels,
     exact_weights,
     finest_map,
@@ -47,9 +47,9 @@ from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
 from clearhead.drawing.page.photo import Photo, check_patches, read_photo, texts_with
 from clearhead.drawing.page.rounding import BYTE, WORD, rounded
-from clearhead.drawing.page.runs import Layer, Run, names_of, read_run
+from clearhead.drawing.page.runs import NAMES, Layer, Run, names_of, read_run
 from clearhead.drawing.page.starts import ANYWHERE, Start, farthest_link, start_of
-from clearhead.drawing.page.texts import PageText, TextOffset, beginning, is_cross, offsets
+from clearhead.drawing.page.texts import PageText, TextOffset, beginning, offsets
 from clearhead.drawing.pooling import hidden_cells, row_means
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.head_numbers import MATCHING, ROLES
@@ -86,7 +86,7 @@ def heads_payload(
 
     Raises:
         ArgumentError: code `page.empty`, if nothing attended; `page.sample`, for no such sample;
-            `page.why`, for queries and keys that are too large for a page.
+            `page.why`, for queries and keys that are too large for a page, or not there.
         ArgumentTypeError: code `page.type`, for anything but matrices and summaries.
         ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
 
@@ -113,7 +113,7 @@ def heads_payload(
     packing.levels = None if 4 * size <= EXACT_BYTES else choose_levels(shorts)
     packing.room = LONG_BYTES / max(1, len(shown) - len(shorts))
     if why:
-        check_vectors(shorts)
+        check_why(shorts)
     for place, each in enumerate(shown):
         progress("packing", place / len(shown))
         packing.add(place, each)
@@ -142,7 +142,7 @@ def write_heads(
     tokens: Any = None,
     source_tokens: Any = None,
     other_tokens: Any = None,
-    names: Sequence[str] = ("A", "B"),
+    names: Sequence[str] = NAMES,
     title: str | None = None,
     note: str | None = None,
     sample: int = 0,
@@ -174,6 +174,7 @@ def write_heads(
 
     Raises:
         FileError: code `file.unwritable`, if the file cannot be written.
+        ArgumentError: code `page.one-run`, for names and tokens of a second run that there is not.
         ClearheadError: as `heads_payload` and `read_text` do.
 
     Example:
@@ -190,12 +191,17 @@ def write_heads(
         raise ArgumentTypeError(
             "page.sample-type", f"sample must be a whole number; got {type(sample).__name__}."
         )
+    called = names_of(len(runs), names)
+    if other_tokens is not None and len(runs) < 2:
+        raise ArgumentError(
+            "page.one-run", "other_tokens are those of a second run, other=; got none."
+        )
     photo = read_photo(image, grid, skip)
     tokens, source_tokens = texts_with(photo, tokens, source_tokens)
     texts = (tokens, tokens if other_tokens is None else other_tokens)
     shown = [
         read_run(layers, text, source_tokens, sample, name=name)
-        for name, text, layers in zip(names_of(len(runs), names), texts, runs, strict=False)
+        for name, text, layers in zip(called, texts, runs, strict=False)
     ]
     text = shown[0].text
     if title is None:
@@ -221,7 +227,7 @@ class _Located(NamedTuple):
     @property
     def crosses(self) -> bool:
         """True if queries and keys are of two texts."""
-        return self.query.text != self.key.text or is_cross(self.layer.name)
+        return self.query.text != self.key.text or self.layer.weights.cross
 
     @property
     def short(self) -> AttentionMatrix | None:
@@ -265,7 +271,8 @@ class _Packing:
                 f"sample must be a number from 0 to below {weights.batch}; got {run.sample}.",
             )
         lengths = (None if text is None else len(text.tokens) for text in (run.text, run.source))
-        found = offsets(layer.name, weights.query_len, weights.kv_len, *lengths)
+        sizes = weights.query_len, weights.kv_len
+        found = offsets(layer.name, *sizes, *lengths, cross=weights.cross)
         own = [None if text is None else self._text(text) for text in (run.text, run.source)]
         query, key = (e._replace(text=None if e.text is None else own[e.text]) for e in found)
         return _Located(number, run, layer, query, key)
