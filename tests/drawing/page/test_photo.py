@@ -100,13 +100,13 @@ def test_a_page_has_the_picture_and_a_name_for_each_patch(tmp_path: Path) -> Non
     weights = ch.AttentionMatrix(torch.randn(5, 3), torch.randn(5, 3))
     photo = read_photo(PIXELS, (2, 2), 1)
     assert photo is not None
-    payload = heads_payload([Run("", [Layer("", weights)])], "", photo=photo)
+    payload = heads_payload([Run("", [Layer("", weights)])], "", media=photo)
     assert payload.data["photo"] == {"kind": "image/png", "grid": (2, 2), "skip": 1}
     assert payload.arrays["photo"].tolist() == list(photo.content)  # pyright: ignore
     file = write_heads(tmp_path / "a.html", [[("", weights)]], image=PIXELS, grid=(2, 2), skip=1)
     assert "<title>Attention</title>" in file.read_text()
     with pytest.raises(ArgumentError) as caught:
-        heads_payload([Run("", [Layer("", weights)])], "", photo=photo._replace(skip=2))
+        heads_payload([Run("", [Layer("", weights)])], "", media=photo._replace(skip=2))
     assert str(caught.value) == (
         "[page.grid] grid and skip must be those of a layer: 2 + 2 × 2 = 6 keys; got layers of 5."
     )

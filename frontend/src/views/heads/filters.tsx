@@ -10,6 +10,7 @@ import { countLinks, filtered, KINDS, type Kind, kindsOf, leftOut } from "./filt
 import type { Chosen } from "./names";
 import { photoOf } from "./photo";
 import { fitsColumns } from "./several";
+import { soundOf } from "./sound";
 import { headMap } from "./tiles";
 
 const NAMES: Record<Kind, string> = {
@@ -85,6 +86,7 @@ export function Filters({
       )}
       {links &&
         !photoOf(data, layer) &&
+        !soundOf(data, layer) &&
         fitsColumns(layer) &&
         (layer.query.text ?? layer.key.text) !== null && (
           <label title="Queries and keys in two columns, with lines between them">

@@ -12,6 +12,7 @@ few numbers for each token. In `data`:
               "layer/head/…", and rounded as `rounding` has it
 """
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -43,9 +44,9 @@ from clearhead.drawing.page.head_arrays import (
     weights_of,
 )
 from clearhead.drawing.page.head_rows import by_chance, rows_of_heads
+from clearhead.drawing.page.media import Media, read_media, texts_with
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
-from clearhead.drawing.page.photo import Photo, check_patches, read_photo, texts_with
 from clearhead.drawing.page.rounding import BYTE, WORD, rounded
 from clearhead.drawing.page.runs import NAMES, Layer, Run, names_of, read_run
 from clearhead.drawing.page.starts import ANYWHERE, Start, farthest_link, start_of
@@ -57,8 +58,9 @@ from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 
-LONG = 1024
-"""A text of more tokens is long: its heads are pooled, and no matrix of weights is formed."""
+LONG, LONGEST = 1024, 4096
+"""A text of more tokens than LONG is long: its heads are pooled, and no matrix of weights is formed. Of two texts
+one may have up to LONGEST, where the other is as much shorter."""
 
 Progress = Callable[[str, float], None]
 
@@ -71,7 +73,7 @@ def heads_payload(
     start: Start = ANYWHERE,
     *,
     why: bool = False,
-    photo: Photo | None = None,
+    media: Media | None = None,
 ) -> Payload:
     """The heads of all layers of one or two runs.
 
@@ -82,7 +84,7 @@ def heads_payload(
         progress: called with what is being done, and the share of it that is done.
         start: where the page opens, instead of at the link between words that reaches farthest.
         why: True to pack the query and key of short texts too, from which each weight follows.
-        photo: a picture whose patches are the keys.
+        media: the picture or the sound whose parts are the keys.
 
     Raises:
         ArgumentError: code `page.empty`, if nothing attended; `page.sample`, for no such sample;
@@ -128,10 +130,10 @@ def heads_payload(
         "layers": packing.layers,
         "start": packing.opening(start),
     }
-    if photo is not None:
-        check_patches(photo, [layer["keys"] for layer in packing.layers])
-        data["photo"] = photo.about
-        packing.arrays["photo"] = photo.array
+    if media is not None:
+        media.check([layer["keys"] for layer in packing.layers])
+        data |= media.entry
+        packing.arrays |= media.arrays
     return Payload("heads", title, data, packing.arrays)
 
 
@@ -152,6 +154,8 @@ def write_heads(
     image: Any = None,
     grid: tuple[int, int] | None = None,
     skip: int = 0,
+    times: float | Sequence[float] | Tensor | None = None,
+    audio: tuple[Any, float] | None = None,
 ) -> Path:
     """Write a page of heads, whole or not at all; returns its path.
 
@@ -169,8 +173,7 @@ def write_heads(
             it; None takes what reaches farthest.
         pin: the query and the key that are pinned, as tokens or places; None for either is none.
         why: True to write the query and key of short texts too.
-        image, grid, skip: a picture, the rows and columns of its patches, which are tokens, and the tokens
-            before the first one.
+        image, grid, skip, times, audio: as `read_media` takes them.
 
     Raises:
         FileError: code `file.unwritable`, if the file cannot be written.
@@ -196,22 +199,23 @@ def write_heads(
         raise ArgumentError(
             "page.one-run", "other_tokens are those of a second run, other=; got none."
         )
-    photo = read_photo(image, grid, skip)
-    tokens, source_tokens = texts_with(photo, tokens, source_tokens)
+    media = read_media(runs[0], image, grid, skip, times, audio)
+    tokens, source_tokens = texts_with(media, tokens, source_tokens)
     texts = (tokens, tokens if other_tokens is None else other_tokens)
     shown = [
         read_run(layers, text, source_tokens, sample, name=name)
         for name, text, layers in zip(called, texts, runs, strict=False)
     ]
     text = shown[0].text
+    parts = None if media is None else tuple(media.tokens)
     if title is None:
-        title = "Attention" if text is None or photo is not None else beginning(text.tokens)
+        title = "Attention" if text is None or text.tokens == parts else beginning(text.tokens)
     if note is None:
         layers = runs[0]
         size = 0 if not layers else layers[0][1].kv_len
         unit = "token" if text is not None else "key"
         note = f"{count(len(layers), 'layer')} · {count(size, unit)}"
-    payload = heads_payload(shown, title, note, start=Start(start, pin), why=why, photo=photo)
+    payload = heads_payload(shown, title, note, start=Start(start, pin), why=why, media=media)
     return write_page(path, payload)
 
 
@@ -233,9 +237,10 @@ class _Located(NamedTuple):
     def short(self) -> AttentionMatrix | None:
         """The matrix, if all of its weights are drawn."""
         weights = self.layer.weights
-        if isinstance(weights, Summary) or max(weights.query_len, weights.kv_len) > LONG:
+        if isinstance(weights, Summary):
             return None
-        return weights
+        lengths = weights.query_len, weights.kv_len
+        return weights if math.prod(lengths) <= LONG**2 and max(lengths) <= LONGEST else None
 
 
 @dataclass

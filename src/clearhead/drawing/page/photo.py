@@ -42,46 +42,30 @@ class Photo(NamedTuple):
         return before + [f"{row},{column}" for row in range(rows) for column in range(columns)]
 
     @property
-    def about(self) -> dict[str, Any]:
+    def entry(self) -> dict[str, Any]:
         """The entry of a payload that says how its patches are tokens."""
-        return {"kind": self.kind, "grid": self.grid, "skip": self.skip}
+        return {"photo": {"kind": self.kind, "grid": self.grid, "skip": self.skip}}
 
     @property
-    def array(self) -> Tensor:
+    def arrays(self) -> dict[str, Tensor]:
         """Its bytes, as an array of a payload."""
-        return torch.frombuffer(bytearray(self.content), dtype=torch.uint8)
+        return {"photo": torch.frombuffer(bytearray(self.content), dtype=torch.uint8)}
 
+    def check(self, keys: Sequence[int]) -> None:
+        """Refuse the picture if no layer has its patches as keys.
 
-def check_patches(photo: Photo, keys: Sequence[int]) -> None:
-    """Refuse a picture if no layer has its patches as keys.
-
-    Raises:
-        ArgumentError: code `page.grid`.
-    """
-    rows, columns = photo.grid
-    patches = photo.skip + rows * columns
-    if patches not in keys:
-        found = ", ".join(str(each) for each in sorted(set(keys)))
-        raise ArgumentError(
-            "page.grid",
-            f"grid and skip must be those of a layer: {photo.skip} + {rows} × {columns} = {patches} keys; "
-            f"got layers of {found}.",
-        )
-
-
-def texts_with(photo: Photo | None, tokens: Any, source_tokens: Any) -> tuple[Any, Any]:
-    """The texts of a page, where the patches of a picture are tokens, or beside other tokens the source.
-
-    Example:
-        >>> photo = read_photo(torch.rand(2, 2, 3), (1, 2), 0)
-        >>> texts_with(photo, None, None), texts_with(photo, ["a"], None)
-        ((['0,0', '0,1'], None), (['a'], ['0,0', '0,1']))
-    """
-    if photo is None:
-        return tokens, source_tokens
-    if tokens is None:
-        return photo.tokens, source_tokens
-    return tokens, photo.tokens if source_tokens is None else source_tokens
+        Raises:
+            ArgumentError: code `page.grid`.
+        """
+        rows, columns = self.grid
+        patches = self.skip + rows * columns
+        if patches not in keys:
+            found = ", ".join(str(each) for each in sorted(set(keys)))
+            raise ArgumentError(
+                "page.grid",
+                f"grid and skip must be those of a layer: {self.skip} + {rows} × {columns} = {patches} keys; "
+                f"got layers of {found}.",
+            )
 
 
 def read_photo(image: Any, grid: Any, skip: Any) -> Photo | None:
