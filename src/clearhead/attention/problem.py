@@ -156,11 +156,11 @@ class Problem:
 
         The spans are kept, unless the mask, a length or the device is another.
         """
-        other = _validated(**{name: getattr(self, name) for name in FIELDS} | changes)
-        if "spans" in self.__dict__ and self.mask is other.mask:
+        other = _validated(**vars(self) | changes)
+        if "spans" in vars(other):
             mine = self.query_len, self.kv_len, self.device
-            if mine == (other.query_len, other.kv_len, other.device):
-                other.__dict__["spans"] = self.spans
+            if self.mask is not other.mask or mine != (other.query_len, other.kv_len, other.device):
+                del other.__dict__["spans"]
         return other
 
     def with_value(self, value: Tensor) -> "Problem":
@@ -219,9 +219,6 @@ class Problem:
         options += ["sinks"] if self.sinks is not None else []
         options += [f"dropout={self.dropout:g}"] if self.dropout is not None else []
         return "\n".join([*shapes(self.query, self.key, self.value), ", ".join(options)])
-
-
-FIELDS = tuple(Problem.__dataclass_fields__)
 
 
 def _validated(**fields: Any) -> Problem:

@@ -179,7 +179,7 @@ def _has_gradient(problem: Problem) -> bool:
 
 def _is_transformed_beside(problem: Problem) -> bool:
     """Return True for sinks, or a bias that is transformed itself, under torch.func."""
-    if torch.compiler.is_compiling():
+    if (problem.bias is None and problem.sinks is None) or torch.compiler.is_compiling():
         return False
     bias = None if problem.bias is None else problem.bias.numbers
     if bias is not None and is_transformed(bias):
