@@ -148,10 +148,10 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     def __contains__(self, layer: object) -> bool:
         return layer in self._modules
 
-    def _add(self, name: str, call: Any) -> None:
+    def _add(self, name: str, *call: Any) -> None:
         kinds: dict[str, type[Calls[Any]]] = {"matrix": Matrices, "total": Accumulated}
         kind = kinds.get(self._keep, Results)
-        self._modules.setdefault(name, kind()).add(call)
+        self._modules.setdefault(name, kind()).add(*call)
 
     def _close(self, missing: Sequence[Missing] = ()) -> None:
         self.missing = list(missing)

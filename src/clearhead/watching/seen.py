@@ -260,14 +260,13 @@ class Seen(KeptByPath[Kept]):
             )
         if other is not None:
             other.need_attention("to_html")
+            other_tokens = other.tokens if other_tokens is None else other_tokens
         return drawing("page.head_page").write_heads(
             path,
             [self.parts()] if other is None else [self.parts(), other.parts()],
             tokens=self.tokens if tokens is None else tokens,
             source_tokens=self.source_tokens if source_tokens is None else source_tokens,
-            other_tokens=other.tokens
-            if other is not None and other_tokens is None
-            else other_tokens,
+            other_tokens=other_tokens,
             names=names,
             title=title,
             sample=sample,
@@ -394,7 +393,8 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
     loaded: Seen[Any] = Seen(content["model"], content["keep"])
     for name, calls in content["calls"].items():
         for call in calls:
-            loaded._add(name, call.problem if isinstance(call, AttentionMatrix) else call)
+            matrix = isinstance(call, AttentionMatrix)
+            loaded._add(name, *((call.problem, call.value) if matrix else (call,)))
     loaded._texts |= {name: content[name] for name in TEXTS & content.keys()}
     loaded._close()
     return loaded
