@@ -111,7 +111,7 @@ def test_the_sum_over_heads_is_what_the_layer_adds() -> None:
     torch.testing.assert_close(norms[..., 0, 0], parts[..., 0])
 
 
-def test_a_record_that_is_weighted() -> None:
+def test_a_record_that_is_weighted(tmp_path: Path) -> None:
     layer = encoder().eval()
     with torch.no_grad(), ch.watch(layer, values=True) as seen:
         layer(X.float())
@@ -119,6 +119,9 @@ def test_a_record_that_is_weighted() -> None:
     assert repr(taken).startswith("TransformerEncoder, weighted by values: 2 modules attended")
     shares = seen.norms(0, layer).shares()
     assert taken.table()[0].entropy == pytest.approx(float(shares.entropy()[:, 0].mean()))
+    pages = taken.to_html(tmp_path / "a.html"), seen.to_html(tmp_path / "b.html", other=taken)
+    titled = ["weighted by values</title>" in page.read_text() for page in pages]
+    assert titled == [True, False]
     link = taken.find(2, 5)[0]
     assert link.weight == float(taken[link.layer][0, link.head, 2, 5])
 

@@ -144,8 +144,8 @@ class Norms:
         """Each row divided by its sum, as an attention matrix: of all that a query takes, the share of each key.
 
         Statistics, roles, figures, pages and rollout are those of the shares: entropy is that of what is
-        taken, for instance. What a sink takes counts as nothing. A query whose keys all have values of 0
-        takes nothing, and has its weights as shares.
+        taken, for instance. What a sink takes counts as nothing, and to gradients the norms are constants.
+        A query whose keys all have values of 0 takes nothing, and has its weights as shares.
 
         Example:
             >>> import torch, clearhead as ch

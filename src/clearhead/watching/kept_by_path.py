@@ -19,6 +19,9 @@ Kind = Literal[Keep, "function"]
 
 Default = TypeVar("Default")
 
+WEIGHTED = ", weighted by values"
+"""Behind the name of a model whose record is not of its weights."""
+
 
 class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     """The calls of every module, by its path or its number."""
@@ -41,6 +44,11 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     def source_tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
         """In cross-attention the tokens of the keys, likewise."""
         return self._texts["source_tokens"]
+
+    @property
+    def _title(self) -> str | None:
+        """What a page must say of what it shows; None for weights."""
+        return self._model_name if self._model_name.endswith(WEIGHTED) else None
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -132,7 +140,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             1.0
         """
         self._need_values()
-        shares = type(self)(f"{self._model_name}, weighted by values", "matrix", self._heads)
+        shares = type(self)(f"{self._model_name}{WEIGHTED}", "matrix", self._heads)
         shares._texts = dict(self._texts)
         for path, module in self._modules.items():
             calls = shares._modules[path] = Results[Any]()

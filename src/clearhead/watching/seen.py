@@ -224,7 +224,7 @@ class Seen(KeptByPath[Kept]):
             other: another run, to compare with.
             other_tokens: its tokens, where they are others: the page compares what is equal in both.
             names: what the two runs are called.
-            title: the title of the page; None is the beginning of the text.
+            title: the title of the page; None is the beginning of the text, or what is weighted by values.
             sample: the row of the batch.
             start: the layer and the head that it opens with, by number, or the state of a page as it
                 stands behind the # of its address, `"head=5.11&without=first"`; None: where a strong link
@@ -268,7 +268,7 @@ class Seen(KeptByPath[Kept]):
             source_tokens=self.source_tokens if source_tokens is None else source_tokens,
             other_tokens=other_tokens,
             names=names,
-            title=title,
+            title=self._title if title is None else title,
             sample=sample,
             start=start,
             pin=pin,
