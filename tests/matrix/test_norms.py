@@ -168,7 +168,10 @@ def test_the_gradient_is_that_of_the_formula() -> None:
 def test_lower_precisions(dtype: torch.dtype) -> None:
     query, key, value = torch.randn(3, 1, 2, 9, 4).to(dtype).unbind()
     output = torch.randn(5, 8).to(dtype)
-    norms = AttentionMatrix(query, key, value=value).norms(output)
+    matrix = AttentionMatrix(query, key, value=value)
+    norms = matrix.norms(output)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert matrix.norms(output).of_values.equal(norms.of_values)
     exact = AttentionMatrix(query.double(), key.double(), value=value.double())
     expected = dense(exact, output.double())
     assert norms[0].dtype == norms.received().dtype == torch.float32

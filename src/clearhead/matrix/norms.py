@@ -231,13 +231,15 @@ def norms_of_values(value: Tensor, num_heads: int, output: Tensor | None) -> Ten
             f"an nn.Linear; got {tuple(output.shape)}.",
         )
     weight = output.detach().to(value.device, value.dtype).unflatten(1, (num_heads, -1))
-    factors = torch.linalg.qr(
-        weight.transpose(0, 1), mode="r"
-    ).R  # (num_heads, rank, value_head_dim)
+    factors = weight.transpose(0, 1)
+    # Of few tokens it takes longer than it saves.
+    if value.shape[0] * value.shape[2] > 2 * value.shape[3]:
+        factors = torch.linalg.qr(factors, mode="r").R
     group = num_heads // value.shape[1]
-    # Head by head: all of them at once would be as wide as the output projection.
-    found = [
-        torch.linalg.vector_norm(value[:, head // group] @ factors[head].mT, dim=-1)
-        for head in range(num_heads)
-    ]
+    # Head by head: all of them at once would be as wide as the output projection. Autocast would lower it.
+    with torch.autocast(value.device.type, enabled=False):
+        found = [
+            torch.linalg.vector_norm(value[:, head // group] @ factors[head].mT, dim=-1)
+            for head in range(num_heads)
+        ]
     return torch.stack(found, dim=1)
