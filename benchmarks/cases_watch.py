@@ -1,4 +1,4 @@
-"""What watching a real model costs: against the way that models themselves offer, which leaves the
+"""The cost of watching a real model: against the way that models themselves offer, which leaves the
 fused kernel and keeps every matrix."""
 
 from typing import Any

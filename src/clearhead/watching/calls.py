@@ -137,8 +137,11 @@ class Matrices(Calls[AttentionMatrix]):
         self._calls: list[Call] = []
         self._stitched: tuple[int, AttentionMatrix | str] = (0, "")
 
-    def add(self, call: Problem, value: Tensor | None = None) -> None:
-        """Keep a call whose mask and bias are copies, and its value if one is given."""
+    def add(self, call: Problem | AttentionMatrix, value: Tensor | None = None) -> None:
+        """Keep a call whose mask and bias are copies, and its value if one is given; or one that is a matrix
+        already."""
+        if isinstance(call, AttentionMatrix):
+            call, value = call.problem, call.value
         query, key = call.query.detach().clone(), call.key.detach()
         held = [key] if value is None else [key, value.detach()]
         keys = self._calls[-1].keys if self._calls else None

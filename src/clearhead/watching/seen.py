@@ -11,7 +11,6 @@ from clearhead._common.elements import element
 from clearhead._common.lazy import drawing
 from clearhead._common.text import readable
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
-from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Kept
 from clearhead.watching.files import TEXTS, read_seen, write_seen
@@ -211,6 +210,8 @@ class Seen(KeptByPath[Kept]):
         image: Any = None,
         grid: tuple[int, int] | None = None,
         skip: int = 0,
+        times: float | Sequence[float] | Tensor | None = None,
+        audio: tuple[Any, float] | None = None,
     ) -> Path:
         """Write a page of everything that was seen, one file that opens offline; returns its path.
 
@@ -235,11 +236,14 @@ class Seen(KeptByPath[Kept]):
                 PNG or a JPEG, a picture of Pillow, or pixels, (height, width, 3) or (3, height, width).
             grid: rows and columns of its patches.
             skip: tokens before the first patch, such as [CLS].
+            times: of keys that are moments of a sound the seconds of each, 0.02 of Whisper, or its begin.
+            audio: the sound as (samples, samples per second), of which the page draws the outline.
 
         Raises:
             ArgumentTypeError: codes `page.tokens`, `page.other`, `page.names` and `page.sample-type`.
-            ArgumentError: codes `page.empty`, if nothing attended, `page.sample`, `page.start`,
-                `page.state`, `page.pin`, `page.why`, `page.image` and `page.grid`.
+            ArgumentError: codes `page.empty`, if nothing attended, `page.one-run`, for `other_tokens` or
+                `names` without `other`, `page.sample`, `page.start`, `page.state`, `page.pin`, `page.why`,
+                `page.image`, `page.grid` and `page.sound`.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
             FileError: code `file.unwritable`, if the place cannot be written to.
 
@@ -254,13 +258,17 @@ class Seen(KeptByPath[Kept]):
             '<!doctype html>'
         """
         self.need_attention("to_html")
-        if other is not None and not isinstance(other, Seen):
-            raise ArgumentTypeError(
-                "page.other", f"other must be what a watch has seen; got {type(other).__name__}."
-            )
         if other is not None:
+            if not isinstance(other, Seen):
+                raise ArgumentTypeError(
+                    "page.other",
+                    f"other must be what a watch has seen; got {type(other).__name__}.",
+                )
             other.need_attention("to_html")
             other_tokens = other.tokens if other_tokens is None else other_tokens
+        title = self._title if title is None else title
+        page = {"title": title, "sample": sample, "start": start, "pin": pin, "why": why}
+        media = {"image": image, "grid": grid, "skip": skip, "times": times, "audio": audio}
         return drawing("page.head_page").write_heads(
             path,
             [self.parts()] if other is None else [self.parts(), other.parts()],
@@ -268,14 +276,8 @@ class Seen(KeptByPath[Kept]):
             source_tokens=self.source_tokens if source_tokens is None else source_tokens,
             other_tokens=other_tokens,
             names=names,
-            title=self._title if title is None else title,
-            sample=sample,
-            start=start,
-            pin=pin,
-            why=why,
-            image=image,
-            grid=grid,
-            skip=skip,
+            **page,
+            **media,
         )
 
     def save(
@@ -308,10 +310,9 @@ class Seen(KeptByPath[Kept]):
             ('to', ' be', '.')
         """
         self.need_attention("save", totals=True)
-        given = {"tokens": tokens, "source_tokens": source_tokens}
         texts = {
             name: self._texts[name] if text is None else listed(name, text)
-            for name, text in given.items()
+            for name, text in (("tokens", tokens), ("source_tokens", source_tokens))
         }
         calls = {name: module.all() for name, module in self._modules.items()}
         record = {"model": self._model_name, "keep": self._keep, "calls": calls}
@@ -393,8 +394,7 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
     loaded: Seen[Any] = Seen(content["model"], content["keep"])
     for name, calls in content["calls"].items():
         for call in calls:
-            matrix = isinstance(call, AttentionMatrix)
-            loaded._add(name, *((call.problem, call.value) if matrix else (call,)))
+            loaded._add(name, call)
     loaded._texts |= {name: content[name] for name in TEXTS & content.keys()}
     loaded._close()
     return loaded
