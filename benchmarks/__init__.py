@@ -1,4 +1,4 @@
-"""What clearhead costs, beside what else there is: `python -m benchmarks`.
+"""The cost of clearhead, beside its peers: `python -m benchmarks`.
 
 A case is one function in a file `cases_<group>.py`. It builds the inputs and returns the sides,
 ours first::

@@ -1,4 +1,4 @@
-"""What tokens that ranks share cost: in time where there is one rank, in memory on each rank of a ring."""
+"""The cost of tokens that ranks share: in time where there is one rank, in memory on each rank of a ring."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What attention costs as a function: against PyTorch's own, which it runs on."""
+"""The cost of attention as a function: against PyTorch's own, which it runs on."""
 
 import torch
 import torch.nn.functional as F

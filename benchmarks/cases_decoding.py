@@ -1,4 +1,4 @@
-"""What a token costs that is decoded with a cache: against the arithmetic written by hand, and against
+"""The cost of a token that is decoded with a cache: against the arithmetic written by hand, and against
 the cache of transformers."""
 
 from typing import Any

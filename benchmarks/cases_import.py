@@ -1,4 +1,4 @@
-"""What clearhead's imports cost, in processes of their own."""
+"""The cost of clearhead's imports, in processes of their own."""
 
 import os
 import subprocess

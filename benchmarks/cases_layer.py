@@ -1,4 +1,4 @@
-"""What the layer costs: against PyTorch's, and against the one that tutorials build."""
+"""The cost of the layer: against PyTorch's, and against the one that tutorials build."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What attention block by block costs, forward and backward: against PyTorch's own with the mask as a
+"""The cost of attention block by block, forward and backward: against PyTorch's own with the mask as a
 tensor, and against the formula written out."""
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a look at the weights costs: against one call of PyTorch's attention, which gives none."""
+"""The cost of a look at the weights: against one call of PyTorch's attention, which gives none."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""How long a live page waits for what one zooms to, in a text of 50 000 tokens.
+"""The time that a live page waits for what one zooms to, in a text of 50 000 tokens.
 
 Held against the plain ways of `AttentionMatrix` to the same numbers.
 """

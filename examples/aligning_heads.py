@@ -1,4 +1,4 @@
-"""Which heads of Whisper follow the speech? Found by when each word was said, and as good as those of the model card.
+"""The heads of Whisper that follow the speech, found by when each word was said: as good as those of the model card.
 
     clearhead samples install whisper; apt-get install espeak-ng
     python examples/aligning_heads.py [PICTURE.png]
@@ -69,7 +69,7 @@ class Read:
         )
 
     def errors(self, heads: list[Head]) -> Tensor:
-        """How far the starts of the words are from those that are known, in seconds."""
+        """Return the distance of the starts of the words from those that are known, in seconds."""
         starts = aligned(self.weights(heads))
         return torch.tensor(
             [abs(starts[number] * FRAME / RATE - second) for number, second in self.known]

@@ -28,13 +28,13 @@ KEPT = 0.5
 
 
 def h2o(weights: ch.AttentionMatrix) -> Tensor:
-    """What each key gets, on average over the queries that see it (Zhang et al., 2023, https://arxiv.org/abs/2306.14048)."""
+    """Return what each key gets, on average over the queries that see it (Zhang et al., 2023, https://arxiv.org/abs/2306.14048)."""
     length, group = weights.kv_len, weights.num_heads // weights.num_kv_heads
     return weights.received() / group / torch.arange(length, 0, -1, device=weights.device)
 
 
 def snapkv(weights: ch.AttentionMatrix) -> Tensor:
-    """What each key gets from the last queries, pooled (Li et al., 2024, https://arxiv.org/abs/2404.14469)."""
+    """Return what each key gets from the last queries, pooled (Li et al., 2024, https://arxiv.org/abs/2404.14469)."""
     votes = weights[..., -WINDOW:, :-WINDOW].mean(dim=2)
     pooled = torch.nn.functional.avg_pool1d(votes, POOL, stride=1, padding=POOL // 2)
     scores = pooled.unflatten(1, (weights.num_kv_heads, -1)).mean(dim=2)
@@ -43,7 +43,7 @@ def snapkv(weights: ch.AttentionMatrix) -> Tensor:
 
 
 def tova(weights: ch.AttentionMatrix) -> Tensor:
-    """What each key gets from the last query, over all heads (Oren et al., 2024, https://arxiv.org/abs/2401.06104)."""
+    """Return what each key gets from the last query, over all heads (Oren et al., 2024, https://arxiv.org/abs/2401.06104)."""
     scores = weights[..., -1, :-1].mean(dim=1, keepdim=True)
     scores = torch.nn.functional.pad(scores, (0, 1), value=float(scores.max()) + 1)
     return scores.expand(-1, weights.num_kv_heads, -1)

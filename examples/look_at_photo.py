@@ -1,4 +1,4 @@
-"""Where a vision transformer looks in a photo: the last layer of DINOv2, on its own kernel.
+"""The look of a vision transformer at a photo: the last layer of DINOv2, on its own kernel.
 
     clearhead samples install dinov2
     python examples/look_at_photo.py [PICTURE.jpg [PHOTO.jpg]]

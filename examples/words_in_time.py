@@ -39,7 +39,7 @@ def features(sample: Any, sound: Tensor) -> Tensor:
 
 
 def whole(sample: Any, tokens: list[int]) -> Tensor:
-    """What the decoder reads: the tokens between its own."""
+    """Return the tokens that the decoder reads: these, between its own."""
     own = sample.model.generation_config
     ends = [own.decoder_start_token_id, own.no_timestamps_token_id], [own.eos_token_id]
     return torch.tensor([[*ends[0], *tokens, *ends[1]]])

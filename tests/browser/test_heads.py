@@ -14,6 +14,7 @@ from clearhead.drawing.live.pairs import stages_of_pair
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.photo import read_photo
+from clearhead.drawing.page.sound import read_sound
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
 from tests.browser.conftest import DESKTOP, PHONE, Opens
@@ -399,7 +400,7 @@ def test_a_head_over_a_picture(opens: Opens) -> None:
     assert photo is not None
     seen = matrix(7, keys=7)
     run = Run("", [Layer("attention", seen)], read_text("tokens", photo.tokens))
-    page = opens(heads_payload([run], "a picture", start=Start("head=0.1"), photo=photo))
+    page = opens(heads_payload([run], "a picture", start=Start("head=0.1"), media=photo))
     picture = page.locator(".ch-photo canvas")
     page.wait_for_function("() => document.querySelector('.ch-photo canvas').width === 900")
     picture.click(position={"x": 10, "y": 10})
@@ -422,6 +423,44 @@ def test_a_head_over_a_picture(opens: Opens) -> None:
     expect(page.locator(".ch-sentence")).to_contain_text("[CLS] gives")
     # The small maps are pictures too.
     expect(page.locator('[data-head="0/0"] canvas')).to_have_attribute("width", "114")
+
+
+def test_a_head_over_a_sound(opens: Opens) -> None:
+    """Words over the moments of a sound, the last of which are silence."""
+    seen = matrix(4, keys=9)
+    sound = read_sound(0.5, (torch.tensor([1.0, -1.0]).repeat(30), 20), 9)
+    texts = read_text("tokens", WORDS[:4]), read_text("source_tokens", sound.tokens)
+    run = Run("", [Layer("cross", seen)], *texts)
+    page = opens(heads_payload([run], "a sound", start=Start("head=0.1"), media=sound))
+    picture = page.locator(".ch-sound canvas")
+    expect(page.locator(".ch-sound")).to_contain_text("3.00 s")
+    assert page.get_by_role("listbox").count() == 1
+    page.locator(".ch-token").nth(2).click()
+    page.mouse.move(5, 5)
+    weights = seen[0, 1, 2].flatten()
+    expect(page.locator(".ch-sound")).to_contain_text(
+        f"When sat listens; {100 * float(weights[6:].sum()):.1f} % of it after the end"
+    )
+    # The strip has the colours of the scale: the darker, the larger the weight.
+    read = """() => {
+      const place = document.querySelector(".ch-sound canvas").getContext("2d");
+      const { data } = place.getImageData(0, 170, 1200, 1);
+      return [0, 1, 2, 3, 4, 5].map((key) => {
+        const at = 4 * (200 * key + 100);
+        return data[at] + data[at + 1] + data[at + 2];
+      });
+    }"""
+    page.wait_for_timeout(50)
+    order = torch.tensor(page.evaluate(read)).argsort()
+    assert order.tolist() == weights[:6].argsort(descending=True).tolist()
+    # A click on a moment asks for the pair; the keys go on from it.
+    box = picture.bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] * 4.5 / 6, box["y"] + 10)
+    expect(page.locator(".ch-sentence")).to_contain_text("attention to 2.00s")
+    picture.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".ch-numbers")).to_contain_text("3 1.50s is looked at by")
 
 
 def test_a_token_through_the_layers_ends_in_its_rollout(opens: Opens) -> None:

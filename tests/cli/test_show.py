@@ -72,6 +72,40 @@ def test_show_finds_heads(tmp_path: Path) -> None:
     assert "The heads by their strongest link to tired" in found
 
 
+def test_show_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "a.html"
+    found = lines("show", SENTENCE, "--why", "it,animal", "--html", str(file))
+    at = found.index("Why 0.6466? it → animal")
+    assert found[at + 1].split() == ["dimension", "query", "key", "adds"]
+    assert any(line.startswith("Layer 5, head 11") for line in found[:at])
+    assert max(map(len, found[at : at + 16])) <= 80
+    own = lines("show", SENTENCE, "--layer", "5", "--head", "11", "--why", "it,animal")
+    assert found[at : at + 12] == own[own.index(found[at]) :][:12]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ["it"],
+            "[show.why] --why needs a query and a key with a comma, such as it,animal; got it.",
+        ),
+        (
+            ["it,animal", "--layer", "3"],
+            "[show.why] --why explains the weight of one head; with --layer give --head as well.",
+        ),
+        (
+            ["it,animal", "--find", "it,"],
+            "[show.why] --why explains the weight of one head; leave --find out.",
+        ),
+    ],
+)
+def test_what_cannot_be_explained(options: list[str], words: str) -> None:
+    result = invoke("show", SENTENCE, "--why", *options)
+    assert result.exit_code == 1
+    assert words in " ".join(result.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("find", "words"),
     [
@@ -100,6 +134,8 @@ def test_nothing_is_found_in_a_long_text(llama: str, book: str) -> None:
     result = invoke("show", "--file", book, "--model", llama, "--find", "it,it")
     assert result.exit_code == 1
     assert "[show.find] --find needs a text of 1024 tokens at most." in result.stderr
+    result = invoke("show", "--file", book, "--model", llama, "--why", "it,it")
+    assert "[show.why] --why needs a text of 1024 tokens at most." in result.stderr
 
 
 def test_a_page_opens_where_it_was_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ class Widest(TorchDispatchMode):
 
 
 def rounds_of_a_ring(group: Any) -> dict[str, Any]:
-    """Where the keys are in a ring: what is sent, what is held, and numbers of every kind."""
+    """Keys in a ring: the bytes that are sent, the blocks that are held, and numbers of every kind."""
     generator, width, tokens = torch.Generator().manual_seed(0), 13, 101
     query, key = torch.randn(2, 1, 2, tokens, width, generator=generator, dtype=torch.float64)
     where = ch.across(group, tokens=tokens, layout="striped", how="ring")

@@ -1,6 +1,7 @@
 // What the colours mean.
+import { Choice } from "./choice";
 import { css, cssSigned } from "./colour";
-import { percent, SCALES, type Scale, scale, signedPercent, ticks } from "./scale";
+import { percent, type Scale, scale, signedPercent, ticks } from "./scale";
 import { theme } from "./theme";
 
 const STEPS = 24;
@@ -49,17 +50,12 @@ const NAMES: Record<Scale, string> = { root: "square root", linear: "linear", lo
 
 export function ScaleChoice() {
   return (
-    <select
-      aria-label="Colours"
+    <Choice
+      name="Colours"
       title="How colours grow with the weight"
       value={scale.value}
-      onChange={(event) => (scale.value = event.currentTarget.value as Scale)}
-    >
-      {SCALES.map((kind) => (
-        <option key={kind} value={kind}>
-          {NAMES[kind]}
-        </option>
-      ))}
-    </select>
+      all={NAMES}
+      onChoice={(kind) => (scale.value = kind)}
+    />
   );
 }

@@ -33,6 +33,8 @@ export interface MapProps {
   down?: string;
   rowLabel: (query: number) => string;
   columnLabel: (key: number) => string;
+  /** What a column is called that has no room for its label. */
+  columnNumber?: (key: number) => string;
   tile: (
     rows: [number, number],
     columns: [number, number],
@@ -93,11 +95,12 @@ export function HeatMap(props: MapProps) {
   const latest = useRef(props);
   latest.current = props;
 
-  // Square cells where that leaves room for both sides.
+  // Square cells where that leaves room for both sides, and for labels.
   const room = Math.max(60, width.value - GUTTER);
   const square = Math.min(room / Math.max(1, columns), room / Math.max(1, rows));
-  const wide = Math.max(Math.min(room, 120), Math.round(square * columns));
-  const tall = Math.max(Math.min(room, 120), Math.round(square * rows));
+  const [wide, tall] = [columns, rows].map((cells) =>
+    Math.max(Math.min(room, Math.max(120, cells * ROOM_FOR_TEXT)), Math.round(square * cells)),
+  ) as [number, number];
 
   useLayoutEffect(() => {
     const watch = new ResizeObserver(([entry]) => (width.value = entry!.contentRect.width));
@@ -368,6 +371,7 @@ export function HeatMap(props: MapProps) {
           view={viewport.value}
           rowLabel={props.rowLabel}
           columnLabel={props.columnLabel}
+          columnNumber={props.columnNumber ?? String}
           rows={rows}
           columns={columns}
           marks={marks.value}
@@ -493,6 +497,7 @@ interface AxesProps {
   view: Viewport;
   rowLabel: (query: number) => string;
   columnLabel: (key: number) => string;
+  columnNumber?: (key: number) => string;
   marks: { queries: number[]; keys: number[] };
 }
 
@@ -506,6 +511,7 @@ export function Axes({
   view,
   rowLabel,
   columnLabel,
+  columnNumber = String,
   marks,
 }: AxesProps) {
   const down = height / view.rows;
@@ -536,7 +542,7 @@ export function Axes({
           dominant-baseline="central"
           transform={`translate(${gutter + (column - view.column + 0.5) * right} ${gutter - 7}) rotate(-90)`}
         >
-          {right >= ROOM_FOR_TEXT ? columnLabel(column) : column}
+          {right >= ROOM_FOR_TEXT ? columnLabel(column) : columnNumber(column)}
         </text>
       ))}
       {seen(marks.queries, view.row, view.rows).map((row) => (

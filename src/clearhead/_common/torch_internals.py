@@ -36,7 +36,7 @@ def private(path: str) -> Any:
     return found
 
 
-is_jit_tracing = private("jit.is_tracing")
+is_jit_tracing = private("_C._is_tracing")
 get_unwrapped = private("_C._functorch.get_unwrapped")
 is_functorch_wrapped_tensor = private("_C._functorch.is_functorch_wrapped_tensor")
 set_grad_enabled = private("_C._set_grad_enabled")
@@ -139,7 +139,8 @@ def is_exporting() -> bool:
         >>> is_exporting()
         False
     """
-    return torch.compiler.is_exporting() or is_jit_tracing()
+    # Not the private one, which torch.compile cannot read.
+    return torch.compiler.is_exporting() or torch.jit.is_tracing()
 
 
 def is_concrete(tensor: Tensor) -> bool:

@@ -156,11 +156,11 @@ class Problem:
 
         The spans are kept, unless the mask, a length or the device is another.
         """
-        other = Problem(**{name: getattr(self, name) for name in FIELDS} | changes)
-        if "spans" in self.__dict__ and self.mask is other.mask:
+        other = _validated(**vars(self) | changes)
+        if "spans" in vars(other):
             mine = self.query_len, self.kv_len, self.device
-            if mine == (other.query_len, other.kv_len, other.device):
-                other.__dict__["spans"] = self.spans
+            if self.mask is not other.mask or mine != (other.query_len, other.kv_len, other.device):
+                del other.__dict__["spans"]
         return other
 
     def with_value(self, value: Tensor) -> "Problem":
@@ -221,7 +221,12 @@ class Problem:
         return "\n".join([*shapes(self.query, self.key, self.value), ", ".join(options)])
 
 
-FIELDS = tuple(Problem.__dataclass_fields__)
+def _validated(**fields: Any) -> Problem:
+    """Return a problem of fields that go together. A frozen dataclass sets them one by one, which takes
+    as long as all checks of the shapes."""
+    problem = object.__new__(Problem)
+    problem.__dict__.update(fields)
+    return problem
 
 
 def make_problem(
@@ -286,7 +291,18 @@ def make_problem(
     share = check_dropout(dropout) or None
     if sinks is not None:
         _check_sinks(sinks, num_heads, dtype, device)
-    return Problem(query, key, value, mask, bias, scale, softcap, sinks, share, dims)
+    return _validated(
+        query=query,
+        key=key,
+        value=value,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+        dropout=share,
+        dims=dims,
+    )
 
 
 def check_fit(query: Tensor, key: Tensor, value: Tensor) -> None:

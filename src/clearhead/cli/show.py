@@ -33,6 +33,13 @@ def show(
             metavar="QUERY,KEY",
         ),
     ] = None,
+    why: Annotated[
+        str | None,
+        typer.Option(
+            help="How the weight between these tokens comes about, in the head, or that with the largest.",
+            metavar="QUERY,KEY",
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -65,6 +72,7 @@ def show(
     if head is not None and layer is None:
         raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
     wanted = None if find is None else _read_find(find, layer)
+    explained = None if why is None else _read_why(why, find, layer, head)
     if png is not None:
         from clearhead.drawing.figures.png_files import check_place
 
@@ -73,12 +81,16 @@ def show(
         from clearhead._common.writing import check_writable
 
         check_writable(written)
-    asked = ShowRequest(Console(), _load(model), sentence, layer, head, wanted, png, html, save)
+    asked = ShowRequest(
+        Console(), _load(model), sentence, layer, head, wanted, explained, png, html, save
+    )
     from clearhead.drawing.page.head_page import LONG
 
     long = asked.reader.count(sentence) > LONG
     if long and wanted is not None:
         raise ArgumentError("show.find", f"--find needs a text of {LONG} tokens at most.")
+    if long and explained is not None:
+        raise ArgumentError("show.why", f"--why needs a text of {LONG} tokens at most.")
     shown = _show_long(asked) if long else _show_short(asked)
     asked.console.print()
     _write_files(asked, shown, "map" if long else "head")
@@ -94,6 +106,7 @@ class ShowRequest:
     layer: int | None
     head: int | None
     find: tuple[str, str] | None
+    why: tuple[str, str] | None
     png: Path | None
     html: Path | None
     save: Path | None
@@ -121,8 +134,10 @@ def _show_short(asked: ShowRequest) -> Shown:
     screens.title(asked.reader.name, encoder_only=asked.reader.encoder_only)
     layer, head = asked.layer, asked.head
     pin: tuple[int | None, int | None] | None = None
-    if asked.find is not None:
-        pin = _places(asked.find, reading.tokens)
+    asks = asked.find or asked.why
+    if asks is not None:
+        pin = _places("--find" if asked.find else "--why", asks, reading.tokens)
+    if pin is not None and layer is None:
         layer, head = screens.find(*pin)
     elif layer is None:
         layer, head, link = screens.model()
@@ -131,6 +146,11 @@ def _show_short(asked: ShowRequest) -> Shown:
         head = screens.layer(layer)
     else:
         screens.head(layer, head)
+    if asked.why is not None and pin is not None:
+        query, key = pin
+        assert query is not None
+        assert key is not None
+        screens.why(layer, head, query, key)
     layers = [
         Layer(name, matrix, number)
         for number, (name, matrix) in enumerate(zip(reading.layers, reading.matrices, strict=True))
@@ -190,6 +210,8 @@ def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
         closer = ""
         if asked.find is not None:
             closer = f"--layer {layer} --head {head} instead of --find, "
+        elif asked.why is not None:
+            closer = ""
         elif asked.layer is None:
             closer = f"--layer {layer}, --layer {layer} --head {head}, "
         elif asked.head is None:
@@ -211,8 +233,11 @@ def _write_page(html: Path, asked: ShowRequest, shown: Shown) -> tuple[Path, str
         [shown.layers],
         tokens=tokens,
         title=words if len(words) <= MOST_OF_TITLE else f"{words[: MOST_OF_TITLE - 2]} …",
-        start=(shown.layer, shown.head),
+        start=(shown.layer, shown.head)
+        if asked.why is None
+        else f"head={shown.layer}.{shown.head}&why=1",
         pin=shown.pin,
+        why=asked.why is not None,
         note=f"{asked.reader.name} · {counted} · {count(len(tokens), 'token')}",
     )
     return file, format_bytes(file.stat().st_size)
@@ -230,11 +255,26 @@ def _read_find(find: str, layer: int | None) -> tuple[str, str]:
     return parts
 
 
-def _places(find: tuple[str, str], tokens: "Sequence[str]") -> tuple[int | None, int | None]:
+def _read_why(why: str, find: str | None, layer: int | None, head: int | None) -> tuple[str, str]:
+    parts = tuple(part.strip() for part in why.split(","))
+    if len(parts) != 2 or not all(parts):
+        raise ArgumentError(
+            "show.why",
+            f"--why needs a query and a key with a comma, such as it,animal; got {why}.",
+        )
+    if find is not None or (layer is not None and head is None):
+        what = "leave --find out" if find is not None else "with --layer give --head as well"
+        raise ArgumentError("show.why", f"--why explains the weight of one head; {what}.")
+    return parts
+
+
+def _places(
+    option: str, find: tuple[str, str], tokens: "Sequence[str]"
+) -> tuple[int | None, int | None]:
     """The places of the tokens that were asked for; None for either is none."""
     from clearhead.watching.finding import place_of_token
 
-    query, key = (place_of_token("--find", each or None, tokens) for each in find)
+    query, key = (place_of_token(option, each or None, tokens) for each in find)
     return query, key
 
 

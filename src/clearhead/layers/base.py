@@ -191,8 +191,10 @@ class AttentionLayer(nn.Module, ABC):
             if is_cross and len(cache):
                 # All keys are there already: none is appended, and all come back.
                 source, valid = source[:, :0], None
-        several = max([1, *[part.position_axes for part in self.parts]])
-        placed, counted, axes = check_positions(positions, x, several), None, None
+        if positions is not None:
+            several = max([1, *[part.position_axes for part in self.parts]])
+            positions = check_positions(positions, x, several)
+        counted, placed, axes = None, None, None
         is_plain = cache is None and valid is None and sequences is None
         if self.parts or not (is_plain or is_cross or mask is None or is_causal(mask)):
             if sequences is not None and sequences.mask is not None:
@@ -201,15 +203,27 @@ class AttentionLayer(nn.Module, ABC):
                 key = next_positions(source.shape[1], valid, cache, x.device)
             query = torch.arange(x.shape[1], device=x.device) if is_cross else key
             counted = Positions(query, key)
-            if placed is not None:
-                if placed.ndim == 3:
-                    axes = Positions(placed, key if is_cross else placed)
-                    placed = placed[0]
-                placed = Positions(placed, key if is_cross else placed)
+            if positions is not None:
+                if positions.ndim == 3:
+                    axes = Positions(positions, key if is_cross else positions)
+                    positions = positions[0]
+                placed = Positions(positions, key if is_cross else positions)
         absorbs = cache is not None and self._absorbs(cache)
         return LayerCall(
-            x, source, is_cross, mask, valid, cache, absorbs, sequences, counted, kernel, dims
-        )._replace(placed=placed, axes=axes)
+            x=x,
+            source=source,
+            is_cross=is_cross,
+            mask=mask,
+            valid=valid,
+            cache=cache,
+            absorbs=absorbs,
+            sequences=sequences,
+            positions=counted,
+            kernel=kernel,
+            dims=dims,
+            placed=placed,
+            axes=axes,
+        )
 
     def _posed(self, call: LayerCall) -> tuple[Heads, dict[str, Any]]:
         """The heads of a call, and the options of `attend`; its cache takes the tokens."""

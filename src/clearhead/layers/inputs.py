@@ -145,7 +145,7 @@ def check_widths(x: Tensor, context: Tensor | None, embed_dim: int, context_dim:
         )
 
 
-def check_positions(positions: Tensor | None, x: Tensor, axes: int) -> Tensor | None:
+def check_positions(positions: Tensor, x: Tensor, axes: int) -> Tensor:
     """The positions that were given for the tokens of x, int64, (tokens,) or (batch, tokens), or, for parts
     that go by several, (axes, batch, tokens).
 
@@ -153,8 +153,6 @@ def check_positions(positions: Tensor | None, x: Tensor, axes: int) -> Tensor | 
         ArgumentTypeError: codes `positions.type` and `positions.layout`.
         ShapeError, DeviceError: code `layer.positions`.
     """
-    if positions is None:
-        return None
     check_tensor("positions", positions)
     if positions.is_floating_point() or positions.is_complex() or positions.dtype == torch.bool:
         raise ArgumentTypeError(

@@ -76,7 +76,7 @@ class Chunk:
         return self.keys if self.block is None else self.block.places[self.keys]
 
     def find(self, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Which of the chunk some keys of the whole matrix are, and whether they are there at all."""
+        """Return the places in the chunk of some keys of the whole matrix, and True for those that are in it."""
         if self.block is not None:
             numbers = self.block.numbers
             known = (keys >= 0) & (keys < len(numbers))

@@ -325,6 +325,8 @@ class AttentionMatrix(WeightStatistics):
         image: Any = None,
         grid: tuple[int, int] | None = None,
         skip: int = 0,
+        times: float | Sequence[float] | Tensor | None = None,
+        audio: tuple[Any, float] | None = None,
     ) -> Path:
         """Write the heads as a page, with the arguments and errors of `Seen.to_html`; returns its path.
 
@@ -335,19 +337,10 @@ class AttentionMatrix(WeightStatistics):
             'weights.html'
         """
         self.check_whole("to_html")
+        page = {"title": title, "sample": sample, "start": start, "pin": pin, "why": why}
+        media = {"image": image, "grid": grid, "skip": skip, "times": times, "audio": audio}
         return drawing("page.head_page").write_heads(
-            path,
-            [[("", self)]],
-            tokens=tokens,
-            source_tokens=source_tokens,
-            title=title,
-            sample=sample,
-            start=start,
-            pin=pin,
-            why=why,
-            image=image,
-            grid=grid,
-            skip=skip,
+            path, [[("", self)]], tokens=tokens, source_tokens=source_tokens, **page, **media
         )
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ from clearhead.watching.missing import OTHERWISE
 from clearhead.watching.recording import POOL, TOP_K, key_heads
 from clearhead.watching.token_ids import reads_source
 
-ATTENDS = re.compile("^(?!linear).*attention|^hybrid", re.IGNORECASE)
+ATTENDING_KINDS = re.compile("^(?!linear).*attention|^hybrid", re.IGNORECASE)
 """The kinds of layers, as a config names them, that attend; a hybrid one does beside something else."""
 
 STATISTICS = 7
@@ -225,7 +225,7 @@ def _of_config(model: nn.Module, *, places: bool) -> list[AttentionSizes]:
         return []
     kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
     if kinds:
-        layers = sum(ATTENDS.search(kind) is not None for kind in kinds)
+        layers = sum(ATTENDING_KINDS.search(kind) is not None for kind in kinds)
     paths: list[str] | list[None] = [None] * layers
     if places:
         paths = list(attending(model))

@@ -211,6 +211,8 @@ class Seen(KeptByPath[Kept]):
         image: Any = None,
         grid: tuple[int, int] | None = None,
         skip: int = 0,
+        times: float | Sequence[float] | Tensor | None = None,
+        audio: tuple[Any, float] | None = None,
     ) -> Path:
         """Write a page of everything that was seen, one file that opens offline; returns its path.
 
@@ -235,11 +237,14 @@ class Seen(KeptByPath[Kept]):
                 PNG or a JPEG, a picture of Pillow, or pixels, (height, width, 3) or (3, height, width).
             grid: rows and columns of its patches.
             skip: tokens before the first patch, such as [CLS].
+            times: of keys that are moments of a sound the seconds of each, 0.02 of Whisper, or its begin.
+            audio: the sound as (samples, samples per second), of which the page draws the outline.
 
         Raises:
             ArgumentTypeError: codes `page.tokens`, `page.other`, `page.names` and `page.sample-type`.
-            ArgumentError: codes `page.empty`, if nothing attended, `page.sample`, `page.start`,
-                `page.state`, `page.pin`, `page.why`, `page.image` and `page.grid`.
+            ArgumentError: codes `page.empty`, if nothing attended, `page.one-run`, for `other_tokens` or
+                `names` without `other`, `page.sample`, `page.start`, `page.state`, `page.pin`, `page.why`,
+                `page.image`, `page.grid` and `page.sound`.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
             FileError: code `file.unwritable`, if the place cannot be written to.
 
@@ -261,6 +266,8 @@ class Seen(KeptByPath[Kept]):
         if other is not None:
             other.need_attention("to_html")
             other_tokens = other.tokens if other_tokens is None else other_tokens
+        page = {"title": title, "sample": sample, "start": start, "pin": pin, "why": why}
+        media = {"image": image, "grid": grid, "skip": skip, "times": times, "audio": audio}
         return drawing("page.head_page").write_heads(
             path,
             [self.parts()] if other is None else [self.parts(), other.parts()],
@@ -268,14 +275,8 @@ class Seen(KeptByPath[Kept]):
             source_tokens=self.source_tokens if source_tokens is None else source_tokens,
             other_tokens=other_tokens,
             names=names,
-            title=title,
-            sample=sample,
-            start=start,
-            pin=pin,
-            why=why,
-            image=image,
-            grid=grid,
-            skip=skip,
+            **page,
+            **media,
         )
 
     def save(

@@ -154,13 +154,21 @@ def test_what_has_no_view(thing: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"tokens": ["a"] * 6}, {"source_tokens": ["a"]}, {"sample": 1}]
+    "options",
+    [
+        {"tokens": ["a"] * 6},
+        {"source_tokens": ["a"]},
+        {"sample": 1},
+        {"grid": (2, 3)},
+        {"skip": 1},
+        {"times": 0.5},
+    ],
 )
 def test_a_trace_has_its_own_tokens(options: dict[str, Any]) -> None:
     trace = ch.trace(ladder.SimpleAttention(), ladder.EXAMPLE_EMBEDDINGS)
     expected = (
-        "[view.trace] a trace has tokens of its own, and all of its samples; trace(…, tokens=…) "
-        "takes them."
+        "[view.trace] a trace has tokens of its own, and all of its samples, and no picture or sound; "
+        "trace(…, tokens=…) takes them."
     )
     with pytest.raises(ArgumentError, match=f"^{re.escape(expected)}$"):
         ch.view(trace, **options)

@@ -73,6 +73,33 @@ def test_query_and_key_that_are_too_large_are_refused(monkeypatch: pytest.Monkey
     )
 
 
+def test_query_and_key_that_there_are_not_are_refused() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        heads_payload([Run("", [Layer("a", matrix(2, 7, 7).summary())])], "", why=True)
+    assert str(caught.value) == (
+        "[page.why] why=True writes query and key of short texts, and no layer is the matrix of one. ch.view "
+        "and clearhead serve have those of longer texts at hand."
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"names": ("before", "after")},
+            "names are those of two runs, the second of them other=; got ('before', 'after').",
+        ),
+        ({"other_tokens": ["a"] * 7}, "other_tokens are those of a second run, other=; got none."),
+    ],
+)
+def test_what_is_of_a_second_run_is_refused_without_one(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        write_heads(tmp_path / "a.html", [[("", matrix(2, 7, 7))]], **options)
+    assert str(caught.value) == f"[page.one-run] {message}"
+
+
 @pytest.mark.parametrize("sizes", [[2, 3, 7, 7], [3, 7, 11], [7, 11]])
 def test_every_weight_of_a_very_short_text_is_there_as_it_is(sizes: list[int]) -> None:
     seen = matrix(*sizes, mask=ch.causal())
@@ -203,14 +230,14 @@ def test_a_summary_of_a_causal_model_hides_the_future(monkeypatch: pytest.Monkey
 
 def test_heads_between_two_texts_have_neither_roles_nor_distance() -> None:
     texts = [read_text("tokens", ["a"] * 7), read_text("source_tokens", ["b"] * 7)]
-    layer = Layer("decoder.cross", matrix(1, 2, 7, 7))
+    layer = Layer("decoder", matrix(1, 2, 7, 7, cross=True))
     data = heads_payload([Run("", [layer], texts[0], texts[1])], "").data["layers"][0]
     assert data["cross"]
     for row in data["rows"]:
         assert (row["distance"], row["role"]) == (None, "")
         assert set(row["scores"].values()) == {None}
         assert row["entropy"] is not None
-    # As the path of the layer tells where there is no text.
+    # As the matrix knows where there is no text.
     assert heads_payload([Run("", [layer])], "").data["layers"][0]["cross"]
 
 

@@ -1,5 +1,6 @@
 """A payload as a page, and the bundle that goes into it."""
 
+import gzip
 import os
 import re
 import subprocess
@@ -93,6 +94,12 @@ def test_a_page_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     assert place.read_bytes() == first
     assert list(tmp_path.iterdir()) == [place]
+
+
+def test_the_bundle_is_small() -> None:
+    """60 kB is what a page costs over what it shows."""
+    both = asset("page.js") + asset("page.css")
+    assert len(gzip.compress(both.encode(), 9)) <= 60_000
 
 
 def test_the_bundle_is_made_of_its_sources() -> None:

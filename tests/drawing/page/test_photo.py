@@ -1,28 +1,22 @@
 """A picture whose patches are tokens."""
 
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from matplotlib.image import imread
 
 import clearhead as ch
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload, write_heads
-from clearhead.drawing.page.photo import KINDS, png, read_photo
+from clearhead.drawing.page.photo import KINDS, read_photo
+from clearhead.drawing.png import png
 from clearhead.errors import ArgumentError
 
 PIXELS = torch.arange(5 * 7 * 3, dtype=torch.uint8).reshape(5, 7, 3)
 
 
-def test_pixels_become_a_png_of_the_same_pixels() -> None:
-    found = imread(io.BytesIO(png(PIXELS, 5, 7)), format="png")
-    assert torch.equal(torch.from_numpy(found * 255).round().to(torch.uint8), PIXELS)
-
-
 def test_the_kinds_of_pictures(tmp_path: Path) -> None:
-    content = png(PIXELS, 5, 7)
+    content = png(PIXELS)
     (tmp_path / "a.png").write_bytes(content)
 
     class Pillow:
@@ -87,6 +81,13 @@ NO_SKIP = "[page.grid] skip must be the tokens before the first patch, 0 or more
         (PIXELS, None, 0, f"{NO_GRID}None."),
         (PIXELS, (0, 2), 0, f"{NO_GRID}(0, 2)."),
         (PIXELS, (1, 2), -1, f"{NO_SKIP}-1."),
+        (
+            None,
+            None,
+            1,
+            "[page.grid] skip counts the tokens before the patches of image=, with grid=; got 1 without "
+            "either.",
+        ),
     ],
 )
 def test_what_is_no_picture_is_refused(image: Any, grid: Any, skip: Any, message: str) -> None:
@@ -99,13 +100,13 @@ def test_a_page_has_the_picture_and_a_name_for_each_patch(tmp_path: Path) -> Non
     weights = ch.AttentionMatrix(torch.randn(5, 3), torch.randn(5, 3))
     photo = read_photo(PIXELS, (2, 2), 1)
     assert photo is not None
-    payload = heads_payload([Run("", [Layer("", weights)])], "", photo=photo)
+    payload = heads_payload([Run("", [Layer("", weights)])], "", media=photo)
     assert payload.data["photo"] == {"kind": "image/png", "grid": (2, 2), "skip": 1}
     assert payload.arrays["photo"].tolist() == list(photo.content)  # pyright: ignore
     file = write_heads(tmp_path / "a.html", [[("", weights)]], image=PIXELS, grid=(2, 2), skip=1)
     assert "<title>Attention</title>" in file.read_text()
     with pytest.raises(ArgumentError) as caught:
-        heads_payload([Run("", [Layer("", weights)])], "", photo=photo._replace(skip=2))
+        heads_payload([Run("", [Layer("", weights)])], "", media=photo._replace(skip=2))
     assert str(caught.value) == (
         "[page.grid] grid and skip must be those of a layer: 2 + 2 × 2 = 6 keys; got layers of 5."
     )

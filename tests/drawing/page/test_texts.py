@@ -59,7 +59,8 @@ def test_places(
     counts: tuple[int | None, int | None],
     expected: tuple[tuple[int | None, int], tuple[int | None, int]],
 ) -> None:
-    assert offsets(layer, *sizes, *counts) == (TextOffset(*expected[0]), TextOffset(*expected[1]))
+    found = offsets(layer, *sizes, *counts, cross="cross" in layer)
+    assert found == (TextOffset(*expected[0]), TextOffset(*expected[1]))
 
 
 @pytest.mark.parametrize(

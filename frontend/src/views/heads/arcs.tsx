@@ -67,6 +67,7 @@ export function Arcs({ root, links, active, quiet, columns, placed, sides }: Arc
     const lists = [...place.querySelectorAll(".ch-tokens")];
     const box = (kind: "query" | "key", at: number) => {
       const side = sides.findIndex((each) => each.kinds.includes(kind));
+      if (side < 0) return null;
       const first = kind === "query" ? sides[side]!.firstQuery : sides[side]!.firstKey;
       const span = lists[side]?.querySelector(`[data-at="${at + first}"]`);
       if (!span) return null;

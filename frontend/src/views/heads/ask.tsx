@@ -1,13 +1,15 @@
 // Which heads look from here to there? The answer of every head to what is pinned.
 
-import { useEffect, useState } from "preact/hooks";
+import { Bars } from "../../shared/bars";
 import { label, short } from "../../shared/labels";
+import { useLoaded } from "../../shared/loaded";
 import type { Point } from "../../shared/map";
 import { ROUNDED, within } from "../../shared/scale";
 import type { Source } from "../../source";
 import type { HeadMap, HeadsData, LayerData, Link } from "./data";
 import { filtered, type Kind, leftOut } from "./filter";
-import { type Chosen, headName, layerName, same } from "./names";
+import { type Chosen, same } from "./names";
+import { shortName } from "./several";
 import { headMap } from "./tiles";
 
 /** The link that a head has from a query, to a key, or between both, and how far it may be off. */
@@ -77,26 +79,14 @@ export function useAnswers(
   pinned: Point,
   without: readonly Kind[],
 ): Answer[] | null {
-  const [known, setKnown] = useState<{ of: string; answers: Answer[] } | null>(null);
-  const { query, key } = questionOf(pinned) ?? { query: null, key: null };
-  // Other texts have other answers, also while those to the texts before are still there.
-  const of =
-    query === null && key === null
-      ? ""
-      : JSON.stringify([about.query.text, about.key.text, query, key, without]);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `of` tells all that a question is made of.
-  useEffect(() => {
-    if (!of) return;
-    let gone = false;
-    askHeads(data, source, about, { query, key }, without).then(
-      (answers) => !gone && setKnown({ of, answers }),
-      () => undefined, // a head that cannot be read says so where it is shown
-    );
-    return () => {
-      gone = true;
-    };
-  }, [data, source, of]);
-  return of && known?.of === of ? known.answers : null;
+  const question = questionOf(pinned);
+  const { query, key } = question ?? {};
+  const { value, fresh } = useLoaded(
+    () => question && askHeads(data, source, about, question, without),
+    // Other texts have other answers, also while those to the texts before are still there.
+    [about.query.text, about.key.text, query, key, without],
+  );
+  return (question && fresh && value) || null;
 }
 
 interface AnswersProps {
@@ -143,30 +133,21 @@ export function Answers({
           )}
         </bdi>
       </p>
-      <ol
-        class={`ch-bars${query !== null && key !== null ? "" : " ch-named"}${answers.some((each) => each.error >= ROUNDED) ? " ch-rounded" : ""}`}
-      >
-        {answers.slice(0, SHOWN).map(({ layer, head, link, error }) => (
-          <li key={`${layer}/${head}`}>
-            <button
-              type="button"
-              class="ch-link"
-              aria-pressed={same({ layer, head }, chosen)}
-              onClick={() => choose({ layer, head })}
-            >
-              {layerName(data, layer)}.{headName(data, { layer, head })}
-            </button>
-            <bdi class="ch-bar-name">
-              {key === null && `→ ${short(label(keyToken(link.key)), 10)}`}
-              {query === null && `← ${short(label(queryToken(link.query)), 10)}`}
-            </bdi>
-            <span class="ch-bar" aria-hidden="true">
-              <span style={{ width: `${Math.max(1, 100 * Math.min(1, link.weight))}%` }} />
-            </span>
-            <span class="ch-bar-words">{within(link.weight, error)}</span>
-          </li>
-        ))}
-      </ol>
+      <Bars
+        kind={`${query !== null && key !== null ? "" : " ch-named"}${answers.some((each) => each.error >= ROUNDED) ? " ch-rounded" : ""}`}
+        bars={answers.slice(0, SHOWN).map(({ layer, head, link, error }) => ({
+          key: `${layer}/${head}`,
+          name: shortName(data, { layer, head }),
+          more:
+            key === null
+              ? `→ ${short(label(keyToken(link.key)), 10)}`
+              : query === null && `← ${short(label(queryToken(link.query)), 10)}`,
+          share: link.weight,
+          words: within(link.weight, error),
+          pressed: same({ layer, head }, chosen),
+          onClick: () => choose({ layer, head }),
+        }))}
+      />
       {rest > 0 && (
         <p class="ch-remark">
           {rest === every ? "No head" : `${rest} of ${every} heads`}

@@ -1,9 +1,10 @@
 // The heads that are shown at once: their colours, and how they are mixed.
 
 import type { Signal } from "@preact/signals";
+import { Choice } from "../../shared/choice";
 import type { HeadsData } from "./data";
 import type { Chosen } from "./names";
-import { HUES, MIXES, type Mix, shortName } from "./several";
+import { HUES, type Mix, shortName } from "./several";
 
 interface HeadsLegendProps {
   data: HeadsData;
@@ -37,17 +38,12 @@ export function HeadsLegend({ data, heads, mix, remove }: HeadsLegendProps) {
       )}
       <label>
         Map
-        <select
-          aria-label="Map of several heads"
+        <Choice
+          name="Map of several heads"
           value={mix.value}
-          onChange={(event) => (mix.value = event.currentTarget.value as Mix)}
-        >
-          {MIXES.map((each) => (
-            <option key={each} value={each}>
-              {NAMES[each]}
-            </option>
-          ))}
-        </select>
+          all={NAMES}
+          onChoice={(each) => (mix.value = each)}
+        />
       </label>
     </div>
   );

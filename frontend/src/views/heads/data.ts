@@ -1,6 +1,7 @@
 // The heads as Python writes them (drawing/page/head_page.py), and one head ready to be read.
 import type { Source } from "../../source";
 import type { PhotoData } from "./photo";
+import type { SoundData } from "./sound";
 
 /** Numbers in codes (drawing/page/rounding.py): 0 is hidden, levels + 2 is no number. */
 export interface Steps {
@@ -81,6 +82,8 @@ export interface HeadsData {
   texts: string[][];
   /** A picture whose patches are tokens. */
   photo?: PhotoData | null;
+  /** A sound whose moments are. */
+  sound?: SoundData | null;
   /** Where the page opens; `state` is what stands in an address. */
   start?: {
     layer?: number;

@@ -1,8 +1,9 @@
 // A token through the layers: a row for each, and the rollout as the last one.
 
 import { computed, type Signal, useSignal } from "@preact/signals";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { label, short } from "../../shared/labels";
+import { useLoaded } from "../../shared/loaded";
 import { HeatMap, type Point, whole } from "../../shared/map";
 import { percent } from "../../shared/scale";
 import type { Source, Tile } from "../../source";
@@ -26,21 +27,12 @@ const NONE = { queries: [], keys: [] };
 export function Depth(props: DepthProps) {
   const { data, source, layer, query, queryToken, keyToken, open, onPin } = props;
   const places = useMemo(() => depthOf(data, layer), [data, layer]);
-  const [known, setKnown] = useState<{ of: string; rows: Float64Array[] } | null>(null);
-  const of = `${places}/${query}`;
   const shown = open.value && query !== null && places.length > 0;
-  useEffect(() => {
-    if (!shown) return;
-    let gone = false;
-    strip(data, source, places, query).then(
-      (rows) => !gone && setKnown({ of, rows }),
-      () => undefined, // a head that cannot be read says so where it is shown
-    );
-    return () => {
-      gone = true;
-    };
-  }, [data, source, places, query, of, shown]);
-  const rows = known?.of === of ? known.rows : null;
+  const { value, fresh } = useLoaded(
+    () => (shown ? strip(data, source, places, query) : null),
+    [data, source, places, query, shown],
+  );
+  const rows = (fresh && value) || null;
   const count = places.length + 1;
   const viewport = useSignal(whole(count, layer.keys));
   const hover = useSignal<Point>({ query: null, key: null });
@@ -90,7 +82,7 @@ export function Depth(props: DepthProps) {
             onPin={({ key }) => onPin({ query, key })}
             drawn={drawn}
             top={top}
-            version={`${of} ${rows === null}`}
+            version={`${places}/${query} ${rows === null}`}
             words={words}
           />
         </>

@@ -156,7 +156,7 @@ export async function differences(
   data: HeadsData,
   source: Source,
   pairs: readonly [Chosen, Chosen][],
-  stopped: () => boolean,
+  abort: AbortSignal,
 ): Promise<{ head: Chosen; partner: Chosen; by: number }[]> {
   const found: { head: Chosen; partner: Chosen; by: number }[] = [];
   for (const [head, partner] of pairs) {
@@ -169,7 +169,7 @@ export async function differences(
     ]);
     // The page answers in between.
     if (found.length % 8 === 7) await new Promise((go) => setTimeout(go));
-    if (stopped()) return [];
+    if (abort.aborted) return [];
     found.push({ head, partner, by: apart(differenceOf(a, b, places), one.queries, one.keys) });
   }
   return found.sort((x, y) => y.by - x.by);

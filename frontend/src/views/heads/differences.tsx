@@ -2,9 +2,11 @@
 // from their partners.
 
 import { computed, type Signal } from "@preact/signals";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
+import { Bars } from "../../shared/bars";
 import { label, short } from "../../shared/labels";
 import { Legend } from "../../shared/legend";
+import { useLoaded } from "../../shared/loaded";
 import { HeatMap, type Point } from "../../shared/map";
 import { percent, signedPercent } from "../../shared/scale";
 import type { Source, Tile } from "../../source";
@@ -152,26 +154,17 @@ function Changes({ changes, token, onPin }: ChangesProps) {
   return (
     <section class="ch-numbers">
       <h3>Largest differences</h3>
-      <ol class="ch-bars ch-changes">
-        {changes.map((each) => (
-          <li key={`${each.query}/${each.key}`}>
-            <button
-              type="button"
-              class="ch-link"
-              onClick={() => onPin({ query: each.query, key: each.key })}
-            >
-              <bdi>{token(each)}</bdi>
-            </button>
-            <span class="ch-bar" aria-hidden="true">
-              <span
-                class={each.by < 0 ? "ch-less" : ""}
-                style={{ width: `${Math.max(1, (100 * Math.abs(each.by)) / most)}%` }}
-              />
-            </span>
-            <span class="ch-bar-words">{signedPercent(each.by)}</span>
-          </li>
-        ))}
-      </ol>
+      <Bars
+        kind=" ch-changes"
+        bars={changes.map((each) => ({
+          key: `${each.query}/${each.key}`,
+          name: token(each),
+          share: Math.abs(each.by) / most,
+          less: each.by < 0,
+          words: signedPercent(each.by),
+          onClick: () => onPin({ query: each.query, key: each.key }),
+        }))}
+      />
     </section>
   );
 }
@@ -195,31 +188,21 @@ export function useDifferences(
   first: Chosen,
   asked: boolean,
 ): Answer[] | null {
-  const [known, setKnown] = useState<{ of: string; answers: Answer[] } | null>(null);
-  const of = asked ? (data.runs.length > 1 ? "runs" : shortName(data, first)) : "";
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `of` tells all that matters of the head.
-  useEffect(() => {
-    if (!of) return;
-    let gone = false;
-    differences(data, source, pairsOf(data, first), () => gone).then(
-      (found) => {
-        const twice = data.runs.length > 1;
-        const answers = found.flatMap(({ head, partner, by }) =>
-          (twice ? [head, partner] : [head]).map((each) => ({
-            ...each,
-            link: { query: -1, key: -1, weight: by },
-            error: 0,
-          })),
-        );
-        if (!gone) setKnown({ of, answers });
-      },
-      () => undefined, // a head that cannot be read says so where it is shown
+  const twice = data.runs.length > 1;
+  const load = async (abort: AbortSignal) => {
+    const found = await differences(data, source, pairsOf(data, first), abort);
+    return found.flatMap(({ head, partner, by }) =>
+      (twice ? [head, partner] : [head]).map((each) => ({
+        ...each,
+        link: { query: -1, key: -1, weight: by },
+        error: 0,
+      })),
     );
-    return () => {
-      gone = true;
-    };
-  }, [data, source, of]);
-  return of && known?.of === of ? known.answers : null;
+  };
+  // Of two runs every head has its own partner.
+  const of = [asked, ...(twice ? [] : [first.layer, first.head])];
+  const { value, fresh } = useLoaded((abort) => (asked ? load(abort) : null), of);
+  return (asked && fresh && value) || null;
 }
 
 interface MostDifferentProps {
@@ -239,20 +222,16 @@ export function MostDifferent({ data, answers, first, choose }: MostDifferentPro
           ? "Heads by how much of their attention is elsewhere in the other run"
           : `Heads by how much of their attention is elsewhere than that of ${shortName(data, first)}`}
       </p>
-      <ol class="ch-bars">
-        {listed.map(({ layer, head, link }) => (
-          <li key={`${layer}/${head}`}>
-            <button type="button" class="ch-link" onClick={() => choose({ layer, head })}>
-              {shortName(data, { layer, head })}
-            </button>
-            <bdi class="ch-bar-name" />
-            <span class="ch-bar" aria-hidden="true">
-              <span style={{ width: `${Math.max(1, 100 * link.weight)}%` }} />
-            </span>
-            <span class="ch-bar-words">{percent(link.weight)}</span>
-          </li>
-        ))}
-      </ol>
+      <Bars
+        bars={listed.map(({ layer, head, link }) => ({
+          key: `${layer}/${head}`,
+          name: shortName(data, { layer, head }),
+          more: "",
+          share: link.weight,
+          words: percent(link.weight),
+          onClick: () => choose({ layer, head }),
+        }))}
+      />
     </section>
   );
 }

@@ -1,7 +1,8 @@
 // What is left out of all maps, arcs and lists.
 
 import type { Signal } from "@preact/signals";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
+import { useLoaded } from "../../shared/loaded";
 import { percent, quantity } from "../../shared/scale";
 import type { Source } from "../../source";
 import type { HeadsData } from "./data";
@@ -9,6 +10,7 @@ import { countLinks, filtered, KINDS, type Kind, kindsOf, leftOut } from "./filt
 import type { Chosen } from "./names";
 import { photoOf } from "./photo";
 import { fitsColumns } from "./several";
+import { soundOf } from "./sound";
 import { headMap } from "./tiles";
 
 const NAMES: Record<Kind, string> = {
@@ -84,6 +86,7 @@ export function Filters({
       )}
       {links &&
         !photoOf(data, layer) &&
+        !soundOf(data, layer) &&
         fitsColumns(layer) &&
         (layer.query.text ?? layer.key.text) !== null && (
           <label title="Queries and keys in two columns, with lines between them">
@@ -113,22 +116,13 @@ function useCount(
   without: readonly Kind[],
   least: number,
 ): number | null {
-  const [count, setCount] = useState<number | null>(null);
   const none = !without.length && !least;
-  useEffect(() => {
-    if (none) return;
-    let gone = false;
+  const { value = null } = useLoaded(() => {
+    if (none) return null;
     const about = data.layers[layer]!;
-    headMap(source, layer, about, head).then(
-      (map) => {
-        const shown = filtered(map, leftOut(data, about, without), least);
-        if (!gone) setCount(countLinks(shown));
-      },
-      () => undefined, // a head that cannot be read says so where it is shown
+    return headMap(source, layer, about, head).then((map) =>
+      countLinks(filtered(map, leftOut(data, about, without), least)),
     );
-    return () => {
-      gone = true;
-    };
   }, [data, source, layer, head, without, least, none]);
-  return none ? null : count;
+  return none ? null : value;
 }

@@ -22,6 +22,7 @@ import { HeadText, NOTHING, Panel, pin } from "./panel";
 import { photoOf } from "./photo";
 import { usePlaying } from "./playing";
 import { fitsColumns, HUES, headsOf, titleOfSeveral } from "./several";
+import { soundOf } from "./sound";
 import { found, next, partner, startOf } from "./start";
 import { Tools } from "./tools";
 import { useViewState } from "./view_state";
@@ -242,7 +243,8 @@ export function Heads({ head, source }: ViewProps) {
   const both = second.value;
   // A longer text is beside the map, where there is only one.
   const inColumns = columns.value && fitsColumns(layer);
-  const beside = !both && !isFew(layer) && !inColumns && !photoOf(data, layer);
+  const beside =
+    !both && !isFew(layer) && !inColumns && !photoOf(data, layer) && !soundOf(data, layer);
   return (
     <div ref={root}>
       <Shell

@@ -1,8 +1,9 @@
 // What is known of a token: its numbers, where it looks and who looks at it.
 
 import type { ReadonlySignal } from "@preact/signals";
-import { useEffect, useState } from "preact/hooks";
+import { Bars } from "../../shared/bars";
 import { label, short } from "../../shared/labels";
+import { useLoaded } from "../../shared/loaded";
 import type { Point } from "../../shared/map";
 import { percent, quantity, ROUNDED, within } from "../../shared/scale";
 import type { Source, TokenNumbers } from "../../source";
@@ -43,23 +44,17 @@ export function Numbers({
   keyToken,
   onPin,
 }: NumbersProps) {
-  const [all, setAll] = useState<PerToken | null>(null);
-  useEffect(() => {
-    let gone = false;
+  const { value: all = null } = useLoaded(async (): Promise<PerToken> => {
     const { layer, head } = map;
     const read = (name: "entropy" | "distance" | "max") =>
       ofHead(source, `${place}/${name}`, layer[name], head, layer.queries);
-    void Promise.all([
+    const [entropy, distance, max, received] = await Promise.all([
       read("entropy"),
       read("distance"),
       read("max"),
       map.receivedBy(source, place),
-    ]).then(
-      ([entropy, distance, max, received]) => !gone && setAll({ entropy, distance, max, received }),
-    );
-    return () => {
-      gone = true;
-    };
+    ]);
+    return { entropy, distance, max, received };
   }, [map, place, source]);
   const { query, key } = active.value;
   const looksAt = useExact(source, place, map.head, alone ? query : null, "query", out?.keys);
@@ -80,7 +75,7 @@ export function Numbers({
         <>
           {query !== null && (
             <Links
-              title={`${tokenName(queryToken, query)} looks at`}
+              title={titleOf(queryToken, query, "looks at")}
               links={
                 looksAt
                   ? exactLinks(looksAt, (at, weight) => ({ query, key: at, weight }))
@@ -120,7 +115,7 @@ export function Numbers({
           )}
           {key !== null && (
             <Links
-              title={`${tokenName(keyToken, key)} is looked at by`}
+              title={titleOf(keyToken, key, "is looked at by")}
               links={
                 seenBy
                   ? exactLinks(seenBy, (at, weight) => ({ query: at, key, weight }))
@@ -157,18 +152,12 @@ function useExact(
   side: "query" | "key",
   out: Uint8Array | undefined,
 ): TokenNumbers | null {
-  const [known, setKnown] = useState<{ of: string; numbers: TokenNumbers | null } | null>(null);
-  const of = `${layer}/${head}/${side}/${at}`;
-  useEffect(() => {
-    if (at === null || !source.token) return;
-    const control = new AbortController();
-    source.token(layer, head, at, side, control.signal).then(
-      (numbers) => !control.signal.aborted && setKnown({ of, numbers }),
-      () => undefined, // given up; the page's own numbers stay
-    );
-    return () => control.abort();
-  }, [source, layer, head, at, side, of]);
-  const found = known?.of === of ? known.numbers : null;
+  const { value, fresh } = useLoaded(
+    (abort) => (at === null ? null : (source.token?.(layer, head, at, side, abort) ?? null)),
+    [source, layer, head, at, side],
+  );
+  // Given up, the page's own numbers stay.
+  const found = (fresh && value) || null;
   return out && found ? { ...found, links: found.links.filter(([at]) => !out[at]) } : found;
 }
 
@@ -177,14 +166,18 @@ function exactLinks({ links }: TokenNumbers, link: (at: number, weight: number) 
 }
 
 /** A token's number, and how it is written. */
-function tokenName(token: (at: number) => string, at: number): string {
-  return `${at} ${short(label(token(at)), 14)}`;
+function tokenName(token: (at: number) => string, at: number) {
+  return { at, name: short(label(token(at)), 14) };
+}
+
+function titleOf(token: (at: number) => string, at: number, does: string): string {
+  return `${at} ${tokenName(token, at).name} ${does}`;
 }
 
 interface LinksProps {
   title: string;
   links: Link[];
-  token: (link: Link) => string;
+  token: (link: Link) => { at: number; name: string };
   /** How far a weight may be from the true one. */
   error: (link: Link) => number;
   onPin: (point: Point) => void;
@@ -200,42 +193,18 @@ function Links({ title, links, token, error, onPin, empty }: LinksProps) {
       {links.length === 0 ? (
         <p class="ch-remark">{empty}</p>
       ) : (
-        <ol class={`ch-bars${links.some((link) => error(link) >= ROUNDED) ? " ch-rounded" : ""}`}>
-          {links.map((link) => (
-            <Bar
-              key={`${link.query}/${link.key}`}
-              name={token(link)}
-              share={link.weight}
-              words={within(link.weight, error(link))}
-              onPin={() => onPin({ query: link.query, key: link.key })}
-            />
-          ))}
-        </ol>
+        <Bars
+          kind={links.some((link) => error(link) >= ROUNDED) ? " ch-rounded" : ""}
+          bars={links.map((link) => ({
+            key: `${link.query}/${link.key}`,
+            ...token(link),
+            share: link.weight,
+            words: within(link.weight, error(link)),
+            onClick: () => onPin({ query: link.query, key: link.key }),
+          }))}
+        />
       )}
     </section>
-  );
-}
-
-interface BarProps {
-  name: string;
-  share: number;
-  words: string;
-  onPin: () => void;
-}
-
-function Bar({ name, share, words, onPin }: BarProps) {
-  const [at, ...rest] = name.split(" ");
-  return (
-    <li>
-      <span class="ch-bar-at">{at}</span>
-      <button type="button" class="ch-link" onClick={onPin}>
-        <bdi>{rest.join(" ")}</bdi>
-      </button>
-      <span class="ch-bar" aria-hidden="true">
-        <span style={{ width: `${Math.max(1, 100 * Math.min(1, share))}%` }} />
-      </span>
-      <span class="ch-bar-words">{words}</span>
-    </li>
   );
 }
 
@@ -265,20 +234,15 @@ function MostReceived({ all, map, out, alone, keyToken, onPin }: MostProps) {
   return (
     <section>
       <h3>Most received</h3>
-      <ol class="ch-bars">
-        {found.map(([key, part]) => (
-          <li key={key}>
-            <span class="ch-bar-at">{key}</span>
-            <button type="button" class="ch-link" onClick={() => onPin({ query: null, key })}>
-              <bdi>{short(label(keyToken(key)), 14)}</bdi>
-            </button>
-            <span class="ch-bar" aria-hidden="true">
-              <span style={{ width: `${Math.max(1, (100 * part) / found[0]![1])}%` }} />
-            </span>
-            <span class="ch-bar-words">{percent(part)}</span>
-          </li>
-        ))}
-      </ol>
+      <Bars
+        bars={found.map(([key, part]) => ({
+          key,
+          ...tokenName(keyToken, key),
+          share: part / found[0]![1],
+          words: percent(part),
+          onClick: () => onPin({ query: null, key }),
+        }))}
+      />
       <p class="ch-remark">
         Share of all attention of{" "}
         {!alone

@@ -2,6 +2,7 @@
 
 import { type Signal, useSignal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { Choice } from "../../shared/choice";
 import { label } from "../../shared/labels";
 import type { Source } from "../../source";
 import type { Answer } from "./ask";
@@ -12,6 +13,14 @@ import { Small } from "./small";
 
 export const ORDERS = ["model", "link", "role", "entropy", "distance"] as const;
 export type Order = (typeof ORDERS)[number];
+
+const ORDER_NAMES: Record<Order, string> = {
+  model: "as in the model",
+  link: "by what is pinned",
+  role: "by role",
+  entropy: "by entropy",
+  distance: "by distance",
+};
 
 interface Listed extends Chosen {
   row: Row;
@@ -176,35 +185,23 @@ export function Overview({
       <div class="ch-controls">
         <label>
           Order
-          <select
-            aria-label="Order"
+          <Choice
+            name="Order"
             value={order.value}
-            onChange={(event) => (order.value = event.currentTarget.value as Order)}
-          >
-            <option value="model">as in the model</option>
-            <option value="link" disabled={answers === null && order.value !== "link"}>
-              {apart ? "by difference" : "by what is pinned"}
-            </option>
-            <option value="role">by role</option>
-            <option value="entropy">by entropy</option>
-            <option value="distance">by distance</option>
-          </select>
+            all={{ ...ORDER_NAMES, link: apart ? "by difference" : ORDER_NAMES.link }}
+            disabled={answers === null && order.value !== "link" ? "link" : null}
+            onChoice={(each) => (order.value = each)}
+          />
         </label>
         {there.length > 0 && (
           <label>
             Role
-            <select
-              aria-label="Role"
+            <Choice
+              name="Role"
               value={only.value}
-              onChange={(event) => (only.value = event.currentTarget.value)}
-            >
-              <option value="">all</option>
-              {there.map((role) => (
-                <option key={role} value={role}>
-                  {role}
-                </option>
-              ))}
-            </select>
+              all={{ "": "all", ...Object.fromEntries(there.map((role) => [role, role])) }}
+              onChoice={(role: string) => (only.value = role)}
+            />
           </label>
         )}
         {data.layers.some(({ weights }) => weights) && every.length > 1 && (

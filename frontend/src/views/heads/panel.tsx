@@ -1,9 +1,10 @@
 // One head: its map, its numbers, and the text.
 
 import { batch, computed, type ReadonlySignal, type Signal } from "@preact/signals";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo } from "preact/hooks";
 import { label, short } from "../../shared/labels";
 import { Legend } from "../../shared/legend";
+import { useLoaded } from "../../shared/loaded";
 import { HeatMap, including, moved, type Point, type Viewport, whole } from "../../shared/map";
 import type { Source, Tile } from "../../source";
 import { HeadsLegend } from "./chips";
@@ -15,6 +16,7 @@ import { Numbers } from "./numbers";
 import { looksAtItself, photoOf } from "./photo";
 import { PhotoView } from "./photo_view";
 import { fitsColumns, HUES, type Mix, mixed, titleOfSeveral, toggled } from "./several";
+import { SoundView, soundOf } from "./sound";
 import { ofToken } from "./state";
 import { type Side, Texts } from "./text";
 import { fromWeights, headMap } from "./tiles";
@@ -62,24 +64,13 @@ export function useHeadMaps(
   data: HeadsData,
   heads: readonly Chosen[],
 ): [HeadMap[] | null, string] {
-  const [known, setKnown] = useState<{ of: string; maps: HeadMap[] } | null>(null);
-  const [failed, setFailed] = useState("");
-  const of = JSON.stringify(heads);
-  useEffect(() => {
-    let gone = false;
-    const every = (JSON.parse(of) as Chosen[]).map(({ layer, head }) =>
-      headMap(source, layer, data.layers[layer]!, head),
-    );
-    Promise.all(every).then(
-      (maps) => !gone && setKnown({ of, maps }),
-      (error: unknown) =>
-        !gone && setFailed(error instanceof Error ? error.message : String(error)),
-    );
-    return () => {
-      gone = true;
-    };
-  }, [data, of, source]);
-  return [known?.of === of ? known.maps : null, failed];
+  const load = () =>
+    Promise.all(heads.map(({ layer, head }) => headMap(source, layer, data.layers[layer]!, head)));
+  const { value, fresh, failed } = useLoaded(load, [data, source, JSON.stringify(heads)]);
+  return [
+    (fresh && value) || null,
+    failed instanceof Error ? failed.message : String(failed ?? ""),
+  ];
 }
 
 /** A head, or several as one, as it is and without what is left out. */
@@ -151,6 +142,7 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const sides = useMemo(() => sidesOf(data, layer, columns), [data, layer, columns]);
+  const queryToken = useMemo(() => tokenOf(data, layer, "query"), [data, layer]);
   const keyToken = useMemo(() => tokenOf(data, layer, "key"), [data, layer]);
   const photo = photoOf(data, layer);
   if (photo) {
@@ -167,26 +159,45 @@ export function HeadText({ data, source, chosen, shared }: TextProps) {
       />
     );
   }
-  if (sides.length === 0) return null;
-  return (
-    <Texts
-      sides={sides}
+  const sound = soundOf(data, layer);
+  const itself = looksAtItself(layer);
+  const texts = sound ? sides.filter(({ kinds }) => !kinds.includes("key")) : sides;
+  const pinBoth = (point: Point, asKey: boolean) => {
+    const { query } = shared.pinned.value;
+    // One of two texts is a query or a key already.
+    const both = point.token ? asKey : point.query === null || asKey;
+    if (both && query !== null && point.key !== null) point = { query, key: point.key };
+    pin(point, layer, shared);
+  };
+  const heard = sound && (
+    <SoundView
+      source={source}
+      sound={sound}
       map={map}
-      heads={coloured}
-      columns={columns}
       active={active}
-      found={found}
-      end={shared.end}
-      least={shared.least.value}
+      queryName={(at) => label(queryToken(at)).replace(/^␣(?=.)/, "")}
+      pointOf={(key) => (itself ? ofToken(key, layer) : { query: null, key })}
       onHover={(point) => (shared.hover.value = point)}
-      onPin={(point, asKey) => {
-        const { query } = shared.pinned.value;
-        // One of two texts is a query or a key already.
-        const both = point.token ? asKey : point.query === null || asKey;
-        if (both && query !== null && point.key !== null) point = { query, key: point.key };
-        pin(point, layer, shared);
-      }}
+      onPin={(point) => pinBoth(point, false)}
     />
+  );
+  if (texts.length === 0) return heard;
+  return (
+    <>
+      {heard}
+      <Texts
+        sides={texts}
+        map={map}
+        heads={coloured}
+        columns={columns}
+        active={active}
+        found={found}
+        end={shared.end}
+        least={shared.least.value}
+        onHover={(point) => (shared.hover.value = point)}
+        onPin={pinBoth}
+      />
+    </>
   );
 }
 
@@ -213,10 +224,11 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
       ? { query, key_: key }
       : null;
   const heads = shared.several.value;
+  const sound = soundOf(data, layer);
   const alone = heads.length === 0;
   const title = alone ? titleOf(data, chosen) : titleOfSeveral(data, heads, shared.mix.value);
   const textFirst =
-    isFew(layer) || photoOf(data, layer) || (shared.columns.value && fitsColumns(layer));
+    isFew(layer) || photoOf(data, layer) || sound || (shared.columns.value && fitsColumns(layer));
   return (
     <article class="ch-panel" aria-label={title}>
       <div class="ch-panel-head">
@@ -256,6 +268,7 @@ export function Panel({ data, source, chosen, shared, drawn, ownEnd, withText }:
             name={`Map of ${title.toLowerCase()}: queries down, keys across`}
             rowLabel={(at) => short(label(queryToken(at)), 8)}
             columnLabel={(at) => short(label(keyToken(at)), 8)}
+            columnNumber={data.sound?.keys === layer.keys ? keyToken : String}
             tile={async (rows, columns, cells, abort) => {
               const request = { ...chosen, rows, columns, cells, abort };
               if (!alone) return ready && fromWeights(ready, request);

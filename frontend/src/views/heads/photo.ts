@@ -22,7 +22,11 @@ export function looksAtItself(layer: LayerData): boolean {
 }
 
 /** What each patch gets from a query; of none, what it receives from all on average. */
-export function lightOf(map: HeadMap, { skip }: PhotoData, query: number | null): Float32Array {
+export function lightOf(
+  map: HeadMap,
+  { skip }: Pick<PhotoData, "skip">,
+  query: number | null,
+): Float32Array {
   const { queries, keys } = map.layer;
   const found = new Float32Array(keys - skip);
   const [from, to] = query === null ? [0, queries] : [query, query + 1];

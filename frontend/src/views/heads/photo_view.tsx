@@ -1,8 +1,9 @@
 // What a head looks at in a picture.
 
 import type { ReadonlySignal } from "@preact/signals";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { label } from "../../shared/labels";
+import { useLoaded } from "../../shared/loaded";
 import type { Point } from "../../shared/map";
 import { percent } from "../../shared/scale";
 import type { Source } from "../../source";
@@ -26,17 +27,8 @@ const NOWHERE: Point = { query: null, key: null };
 export function PhotoView(props: PhotoProps) {
   const { source, photo, map, active, keyToken, pointOf, onHover, onPin } = props;
   const canvas = useRef<HTMLCanvasElement>(null);
-  const [image, setImage] = useState<HTMLImageElement | null>(null);
-  useEffect(() => {
-    let gone = false;
-    picture(source, photo).then(
-      (found) => !gone && setImage(found),
-      () => undefined, // a picture that cannot be read leaves the map
-    );
-    return () => {
-      gone = true;
-    };
-  }, [source, photo]);
+  // A picture that cannot be read leaves the map.
+  const { value: image } = useLoaded(() => picture(source, photo), [source, photo]);
   const { query, key } = active.value;
   const [rows, columns] = photo.grid;
   const { skip } = photo;

@@ -1,7 +1,8 @@
 // Where a page opens, and where it goes on: the next head, a partner to compare with, what is found.
-import type { Point } from "../../shared/map";
+import { LEAST, type Point, whole } from "../../shared/map";
 import type { HeadsData, LayerData } from "./data";
 import { type Chosen, score } from "./names";
+import { soundOf } from "./sound";
 import { ofToken, readState, type ViewState } from "./state";
 import { matches, tokenOf } from "./words";
 
@@ -24,6 +25,10 @@ export function startOf(data: HeadsData): ViewState {
   const { layer, head, query = null, key = null, state = "" } = data.start ?? {};
   const chosen = layer !== undefined && head !== undefined ? { layer, head } : interesting(data);
   const start = readState(state, data, chosen);
+  const { queries } = data.layers[start.first.layer]!;
+  const sound = soundOf(data, data.layers[start.first.layer]!);
+  // What a model reads behind the end of a sound is silence, and may be most of it.
+  if (sound) start.viewport ??= { ...whole(queries, Math.max(LEAST, sound.heard)), column: 0 };
   return query === null && key === null ? start : { ...start, pinned: { query, key } };
 }
 

@@ -1,8 +1,8 @@
 // Why a weight is what it is, drawn: query and key by dimension, their product, and the softmax.
 
 import type { Signal } from "@preact/signals";
-import { useEffect, useState } from "preact/hooks";
 import { cssSigned } from "../../shared/colour";
+import { useLoaded } from "../../shared/loaded";
 import { percent } from "../../shared/scale";
 import { theme } from "../../shared/theme";
 import type { PairStages, Source } from "../../source";
@@ -22,19 +22,12 @@ interface WhyProps {
 
 export function Why({ data, source, chosen, map, query, key_, open }: WhyProps) {
   const { layer, head } = chosen;
-  const of = `${layer}/${head}/${query}/${key_}`;
-  const [known, setKnown] = useState<{ of: string; stages: PairStages | null } | null>(null);
   const shown = open.value;
-  useEffect(() => {
-    if (!shown) return;
-    const control = new AbortController();
-    stagesOf(data, source, { layer, head }, map, query, key_, control.signal).then(
-      (stages) => !control.signal.aborted && setKnown({ of, stages }),
-      () => !control.signal.aborted && setKnown({ of, stages: null }),
-    );
-    return () => control.abort();
-  }, [data, source, layer, head, map, query, key_, of, shown]);
-  const stages = known?.of === of ? known.stages : undefined;
+  const { value, failed, fresh } = useLoaded(
+    (abort) => (shown ? stagesOf(data, source, { layer, head }, map, query, key_, abort) : null),
+    [data, source, layer, head, map, query, key_, shown],
+  );
+  const stages = fresh ? (failed ? null : value) : undefined;
   const weight = map.weight(query, key_);
   return (
     <details

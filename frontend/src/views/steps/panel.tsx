@@ -2,7 +2,7 @@
 
 import type { ReadonlySignal } from "@preact/signals";
 import type { VNode } from "preact";
-import { memo } from "preact/compat";
+import { useMemo } from "preact/hooks";
 import { cssOf, ramp } from "../../shared/colour";
 import { type Theme, theme } from "../../shared/theme";
 import type { Origin } from "./arithmetic";
@@ -122,7 +122,13 @@ interface TableProps extends Window {
   theme: Theme;
 }
 
-const Table = memo(({ stage, data, masked, row, rows, column, columns, theme }: TableProps) => {
+function Table(props: TableProps) {
+  // Cells are many, and the same while only what is marked changes.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: each of them by itself.
+  return useMemo(() => tableOf(props), Object.values(props));
+}
+
+function tableOf({ stage, data, masked, row, rows, column, columns, theme }: TableProps) {
   const names = stage.rowAxis === "key" ? data.source_tokens : data.tokens;
   const across = places(column, columns);
   return (
@@ -168,7 +174,7 @@ const Table = memo(({ stage, data, masked, row, rows, column, columns, theme }: 
       </tbody>
     </table>
   );
-});
+}
 
 /** A place and a word; the word may run from right to left. */
 export function Token({ label }: { label: string }) {

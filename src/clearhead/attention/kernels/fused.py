@@ -179,7 +179,7 @@ def _has_gradient(problem: Problem) -> bool:
 
 def _is_transformed_beside(problem: Problem) -> bool:
     """Return True for sinks, or a bias that is transformed itself, under torch.func."""
-    if torch.compiler.is_compiling():
+    if (problem.bias is None and problem.sinks is None) or torch.compiler.is_compiling():
         return False
     bias = None if problem.bias is None else problem.bias.numbers
     if bias is not None and is_transformed(bias):
@@ -280,11 +280,12 @@ def _as_the_kernels_want(
     width, value_width = query.shape[3], value.shape[3]
     if width < value_width:
         query, key = (F.pad(t, (0, value_width - width)) for t in (query, key))
+        width = value_width
     elif width > value_width:
         value = F.pad(value, (0, width - value_width))
     for tensor in (query, key, value):
-        *_, row, step = tensor.stride()
-        if step != 1 or (row < tensor.shape[3] and tensor.shape[2] > 1):
+        _, _, row, step = tensor.stride()
+        if step != 1 or (row < width and tensor.shape[2] > 1):
             return query.contiguous(), key.contiguous(), value.contiguous()
     return query, key, value
 

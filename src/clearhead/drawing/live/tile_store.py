@@ -172,10 +172,7 @@ class Tiles:
         if known is None:
             return None
         problem, total = known
-        size = problem.kv_len if as_key else problem.query_len
-        if not 0 <= place < size:
-            axis = "keys" if as_key else "queries"
-            raise SelectionError("tile.token", f"there are {size} {axis}; got number {place}.")
+        _check_token(problem, place, as_key=as_key)
         rows, columns = range(place, place + 1), range(problem.kv_len)
         if as_key:
             rows, columns = range(problem.query_len), rows
@@ -199,12 +196,8 @@ class Tiles:
         if known is None:
             return None
         problem, _ = known
-        for place, size, axis in (
-            (query, problem.query_len, "queries"),
-            (key, problem.kv_len, "keys"),
-        ):
-            if not 0 <= place < size:
-                raise SelectionError("tile.token", f"there are {size} {axis}; got number {place}.")
+        _check_token(problem, query, as_key=False)
+        _check_token(problem, key, as_key=True)
         with self._computing:
             return stages_of_pair(problem, self._sample, head, query, key)
 
@@ -348,6 +341,13 @@ def _cells_of_level(asked: tuple[int, int], most: int, step: int, size: int) -> 
     """The cells of a tile that are made of whole cells of a level, and cover what was asked for."""
     first, stop = asked
     return cells_of(first // step * step, min(size, -(-stop // step) * step), most, step)
+
+
+def _check_token(problem: Problem, place: int, *, as_key: bool) -> None:
+    size = problem.kv_len if as_key else problem.query_len
+    if not 0 <= place < size:
+        axis = "keys" if as_key else "queries"
+        raise SelectionError("tile.token", f"there are {size} {axis}; got number {place}.")
 
 
 def _check_range(name: str, given: tuple[int, int], size: int) -> None:

@@ -14,9 +14,9 @@ from torch import Tensor
 from clearhead.drawing.live.routes import answer, routes_to
 from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import heads_payload, read_run
+from clearhead.drawing.page.media import read_media, texts_with
 from clearhead.drawing.page.page import asset
 from clearhead.drawing.page.payload import Payload
-from clearhead.drawing.page.photo import read_photo, texts_with
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.steps import steps_payload
 from clearhead.errors import ArgumentError, ArgumentTypeError, missing_extra
@@ -37,6 +37,8 @@ def view(
     image: Any = None,
     grid: tuple[int, int] | None = None,
     skip: int = 0,
+    times: float | Sequence[float] | Tensor | None = None,
+    audio: tuple[Any, float] | None = None,
 ) -> Any:
     """The page of what was seen, of a matrix or of a trace, to look around in, inside a notebook.
 
@@ -55,6 +57,7 @@ def view(
         pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
         image, grid, skip: a picture, its rows and columns of patches, and the tokens before the first
             patch, as `Seen.to_html` takes them.
+        times, audio: the seconds of the keys, and the sound that they hear, likewise.
 
     Returns:
         The widget; a cell that ends in it draws it.
@@ -63,7 +66,7 @@ def view(
         MissingExtraError: if anywidget is not installed.
         ArgumentTypeError: code `view.type`, for anything else; masks, summaries and reports draw
             themselves.
-        ArgumentError: code `view.trace`, for tokens, a sample or a start of a trace.
+        ArgumentError: code `view.trace`, for tokens, a sample, a start, a picture or a sound of a trace.
         ClearheadError: for tokens that do not fit, or nothing that attended.
 
     Example:
@@ -74,11 +77,12 @@ def view(
     """
     widget = _widget_class()
     if isinstance(thing, Trace):
-        if (tokens, source_tokens, start, pin, image) != (None,) * 5 or sample != 0:
+        given = (tokens, source_tokens, start, pin, image, grid, times, audio)
+        if any(each is not None for each in given) or (sample, skip) != (0, 0):
             raise ArgumentError(
                 "view.trace",
-                "a trace has tokens of its own, and all of its samples; trace(…, tokens=…) takes "
-                "them.",
+                "a trace has tokens of its own, and all of its samples, and no picture or sound; "
+                "trace(…, tokens=…) takes them.",
             )
         return widget(steps_payload(thing), None)
     if isinstance(thing, Seen):
@@ -94,11 +98,11 @@ def view(
             "view takes what a watch has seen, an AttentionMatrix, a Summary or a Trace; got "
             f"{type(thing).__name__}. A mask or a report draws itself at the end of a cell.",
         )
-    photo = read_photo(image, grid, skip)
-    tokens, source_tokens = texts_with(photo, tokens, source_tokens)
+    media = read_media(layers, image, grid, skip, times, audio)
+    tokens, source_tokens = texts_with(media, tokens, source_tokens)
     run = read_run(layers, tokens, source_tokens, sample)
     title = repr(thing).splitlines()[0]
-    payload = heads_payload([run], title, start=Start(start, pin), photo=photo)
+    payload = heads_payload([run], title, start=Start(start, pin), media=media)
     known = any(each is not None for each in run.matrices)
     return widget(payload, Tiles(run.matrices, sample=sample) if known else None)
 

@@ -116,12 +116,18 @@ def exact_weights(place: int, weights: Tensor, hidden: Tensor) -> Arrays:
     return Arrays({"exact": True, "shape": list(weights.shape[1:])}, dict(arrays))
 
 
-def check_vectors(matrices: Sequence[tuple[AttentionMatrix, int]]) -> None:
-    """Refuse queries, keys and biases that are too large for a page.
+def check_why(matrices: Sequence[tuple[AttentionMatrix, int]]) -> None:
+    """Refuse queries, keys and biases that are too large for a page, or that there are none of.
 
     Raises:
         ArgumentError: code `page.why`.
     """
+    if not matrices:
+        raise ArgumentError(
+            "page.why",
+            "why=True writes query and key of short texts, and no layer is the matrix of one. ch.view and "
+            "clearhead serve have those of longer texts at hand.",
+        )
     size = 0
     for matrix, _ in matrices:
         problem = matrix.problem

@@ -12,6 +12,7 @@ few numbers for each token. In `data`:
               "layer/head/…", and rounded as `rounding` has it
 """
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from clearhead.drawing.page.head_arrays import (
     LONG_BYTES,
     MAPS,
     Arrays,
-    check_vectors,
+    check_why,
     choose_levels,
     exact_weights,
     finest_map,
@@ -43,13 +44,13 @@ from clearhead.drawing.page.head_arrays import (
     weights_of,
 )
 from clearhead.drawing.page.head_rows import by_chance, rows_of_heads
+from clearhead.drawing.page.media import Media, read_media, texts_with
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
-from clearhead.drawing.page.photo import Photo, check_patches, read_photo, texts_with
 from clearhead.drawing.page.rounding import BYTE, WORD, rounded
-from clearhead.drawing.page.runs import Layer, Run, names_of, read_run
+from clearhead.drawing.page.runs import NAMES, Layer, Run, names_of, read_run
 from clearhead.drawing.page.starts import ANYWHERE, Start, farthest_link, start_of
-from clearhead.drawing.page.texts import PageText, TextOffset, beginning, is_cross, offsets
+from clearhead.drawing.page.texts import PageText, TextOffset, beginning, offsets
 from clearhead.drawing.pooling import hidden_cells, row_means
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.head_numbers import MATCHING, ROLES
@@ -57,8 +58,9 @@ from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 
-LONG = 1024
-"""A text of more tokens is long: its heads are pooled, and no matrix of weights is formed."""
+LONG, LONGEST = 1024, 4096
+"""A text of more tokens than LONG is long: its heads are pooled, and no matrix of weights is formed. Of two texts
+one may have up to LONGEST, where the other is as much shorter."""
 
 Progress = Callable[[str, float], None]
 
@@ -71,7 +73,7 @@ def heads_payload(
     start: Start = ANYWHERE,
     *,
     why: bool = False,
-    photo: Photo | None = None,
+    media: Media | None = None,
 ) -> Payload:
     """The heads of all layers of one or two runs.
 
@@ -82,11 +84,11 @@ def heads_payload(
         progress: called with what is being done, and the share of it that is done.
         start: where the page opens, instead of at the link between words that reaches farthest.
         why: True to pack the query and key of short texts too, from which each weight follows.
-        photo: a picture whose patches are the keys.
+        media: the picture or the sound whose parts are the keys.
 
     Raises:
         ArgumentError: code `page.empty`, if nothing attended; `page.sample`, for no such sample;
-            `page.why`, for queries and keys that are too large for a page.
+            `page.why`, for queries and keys that are too large for a page, or not there.
         ArgumentTypeError: code `page.type`, for anything but matrices and summaries.
         ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
 
@@ -113,7 +115,7 @@ def heads_payload(
     packing.levels = None if 4 * size <= EXACT_BYTES else choose_levels(shorts)
     packing.room = LONG_BYTES / max(1, len(shown) - len(shorts))
     if why:
-        check_vectors(shorts)
+        check_why(shorts)
     for place, each in enumerate(shown):
         progress("packing", place / len(shown))
         packing.add(place, each)
@@ -128,10 +130,10 @@ def heads_payload(
         "layers": packing.layers,
         "start": packing.opening(start),
     }
-    if photo is not None:
-        check_patches(photo, [layer["keys"] for layer in packing.layers])
-        data["photo"] = photo.about
-        packing.arrays["photo"] = photo.array
+    if media is not None:
+        media.check([layer["keys"] for layer in packing.layers])
+        data |= media.entry
+        packing.arrays |= media.arrays
     return Payload("heads", title, data, packing.arrays)
 
 
@@ -142,7 +144,7 @@ def write_heads(
     tokens: Any = None,
     source_tokens: Any = None,
     other_tokens: Any = None,
-    names: Sequence[str] = ("A", "B"),
+    names: Sequence[str] = NAMES,
     title: str | None = None,
     note: str | None = None,
     sample: int = 0,
@@ -152,6 +154,8 @@ def write_heads(
     image: Any = None,
     grid: tuple[int, int] | None = None,
     skip: int = 0,
+    times: float | Sequence[float] | Tensor | None = None,
+    audio: tuple[Any, float] | None = None,
 ) -> Path:
     """Write a page of heads, whole or not at all; returns its path.
 
@@ -169,11 +173,11 @@ def write_heads(
             it; None takes what reaches farthest.
         pin: the query and the key that are pinned, as tokens or places; None for either is none.
         why: True to write the query and key of short texts too.
-        image, grid, skip: a picture, the rows and columns of its patches, which are tokens, and the tokens
-            before the first one.
+        image, grid, skip, times, audio: as `read_media` takes them.
 
     Raises:
         FileError: code `file.unwritable`, if the file cannot be written.
+        ArgumentError: code `page.one-run`, for names and tokens of a second run that there is not.
         ClearheadError: as `heads_payload` and `read_text` do.
 
     Example:
@@ -190,22 +194,28 @@ def write_heads(
         raise ArgumentTypeError(
             "page.sample-type", f"sample must be a whole number; got {type(sample).__name__}."
         )
-    photo = read_photo(image, grid, skip)
-    tokens, source_tokens = texts_with(photo, tokens, source_tokens)
+    called = names_of(len(runs), names)
+    if other_tokens is not None and len(runs) < 2:
+        raise ArgumentError(
+            "page.one-run", "other_tokens are those of a second run, other=; got none."
+        )
+    media = read_media(runs[0], image, grid, skip, times, audio)
+    tokens, source_tokens = texts_with(media, tokens, source_tokens)
     texts = (tokens, tokens if other_tokens is None else other_tokens)
     shown = [
         read_run(layers, text, source_tokens, sample, name=name)
-        for name, text, layers in zip(names_of(len(runs), names), texts, runs, strict=False)
+        for name, text, layers in zip(called, texts, runs, strict=False)
     ]
     text = shown[0].text
+    parts = None if media is None else tuple(media.tokens)
     if title is None:
-        title = "Attention" if text is None or photo is not None else beginning(text.tokens)
+        title = "Attention" if text is None or text.tokens == parts else beginning(text.tokens)
     if note is None:
         layers = runs[0]
         size = 0 if not layers else layers[0][1].kv_len
         unit = "token" if text is not None else "key"
         note = f"{count(len(layers), 'layer')} · {count(size, unit)}"
-    payload = heads_payload(shown, title, note, start=Start(start, pin), why=why, photo=photo)
+    payload = heads_payload(shown, title, note, start=Start(start, pin), why=why, media=media)
     return write_page(path, payload)
 
 
@@ -221,15 +231,16 @@ class _Located(NamedTuple):
     @property
     def crosses(self) -> bool:
         """True if queries and keys are of two texts."""
-        return self.query.text != self.key.text or is_cross(self.layer.name)
+        return self.query.text != self.key.text or self.layer.weights.cross
 
     @property
     def short(self) -> AttentionMatrix | None:
         """The matrix, if all of its weights are drawn."""
         weights = self.layer.weights
-        if isinstance(weights, Summary) or max(weights.query_len, weights.kv_len) > LONG:
+        if isinstance(weights, Summary):
             return None
-        return weights
+        lengths = weights.query_len, weights.kv_len
+        return weights if math.prod(lengths) <= LONG**2 and max(lengths) <= LONGEST else None
 
 
 @dataclass
@@ -265,7 +276,8 @@ class _Packing:
                 f"sample must be a number from 0 to below {weights.batch}; got {run.sample}.",
             )
         lengths = (None if text is None else len(text.tokens) for text in (run.text, run.source))
-        found = offsets(layer.name, weights.query_len, weights.kv_len, *lengths)
+        sizes = weights.query_len, weights.kv_len
+        found = offsets(layer.name, *sizes, *lengths, cross=weights.cross)
         own = [None if text is None else self._text(text) for text in (run.text, run.source)]
         query, key = (e._replace(text=None if e.text is None else own[e.text]) for e in found)
         return _Located(number, run, layer, query, key)

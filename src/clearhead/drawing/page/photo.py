@@ -1,8 +1,6 @@
 """A picture whose patches are the tokens of a page, as the PNG or JPEG that the page embeds."""
 
 import os
-import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +10,11 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int
 from clearhead._common.text import format_bytes, shown
+from clearhead.drawing.png import png
 from clearhead.errors import ArgumentError
 
 KINDS = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
-"""How such files begin."""
+"""The first bytes of a file, and its media type."""
 
 MOST_BYTES = 8_000_000
 
@@ -43,46 +42,30 @@ class Photo(NamedTuple):
         return before + [f"{row},{column}" for row in range(rows) for column in range(columns)]
 
     @property
-    def about(self) -> dict[str, Any]:
+    def entry(self) -> dict[str, Any]:
         """The entry of a payload that says how its patches are tokens."""
-        return {"kind": self.kind, "grid": self.grid, "skip": self.skip}
+        return {"photo": {"kind": self.kind, "grid": self.grid, "skip": self.skip}}
 
     @property
-    def array(self) -> Tensor:
+    def arrays(self) -> dict[str, Tensor]:
         """Its bytes, as an array of a payload."""
-        return torch.frombuffer(bytearray(self.content), dtype=torch.uint8)
+        return {"photo": torch.frombuffer(bytearray(self.content), dtype=torch.uint8)}
 
+    def check(self, keys: Sequence[int]) -> None:
+        """Refuse the picture if no layer has its patches as keys.
 
-def check_patches(photo: Photo, keys: Sequence[int]) -> None:
-    """Refuse a picture if no layer has its patches as keys.
-
-    Raises:
-        ArgumentError: code `page.grid`.
-    """
-    rows, columns = photo.grid
-    patches = photo.skip + rows * columns
-    if patches not in keys:
-        found = ", ".join(str(each) for each in sorted(set(keys)))
-        raise ArgumentError(
-            "page.grid",
-            f"grid and skip must be those of a layer: {photo.skip} + {rows} × {columns} = {patches} keys; "
-            f"got layers of {found}.",
-        )
-
-
-def texts_with(photo: Photo | None, tokens: Any, source_tokens: Any) -> tuple[Any, Any]:
-    """The texts of a page, where the patches of a picture are tokens, or beside other tokens the source.
-
-    Example:
-        >>> photo = read_photo(torch.rand(2, 2, 3), (1, 2), 0)
-        >>> texts_with(photo, None, None), texts_with(photo, ["a"], None)
-        ((['0,0', '0,1'], None), (['a'], ['0,0', '0,1']))
-    """
-    if photo is None:
-        return tokens, source_tokens
-    if tokens is None:
-        return photo.tokens, source_tokens
-    return tokens, photo.tokens if source_tokens is None else source_tokens
+        Raises:
+            ArgumentError: code `page.grid`.
+        """
+        rows, columns = self.grid
+        patches = self.skip + rows * columns
+        if patches not in keys:
+            found = ", ".join(str(each) for each in sorted(set(keys)))
+            raise ArgumentError(
+                "page.grid",
+                f"grid and skip must be those of a layer: {self.skip} + {rows} × {columns} = {patches} keys; "
+                f"got layers of {found}.",
+            )
 
 
 def read_photo(image: Any, grid: Any, skip: Any) -> Photo | None:
@@ -103,6 +86,12 @@ def read_photo(image: Any, grid: Any, skip: Any) -> Photo | None:
         ('image/png', ['[CLS]', '0,0', '0,1', '1,0', '1,1'])
     """
     if image is None and grid is None:
+        if as_int(skip) != 0:
+            raise ArgumentError(
+                "page.grid",
+                f"skip counts the tokens before the patches of image=, with grid=; got {shown(skip)} "
+                "without either.",
+            )
         return None
     sizes = [as_int(each) for each in grid] if isinstance(grid, tuple | list) else []
     if len(sizes) != 2 or not all(each is not None and each > 0 for each in sizes):
@@ -143,7 +132,8 @@ def _content(image: Any) -> bytes:
     if hasattr(image, "convert") and hasattr(image, "tobytes"):  # Pillow
         plain = image.convert("RGB")
         width, height = plain.size
-        return png(torch.frombuffer(bytearray(plain.tobytes()), dtype=torch.uint8), height, width)
+        pixels = torch.frombuffer(bytearray(plain.tobytes()), dtype=torch.uint8)
+        return png(pixels.reshape(height, width, 3))
     if hasattr(image, "__array__") or isinstance(image, Tensor):
         pixels = torch.as_tensor(image).detach().cpu()
         if pixels.ndim == 3 and pixels.shape[0] == 3 and pixels.shape[2] != 3:
@@ -152,7 +142,7 @@ def _content(image: Any) -> bytes:
             if pixels.is_floating_point() and 0 <= float(pixels.min()) <= float(pixels.max()) <= 1:
                 pixels = (255 * pixels).round().to(torch.uint8)
             if pixels.dtype == torch.uint8:
-                return png(pixels, pixels.shape[0], pixels.shape[1])
+                return png(pixels)
         got = f"{pixels.dtype} of shape {tuple(pixels.shape)}"
         if pixels.is_floating_point() and pixels.numel():
             got += f" from {float(pixels.min()):.2g} to {float(pixels.max()):.2g}"
@@ -163,27 +153,3 @@ def _content(image: Any) -> bytes:
         "image must be a path, a picture of Pillow, or pixels of shape (height, width, 3) or (3, height, "
         f"width), as bytes or as floats from 0 to 1; got {got}.",
     )
-
-
-def png(pixels: Tensor, height: int, width: int) -> bytes:
-    """Pixels, uint8, row by row in red, green and blue, as a PNG.
-
-    Example:
-        >>> png(torch.zeros(2, 2, 3, dtype=torch.uint8), 2, 2)[:8]
-        b'\\x89PNG\\r\\n\\x1a\\n'
-    """
-    lines = pixels.reshape(height, width * 3)
-    unfiltered = torch.cat([lines.new_zeros(height, 1), lines], dim=1)
-    parts = {
-        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0),
-        b"IDAT": zlib.compress(bytes(unfiltered.flatten().tolist()), 6),
-        b"IEND": b"",
-    }
-    chunks = (
-        struct.pack(">I", len(content))
-        + name
-        + content
-        + struct.pack(">I", zlib.crc32(name + content))
-        for name, content in parts.items()
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)

@@ -6,9 +6,12 @@ from typing import Any, NamedTuple
 
 from clearhead._common.text import shown
 from clearhead.drawing.page.texts import PageText, read_text
-from clearhead.errors import ArgumentTypeError
+from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
+
+NAMES = ("A", "B")
+"""Of two runs that nobody named."""
 
 
 class Layer(NamedTuple):
@@ -77,10 +80,16 @@ def names_of(count: int, names: Any) -> tuple[str, ...]:
 
     Raises:
         ArgumentTypeError: code `page.names`, for names that are not two strings.
+        ArgumentError: code `page.one-run`, for names of one run, which would not be read.
     """
     pair = tuple(names) if isinstance(names, tuple | list) else ()
     if len(pair) != 2 or not all(isinstance(each, str) and each for each in pair):
         raise ArgumentTypeError(
             "page.names", f"names must be what each of the two runs is called; got {shown(names)}."
+        )
+    if count < 2 and pair != NAMES:
+        raise ArgumentError(
+            "page.one-run",
+            f"names are those of two runs, the second of them other=; got {shown(pair)}.",
         )
     return pair if count > 1 else ("",)

@@ -63,29 +63,26 @@ def read_text(name: str, given: Any, sample: int = 0) -> PageText:
     )
 
 
-def is_cross(layer: str) -> bool:
-    """True if the path of a layer says that it is between two texts.
-
-    Example:
-        >>> is_cross("decoder.encoder_attn"), is_cross("decoder.self_attn")
-        (True, False)
-    """
-    return any(part in layer for part in ("cross", "encoder_attn", "EncDec", "multihead_attn"))
-
-
 def offsets(
-    layer: str, query_len: int, kv_len: int, tokens: int | None, source: int | None
+    layer: str,
+    query_len: int,
+    kv_len: int,
+    tokens: int | None,
+    source: int | None,
+    *,
+    cross: bool = False,
 ) -> tuple[TextOffset, TextOffset]:
     """The text that queries and keys of a layer are of, and their first token in it: 0 is the text,
     1 is the source.
 
-    A layer between two texts has the source's length of keys. Where both texts are of one length,
-    the layer's path tells: a part of it with "cross", "encoder_attn", "EncDec" or "multihead_attn".
+    A layer between two texts has the source's length of keys, and `cross` tells where both texts are of
+    one length.
 
     Args:
         layer: the path of the layer.
         query_len, kv_len: its sizes.
         tokens, source: the number of either; None for none.
+        cross: True if the layer is known to be between two texts.
 
     Raises:
         ShapeError: code `page.lengths`, if it is of neither.
@@ -93,18 +90,17 @@ def offsets(
     Example:
         >>> offsets("decoder.self_attn", 1, 5, 5, 9)  # the newest token, behind a cache
         (TextOffset(text=0, first=4), TextOffset(text=0, first=0))
-        >>> offsets("decoder.encoder_attn", 5, 9, 5, 9)
+        >>> offsets("decoder.encoder_attn", 5, 5, 5, 5, cross=True)
         (TextOffset(text=0, first=0), TextOffset(text=1, first=0))
     """
     if tokens is None and source is None:
         return TextOffset(None, 0), TextOffset(None, 0)
     own = 0 if tokens is None else tokens
-    crosses = is_cross(layer)
     if source is not None and kv_len == source:
         # The encoder of the source attends within it.
-        if query_len == source and not crosses and (own != source or layer.startswith("encoder")):
+        if query_len == source and not cross and (own != source or layer.startswith("encoder")):
             return TextOffset(1, 0), TextOffset(1, 0)
-        if query_len <= own and (own != source or crosses):
+        if query_len <= own and (own != source or cross):
             return TextOffset(0, 0 if query_len == own else own - query_len), TextOffset(1, 0)
         if tokens is None and query_len != source:
             return TextOffset(None, 0), TextOffset(1, 0)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from clearhead.drawing.labels import label
+from clearhead.drawing.live.pairs import stages_of_pair
 from clearhead.drawing.terminal.heat_maps import HeatMap
 from clearhead.drawing.terminal.shading import Console, Text
 from clearhead.drawing.terminal.terminal import HeadTable, Links, Overview
+from clearhead.drawing.terminal.why import why_lines
 from clearhead.drawing.terminal.word_links import (
     Choice,
     LayerHeads,
@@ -149,6 +151,13 @@ class Screens:
         allowed = pairs_of_words(self._words).to(weights.device)
         links = strongest_links(weights, allowed, LINKS_OF_HEAD)
         self._links([(layer, link) for link in links], with_heads=False)
+
+    def why(self, layer: int, head: int, query: int, key: int) -> None:
+        """Print how the weight of one pair comes about."""
+        stages = stages_of_pair(self._reading.matrices[layer].problem, 0, head, query, key)
+        self._print(Text())
+        for line in why_lines(stages, *(self._reading.tokens[at] for at in (query, key))):
+            self._print(line)
 
     def picture(self, layer: int, head: int) -> "Axes":
         """Draw the head as a picture.

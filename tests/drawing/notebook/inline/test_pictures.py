@@ -1,10 +1,8 @@
 """Maps as PNG."""
 
 import base64
-import io
 
 import torch
-from PIL import Image
 
 from clearhead.drawing.colours import colour
 from clearhead.drawing.notebook.inline.pictures import (
@@ -13,25 +11,10 @@ from clearhead.drawing.notebook.inline.pictures import (
     SHADES,
     enlarged,
     picture,
-    png,
     shade,
     side_by_side,
 )
 from tests.drawing.notebook.inline.reading import Markup, pixels
-
-
-def test_others_read_what_is_written() -> None:
-    places = torch.randint(0, 256, (7, 5), dtype=torch.uint8)
-    image = Image.open(io.BytesIO(png(places, SHADES, bytes([0, 40]))))
-    assert image.size == (5, 7)
-    assert image.info["transparency"] == bytes([0, 40])
-    shown = image.convert("RGBA").load()
-    assert shown is not None
-    for row in range(7):
-        for column in range(5):
-            place = int(places[row, column])
-            opacity = {0: 0, 1: 40}.get(place, 255)
-            assert shown[column, row] == (*SHADES[place], opacity)
 
 
 def test_the_table_of_colours_is_the_scale() -> None:

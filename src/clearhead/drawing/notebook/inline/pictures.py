@@ -1,7 +1,6 @@
 """Maps as pictures inside the text: PNG, a byte a pixel with a table of colours."""
 
 import base64
-import zlib
 from collections.abc import Sequence
 
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from clearhead._common.elements import Html, element
 from clearhead.drawing.colours import NOTHING, Colour, colour
+from clearhead.drawing.png import png
 
 NO_WEIGHT, NO_NUMBER, LEVELS = 0, 1, 254
 """Of the 256 colours the first stays empty, the second is for NaN, and the rest go from 0 to 1."""
@@ -68,28 +68,3 @@ def picture(
         style += ";outline:1px solid rgba(128,128,128,0.5)"
     source = f"data:image/png;base64,{data}"
     return element("img", src=source, alt=alt, title=alt, width=width, height=height, style=style)
-
-
-def png(places: Tensor, colours: Sequence[Colour], opacities: bytes = b"") -> bytes:
-    """A picture with a table of colours, as PNG (ISO/IEC 15948).
-
-    Example:
-        >>> png(torch.zeros(2, 3, dtype=torch.uint8), [(0, 0, 0)])[:4]
-        b'\\x89PNG'
-    """
-    height, width = places.shape
-    size = width.to_bytes(4, "big") + height.to_bytes(4, "big")
-    # Each line begins with how it was filtered: not at all.
-    lines = torch.cat([places.new_zeros(height, 1), places], dim=1).contiguous()
-    chunks = [
-        (b"IHDR", size + bytes([8, 3, 0, 0, 0])),
-        (b"PLTE", b"".join(bytes(each) for each in colours)),
-        (b"tRNS", opacities),
-        (b"IDAT", zlib.compress(bytes(lines.untyped_storage()), 9)),
-        (b"IEND", b""),
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big")
-        for name, data in chunks
-        if data or name == b"IEND"
-    )
