@@ -1,5 +1,7 @@
 """The matrix of a problem: its sizes, its logsumexp, and the parts that everything else is made of."""
 
+from typing import TYPE_CHECKING, cast
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,11 @@ from clearhead.errors import ArgumentError, DtypeError, ShapeError, UnsupportedE
 from clearhead.masks.dense import dense
 from clearhead.matrix.head_numbers import real_queries
 from clearhead.matrix.indexing import as_indices
+from clearhead.matrix.norms import Norms, norms_of_values
 from clearhead.matrix.parts import Rectangle, check_fits, from_every_key, from_logsumexp, is_narrow
+
+if TYPE_CHECKING:
+    from clearhead.matrix.matrix import AttentionMatrix
 
 
 class BaseMatrix:
@@ -63,6 +69,40 @@ class BaseMatrix:
             torch.Size([3, 5])
         """
         return None if self._value is None else self._restore(self._value)
+
+    def norms(self, output: Tensor | None = None) -> Norms:
+        """weights × ‖value · W‖ of each query and key: what it takes from there (Kobayashi et al., 2020).
+
+        Args:
+            output: the weight of the layer's output projection, (output_dim, num_heads · value_head_dim), as
+                that of an nn.Linear, which gets no gradient; None for the norms of the values themselves.
+                `Seen.norms` finds it.
+
+        Raises:
+            ArgumentError: code `norms.value`, for a matrix without its value.
+            ArgumentTypeError: code `output.type`.
+            ShapeError: code `norms.output`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+            >>> with torch.no_grad(), ch.watch(layer, values=True) as seen:
+            ...     output = layer(torch.randn(1, 100, 8))
+            >>> norms = seen[0].norms(layer.output_projection.weight)
+            >>> norms
+            Norms [batch=1, num_heads=2, query_len=100, kv_len=100] of weights × ‖value · W‖
+            >>> norms[0, 1, 99].shape, norms.received().shape
+            (torch.Size([100]), torch.Size([1, 2, 100]))
+        """
+        if self._value is None:
+            raise ArgumentError(
+                "norms.value",
+                "norms need the value of the call, which this matrix does not have: "
+                "watch(model, values=True), or AttentionMatrix(…, value=…).",
+            )
+        found = norms_of_values(self._value, self.num_heads, output)
+        matrix = cast("AttentionMatrix", self)
+        return Norms(matrix, self._restore(found[..., None])[..., 0], projected=output is not None)
 
     @property
     def shape(self) -> torch.Size:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.text import shown
-from clearhead.attention.biases import DenseBias
+from clearhead.attention.biases import DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import FileError, UnsupportedError
@@ -50,6 +50,7 @@ KINDS: dict[str, type] = {
     "role_counts": RoleCounts,
     "roles": Roles,
     "sliding_window": SlidingWindow,
+    "sum_of_biases": SumOfBiases,
     "summary": Summary,
     "top_k": TopK,
     "totals": Totals,
@@ -57,7 +58,7 @@ KINDS: dict[str, type] = {
 }
 NAMES = {kind: name for name, kind in KINDS.items()}
 
-SINCE = {"role_counts": 3, "totals": 4}
+SINCE = {"role_counts": 3, "totals": 4, "sum_of_biases": 5}
 """The version of a file that first had a kind, where that is not the first."""
 
 OPTIONAL = {"counts": None, "max_score": None, "cross": False, "value": None}

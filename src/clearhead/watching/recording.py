@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.text import raised_words, shown
-from clearhead.attention.biases import Bias, DenseBias
+from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
@@ -187,7 +187,7 @@ def of_heads(problem: Problem, heads: Sequence[int], name: str) -> Problem:
         key=key,
         value=key if problem.value is problem.key else problem.value[:, of_keys],
         mask=_mask_of_heads(problem, picked),
-        bias=_bias_of_heads(problem, picked),
+        bias=_bias_of_heads(problem, problem.bias, picked),
         sinks=None if problem.sinks is None else problem.sinks[picked],
     )
 
@@ -201,11 +201,13 @@ def _mask_of_heads(problem: Problem, heads: Tensor) -> Mask | None:
     return dense(_small(visible)[:, heads])
 
 
-def _bias_of_heads(problem: Problem, heads: Tensor) -> Bias | None:
-    bias = problem.bias
+def _bias_of_heads(problem: Problem, bias: Bias | None, heads: Tensor) -> Bias | None:
+    if isinstance(bias, SumOfBiases):
+        both = (_bias_of_heads(problem, each, heads) for each in (bias.left, bias.right))
+        return SumOfBiases(*(each for each in both if each is not None))
     if isinstance(bias, Alibi):
         return Alibi(bias.slopes.to(heads.device)[heads], follows=False)
-    block = bias.tensor if isinstance(bias, DenseBias) else problem.bias_block()
+    block = bias.tensor if isinstance(bias, DenseBias) else problem.replace(bias=bias).bias_block()
     if block is None or block.shape[1] == 1:
         return bias
     return DenseBias(block[:, heads])

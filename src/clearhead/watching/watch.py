@@ -82,7 +82,7 @@ class Watch(Listener, Generic[Kept]):
         self._trouble: Exception | None = None
         self._attended: dict[str, int] = {}
         self._copies = Copies()
-        self.seen: Seen[Kept] = Seen(type(model).__name__, self._keep)
+        self.seen: Seen[Kept] = Seen(type(model).__name__, self._keep, self._heads)
 
     def estimate(self, batch: int, query_len: int, kv_len: int | None = None) -> Estimate:
         """Return the memory that watching one run of the model would keep, in bytes.
