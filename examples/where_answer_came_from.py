@@ -176,7 +176,7 @@ class Reader:
     def __init__(self, sample: Any, text: Text) -> None:
         self.model, self.tokenizer, self.text = sample.model, sample.tokenizer, text
         self.length = text.ids.shape[1]
-        self.cache = None
+        self.cache: Any = None
         with torch.no_grad():
             for some in text.ids.split(PREFILL, dim=1):
                 read = self.model(
