@@ -48,10 +48,12 @@ from .matrix.roles import roles
 from .matrix.rollout import rollout
 from .matrix.summary import Summary, TopK
 from .matrix.totals import Totals
+from .matrix.weight_gradients import WeightGradients
 from .sharding.sharding import Sharding, across
 from .tracing.trace import Step, Trace, trace
 from .watching.estimate import Estimate
 from .watching.missing import Missing
+from .watching.relevance import relevance, weight_gradients
 from .watching.seen import Seen, load
 from .watching.table import HeadRow, Table
 from .watching.watch import Watch, watch
@@ -102,6 +104,7 @@ __all__ = [
     "Watch",
     "WatchError",
     "WatchWarning",
+    "WeightGradients",
     "across",
     "alibi",
     "attend",
@@ -120,6 +123,7 @@ __all__ = [
     "prefix",
     "profile",
     "relative",
+    "relevance",
     "roles",
     "rollout",
     "samples",
@@ -128,4 +132,5 @@ __all__ = [
     "trace",
     "view",
     "watch",
+    "weight_gradients",
 ]

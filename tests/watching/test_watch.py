@@ -907,7 +907,7 @@ def test_heads_that_are_not_there() -> None:
         (
             {"keep": "weights"},
             ArgumentError,
-            '[keep.value] keep must be "matrix", "summary", "total" or a function; got \'weights\'.',
+            '[keep.value] keep must be "matrix", "gradients", "summary", "total" or a function; got \'weights\'.',
         ),
         (
             {"keep": "total", "values": True},

@@ -18,7 +18,7 @@ from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_compiled
 from clearhead.attention.problem import Problem
 from clearhead.editing.layer_edit import LayerEdit
-from clearhead.editing.operations import EditedCall, Operation
+from clearhead.editing.operations import Ablate, EditedCall, Operation
 from clearhead.editing.places import Running, places_of
 from clearhead.editing.selections import Selection
 from clearhead.errors import ArgumentTypeError, EditError
@@ -251,7 +251,8 @@ def _edited(read: tap.Read, child: str | None) -> tap.Edited | None:
     if problem is None or at is None or not operations:
         return None
     call = EditedCall(problem, operations, at, place)
-    return tap.Edited(call.read, call.context)
+    ablated = any(isinstance(each, Ablate) for each in operations)
+    return tap.Edited(call.read, call.context, ablated)
 
 
 def edit(model: nn.Module) -> Edit:

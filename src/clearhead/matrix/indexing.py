@@ -29,6 +29,19 @@ def complete(given: tuple[Index, ...], shape: torch.Size) -> list[tuple[Index, i
     return list(zip(full, shape, strict=True))
 
 
+def index_of(
+    index: Index | tuple[Index, ...], shape: torch.Size
+) -> tuple[list[tuple[Tensor | slice, bool]], list[int]]:
+    """An index read, axis by axis of four, each with True for a single int; and the axes to squeeze, the
+    last first: an int drops its axis, and a leading axis that the matrix never had goes as well."""
+    given = index if isinstance(index, tuple) else (index,)
+    axes = complete(given, shape)
+    picked = [read_index(each, size, axis) for axis, (each, size) in enumerate(axes)]
+    leading: list[tuple[Tensor | slice, bool]] = [(slice(None), False)] * (4 - len(picked))
+    drop = {len(leading) + axis for axis, (_, single) in enumerate(picked) if single}
+    return leading + picked, sorted(drop | set(range(len(leading))), reverse=True)
+
+
 def read_index(index: Index, size: int, axis: int) -> tuple[Tensor | slice, bool]:
     """The index as a slice or a tensor, and whether it was a single int."""
     if isinstance(index, slice):

@@ -24,7 +24,7 @@ from clearhead.errors import (
 )
 from clearhead.masks.base import Mask
 from clearhead.matrix.base import problem_of_weights
-from clearhead.matrix.indexing import Index, complete, read_index, read_pairs
+from clearhead.matrix.indexing import Index, index_of, read_pairs
 from clearhead.matrix.parts import pairs
 from clearhead.matrix.transposed import Transposed
 from clearhead.matrix.weight_statistics import WeightStatistics
@@ -139,16 +139,9 @@ class AttentionMatrix(WeightStatistics):
             SelectionError: for an index out of range or of another kind.
             TooLargeError: if the part asked for would not fit in memory.
         """
-        given = index if isinstance(index, tuple) else (index,)
-        axes = complete(given, self.shape)
-        picked = [read_index(each, size, axis) for axis, (each, size) in enumerate(axes)]
-        leading: list[tuple[Tensor | slice, bool]] = [(slice(None), False)] * (4 - len(picked))
-        batch, heads, queries, keys = leading + picked
+        (batch, heads, queries, keys), drop = index_of(index, self.shape)
         part = self._part(batch[0], heads[0], queries[0], keys[0])
-        # An int drops its axis; a leading axis that the user never had goes as well.
-        drop = [axis for axis, (_, single) in enumerate((batch, heads, queries, keys)) if single]
-        drop += range(4 - len(picked))
-        for axis in sorted(drop, reverse=True):
+        for axis in drop:
             part = part.squeeze(axis)
         return part
 

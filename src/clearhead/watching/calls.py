@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -10,10 +11,13 @@ from torch import Tensor
 
 from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
+from clearhead.errors import WatchError
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
 from clearhead.watching.stitching import stitch
+
+_numbers = count()
 
 Kept = TypeVar("Kept")
 """`AttentionMatrix`, `Summary`, `Totals`, or the result of a function."""
@@ -22,8 +26,8 @@ Kept = TypeVar("Kept")
 class Keys:
     """Keys that grow, as in a KV cache, and their values where those are kept: calls see a part of them."""
 
-    def __init__(self, *held: Tensor) -> None:
-        self._rooms = [each.clone() for each in held]
+    def __init__(self, *held: Tensor, copy: bool = True) -> None:
+        self._rooms = [each.clone() if copy else each for each in held]
         self.length = held[0].shape[2]
 
     def part(self, start: int, count: int) -> list[Tensor]:
@@ -86,9 +90,33 @@ class Call:
     keys: Keys
     start: int
     kv_len: int
+    graph: bool = False
+    """Kept with its graph: query, key and value are those of the call itself, not copies."""
+    versions: list[tuple[Tensor, int]] = field(default_factory=list)
+    heads: tuple[int, ...] | None = None
+    """The heads that are kept, where those of the context are all."""
+    context: Tensor | None = None
+    """With its graph, (batch, all heads, query_len, value_head_dim), if it has one."""
     made: AttentionMatrix | None = None
+    number: int = field(default_factory=lambda: next(_numbers))
+    """Higher than that of every call before."""
+
+    def take(self, context: Tensor) -> Tensor:
+        """Hold the context with its graph, and return it; where nothing before it requires a gradient, the
+        graph begins here."""
+        if torch.is_grad_enabled() and not context.requires_grad:
+            context = context.detach().requires_grad_()
+        if context.requires_grad:
+            self.context = context
+        return context
 
     def matrix(self) -> AttentionMatrix:
+        if any(each._version != version for each, version in self.versions):
+            raise WatchError(
+                "watch.written",
+                'the model wrote to query, key or value after the call, which keep="gradients" does not copy. '
+                "Read what was seen before, or let the model run with another KV cache.",
+            )
         if self.made is None:
             key, *value = self.keys.part(self.start, self.kv_len)
             self.made = matrix_of(self.problem.replace(key=key), *value)
@@ -99,7 +127,7 @@ class Calls(ABC, Generic[Kept]):
     """The calls of one module, and the one that they are parts of, if they are."""
 
     @abstractmethod
-    def add(self, call: Any) -> None:
+    def add(self, call: Any) -> Any:
         """Keep a call."""
 
     @abstractmethod
@@ -137,21 +165,31 @@ class Matrices(Calls[AttentionMatrix]):
         self._calls: list[Call] = []
         self._stitched: tuple[int, AttentionMatrix | str] = (0, "")
 
-    def add(self, call: Problem | AttentionMatrix, value: Tensor | None = None) -> None:
+    def add(
+        self, call: Problem | AttentionMatrix, value: Tensor | None = None, *, graph: bool = False
+    ) -> Call:
         """Keep a call whose mask and bias are copies, and its value if one is given; or one that is a matrix
-        already."""
+        already. With `graph` nothing is copied that the graph of the call holds."""
         if isinstance(call, AttentionMatrix):
             call, value = call.problem, call.value
-        query, key = call.query.detach().clone(), call.key.detach()
+        query, key = call.query.detach(), call.key.detach()
         held = [key] if value is None else [key, value.detach()]
-        keys = self._calls[-1].keys if self._calls else None
+        shared = graph and not key.is_inference()
+        query = query if shared else query.clone()
+        versions = [(each, each._version) for each in (query, *held)] if shared else []
+        keys = self._calls[-1].keys if self._calls and not shared else None
         fresh = call.kv_len if call.cross else call.query_len
         start = None if keys is None else keys.place(*held, query_len=fresh)
         if keys is None or start is None:
-            keys, start = Keys(*held), 0
+            keys, start = Keys(*held, copy=not shared), 0
         none = key[:, :, :0].clone()
         kept = call.replace(query=query, key=none, value=none)
-        self._calls.append(Call(kept, keys, start, key.shape[2]))
+        self._calls.append(Call(kept, keys, start, key.shape[2], graph, versions))
+        return self._calls[-1]
+
+    def graphs(self) -> list[Call]:
+        """Return the calls that are kept with their graphs, in order."""
+        return [call for call in self._calls if call.graph]
 
     def close(self) -> None:
         for call in self._calls:

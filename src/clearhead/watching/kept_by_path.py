@@ -9,13 +9,13 @@ from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, SelectionError
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.norms import Norms
-from clearhead.watching.calls import Accumulated, Calls, Kept, Matrices, Results
+from clearhead.watching.calls import Accumulated, Call, Calls, Kept, Matrices, Results
 from clearhead.watching.files import TEXTS
 from clearhead.watching.missing import Missing
 from clearhead.watching.projections import output_weight
 
-Keep = Literal["matrix", "summary", "total"]
-Kind = Literal[Keep, "function"]
+Keep = Literal["matrix", "gradients", "summary", "total"]
+Kind = Literal["matrix", "summary", "total", "function"]
 
 Default = TypeVar("Default")
 
@@ -233,10 +233,20 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     def __contains__(self, layer: object) -> bool:
         return layer in self._modules
 
-    def _add(self, name: str, *call: Any) -> None:
+    def graphs(self) -> dict[str, Call]:
+        """Return every call that was kept with its graph, by its path, or as "path, call 0" of several."""
+        return {
+            name if len(calls) == 1 else f"{name}, call {number}": call
+            for name, module in self._modules.items()
+            if isinstance(module, Matrices)
+            for calls in [module.graphs()]
+            for number, call in enumerate(calls)
+        }
+
+    def _add(self, name: str, *call: Any, **options: Any) -> Any:
         kinds: dict[str, type[Calls[Any]]] = {"matrix": Matrices, "total": Accumulated}
         kind = kinds.get(self._keep, Results)
-        self._modules.setdefault(name, kind()).add(*call)
+        return self._modules.setdefault(name, kind()).add(*call, **options)
 
     def _close(self, missing: Sequence[Missing] = ()) -> None:
         self.missing = list(missing)

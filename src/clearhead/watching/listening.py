@@ -27,8 +27,8 @@ class Listener(ABC):
         does the work of; None if none is running."""
 
     @abstractmethod
-    def record(self, name: str, read: tap.Read) -> None:
-        """Take a call that a module makes."""
+    def record(self, name: str, read: tap.Read) -> tap.Change | None:
+        """Take a call that a module makes; returns what takes its context as well."""
 
     @abstractmethod
     def witness(self, stack: list[nn.Module], kind: str, shape: tuple[int, ...]) -> None:
@@ -70,9 +70,9 @@ def _listeners() -> list[Listener]:
     return [each for each in installing.users() if isinstance(each, Listener)]
 
 
-def _record(read: tap.Read, child: str | None) -> None:
+def _record(read: tap.Read, child: str | None) -> list[tap.Change]:
     if in_backward():
-        return  # the recomputation of a checkpoint, which was seen in the forward pass
+        return []  # the recomputation of a checkpoint, which was seen in the forward pass
     stack = running.stack()
     # Read once for every watch; the guard is for what the reading and the summary call.
     read_once = cache(read)
@@ -81,8 +81,8 @@ def _record(read: tap.Read, child: str | None) -> None:
         set_grad_enabled(False)
         # What is kept outlives inference mode.
         with tap.guard(), torch.inference_mode(False) if inference else nullcontext():
-            for each, name in _watching(stack, child):
-                each.record(name, read_once)
+            takes = [each.record(name, read_once) for each, name in _watching(stack, child)]
+            return [take for take in takes if take is not None]
     finally:
         set_grad_enabled(gradients)
 

@@ -227,9 +227,8 @@ class Seen(KeptByPath[Kept]):
             names: what the two runs are called.
             title: the title of the page; None is the beginning of the text, or what is weighted by values.
             sample: the row of the batch.
-            start: the layer and the head that it opens with, by number, or the state of a page as it
-                stands behind the # of its address, `"head=5.11&without=first"`; None: where a strong link
-                between words reaches farthest.
+            start: the layer and the head that it opens with, by number, or the state of a page as it stands behind
+                the # of its address, `"head=5.11&without=first"`; None: where a strong link reaches farthest.
             pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
             why: True to write query and key of short texts too, for how each weight comes about.
             image: a picture whose patches are the tokens, or the source tokens where `tokens` are given: a
@@ -241,9 +240,8 @@ class Seen(KeptByPath[Kept]):
 
         Raises:
             ArgumentTypeError: codes `page.tokens`, `page.other`, `page.names` and `page.sample-type`.
-            ArgumentError: codes `page.empty`, if nothing attended, `page.one-run`, for `other_tokens` or
-                `names` without `other`, `page.sample`, `page.start`, `page.state`, `page.pin`, `page.why`,
-                `page.image`, `page.grid` and `page.sound`.
+            ArgumentError: codes `page.empty`, if nothing attended, `page.one-run`, for what is of `other` without
+                it, and `page.` with sample, start, state, pin, why, image, grid or sound.
             ShapeError: code `page.lengths`, for tokens that fit neither queries nor keys.
             FileError: code `file.unwritable`, if the place cannot be written to.
 

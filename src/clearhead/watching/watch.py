@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Generic, Literal, overload
+from typing import Any, Generic, Literal, get_args, overload
 
 from torch import Tensor, nn
 
@@ -64,10 +64,12 @@ class Watch(Listener, Generic[Kept]):
         self._layers = layers
         self._heads = heads
         self._function = keep if callable(keep) else None
-        self._keep: Kind = "function" if callable(keep) else keep
+        self._graph = keep == "gradients"
+        kind = "matrix" if keep == "gradients" else keep
+        self._keep: Kind = "function" if callable(kind) else kind
         self._tokens, self._source_tokens = tokens
         self._strict = strict
-        self._values = values
+        self._values = values or self._graph
 
     def _begin(self) -> None:
         model = self._model
@@ -163,13 +165,13 @@ class Watch(Listener, Generic[Kept]):
         part = None if child is None else self._paths.of(getattr(found[0], child, None))
         return found[1] if part is None else part
 
-    def record(self, name: str, read: tap.Read) -> None:
-        """Keep a call that a module makes. A failure is raised when the block ends: until then the
-        model goes on as if it was not watched."""
+    def record(self, name: str, read: tap.Read) -> tap.Change | None:
+        """Keep a call that a module makes, and its context with keep="gradients". A failure is raised when the
+        block ends: until then the model goes on as if it was not watched."""
         with self._lock:
             self._attended[name] = self._attended.get(name, 0) + 1
             if not self._chosen(name):
-                return
+                return None
             try:
                 problem = read()
                 if is_transformed(problem.query):
@@ -189,9 +191,12 @@ class Watch(Listener, Generic[Kept]):
                 elif measures is not None:
                     self.seen._add(name, measures(problem, tokens))
                 else:
-                    self.seen._add(name, problem, value)
+                    call = self.seen._add(name, problem, value, graph=self._graph)
+                    call.heads = self._heads
+                    return call.take if self._graph else None
             except Exception as error:
                 self._trouble = self._trouble or error
+            return None
 
     def enter(self, module: nn.Module, inputs: Any, parents: list[nn.Module]) -> None:
         """Follow a module that begins to run inside others."""
@@ -264,7 +269,7 @@ def watch(
     model: nn.Module,
     layers: str | Sequence[str] | None = None,
     heads: Sequence[int] | None = None,
-    keep: Literal["matrix"] = "matrix",
+    keep: Literal["matrix", "gradients"] = "matrix",
     tokens: Tensor | None = None,
     strict: bool = False,
     *,
@@ -314,27 +319,25 @@ def watch(
 ) -> Watch[Any]:
     """Record every call of attention that a model makes, in whichever way PyTorch has for it.
 
-    The model runs on its own kernel and gives its own output, bit for bit. Query and key of each
-    call are kept (O(tokens) memory); weights are computed where they are indexed. A call is seen of
-    PyTorch's function of attention, of nn.MultiheadAttention in all of its ways, the fast path of
-    nn.TransformerEncoder included, of the models of transformers whatever their
-    attn_implementation, and of the layers of clearhead. Weights are those before dropout.
+    The model runs on its own kernel and gives its own output, bit for bit. Query and key of each call are kept
+    (O(tokens) memory); weights are computed where they are indexed. A call is seen of PyTorch's function of attention,
+    of nn.MultiheadAttention in all of its ways, the fast path of nn.TransformerEncoder included, of the models of
+    transformers whatever their attn_implementation, and of the layers of clearhead. Weights are those before dropout.
 
     Args:
         model: any PyTorch model.
-        layers: only modules whose path is like this glob, such as "encoder.layer.[0-3].*", or like
-            one of several; None is all.
+        layers: only modules whose path is like this glob, such as "encoder.layer.[0-3].*", or one of several.
         heads: only these query heads, with the key heads that they use; None is all.
-        keep: "matrix" keeps query and key. "summary" keeps neither: each call is turned into a
-            `Summary` before it runs, with the 8 largest weights of each query, a map of up to
-            64 × 64, and the roles of the heads. "total" keeps the averages of each head over all calls,
-            `Totals`, for batches of any length of a whole data set. A function is called as `function(path, matrix)`
-            before each call runs, without gradients, and what it returns is kept, nothing else.
-        tokens: ids of the tokens, int64 (batch, len) or (len,), for the roles that need them; they
-            begin with the first key. None takes those that the model's input embedding reads, if
-            it has the method `get_input_embeddings` and reads one sequence.
-        strict: True raises an error if a part of the model attended and was not seen; else that is
-            a `WatchWarning`. `Seen.missing` lists them.
+        keep: "matrix" keeps query and key. "gradients" keeps the graph of each call with them, for `relevance`; a
+            model whose parameters are frozen gets one. "summary" keeps neither: each call is turned into a `Summary`
+            before it runs, with the 8 largest weights of each query, a map of up to 64 × 64, and the roles of the
+            heads. "total" keeps the averages of each head over all calls, `Totals`, for batches of any length of a
+            whole data set. A function is called as `function(path, matrix)` before each call runs, without
+            gradients, and what it returns is kept, nothing else.
+        tokens: ids of the tokens, int64 (batch, len) or (len,), for the roles that need them, from the first key on.
+            None takes those that the model's input embedding reads, if it has `get_input_embeddings`.
+        strict: True raises an error if a part of the model attended and was not seen; else that is a
+            `WatchWarning`. `Seen.missing` lists them.
         source_tokens: in a model of an encoder and a decoder the ids that the encoder reads, likewise;
             `tokens` are then those of the decoder.
         values: True keeps the value of each call beside its key, as `AttentionMatrix.value`.
@@ -348,13 +351,11 @@ def watch(
             `heads.type`, `tokens.type`, `values.type`.
         ArgumentError: codes `layers.value`, `heads.value`, `keep.value`, `tokens.keep` and `values.keep`.
         ShapeError: code `tokens.shape`.
-        WatchError: when the block ends, codes `watch.not-run` if the model was not called,
-            `watch.nothing-seen` if it attends by another route, `watch.layers` if no module that
-            attended is like one of the layers, `watch.heads` if one has no such head,
-            `watch.tokens` if one attends to more than the tokens, `watch.function` if the function
-            raises or keeps the matrix, `watch.missing` with `strict` if
-            a part attended and was not seen; and when it begins, code `watch.entered` for a watch
-            that is entered already.
+        WatchError: when the block ends, codes `watch.not-run` if the model was not called, `watch.nothing-seen` if
+            it attends by another route, `watch.layers` if no module that attended is like one of the layers,
+            `watch.heads` if one has no such head, `watch.tokens` if one attends to more than the tokens,
+            `watch.function` if the function raises or keeps the matrix, `watch.missing` with `strict` if a part
+            attended and was not seen; and when it begins, code `watch.entered` for one that is entered already.
 
     Example:
         >>> import torch, clearhead as ch
@@ -378,10 +379,10 @@ def watch(
         raise ArgumentTypeError(
             "watch.model", f"model must be a torch.nn.Module; got {type(model).__name__}."
         )
-    if not callable(keep) and keep not in ("matrix", "summary", "total"):
+    if not callable(keep) and keep not in get_args(Keep):
         raise ArgumentError(
             "keep.value",
-            f'keep must be "matrix", "summary", "total" or a function; got {shown(keep)}.',
+            f'keep must be "matrix", "gradients", "summary", "total" or a function; got {shown(keep)}.',
         )
     if keep not in ("summary", "total") and not (tokens is source_tokens is None):
         raise ArgumentError(

@@ -26,10 +26,10 @@ def _remove() -> None:
 
 
 def _report(problem: Problem) -> Callable[[Tensor], Tensor] | None:
-    """Report a problem as it is edited, and return what edits its context."""
+    """Report a problem as it is edited, and return what takes its context."""
     edited = tap.edit(lambda: problem)
-    tap.report((lambda: problem) if edited is None else edited.read)
-    return None if edited is None else edited.context
+    takes = tap.report((lambda: problem) if edited is None else edited.read)
+    return tap.change_of(edited, takes)
 
 
 def _observe(problem: Problem) -> Callable[[], None]:

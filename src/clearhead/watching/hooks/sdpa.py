@@ -47,8 +47,8 @@ def _read(
     return make_problem(query, key, value, mask=mask, bias=bias, scale=scale, dropout=dropout)
 
 
-def _put(output: Tensor, edited: tap.Edited) -> Tensor:
-    return edited.context(_four_dimensions(output)).reshape(output.shape)
+def _put(output: Tensor, change: tap.Change, edited: tap.Read | None) -> Tensor:
+    return change(_four_dimensions(output)).reshape(output.shape)
 
 
 def _four_dimensions(tensor: Tensor) -> Tensor:

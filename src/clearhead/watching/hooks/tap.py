@@ -6,9 +6,9 @@ attention: a re-entrancy guard has it reported once, by the outermost.
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import reduce, wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -20,9 +20,14 @@ from clearhead.watching.hooks.patching import Undo
 Read = Callable[[], Problem]
 """Reads a call as a problem. Its tensors may be those of the model, which writes to them later."""
 
-Observer = Callable[[Read, str | None], None]
+Change = Callable[[Tensor], Tensor]
+"""Makes the context that the model goes on with, (batch, num_heads, query_len, value_head_dim), from that
+of the call, as it is or edited."""
+
+Observer = Callable[[Read, str | None], Sequence[Change] | None]
 
 observers: list[Observer] = []
+"""Handed each call; what they return is handed its context, where the way of attending has one."""
 
 Witness = Callable[[str, tuple[int, ...]], None]
 
@@ -36,13 +41,19 @@ class Edited(NamedTuple):
 
     Attributes:
         read: reads the edited call, which observers are handed.
-        context: makes the edited context, (batch, num_heads, query_len, value_head_dim), from that
-            of the model's own kernel.
+        context: makes the edited context from that of the model's own kernel.
+        ablated: True where a part of it is not the product of the weights and the value, so that nothing takes
+            its gradient for theirs.
     """
 
     read: Read
-    context: Callable[[Tensor], Tensor]
+    context: Change
+    ablated: bool = False
 
+
+Put = Callable[[Any, Change, Read | None], Any]
+"""Makes the output with the changed context from that of a function; beside it what reads the edited call,
+None for one that is not."""
 
 Editor = Callable[[Read, str | None], Edited | None]
 
@@ -72,17 +83,25 @@ def witness(kind: str, shape: tuple[int, ...]) -> None:
         each(kind, shape)
 
 
-def report(read: Read, child: str | None = None) -> None:
-    """Report a call that is about to run to every observer.
+def report(read: Read, child: str | None = None) -> list[Change]:
+    """Report a call that is about to run to every observer; returns what wants its context.
 
     Args:
         read: reads the call, before it runs or never.
         child: where the running module does the attention of one of its parts, the name of that
             part.
     """
-    if not is_guarded():
-        for each in list(observers):
-            each(read, child)
+    if is_guarded():
+        return []
+    return [take for each in list(observers) for take in each(read, child) or ()]
+
+
+def change_of(edited: Edited | None, takes: Sequence[Change]) -> Change | None:
+    """Return what edits the context and then hands it to those that want it; None for neither."""
+    steps = takes if edited is None else [edited.context, *([] if edited.ablated else takes)]
+    return (
+        (lambda context: reduce(lambda made, step: step(made), steps, context)) if steps else None
+    )
 
 
 def edit(read: Read, child: str | None = None) -> Edited | None:
@@ -96,7 +115,7 @@ def reporting(
     *,
     child: str | None = None,
     applies: Callable[..., Any] = lambda *args, **kwargs: True,
-    put: Callable[[Any, Edited], Any] | None = None,
+    put: Put | None = None,
 ) -> Callable[..., Any]:
     """Wrap a function so that it reports each call before it runs.
 
@@ -105,7 +124,7 @@ def reporting(
         read: reads its arguments as a problem.
         child: as for `report`.
         applies: False for arguments with which the function calls another one that reports.
-        put: makes the edited output from that of the function; None where nothing is edited.
+        put: None where the context is not there, and nothing is edited.
 
     Example:
         >>> query = torch.zeros(1, 1, 2, 3)
@@ -126,12 +145,14 @@ def reporting(
             return function(*args, **kwargs)
         call: Read = lambda: read(*args, **kwargs)  # noqa: E731
         edited = None if put is None else edit(call, child)
-        report(call if edited is None else edited.read, child)
+        change = change_of(edited, report(call if edited is None else edited.read, child))
         state, depth = _state, getattr(_state, "depth", 0)
         try:
             state.depth = depth + 1
             output = function(*args, **kwargs)
-            return output if put is None or edited is None else put(output, edited)
+            if put is None or change is None:
+                return output
+            return put(output, change, None if edited is None else edited.read)
         finally:
             state.depth = depth  # an interrupt cannot come before it, as in `guard`
 

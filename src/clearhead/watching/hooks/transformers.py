@@ -89,12 +89,12 @@ def _reporting(implementation: str | None, function: Any) -> Any:
     return tap.reporting(function, partial(read_call, implementation), put=_put)
 
 
-def _put(output: tuple[Any, ...], edited: tap.Edited) -> tuple[Any, ...]:
+def _put(output: tuple[Any, ...], change: tap.Change, edited: tap.Read | None) -> tuple[Any, ...]:
     """The context is (batch, query_len, num_heads, value_head_dim); weights beside it are those of
     the edited call, before dropout."""
     context, weights, *others = output
-    context = edited.context(context.transpose(1, 2)).transpose(1, 2).contiguous()
-    if weights is not None:
-        matrix = matrix_of(edited.read())
+    context = change(context.transpose(1, 2)).transpose(1, 2).contiguous()
+    if weights is not None and edited is not None:
+        matrix = matrix_of(edited())
         weights = matrix.dense().to(weights.dtype) if isinstance(weights, Tensor) else matrix
     return context, weights, *others

@@ -1,0 +1,191 @@
+"""Gradients of attention weights, and the relevance of tokens through the layers of a watched model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clearhead._common.text import shown
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    SelectionError,
+    WatchError,
+)
+from clearhead.matrix.indexing import read_index
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.weight_gradients import WeightGradients, relevance_of
+from clearhead.watching.calls import Call
+from clearhead.watching.seen import Seen
+
+
+def weight_gradients(
+    seen: Seen[AttentionMatrix], target: Tensor, *, retain_graph: bool = False
+) -> dict[str, WeightGradients]:
+    """Return the gradient of a number with respect to the attention weights of each layer.
+
+    With the context c = P v and g = dL/dc it is dL/dP[i, j] = gᵢ · vⱼ, so that rows and pairs cost what they
+    are, and nothing of tokens × tokens is in memory. Weights are those before dropout.
+
+    Args:
+        seen: what a model did that was watched with `watch(model, keep="gradients")`.
+        target: the number, such as a logit of the output; of a batch the sum over the samples, which do not
+            depend on each other.
+        retain_graph: True keeps the graph for another target, as in `torch.autograd.grad`.
+
+    Returns:
+        A `WeightGradients` for each module, by its path; for each call, as "path, call 0", of one that attended
+        several times.
+
+    Raises:
+        ArgumentTypeError: code `relevance.type`, for what is no record of a watch, or no tensor.
+        ArgumentError: code `relevance.target`, for a target that is not one number, has no graph, or does
+            not depend on what was seen.
+        WatchError: codes `relevance.gradients`, for a watch without keep="gradients"; `relevance.graph`, where a
+            module ran without gradients, or in a way that has no context of its heads; `relevance.dropout`;
+            `watch.written`, where the model wrote to query, key or value after the call.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+        >>> with ch.watch(layer, keep="gradients") as seen:
+        ...     output = layer(torch.randn(1, 5, 8))
+        >>> gradients = ch.weight_gradients(seen, output[0, -1].square().sum())
+        >>> gradients[""].at(-1, [0, 3]).shape
+        torch.Size([1, 2, 2])
+    """
+    calls = _calls(seen)
+    _check_target(target)
+    contexts = [call.context for call in calls.values() if call.context is not None]
+    found = torch.autograd.grad(target, contexts, retain_graph=retain_graph, allow_unused=True)
+    if all(each is None for each in found):
+        raise ArgumentError(
+            "relevance.target",
+            "target must be made of the attention that was seen; it is of another run, or of what comes "
+            "before it.",
+        )
+    gradients: dict[str, WeightGradients] = {}
+    for (path, call), context, grad in zip(calls.items(), contexts, found, strict=True):
+        matrix = call.matrix()
+        assert matrix.value is not None
+        grad = torch.zeros_like(context) if grad is None else grad
+        grad = grad if call.heads is None else grad[:, list(call.heads)]
+        gradients[path] = WeightGradients(matrix, matrix.value, grad.detach())
+    return gradients
+
+
+def relevance(
+    seen: Seen[AttentionMatrix],
+    target: Tensor,
+    *,
+    output: int | Sequence[int] | Tensor = -1,
+    retain_graph: bool = False,
+) -> Tensor:
+    """The relevance of every input token for a number that the model made of an output: gradient × attention
+    through the layers.
+
+    Chefer, Gur & Wolf (2021, https://arxiv.org/abs/2103.15679), the rule for self-attention: each layer makes
+    R ← R + Ā R with Ā = mean over heads of relu(weights ∘ gradients), from the identity on. Only the rows of the
+    outputs are followed, from the last layer down, in one pass over the weights for each layer: O(tokens) memory.
+
+    With fewer queries than keys, as where a KV cache was filled before the watch, the queries are the last of the
+    tokens. What they take from a token of the cache counts for that token, in whichever layer they take it; the
+    tokens of the cache are not followed further.
+
+    Args:
+        seen: of self-attention, watched with `watch(model, keep="gradients")`. Layers that were not watched, and
+            calls that the target was not made of, pass on what they get.
+        target: the number to explain, such as the logit of a class or of the next token; of a batch the sum over
+            the samples.
+        output: the place of the output that the target was made of: −1 for the next token, 0 for a class token; several
+            give a row each.
+        retain_graph: True keeps the graph for another target, as in `torch.autograd.grad`.
+
+    Returns:
+        (batch, tokens), or (batch, outputs, tokens) for several outputs; 0 or more. An output has 1 of its own
+        token, by the way past all layers; rows are not normalised.
+
+    Raises:
+        ClearheadError: as `weight_gradients` does.
+        WatchError: codes `relevance.cross`, for cross-attention, and `relevance.shape`, for layers that
+            are not of the same tokens.
+        SelectionError: codes `matrix.index` and `matrix.range`, for an output that is not there.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> model = torch.nn.Sequential(
+        ...     *(ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal()) for _ in range(3))
+        ... )
+        >>> with ch.watch(model, keep="gradients") as seen:
+        ...     output = model(torch.randn(1, 5, 8))
+        >>> ch.relevance(seen, output[0, 3, 0], output=3).shape
+        torch.Size([1, 5])
+    """
+    layers = _calls(seen)
+    first = next(iter(layers.values()))
+    for path, call in layers.items():
+        if call.problem.cross:
+            raise WatchError(
+                "relevance.cross",
+                f"relevance follows self-attention; {shown(path)} attends to another text. Watch the layers "
+                "of one text: watch(model, layers=…).",
+            )
+        sizes = call.problem.batch, call.kv_len
+        if sizes != (first.problem.batch, first.kv_len) or call.problem.query_len > call.kv_len:
+            raise WatchError(
+                "relevance.shape",
+                "every layer must attend to the same tokens; the first has "
+                f"batch={first.problem.batch}, kv_len={first.kv_len}, {shown(path)} batch={sizes[0]}, "
+                f"query_len={call.problem.query_len}, kv_len={sizes[1]}.",
+            )
+    if isinstance(output, slice):
+        raise SelectionError(
+            "matrix.index", f"output must be an int or a list of ints; got {output}."
+        )
+    places, single = read_index(output, first.kv_len, -1)
+    assert isinstance(places, Tensor)
+    gradients = weight_gradients(seen, target, retain_graph=retain_graph)
+    in_order = sorted(layers, key=lambda path: layers[path].number)
+    rows = relevance_of([gradients[path] for path in in_order], places)
+    return rows[:, 0] if single else rows
+
+
+def _calls(seen: Seen[Any]) -> dict[str, Call]:
+    """The one call of each module, held with its graph."""
+    if not isinstance(seen, Seen):
+        raise ArgumentTypeError(
+            "relevance.type", f"seen must be what a watch gave; got {shown(seen)}."
+        )
+    calls = seen.graphs()
+    if not calls:
+        raise WatchError(
+            "relevance.gradients",
+            'the gradients of weights need what watch(model, keep="gradients") keeps; this watch kept less.',
+        )
+    for path, call in calls.items():
+        if call.context is None:
+            raise WatchError(
+                "relevance.graph",
+                f"the call of {shown(path)} has no graph. Way out: no torch.no_grad(), inference_mode() or gradient "
+                "checkpointing around the model, nn.MultiheadAttention with need_weights=False, no ablated heads.",
+            )
+        if call.problem.dropout is not None:
+            raise WatchError(
+                "relevance.dropout",
+                f"{shown(path)} dropped weights, which are not those of its gradients. Call model.eval().",
+            )
+    return calls
+
+
+def _check_target(target: object) -> None:
+    if not isinstance(target, Tensor):
+        raise ArgumentTypeError(
+            "relevance.type", f"target must be a tensor of one number; got {shown(target)}."
+        )
+    if target.numel() != 1 or not target.requires_grad:
+        why = "no graph" if target.numel() == 1 else f"shape {tuple(target.shape)}"
+        raise ArgumentError(
+            "relevance.target",
+            f"target must be one number that the watched run computed with gradients; got {why}.",
+        )

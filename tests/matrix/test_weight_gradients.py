@@ -1,0 +1,118 @@
+"""Gradients of weights and what is passed on by them, held against dense tensors."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import AttentionMatrix, stages
+from clearhead.attention.kernels import eager
+from clearhead.errors import SelectionError
+from clearhead.matrix.weight_gradients import WeightGradients, relevance_of
+from tests.matrix.test_matrix import PARTS, inputs
+from tests.matrix.test_reductions import close
+from tests.matrix.test_sweep import EVERY, SIZES, chunks_of
+from tests.memory import LargestTensor
+
+WIDTH = 7
+
+
+def gradients_of(matrix: AttentionMatrix, *, heads: int | None = None) -> WeightGradients:
+    batch, num_heads, query_len, kv_len = matrix.shape
+    value = torch.randn(batch, heads or matrix.num_kv_heads, kv_len, WIDTH).to(matrix.dtype)
+    context = torch.randn(batch, num_heads, query_len, WIDTH).to(matrix.dtype)
+    return WeightGradients(matrix, value, context)
+
+
+def dense(gradients: WeightGradients) -> Tensor:
+    """By autograd, of weights that are there."""
+    shape = gradients.shape
+    weights = torch.zeros(shape, dtype=gradients.value.dtype, requires_grad=True)
+    context = weights @ stages.repeat_kv_heads(gradients.value, shape[1])
+    return torch.autograd.grad((context * gradients.context).sum(), weights)[0]
+
+
+@pytest.mark.parametrize("sizes", [None, SIZES[1]], ids=str)
+@pytest.mark.parametrize("name", EVERY)
+def test_what_is_passed_on_is_that_of_the_whole(
+    name: str, sizes: tuple[int, int, int] | None
+) -> None:
+    matrix = EVERY[name]()
+    weights = eager.compute(matrix.problem).weights
+    batch, heads, query_len, _ = matrix.shape
+    rows = torch.randn(batch, query_len, 3).to(matrix.dtype)
+    for own in (None, heads):
+        gradients = gradients_of(matrix, heads=own)
+        expected = (weights * dense(gradients)).relu().mean(dim=1).mT @ rows
+        with chunks_of(*sizes or (1 << 21, 64, 128)):
+            close(gradients.pass_on(rows), expected, matrix)
+
+
+@pytest.mark.parametrize("index", range(len(PARTS)))
+def test_parts_and_pairs(index: int) -> None:
+    for kv_heads in (4, 2, 1):
+        gradients = gradients_of(AttentionMatrix(*inputs(kv_heads=kv_heads), mask=ch.causal()))
+        expected = dense(gradients)
+        asked, part = PARTS[index]
+        torch.testing.assert_close(gradients[asked], part(expected), rtol=0, atol=1e-13)
+        queries, keys = torch.tensor([[0, -1, 3], [2, 2, 5]]), [7, 0, -2]
+        pairs = torch.stack(
+            [expected[sample, :, queries[sample], keys] for sample in range(2)], dim=0
+        )
+        torch.testing.assert_close(gradients.at(queries, keys), pairs, rtol=0, atol=1e-13)
+        torch.testing.assert_close(gradients.at(1, 2), expected[..., 1, 2], rtol=0, atol=1e-13)
+    with pytest.raises(SelectionError, match=r"\[matrix.range\] index 9 is out of range"):
+        gradients[..., 9]
+    with pytest.raises(SelectionError, match=r"\[matrix.range\] index 6 is out of range"):
+        gradients.at(6, 0)
+
+
+def test_hidden_numbers_pass_nothing_on() -> None:
+    """A value that no query sees may be anything; a visible one that is NaN is not lost."""
+    gradients = gradients_of(AttentionMatrix(*inputs(9, 9), mask=ch.causal()))
+    whole = gradients.pass_on(rows := torch.randn(2, 9, 1, dtype=torch.float64))
+    gradients.value[1, :, 8] = torch.nan
+    found = gradients.pass_on(rows)
+    assert torch.equal(found[0], whole[0])
+    torch.testing.assert_close(found[1, :8], whole[1, :8], rtol=0, atol=1e-14)
+    assert bool(found[1, 8].isnan())
+
+
+def test_half_precision_is_summed_in_single() -> None:
+    query, key = torch.randn(2, 1, 2, 67, 5).bfloat16().unbind()
+    gradients = WeightGradients(
+        AttentionMatrix(query, key, mask=ch.causal()), *torch.randn(2, 1, 2, 67, 5).bfloat16()
+    )
+    exact = WeightGradients(
+        AttentionMatrix(query.double(), key.double(), mask=ch.causal()),
+        gradients.value.double(),
+        gradients.context.double(),
+    )
+    rows = torch.rand(1, 67, 1)
+    found, truth = gradients.pass_on(rows), exact.pass_on(rows.double())
+    assert found.dtype == gradients[0, 0, 1].dtype == torch.float32
+    torch.testing.assert_close(found.double(), truth, rtol=1e-5, atol=1e-5)
+
+
+def test_relevance_follows_a_row_of_the_product() -> None:
+    """Layers with fewer queries than keys are those behind a cache: their queries are the last."""
+    layers = [
+        gradients_of(AttentionMatrix(*inputs(9, 9), mask=ch.causal())),
+        gradients_of(AttentionMatrix(*inputs(4, 9, 2), mask=ch.causal())),
+        gradients_of(AttentionMatrix(*inputs(4, 9, 1), mask=ch.causal())),
+    ]
+    whole = torch.eye(9, dtype=torch.float64)
+    for layer in layers:
+        passed = (eager.compute(layer.matrix.problem).weights * dense(layer)).relu().mean(dim=1)
+        passed = torch.nn.functional.pad(passed, (0, 0, 9 - passed.shape[1], 0))
+        whole = whole + passed @ whole
+    found = relevance_of(layers, torch.tensor([8, 6, 8]))
+    torch.testing.assert_close(found, whole[:, [8, 6, 8]], rtol=0, atol=1e-13)
+
+
+def test_nothing_is_tokens_times_tokens() -> None:
+    query, key = torch.randn(2, 1, 2, 2_003, 3).unbind()
+    gradients = WeightGradients(AttentionMatrix(query, key, mask=ch.causal()), key, query)
+    with LargestTensor() as memory, chunks_of(1 << 14, 4, 8):
+        relevance_of([gradients, gradients], torch.tensor([-1]))
+    assert memory.largest < 2_003 * 2_003

@@ -1,0 +1,309 @@
+"""Relevance and gradients of weights, held against dense autograd through eager attention."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    SelectionError,
+    WatchError,
+)
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 31,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "intermediate_size": 17,
+}
+CLASSES: dict[str, Any] = {"num_labels": 5}
+IDS = torch.tensor([[3, 9, 4, 1, 5, 8, 2], [6, 0, 7, 7, 2, 1, 1]])
+REAL = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1]])
+
+
+def llama(**options: Any) -> Any:
+    config = transformers.LlamaConfig(**SIZES, num_key_value_heads=2, **options)
+    return transformers.LlamaForCausalLM(config).double().eval()
+
+
+def bert(**options: Any) -> Any:
+    config = transformers.BertConfig(**SIZES, **CLASSES, **options)
+    return transformers.BertForSequenceClassification(config).double().eval()
+
+
+def albert(**options: Any) -> Any:
+    """Three layers that share one module."""
+    config = transformers.AlbertConfig(**SIZES, embedding_size=11, **CLASSES, **options)
+    return transformers.AlbertForSequenceClassification(config).double().eval()
+
+
+MODELS: dict[str, Callable[..., Any]] = {"llama": llama, "bert": bert, "albert": albert}
+
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The softmax of eager attention, which transformers takes in float32."""
+    softmax = F.softmax
+    monkeypatch.setattr(F, "softmax", lambda x, dim=-1, dtype=None: softmax(x, dim=dim))
+
+
+def by_eager(model: Any, inputs: dict[str, Tensor], target: Any) -> tuple[list[Tensor], Tensor]:
+    """The gradients of dense weights, and all rows of the relevance, (batch, tokens, tokens)."""
+    model.set_attn_implementation("eager")
+    output = model(**inputs, output_attentions=True)
+    grads = torch.autograd.grad(target(output.logits), output.attentions, allow_unused=True)
+    whole = torch.eye(IDS.shape[1], dtype=torch.float64)
+    for weights, grad in zip(output.attentions, grads, strict=True):
+        whole = whole + (weights * grad).clamp(min=0).mean(dim=1) @ whole
+    return list(grads), whole
+
+
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_it_is_that_of_dense_autograd(name: str, padded: bool) -> None:
+    model, rows = MODELS[name](), torch.arange(2)
+    inputs = {"input_ids": IDS} | ({"attention_mask": REAL} if padded else {})
+
+    def target(logits: Tensor) -> Tensor:
+        return (logits[:, -1] if logits.ndim == 3 else logits)[rows, [4, 2]].sum()
+
+    grads, whole = by_eager(model, inputs, target)
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        with ch.watch(model, keep="gradients") as seen:
+            output = model(**inputs)
+        found = ch.relevance(seen, target(output.logits), retain_graph=True)
+        real = REAL.bool() if padded else torch.ones(2, 7, dtype=torch.bool)
+        # A query that is padding and sees nothing has weights in eager attention, and none here.
+        torch.testing.assert_close(found[real], whole[:, -1][real], rtol=0, atol=1e-12)
+        several = ch.relevance(seen, target(output.logits), output=[-1, 4], retain_graph=True)
+        assert torch.equal(several[:, 0], found)
+        torch.testing.assert_close(several[0, 1], whole[0, 4], rtol=0, atol=1e-12)
+        gradients = ch.weight_gradients(seen, target(output.logits))
+        # So the values of padding differ, which no real query sees.
+        for grad, each in zip(grads, gradients.values(), strict=True):
+            row = (each[:, :, -1] - grad[:, :, -1]) * real[:, None]
+            assert float(row.abs().max()) < 1e-12
+            torch.testing.assert_close(
+                each.at([6, 3], [5, 2]), grad[:, :, [6, 3], [5, 2]], rtol=0, atol=1e-12
+            )
+
+
+def own_by_hand(layer: ch.MultiHeadAttention, x: Tensor, weights: list[Tensor]) -> Tensor:
+    """A causal layer of ours with grouped heads, by dense tensors; adds its weights."""
+    query, key, value = (
+        projection(x).unflatten(-1, (-1, layer.head_dim)).transpose(1, 2)
+        for projection in (layer.query_projection, layer.key_projection, layer.value_projection)
+    )
+    group = layer.num_heads // layer.num_kv_heads
+    key, value = (each.repeat_interleave(group, dim=1) for each in (key, value))
+    hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+    scores = (query @ key.mT / layer.head_dim**0.5).masked_fill(hidden, -torch.inf)
+    weights.append(scores.softmax(dim=-1))
+    return layer.output_projection((weights[-1] @ value).transpose(1, 2).flatten(2))
+
+
+class Stack(nn.Module):
+    """Layers of ours behind each other, each beside a residual."""
+
+    def __init__(self, kernel: str = "auto") -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.layers = nn.ModuleList(
+            ch.MultiHeadAttention(12, num_heads=6, num_kv_heads=2, mask=ch.causal())
+            for _ in range(3)
+        ).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x, kernel=self.kernel).tanh()
+        return x
+
+
+@pytest.mark.parametrize("kernel", ["auto", "blockwise", "eager"])
+def test_layers_of_ours(kernel: str) -> None:
+    model, x = Stack(kernel), torch.randn(2, 11, 12, dtype=torch.float64)
+    weights: list[Tensor] = []
+    y: Tensor = x
+    for layer in model.layers:
+        assert isinstance(layer, ch.MultiHeadAttention)
+        y = y + own_by_hand(layer, y, weights).tanh()
+    grads = torch.autograd.grad(y[:, -1, 5].sum(), weights)
+    whole = torch.eye(11, dtype=torch.float64)
+    for each, grad in zip(weights, grads, strict=True):
+        whole = whole + (each * grad).relu().mean(dim=1) @ whole
+    with ch.watch(model, keep="gradients") as seen:
+        output = model(x)
+    assert torch.equal(output, model(x))
+    found = ch.relevance(seen, output[:, -1, 5].sum())
+    torch.testing.assert_close(found, whole[:, -1], rtol=0, atol=1e-12)
+
+
+def test_a_frozen_model_and_layers_that_are_chosen() -> None:
+    """Where nothing requires a gradient, the graph begins at the first layer that is watched; a layer that is
+    not watched passes on what it gets."""
+    model, x = Stack(), torch.randn(2, 11, 12, dtype=torch.float64)
+    with ch.watch(model, keep="gradients") as seen:
+        expected = ch.weight_gradients(seen, model(x)[0, -1].sum())
+    model.requires_grad_(False)
+    with ch.watch(model, layers="layers.[12]", keep="gradients") as seen:
+        output = model(x)
+    assert torch.equal(output, model(x))
+    assert seen.layers == ("layers.1", "layers.2")
+    target = output[0, -1].sum()
+    found = ch.weight_gradients(seen, target, retain_graph=True)
+    for path, each in found.items():
+        torch.testing.assert_close(each[...], expected[path][...], rtol=0, atol=1e-13)
+    row = torch.eye(11, dtype=torch.float64)[-1:].expand(2, 1, 11)
+    for path in ("layers.2", "layers.1"):
+        row = row + found[path].pass_on(row.mT).mT
+    assert torch.equal(ch.relevance(seen, target), row[:, 0])
+    with ch.watch(model, heads=[4, 1], keep="gradients") as seen:
+        found = ch.weight_gradients(seen, model(x)[0, -1].sum())
+    for path, each in found.items():
+        chosen = expected[path][:, [4, 1]]
+        torch.testing.assert_close(each[...], chosen, rtol=0, atol=1e-13)
+
+
+@pytest.mark.usefixtures("exact")
+def test_behind_a_cache_that_was_filled_before() -> None:
+    """What the last tokens take from those of the cache: dense weights, with no rows for the cache."""
+    model = llama()
+    with torch.no_grad():
+        cache = model(IDS[:, :4], use_cache=True).past_key_values
+    model.set_attn_implementation("eager")
+    output = model(IDS[:, 4:], past_key_values=cache, output_attentions=True)
+    grads = torch.autograd.grad(output.logits[:, -1, 8].sum(), output.attentions)
+    whole = torch.eye(7, dtype=torch.float64)
+    for weights, grad in zip(output.attentions, grads, strict=True):
+        passed = (weights * grad).relu().mean(dim=1)
+        whole = whole + F.pad(passed, (0, 0, 4, 0)) @ whole
+    cache.crop(-3)
+    model.set_attn_implementation("sdpa")
+    with ch.watch(model, keep="gradients") as seen:
+        output = model(IDS[:, 4:], past_key_values=cache)
+    found = ch.relevance(seen, output.logits[:, -1, 8].sum())
+    torch.testing.assert_close(found, whole[:, -1], rtol=0, atol=1e-12)
+
+
+def test_inside_an_edit() -> None:
+    """A hidden key gets nothing. What is ablated is no product of weights and values, and so refused."""
+    model, x = Stack(), torch.randn(1, 11, 12, dtype=torch.float64)
+    with ch.edit(model) as edit, ch.watch(model, keep="gradients") as seen:
+        edit["*"].hide(key=3)
+        found = ch.relevance(seen, model(x)[0, -1].sum())
+    assert float(found[0, 3]) == 0 < float(found[0, 4])
+    with ch.edit(model) as edit, ch.watch(model, keep="gradients") as seen:
+        edit["layers.2"].heads[0].ablate()
+        output = model(x)
+    with pytest.raises(WatchError, match=r"\[relevance.graph\] .*no ablated heads"):
+        ch.relevance(seen, output[0, -1].sum())
+
+
+def test_what_was_kept_is_not_copied() -> None:
+    """The graph has query, key and value anyway, and what is written to them is noticed."""
+
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.key = torch.randn(1, 2, 5, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(x, self.key, self.key)
+
+    model, x = Written(), torch.randn(1, 2, 5, 4)
+    with ch.watch(model, keep="gradients") as seen:
+        output = model(x)
+    assert seen[0].value is not None
+    assert seen[0].value.data_ptr() == model.key.data_ptr()
+    model.key[..., 0] = 0.0
+    with pytest.raises(WatchError, match=r"\[watch.written\] .* wrote to"):
+        ch.relevance(seen, output.sum())
+
+
+def test_the_graph_goes_with_one_target_unless_it_is_retained() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    with ch.watch(layer, keep="gradients") as seen:
+        target = layer(torch.randn(1, 3, 8)).square().sum()
+    first = ch.relevance(seen, target, retain_graph=True)
+    assert torch.equal(ch.relevance(seen, target), first)
+    with pytest.raises(RuntimeError, match="second time"):
+        ch.relevance(seen, target)
+
+
+def test_what_it_cannot_read_is_refused() -> None:
+    layer, x = ch.MultiHeadAttention(8, num_heads=2), torch.randn(1, 3, 8)
+    with ch.watch(layer) as seen:
+        target = layer(x).sum()
+    with pytest.raises(WatchError, match=r"\[relevance.gradients\] .*keep=.gradients"):
+        ch.relevance(seen, target)
+    with torch.no_grad(), ch.watch(layer, keep="gradients") as seen:
+        layer(x)
+    with pytest.raises(
+        WatchError, match=r"\[relevance.graph\] the call of '' has no graph. Way out"
+    ):
+        ch.relevance(seen, target)
+    with ch.watch(layer, keep="gradients") as seen:
+        output = layer(x)
+    nothing: Any = None
+    for wrong, said in (
+        (output, r"shape \(1, 3, 8\)"),
+        (output.sum().detach(), "no graph"),
+        (target, "another run"),
+    ):
+        with pytest.raises(ArgumentError, match=rf"\[relevance.target\] .*{said}"):
+            ch.relevance(seen, wrong)
+    with pytest.raises(ArgumentTypeError, match=r"\[relevance.type\] target"):
+        ch.relevance(seen, nothing)
+    with pytest.raises(ArgumentTypeError, match=r"\[relevance.type\] seen"):
+        ch.relevance(nothing, output.sum())
+    places: tuple[Any, ...] = (3, slice(1))
+    for wrong in places:
+        with pytest.raises(SelectionError, match=r"\[matrix\.(range|index)\]"):
+            ch.relevance(seen, output.sum(), output=wrong)
+
+
+def test_modules_that_it_does_not_follow_are_refused() -> None:
+    x, memory = torch.randn(1, 4, 8), torch.randn(1, 6, 8)
+    decoder = nn.TransformerDecoderLayer(8, nhead=2, batch_first=True, dropout=0.0)
+    with ch.watch(decoder, keep="gradients") as seen:
+        output = decoder(x, memory)
+    with pytest.raises(WatchError, match=r"\[relevance.cross\] .*'multihead_attn'"):
+        ch.relevance(seen, output.sum())
+    torch_layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    with ch.watch(torch_layer, keep="gradients") as seen:
+        output = torch_layer(x, x, x)[0]
+    with pytest.raises(WatchError, match=r"\[relevance.graph\] .*need_weights=False"):
+        ch.relevance(seen, output.sum())
+    dropping = ch.MultiHeadAttention(8, num_heads=2, dropout=0.5)
+    with ch.watch(dropping, keep="gradients") as seen:
+        output = dropping(x)
+    with pytest.raises(WatchError, match=r"\[relevance.dropout\] .*model.eval"):
+        ch.relevance(seen, output.sum())
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    with ch.watch(layer, keep="gradients") as seen:
+        output = layer(x).sum() + layer(memory).sum()
+    with pytest.raises(WatchError, match=r"\[relevance.shape\] .*kv_len=4, ', call 1' .*kv_len=6"):
+        ch.relevance(seen, output)
+
+
+def test_own_layers_of_torch() -> None:
+    """PyTorch's layer, by its function of attention, is that of ours."""
+    layer = nn.TransformerEncoderLayer(8, nhead=2, batch_first=True, dropout=0.0).double().eval()
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    with ch.watch(layer, keep="gradients") as seen:
+        output = layer(x)
+    found = ch.relevance(seen, output[:, 0, 3].sum(), output=0, retain_graph=True)
+    gradients = ch.weight_gradients(seen, output[:, 0, 3].sum())["self_attn"]
+    passed = (seen[0].dense() * gradients[...]).relu().mean(dim=1)[:, 0]
+    passed[:, 0] += 1
+    torch.testing.assert_close(found, passed, rtol=0, atol=1e-13)
