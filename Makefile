@@ -14,10 +14,18 @@ CUDA := cuda-bindings cuda-pathfinder cuda-toolkit triton $(addprefix nvidia-,cu
 
 # The modules whose annotations are checked at run time, shape by shape, in the tests of those modules.
 SHAPED := stages attention.kernels ladder layers
-# Their tests, but for those that go over the same calls thousands of times, or are read by a compiler that the checks
-# would stop.
-SHAPED_TESTS := $(filter-out $(addprefix tests/attention/kernels/test_,agreement.py hidden.py flex.py),\
+# Their tests, but for those that go over the same calls thousands of times, which the checks make twice as slow, or are
+# read by a compiler that the checks would stop.
+OFTEN := $(addprefix tests/attention/kernels/test_,agreement.py blockwise.py flex.py hidden.py) \
+	tests/layers/test_caching.py tests/layers/caches/test_base.py
+SHAPED_TESTS := $(filter-out $(OFTEN),\
 	$(sort $(shell find $(foreach name,$(subst .,/,$(SHAPED)),$(wildcard tests/$(name) tests/test_$(name).py)) -name 'test_*.py')))
+# What calls each way of them once.
+SHAPED_CALLS := $(addprefix tests/attention/kernels/test_,agreement.py::test_any_problem blockwise.py::test_any_problem \
+		blockwise.py::test_empty_axes blockwise.py::test_trained_numbers_of_a_bias) \
+	tests/layers/test_caching.py::test_a_text_in_chunks tests/layers/caches/test_base.py::test_in_chunks_as_in_one
+# `make test-samples` runs them.
+SAMPLE_TESTS := $(filter-out %/test_packages.py,$(wildcard tests/samples/test_*.py))
 EMPTY :=
 COMMA := ,
 # A process for each core, up to four; threads that wait for each other must not spin meanwhile.
@@ -29,31 +37,43 @@ MAKEFLAGS += --no-print-directory
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONNOUSERSITE := 1
 unexport PYTHONPATH
+# Kept bytecode halves the start of every process of the tests.
+unexport PYTHONDONTWRITEBYTECODE
 
-# `test` means lint first and tests last, whatever -j says.
+# `test` means style first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test lint page bench across bounds soak cover lock setup browser samples speech test-samples applications
+.PHONY: demo test tests lint style types page bench across bounds soak cover lock setup browser samples speech test-samples applications
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
 
-test: setup browser lint
+# Types are checked on one core for minutes: beside the tests, which often wait for a process or a browser.
+test: setup browser style
+	@mkdir -p .cache; $(MAKE) types > .cache/types.log 2>&1 & types=$$!; \
+		$(MAKE) tests; tests=$$?; wait $$types; types=$$?; cat .cache/types.log; exit $$((tests + types))
+
+tests: setup browser $(PACKAGES)
 	@echo "test: the page's code, without a browser"
 	@$(NPM) run --silent test
 	@echo "test: $(SHAPED), with every shape checked at run time"
-	@$(PYTEST) --quiet --jaxtyping-packages=$(SHAPED_MODULES),beartype.beartype $(SHAPED_TESTS)
+	@$(PYTEST) --quiet --jaxtyping-packages=$(SHAPED_MODULES),beartype.beartype $(SHAPED_TESTS) $(SHAPED_CALLS)
 	@echo "test: everything else"
-	@$(PYTEST) --quiet $(SHAPED_TESTS:%=--ignore=%)
+	@$(PYTEST) --quiet $(patsubst %,--ignore=%,$(SHAPED_TESTS) $(SAMPLE_TESTS))
 
-lint: setup $(PACKAGES)
+lint: style types
+
+types: setup
+	@echo "lint: types"
+	@$(RUN) -m pyright
+
+style: setup $(PACKAGES)
 	@echo "lint: format"
 	@$(RUN) -m ruff format --check --quiet
 	@echo "lint: rules"
 	@$(RUN) -m ruff check --quiet
 	@echo "lint: imports"
 	@out="$$($(VENV)/bin/lint-imports --no-cache --no-logo)" || { echo "$$out"; exit 1; }
-	@echo "lint: types"
-	@$(RUN) -m pyright
+	@echo "lint: the page's code"
 	@$(NPM) run --silent check
 
 # The page's script and style, which are committed: whoever installs clearhead needs no Node.

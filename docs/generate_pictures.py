@@ -18,6 +18,7 @@ from matplotlib.patches import Rectangle
 
 import clearhead as ch
 from clearhead import ladder
+from clearhead.drawing.figures.card import DOTS_PER_INCH
 from clearhead.drawing.figures.png_files import head_picture, save_png
 from clearhead.integrations import huggingface
 
@@ -119,6 +120,7 @@ def main() -> None:
         picture = head_picture(weights, read.tokens, title=title, axes=axes)
         picture.add_patch(Rectangle((-0.5, it - 0.5), len(read.tokens), 1, fill=False, ec="w"))
     save_png(picture, FOLDER / "head.png")
+    save(seen[LAYER].plot("card", head=HEAD, tokens=reading.tokens), "card", DOTS_PER_INCH)
     save(seen.plot(heads=range(6))[0, 0], "layers", 80)
     save(seen.plot("entropy"), "entropy", 90)
     save(seen[5].plot("received", head=11, tokens=reading.tokens), "received", 90)

@@ -13,11 +13,12 @@ VARIABLES = {
     "DO_NOT_TRACK": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "MPLBACKEND": "Agg",
-    "OMP_NUM_THREADS": "2",
+    "OMP_NUM_THREADS": "1",
 }
 
 
 def prepare() -> None:
-    """No network, no display, two threads."""
+    """No network, no display, one thread: the processes of the tests take all cores, and two threads of each
+    would wait for one another."""
     os.environ.update(VARIABLES)
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)

@@ -40,7 +40,7 @@ def test_it_learns_by_looking_at_the_sentence(translating: Any) -> None:
     # And one that sees what it is to write is better than the misspellings allow.
     leaking = translating.Translator()
     leaking.writing.mask = ch.full()
-    translating.train(leaking, 150, batch=64)
+    translating.train(leaking, 90, batch=64)
     assert on_new_sentences(translating, leaking) < least - 0.03
 
 

@@ -110,7 +110,7 @@ def test_a_text_in_chunks(parts: str, mask: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("parts", "mask"), in_turn(["causal", "window"]))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(data=st.data())
 @torch.no_grad()
 def test_rows_of_any_length_with_padding_anywhere(

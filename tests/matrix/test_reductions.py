@@ -503,7 +503,7 @@ def test_sets_of_each_sample() -> None:
         close(weights.mass(segments), expected, weights)
 
 
-LONG = 20_000
+LONG = 10_000
 
 
 @pytest.mark.parametrize("name", [name for name in ASKED if name != "first"])
@@ -579,14 +579,14 @@ ORDERED = {
 
 @pytest.mark.parametrize("name", ORDERED)
 def test_the_order_makes_no_difference(name: str) -> None:
-    """Every order of every set of up to three, and random orders of all."""
+    """Every order of some sets of two and three, others for each problem, and random orders of all."""
     query, key = torch.randn(2, 4, 9, 3), torch.randn(2, 2, 11, 3)
     if name == "not finite":
         query[0, 1, 4], key[1, 0, 2] = torch.nan, torch.inf
     problem = make_problem(query, key, torch.randn(2, 2, 11, 3), **ORDERED[name])
-    random = Random(0)
+    random = Random(name)
     sets = [each for size in (2, 3) for each in itertools.combinations(ALL, size)]
-    for names in [*random.sample(sets, 60), *(tuple(ALL),) * 3]:
+    for names in [*random.sample(sets, 20), tuple(ALL)]:
         orders = [tuple(random.sample(names, len(names))) for _ in range(5)]
         if len(names) <= 3:
             orders = list(itertools.permutations(names))

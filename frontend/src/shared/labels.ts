@@ -28,9 +28,12 @@ function spelled(text: string): string {
   return text.replace(INVISIBLE, (char) => NAMES[char] ?? escaped(char));
 }
 
+const segmenter = new Intl.Segmenter();
+
 /** A label of so many characters at most, those with marks and joined emoji counted as one. */
 export function short(text: string, most: number): string {
-  const clusters = [...new Intl.Segmenter().segment(text)];
+  if (text.length <= most) return text;
+  const clusters = [...segmenter.segment(text)];
   if (clusters.length <= most) return text;
   return `${clusters
     .slice(0, most - 1)

@@ -68,9 +68,10 @@ export function singular(unit: string): string {
   return unit.replace(/ies$/, "y").replace(/s$/, "");
 }
 
+// Made once: to make one takes longer than what it is for.
+const thousands = new Intl.NumberFormat("en");
+
 export function number(value: number): string {
   if (!Number.isFinite(value)) return "no number";
-  return value >= 100
-    ? Math.round(value).toLocaleString("en")
-    : String(Number(value.toPrecision(3)));
+  return value >= 100 ? thousands.format(Math.round(value)) : String(Number(value.toPrecision(3)));
 }

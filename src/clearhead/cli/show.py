@@ -50,6 +50,12 @@ def show(
     png: Annotated[
         Path | None, typer.Option(help="Draw the head into this file as well.", metavar="FILE")
     ] = None,
+    card: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw a link of the head as a card of 1200 × 630 pixels.", metavar="FILE"
+        ),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option(help='Read the text from here; "-" is the standard input.')
     ] = None,
@@ -73,22 +79,24 @@ def show(
         raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
     wanted = None if find is None else _read_find(find, layer)
     explained = None if why is None else _read_why(why, find, layer, head)
-    if png is not None:
+    if png is not None or card is not None:
         from clearhead.drawing.figures.png_files import check_place
 
-        png = check_place(png)
+        png, card = (each and check_place(each) for each in (png, card))
     for written in filter(None, (html, save)):
         from clearhead._common.writing import check_writable
 
         check_writable(written)
     asked = ShowRequest(
-        Console(), _load(model), sentence, layer, head, wanted, explained, png, html, save
+        Console(), _load(model), sentence, layer, head, wanted, explained, png, card, html, save
     )
     from clearhead.drawing.page.head_page import LONG
 
     long = asked.reader.count(sentence) > LONG
     if long and wanted is not None:
         raise ArgumentError("show.find", f"--find needs a text of {LONG} tokens at most.")
+    if long and card is not None:
+        raise ArgumentError("show.card", f"--card needs a text of {LONG} tokens at most.")
     if long and explained is not None:
         raise ArgumentError("show.why", f"--why needs a text of {LONG} tokens at most.")
     shown = _show_long(asked) if long else _show_short(asked)
@@ -108,6 +116,7 @@ class ShowRequest:
     find: tuple[str, str] | None
     why: tuple[str, str] | None
     png: Path | None
+    card: Path | None
     html: Path | None
     save: Path | None
 
@@ -121,6 +130,7 @@ class Shown(NamedTuple):
     head: int
     picture: "Callable[[], Axes]"
     pin: tuple[int | None, int | None] | None = None
+    card: "Callable[[], Axes] | None" = None
 
 
 def _show_short(asked: ShowRequest) -> Shown:
@@ -156,7 +166,15 @@ def _show_short(asked: ShowRequest) -> Shown:
         for number, (name, matrix) in enumerate(zip(reading.layers, reading.matrices, strict=True))
         if asked.layer in (None, number)
     ]
-    return Shown(reading, layers, layer, head, lambda: screens.picture(layer, head), pin)
+    return Shown(
+        reading,
+        layers,
+        layer,
+        head,
+        lambda: screens.picture(layer, head),
+        pin,
+        lambda: screens.card(layer, head, pin, asked.reader.name),
+    )
 
 
 def _show_long(asked: ShowRequest) -> Shown:
@@ -199,6 +217,13 @@ def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
     if asked.save is not None:
         saved = str(shown.reading.seen.save(asked.save, tokens=shown.reading.tokens))
         say(console, f"What was seen is in {saved}: clearhead serve {shlex.quote(saved)}")
+    if asked.card is not None and shown.card is not None:
+        with busy("drawing"):
+            from clearhead.drawing.figures.card import DOTS_PER_INCH
+            from clearhead.drawing.figures.png_files import save_png
+
+            file = save_png(shown.card(), asked.card, DOTS_PER_INCH)
+        say(console, f"The card of layer {layer}, head {head} is in {file}")
     if asked.png is not None:
         with busy("drawing"):
             from clearhead.drawing.figures.png_files import save_png
@@ -206,7 +231,7 @@ def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
             file = save_png(shown.picture(), asked.png)
         name = "picture" if kind == "head" else kind
         say(console, f"The {name} of layer {layer}, head {head} is in {file}")
-    elif asked.html is None:
+    elif asked.html is None and asked.card is None:
         closer = ""
         if asked.find is not None:
             closer = f"--layer {layer} --head {head} instead of --find, "

@@ -245,10 +245,11 @@ class AttentionMatrix(WeightStatistics):
         """Draw it with matplotlib; `figure.savefig` of the axes writes PNG, SVG and PDF.
 
         Args:
-            kind: "map" is the weights, rows attend to columns, hidden pairs white. A number for
+            kind: "map" is the weights, rows attend to columns, hidden pairs grey. A number for
                 each query: "entropy" (nats), "distance" (tokens), "max", "first" and "previous"
                 (shares of 1), as `Summary` has them. "received" is what each key gets of all
-                queries, the mean over query heads.
+                queries, the mean over query heads. "card" is one head with its `tokens` for a slide or
+                a chat, 1200 × 630: the link between words that reaches farthest, as a sentence.
             head: one head; or several, or None for all, side by side, and averaged for "received".
             sample: which row of the batch.
             tokens: a word for each query, and for each key where there are as many.

@@ -165,9 +165,13 @@ class Matrices(Calls[AttentionMatrix]):
         self._calls: list[Call] = []
         self._stitched: tuple[int, AttentionMatrix | str] = (0, "")
 
-    def add(self, call: Problem, value: Tensor | None = None, *, graph: bool = False) -> Call:
-        """Keep a call whose mask and bias are copies, and its value if one is given; with `graph` nothing is
-        copied that the graph of the call holds."""
+    def add(
+        self, call: Problem | AttentionMatrix, value: Tensor | None = None, *, graph: bool = False
+    ) -> Call:
+        """Keep a call whose mask and bias are copies, and its value if one is given; or one that is a matrix
+        already. With `graph` nothing is copied that the graph of the call holds."""
+        if isinstance(call, AttentionMatrix):
+            call, value = call.problem, call.value
         query, key = call.query.detach(), call.key.detach()
         held = [key] if value is None else [key, value.detach()]
         shared = graph and not key.is_inference()

@@ -26,7 +26,10 @@ LONG = 1e25
 """Finite, in a query or a key whose scores may overflow: it counts as not finite."""
 
 
-@pytest.fixture(params=["eager", "fused", "fused, in parts", "fused, without looking"])
+WAYS = ["eager", "fused", "fused, in parts", "fused, without looking"]
+
+
+@pytest.fixture(params=WAYS)
 def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
     """The kernels, and the ways on which the fused one goes."""
     with pytest.MonkeyPatch.context() as patch:
@@ -111,9 +114,19 @@ MASKS: dict[str, Callable[[], ch.Mask]] = {
 }
 
 
-@pytest.mark.parametrize(("poison", "token"), [(NAN, 0), (INF, 9), (-INF, 18), (LONG, 9)])
-@pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("tensor", ["query", "key", "value"])
+POISONS = [(NAN, 0), (INF, 9), (-INF, 18), (LONG, 9)]
+# One poison for each way, mask and tensor, in turn: each meets every way, every mask and every tensor.
+ONE_TOKEN = [
+    (way, name, tensor, *POISONS[(turn + row + column) % len(POISONS)])
+    for turn, way in enumerate(WAYS)
+    for row, name in enumerate(MASKS)
+    for column, tensor in enumerate(["query", "key", "value"])
+]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name", "tensor", "poison", "token"), ONE_TOKEN, indirect=["kernel"]
+)
 def test_one_token(kernel: str, poison: float, name: str, tensor: str, token: int) -> None:
     tensors = draw(3, 4, 2, 19, 19, 5, 3)
     tensors[tensor][:, 1, token, 1] = INF if (poison, tensor) == (LONG, "value") else poison

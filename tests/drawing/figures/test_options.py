@@ -18,8 +18,11 @@ def seen() -> ch.Seen[ch.AttentionMatrix]:
 
 @pytest.mark.parametrize("kind", ["maps", "", None, 3, ["map"]])
 def test_a_kind_that_there_is_not(kind: object) -> None:
-    words = "kind must be one of map, entropy, distance, max, first, previous, received; got "
+    common = "kind must be one of map, entropy, distance, max, first, previous, received"
     for thing in (matrix(), matrix().summary(), seen()):
+        words = (
+            f"{common}, card; got " if isinstance(thing, ch.AttentionMatrix) else f"{common}; got "
+        )
         with pytest.raises(ch.ArgumentError, match=re.escape(f"{words}{kind!r}.")) as refusal:
             thing.plot(kind)  # type: ignore[arg-type]
         assert refusal.value.code == "plot.kind"

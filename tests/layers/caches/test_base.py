@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 from torch import Tensor
@@ -49,6 +49,7 @@ def test_a_padded_row_is_what_it_is_alone(kind: str, side: str) -> None:
 
 
 @kinds
+@settings(max_examples=25)
 @given(data=st.data())
 def test_any_history(kind: str, data: st.DataObject) -> None:
     """Chunks with and without padding, cuts, by row as well, other rows, forks, another dtype and

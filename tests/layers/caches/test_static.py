@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -59,38 +57,3 @@ def test_a_reset_wipes_the_memory() -> None:
 def test_what_is_no_size_is_refused(max_len: Any) -> None:
     with pytest.raises((ch.ArgumentError, ch.ArgumentTypeError, TypeCheckError), match="max_len"):
         StaticCache(max_len)
-
-
-# In a process of its own: where the types are checked at run time, nothing can be compiled.
-COMPILED = """
-import torch
-import torch.nn.functional as F
-from clearhead.layers.caches import StaticCache
-
-graphs = []
-
-def backend(graph, inputs):
-    graphs.append(graph)
-    return graph.forward
-
-def step(cache, query, key, value):
-    return F.scaled_dot_product_attention(query, *cache.append(key, value))
-
-compiled = torch.compile(step, fullgraph=True, backend=backend)
-cache, other = StaticCache(31), StaticCache(31)
-prompt = torch.randn(3, 2, 3, 5, 7)
-step(cache, *prompt)
-step(other, *prompt)
-for _ in range(13):
-    token = torch.randn(3, 2, 3, 1, 7)
-    assert torch.equal(compiled(cache, *token), step(other, *token))
-assert len(cache) == len(other) == 18
-print(len(graphs))
-"""
-
-
-def test_a_step_is_compiled_twice_at_most() -> None:
-    """Once for its first length, and once for any."""
-    run = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert int(run.stdout) <= 2

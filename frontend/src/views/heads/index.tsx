@@ -4,7 +4,7 @@ import { batch, computed, signal, useSignal } from "@preact/signals";
 import { useMemo, useRef } from "preact/hooks";
 import { useKeys } from "../../shared/keys";
 import { including, type Point, whole } from "../../shared/map";
-import { nextScale, scale } from "../../shared/scale";
+import { nextScale, number, scale } from "../../shared/scale";
 import { Shell } from "../../shared/shell";
 import type { Tile, ViewProps } from "../../source";
 import { useAddress } from "./address";
@@ -325,7 +325,7 @@ export function Heads({ head, source }: ViewProps) {
                 <span role="status">
                   {search.value &&
                     (hits.length
-                      ? `${isAt ? `${at.value + 1} of ` : ""}${hits.length.toLocaleString("en")}`
+                      ? `${isAt ? `${at.value + 1} of ` : ""}${number(hits.length)}`
                       : "not there")}
                 </span>
               </form>

@@ -5,7 +5,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { css, cssOnTop } from "../../shared/colour";
 import { label } from "../../shared/labels";
 import type { Point } from "../../shared/map";
-import { placeOf, scale } from "../../shared/scale";
+import { number, placeOf, scale } from "../../shared/scale";
 import { theme } from "../../shared/theme";
 import { Arcs, linksOf } from "./arcs";
 import { type HeadMap, isFew } from "./data";
@@ -225,8 +225,7 @@ function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: Tok
               ‹
             </button>
             <span>
-              {start.toLocaleString("en")}–{(stop - 1).toLocaleString("en")} of{" "}
-              {tokens.length.toLocaleString("en")}
+              {number(start)}–{number(stop - 1)} of {number(tokens.length)}
             </span>
             <button
               type="button"

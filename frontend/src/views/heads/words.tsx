@@ -2,7 +2,7 @@
 
 import { label, short } from "../../shared/labels";
 import type { Point } from "../../shared/map";
-import { percent } from "../../shared/scale";
+import { number, percent } from "../../shared/scale";
 import type { Tile } from "../../source";
 import { answerOf, questionOf } from "./ask";
 import type { HeadMap, HeadsData, LayerData } from "./data";
@@ -120,9 +120,7 @@ export function words(
   const range = (first: number, size: number, at: number, most: number) => {
     const from = Math.max(0, Math.round(first + size * at));
     const to = Math.min(most, Math.max(from + 1, Math.round(first + size * (at + 1)))) - 1;
-    return to > from
-      ? `${from.toLocaleString("en")}–${to.toLocaleString("en")}`
-      : from.toLocaleString("en");
+    return to > from ? `${number(from)}–${number(to)}` : number(from);
   };
   const about = !tile.exact && (tile.links || tall < tile.grain[0] - 1) ? "about " : "";
   return `${range(tile.rows[0], tall, row, layer.queries)} → ${range(tile.columns[0], wide, column, layer.keys)}: ${value < 0 ? (out ? "hidden, or left out" : "hidden by the mask") : about + percent(value)}`;
@@ -177,5 +175,5 @@ function single(
 
 function cellSize([from, to]: [number, number], cells: number): string {
   const size = (to - from) / Math.max(1, cells);
-  return Math.round(size).toLocaleString("en");
+  return number(Math.round(size));
 }

@@ -108,7 +108,9 @@ def pooled_picture(shares: Tensor, tokens: int, *, title: str) -> Axes:
     return axes
 
 
-def save_png(axes: Axes, path: str | os.PathLike[str]) -> Path:
+def save_png(
+    axes: Axes, path: str | os.PathLike[str], dots_per_inch: float = DOTS_PER_INCH
+) -> Path:
     """Write the figure of some axes as a PNG: all of it or nothing.
 
     It is written beside its place and then moved there, so that whatever was at that place stays
@@ -117,6 +119,7 @@ def save_png(axes: Axes, path: str | os.PathLike[str]) -> Path:
     Args:
         axes: what `head_picture` returns.
         path: the file; its folder must be there.
+        dots_per_inch: how large a point of the figure is.
 
     Returns:
         The file's absolute path.
@@ -134,7 +137,7 @@ def save_png(axes: Axes, path: str | os.PathLike[str]) -> Path:
     file = check_place(path)
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
-        figure_of(axes).savefig(part, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+        figure_of(axes).savefig(part, format="png", dpi=dots_per_inch, metadata={"Software": None})
         os.replace(part, file)
     except OSError as error:
         raise ArgumentError(
