@@ -140,7 +140,7 @@ def is_exporting() -> bool:
         False
     """
     # Not the private one, which torch.compile cannot read.
-    return torch.compiler.is_exporting() or torch.jit.is_tracing()
+    return torch.compiler.is_exporting() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
 
 
 def is_concrete(tensor: Tensor) -> bool:
