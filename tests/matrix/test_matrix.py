@@ -21,6 +21,7 @@ from clearhead.errors import (
     SelectionError,
     ShapeError,
     TooLargeError,
+    UnsupportedError,
 )
 from clearhead.matrix import parts
 from tests.memory import LargestTensor
@@ -790,3 +791,25 @@ VALUE = (
 def test_what_are_no_weights(weights: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=f"^{re.escape(text)}$"):
         AttentionMatrix.from_weights(weights)
+
+
+@pytest.mark.parametrize("dims", [2, 3, 4])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_value_is_that_which_was_given(dims: int, autocast: bool) -> None:
+    lead = (2, 3)[4 - dims :]
+    query, key, value = torch.randn(*lead, 5, 4), torch.randn(*lead, 7, 4), torch.randn(*lead, 7, 2)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        matrix, bare = AttentionMatrix(query, key, value=value), ch.AttentionMatrix(query, key)
+    assert bare.value is None
+    assert matrix.value is not None
+    assert matrix.value.equal(value.bfloat16() if autocast else value)
+    assert matrix.dense().equal(bare.dense())
+    with pytest.raises(ShapeError, match=r"value .*kv_len=6"):
+        ch.AttentionMatrix(query, key, value=value[..., :6, :])
+
+
+def test_a_value_of_tokens_that_ranks_share() -> None:
+    text = r"^\[across.value\] a matrix with across= keeps no value; leave value out.$"
+    shared: Any = object()
+    with pytest.raises(UnsupportedError, match=text):
+        AttentionMatrix(*torch.zeros(2, 3, 4), value=torch.zeros(3, 4), across=shared)

@@ -19,11 +19,11 @@ def test_keys_that_grow_are_one_tensor() -> None:
     keys = Keys(every[:, :, :7])
     parts = []
     for count in range(8, 102):
-        assert keys.place(every[:, :, :count], 1) == 0
-        parts.append(keys.part(0, count - 1))
+        assert keys.place(every[:, :, :count], query_len=1) == 0
+        parts.append(keys.part(0, count - 1)[0])
     keys.trim()
-    assert torch.equal(keys.part(0, 101), every)
-    assert keys.part(0, 101).untyped_storage().nbytes() == every.nbytes
+    assert torch.equal(keys.part(0, 101)[0], every)
+    assert keys.part(0, 101)[0].untyped_storage().nbytes() == every.nbytes
     for count, part in enumerate(parts, start=7):
         assert torch.equal(part, every[:, :, :count])
 
@@ -34,9 +34,9 @@ def test_other_keys_do_not_grow() -> None:
     changed = every.clone()
     changed[1, 2, 6, 4] += 1
     for other in (changed, every[:, :, :6], every.double(), every.flip(2), every.to("meta")):
-        assert keys.place(other, 1) is None
+        assert keys.place(other, query_len=1) is None
     assert keys.length == 7
-    assert torch.equal(keys.part(0, 7), every[:, :, :7])
+    assert torch.equal(keys.part(0, 7)[0], every[:, :, :7])
 
 
 def chain(
@@ -207,11 +207,11 @@ def test_a_generation_is_one_matrix(make: Callable[[], Any], more: Any, padded: 
     ids = torch.randint(3, 99, (2, 7))
     mask = torch.ones_like(ids)
     mask[1, :3] = 0 if padded else 1
-    with torch.no_grad(), ch.watch(model) as seen:
+    with torch.no_grad(), ch.watch(model, values=True) as seen:
         out = model.generate(ids, attention_mask=mask, **PLAIN, **more)[:, :-1]
     mask = torch.nn.functional.pad(mask, (0, out.shape[1] - 7), value=1)
     places = (mask.cumsum(-1) - 1).clamp(min=0)
-    with torch.no_grad(), ch.watch(model) as once:
+    with torch.no_grad(), ch.watch(model, values=True) as once:
         model(out, attention_mask=mask, position_ids=places)
     beams = more.get("num_beams", 1)
     for name in once:
@@ -222,6 +222,9 @@ def test_a_generation_is_one_matrix(make: Callable[[], Any], more: Any, padded: 
             of_text = expected[row // beams][:, real]
             if beams == 1:
                 torch.testing.assert_close(weights[:, real], of_text, atol=1e-5, rtol=1e-4)
+                matrices: Any = seen[name], once[name]
+                values = (matrix.value[row][:, real] for matrix in matrices)
+                torch.testing.assert_close(*values, atol=1e-5, rtol=1e-4)
         if beams > 1:
             # What was returned is one of the beams, or was until its last tokens.
             near = (whole[:beams, :, :8] - expected[0, :, :8]).abs().amax(dim=(1, 2, 3))
@@ -234,12 +237,44 @@ def test_beams_are_rows_of_the_last_call() -> None:
     order = torch.tensor([2, 0, 0])
     calls = Matrices()
     first = key[:, :, :3]
-    calls.add(make_problem(query[:, :, :3], first, first, mask=ch.causal()))
+    # A value is a function of its key here, and of another width.
+    calls.add(make_problem(query[:, :, :3], first, first, mask=ch.causal()), first[..., :2] + 1)
     after = torch.cat([first[order], key[:, :, 3:]], dim=2)
-    calls.add(make_problem(query[:, :, 3:], after, after))
+    calls.add(make_problem(query[:, :, 3:], after, after), after[..., :2] + 1)
     queries = torch.cat([query[order, :, :3], query[:, :, 3:]], dim=2)
     expected = ch.AttentionMatrix(queries, after, mask=ch.causal()).dense()
     torch.testing.assert_close(calls.whole().dense(), expected)
+    assert calls.whole().value.equal(after[..., :2] + 1)  # type: ignore[union-attr]
+
+
+def test_values_are_kept_beside_their_keys() -> None:
+    query, key, value = torch.randn(2, 4, 9, 5), torch.randn(2, 2, 9, 5), torch.randn(2, 2, 9, 3)
+
+    def step(stop: int, count: int, *of: Tensor) -> tuple[Problem, *tuple[Tensor, ...]]:
+        keys = key[:, :, :stop]
+        asked = make_problem(query[:, :, stop - count : stop], keys, keys, mask=ch.causal())
+        return asked, *(each[:, :, :stop] for each in of)
+
+    calls = Matrices()
+    for stop, count in ((6, 6), (7, 1), (9, 2)):
+        calls.add(*step(stop, count, value))
+    calls.close()
+    whole, parts = calls.whole(), calls.all()
+    assert whole.value is not None
+    assert whole.value.equal(value)
+    held = [each.value for each in parts if each.value is not None]
+    assert [each.shape[2] for each in held] == [6, 7, 9]
+    assert {each.untyped_storage().data_ptr() for each in held} == {held[0].data_ptr()}
+    assert held[0].untyped_storage().nbytes() == value.nbytes
+    assert bytes_of(calls) == query.nbytes + key.nbytes  # of which the values are no part
+    # A step without its value leaves none for the whole, and other values are no growing sequence.
+    other = Matrices()
+    for last in ((), (value.flip(1),)):
+        other = Matrices()
+        other.add(*step(7, 7, value))
+        other.add(*step(9, 2, *last))
+        assert bool(other.several()) == bool(last)
+        assert last or other.whole().value is None
 
 
 def test_cross_attention_of_a_generation_is_one_matrix() -> None:

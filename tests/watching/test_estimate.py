@@ -121,6 +121,15 @@ def test_an_estimate_is_what_is_kept(
         ]
     estimate = watching.estimate(batch, query_len, kv_len)
     assert estimate.nbytes == sum(tensor.nbytes for tensor in tensors)
+    if keep == "matrix":
+        wider: Any = ch.MultiHeadAttention(8, num_heads=6, head_dim=5, value_head_dim=7).to(dtype)
+        watching = ch.watch(wider, heads=heads, values=True)
+        with watching as seen:
+            wider(x, context) if query_len != kv_len else wider(x)
+        whole, value = seen[0].problem, seen[0].value
+        assert value is not None
+        kept = whole.query.nbytes + whole.key.nbytes + value.nbytes
+        assert watching.estimate(batch, query_len, kv_len).nbytes == kept
     count = 6 if heads is None else len(heads)
     wide = max(4, dtype.itemsize)
     assert estimate.matrix_nbytes == batch * count * query_len * kv_len * wide

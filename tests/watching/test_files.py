@@ -56,6 +56,20 @@ def test_a_matrix_comes_back(name: str, tmp_path: Path) -> None:
     assert again.dense().equal(weights.dense())
 
 
+@pytest.mark.parametrize("dims", [2, 3, 4])
+def test_a_value_comes_back(dims: int, tmp_path: Path) -> None:
+    lead = (2, 4)[4 - dims :]
+    query, key, value = torch.randn(*lead, 5, 3), torch.randn(*lead, 7, 3), torch.randn(*lead, 7, 2)
+    path = files.write(tmp_path / "a.clearhead", ch.AttentionMatrix(query, key, value=value))
+    again = files.read(path)
+    assert again.value.equal(value)
+    assert again.dense().equal(ch.AttentionMatrix(query, key).dense())
+    assert header(path)["version"] == 5
+    plain = ch.AttentionMatrix(query, key)
+    assert header(files.write(path, plain))["version"] < 5
+    assert files.read(path).value is None
+
+
 @pytest.mark.parametrize(
     "mask",
     [
@@ -185,14 +199,14 @@ def test_a_file_of_others(tmp_path: Path) -> None:
     assert "was not written by clearhead" in refused(path, "file.foreign")
 
 
-@pytest.mark.parametrize("version", [0, 5, "1", True, None])
+@pytest.mark.parametrize("version", [0, 6, "1", True, None])
 def test_another_version(version: object, tmp_path: Path) -> None:
     path = rewritten(
         files.write(tmp_path / "a.clearhead", matrix()), lambda head: head.update(version=version)
     )
     text = refused(path, "file.version")
     assert (
-        f"must be of version 1 or 2 or 3 or 4, which this clearhead reads; it is of version {version!r}"
+        f"must be of version 1 or 2 or 3 or 4 or 5, which this clearhead reads; it is of version {version!r}"
         in text
     )
 
@@ -207,7 +221,7 @@ def change(**fields: Any) -> Callable[[dict[str, Any]], None]:
         (change(**{"is": "pickle"}), "there is no kind 'pickle'; known are alibi, "),
         (
             change(more=1),
-            "a matrix has the fields query, key, mask, bias, scale, softcap, sinks, cross;",
+            "a matrix has the fields query, key, mask, bias, scale, softcap, sinks, cross, value;",
         ),
         (lambda head: head["content"].pop("sinks"), "the file gives query, key, mask, bias, scale"),
         (lambda head: head.update(content={"call": "x"}), "the header holds something unknown"),

@@ -910,6 +910,17 @@ def test_heads_that_are_not_there() -> None:
             '[keep.value] keep must be "matrix", "summary", "total" or a function; got \'weights\'.',
         ),
         (
+            {"keep": "total", "values": True},
+            ArgumentError,
+            "[values.keep] values go with keep=\"matrix\" or a function; keep='total' holds numbers of the "
+            "weights alone.",
+        ),
+        (
+            {"values": 1},
+            ArgumentTypeError,
+            "[values.type] values must be True or False; got 1.",
+        ),
+        (
             {"tokens": IDS},
             ArgumentError,
             '[tokens.keep] tokens are for the roles; they go with keep="summary" or keep="total".',
@@ -934,6 +945,43 @@ def test_heads_that_are_not_there() -> None:
 def test_what_watch_refuses(options: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=f"^{re.escape(text)}$"):
         watch(Stack(), **options)
+
+
+@pytest.mark.parametrize("heads", [None, [2, 3], [0, 3]])
+def test_the_value_of_a_call_is_kept_where_it_is_asked_for(heads: list[int] | None) -> None:
+    sizes = (4, 5, 3), (2, 7, 3), (2, 7, 6)
+    query, key, value = (torch.randn(2, *each, dtype=torch.float64) for each in sizes)
+    model = Stack().first
+    with watch(model, heads=heads, values=True) as seen:
+        context = model(query, key, value, enable_gqa=True)
+    matrix = seen[0]
+    assert matrix.value is not None
+    assert repr(matrix).endswith(" with value")
+    close(matrix @ matrix.value, context if heads is None else context[:, heads])
+    value.zero_()  # what was seen stays
+    assert matrix.value.abs().min() > 0
+    with watch(model, heads=heads) as seen, watch(model, values=True) as other:
+        model(query, key, key, enable_gqa=True)
+    assert seen[0].value is None
+    assert "value" not in repr(seen[0])
+    assert other[0].value is not None
+    assert other[0].value.equal(key)
+    keep: Any = lambda path, matrix: None if matrix.value is None else matrix.value.sum()  # noqa: E731
+    with watch(model, keep=keep, values=True) as sums, watch(model, keep=keep) as none:
+        model(query, key, key, enable_gqa=True)
+    assert sums[0] == key.sum()
+    assert none[0] is None
+
+
+def test_a_value_that_is_not_finite_changes_no_weight() -> None:
+    query, key, value = torch.randn(3, 1, 2, 5, 3).unbind()
+    model = Stack().first
+    value[0, 0, 1, 2] = torch.nan
+    with watch(model, values=True) as seen:
+        model(query, key, value)
+    assert seen[0].dense().equal(ch.AttentionMatrix(query, key).dense())
+    assert seen[0].entropy().isfinite().all()
+    assert seen[0].logsumexp.isfinite().all()
 
 
 def test_what_a_watch_says_of_itself() -> None:

@@ -5,6 +5,7 @@ A bias is never a mask. It is added after scale and softcap; a mask then hides.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -221,6 +222,42 @@ class DenseBias(Bias):
 
     def describe(self) -> str:
         return f"<{' × '.join(map(str, self.tensor.shape))}>"
+
+
+@dataclass(frozen=True, eq=False)
+class SumOfBiases(Bias):
+    """Two biases that are both added to the scores."""
+
+    left: Bias
+    right: Bias
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.left.requires_grad or self.right.requires_grad
+
+    @property
+    def may_hide(self) -> bool:
+        return self.left.may_hide or self.right.may_hide
+
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        self.left.check(*args, **kwargs)
+        self.right.check(*args, **kwargs)
+
+    def within(self, dtype: torch.dtype) -> Bias:
+        return SumOfBiases(self.left.within(dtype), self.right.within(dtype))
+
+    def block(
+        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
+    ) -> Tensor:
+        part = queries, keys, query_len, kv_len, device
+        return self.left.block(*part) + self.right.block(*part)
+
+    def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
+        pairs = query_index, key_index, query_len, kv_len
+        return self.left.at(*pairs) + self.right.at(*pairs)
+
+    def describe(self) -> str:
+        return f"{self.left.describe()} + {self.right.describe()}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import dense
 from clearhead.masks.tiles import portions
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
-from clearhead.watching.recording import key_heads, of_heads
+from clearhead.watching.recording import of_heads
 
 PORTION = 1 << 22
 """Pairs of a mask that are read at a time."""
@@ -354,11 +354,7 @@ RESCORING = (Hide, Restrict, ScaleKeys)
 
 def part_of(call: Problem, heads: list[int], path: str) -> Problem:
     """Return the call of some heads, with the key heads and the values that they use."""
-    if len(heads) == call.num_heads:
-        return call
-    used = key_heads(heads, call.num_heads, call.num_kv_heads, path)
-    value = call.value[:, torch.tensor(used, device=call.device)]
-    return of_heads(call, heads, path).replace(value=value)
+    return call if len(heads) == call.num_heads else of_heads(call, heads, path)
 
 
 def with_heads(call: Problem, other: Problem, heads: list[int], path: str) -> Problem:
@@ -386,7 +382,8 @@ def with_heads(call: Problem, other: Problem, heads: list[int], path: str) -> Pr
         shown = shown if visible is None else shown & visible
         shown[:, heads] = True if others is None else others
         mask = dense(shown)
-    return call.replace(query=query, key=key, value=key, mask=mask)
+    value = stages.repeat_kv_heads(call.value, call.num_heads)
+    return call.replace(query=query, key=key, value=value, mask=mask)
 
 
 def _seeing(call: Problem) -> Tensor:

@@ -1,5 +1,7 @@
 """The matrix of a problem: its sizes, its logsumexp, and the parts that everything else is made of."""
 
+from typing import TYPE_CHECKING, cast
+
 import torch
 from torch import Tensor
 
@@ -7,11 +9,16 @@ from clearhead import stages
 from clearhead._common.checks import check_tensor
 from clearhead._common.memory import within_memory
 from clearhead.attention.kernels import blockwise, eager, fused
-from clearhead.attention.problem import Problem, check_fit, under_autocast
-from clearhead.errors import ShapeError, UnsupportedError
+from clearhead.attention.problem import Problem, check_fit, make_problem, under_autocast
+from clearhead.errors import ArgumentError, DtypeError, ShapeError, UnsupportedError
+from clearhead.masks.dense import dense
 from clearhead.matrix.head_numbers import real_queries
 from clearhead.matrix.indexing import as_indices
+from clearhead.matrix.norms import Norms, norms_of_values
 from clearhead.matrix.parts import Rectangle, check_fits, from_every_key, from_logsumexp, is_narrow
+
+if TYPE_CHECKING:
+    from clearhead.matrix.matrix import AttentionMatrix
 
 
 class BaseMatrix:
@@ -19,9 +26,13 @@ class BaseMatrix:
 
     Args:
         problem: the query and the key; its value is not read.
+        value: (batch, num_kv_heads, kv_len, value_head_dim), what the weights are multiplied by in the call,
+            where that is known.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, value: Tensor | None = None) -> None:
+        # Beside the problem, so that no weight depends on it, as a NaN in it would make them.
+        self._value = value
         # Where the ranks of a ring have the keys, its key has no numbers: sizes and sweeps go by it.
         self.posed = problem
         self._gathered: Problem | None = None
@@ -43,6 +54,55 @@ class BaseMatrix:
                 return whole
             self._gathered = whole
         return self._gathered
+
+    @property
+    def value(self) -> Tensor | None:
+        """What the call multiplies the weights by, (batch, num_kv_heads, kv_len, value_head_dim), with as many
+        dimensions as the query; None where it is not known. `watch(model, values=True)` keeps it.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> query, key, value = torch.zeros(2, 4), torch.zeros(3, 4), torch.zeros(3, 5)
+            >>> ch.AttentionMatrix(query, key).value is None
+            True
+            >>> ch.AttentionMatrix(query, key, value=value).value.shape
+            torch.Size([3, 5])
+        """
+        return None if self._value is None else self._restore(self._value)
+
+    def norms(self, output: Tensor | None = None) -> Norms:
+        """weights × ‖value · W‖ of each query and key: what it takes from there (Kobayashi et al., 2020).
+
+        Args:
+            output: the weight of the layer's output projection, (output_dim, num_heads · value_head_dim), as
+                that of an nn.Linear, which gets no gradient; None for the norms of the values themselves.
+                `Seen.norms` finds it.
+
+        Raises:
+            ArgumentError: code `norms.value`, for a matrix without its value.
+            ArgumentTypeError: code `output.type`.
+            ShapeError: code `norms.output`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+            >>> with torch.no_grad(), ch.watch(layer, values=True) as seen:
+            ...     output = layer(torch.randn(1, 100, 8))
+            >>> norms = seen[0].norms(layer.output_projection.weight)
+            >>> norms
+            Norms [batch=1, num_heads=2, query_len=100, kv_len=100] of weights × ‖value · W‖
+            >>> norms[0, 1, 99].shape, norms.received().shape
+            (torch.Size([100]), torch.Size([1, 2, 100]))
+        """
+        if self._value is None:
+            raise ArgumentError(
+                "norms.value",
+                "norms need the value of the call, which this matrix does not have: "
+                "watch(model, values=True), or AttentionMatrix(…, value=…).",
+            )
+        found = norms_of_values(self._value, self.num_heads, output)
+        matrix = cast("AttentionMatrix", self)
+        return Norms(matrix, self._restore(found[..., None])[..., 0], projected=output is not None)
 
     @property
     def shape(self) -> torch.Size:
@@ -203,3 +263,36 @@ class BaseMatrix:
         query, key, value = under_autocast(problem.query, key, value)
         check_fit(query, key, value)
         return problem.replace(query=query, key=key).with_value(value)
+
+
+def problem_of_weights(weights: object) -> Problem:
+    """The problem whose scores are the logarithms of these weights, all of them in the bias."""
+    check_tensor("weights", weights)
+    assert isinstance(weights, Tensor)
+    if not 2 <= weights.ndim <= 4:
+        raise ShapeError(
+            "weights.shape",
+            "weights must have shape (batch, num_heads, query_len, kv_len), or fewer leading "
+            f"dimensions; got {tuple(weights.shape)}.",
+        )
+    if not weights.is_floating_point():
+        raise DtypeError("weights.dtype", f"weights must be real numbers; got {weights.dtype}.")
+    given = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))
+    # Half a step of its dtype off in each weight, and what a softmax over many keys loses.
+    allowed = torch.finfo(weights.dtype).eps + 1e-5
+    total = given.sum(dim=-1)
+    bad = ~((total - 1).abs() <= allowed) & (total != 0) | (given < 0).any(dim=-1)
+    if bad.any():
+        place = tuple(bad.nonzero()[0].tolist())
+        raise ArgumentError(
+            "weights.value",
+            f"weights must be 0 to 1, and every row must sum to 1 or to 0; row {place} sums to "
+            f"{total[place].item():.6g}. Weights after dropout do not.",
+        )
+    given = given[(None,) * (4 - given.ndim)]
+    seen = given > 0
+    nothing = given.new_zeros(*given.shape[:2], 1, 1)
+    query, key = (nothing.expand(-1, -1, length, 1) for length in given.shape[2:])
+    bias = given.masked_fill(~seen, 1.0).log()
+    mask = None if seen.all() else dense(seen)
+    return make_problem(query, key, key, mask=mask, bias=bias).replace(dims=weights.ndim)

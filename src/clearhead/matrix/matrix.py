@@ -9,19 +9,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from clearhead._common.checks import as_int, check_tensor
+from clearhead._common.checks import as_int
 from clearhead._common.lazy import drawing
 from clearhead._common.text import shown
 from clearhead.attention.biases import Bias
 from clearhead.attention.planning import choose
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.attention.sharded.attending import rows_across
-from clearhead.errors import ArgumentError, ArgumentTypeError, DtypeError, ShapeError
+from clearhead.errors import (
+    ArgumentTypeError,
+    UnsupportedError,
+)
 from clearhead.masks.base import Mask
-from clearhead.masks.dense import dense
+from clearhead.matrix.base import problem_of_weights
 from clearhead.matrix.indexing import Index, complete, read_index, read_pairs
 from clearhead.matrix.parts import pairs
 from clearhead.matrix.transposed import Transposed
@@ -46,9 +48,12 @@ class AttentionMatrix(WeightStatistics):
             `summary`) is summed over the ranks: every rank calls it, and gets the whole.
         cross: True if the keys are of another text than the queries, as in cross-attention: then the
             padding of the keys is none of the queries, and roles that compare places are not measured.
+        value: (batch, num_kv_heads, kv_len, value_head_dim), what the call multiplies the weights by; no
+            weight depends on it. Not with `across`.
 
     Raises:
         ClearheadError: for input that `attend` refuses.
+        UnsupportedError: code `across.value`, for a value of tokens that ranks share.
 
     Example:
         >>> import torch, clearhead as ch
@@ -74,22 +79,28 @@ class AttentionMatrix(WeightStatistics):
         sinks: Tensor | None = None,
         across: Sharding | tuple[Sharding, Sharding] | None = None,
         cross: bool = False,
+        value: Tensor | None = None,
     ) -> None:
         options: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scale}
         options |= {"softcap": softcap, "sinks": sinks}
-        # There is no value yet; the key stands in for it, with the right length and heads.
+        if across is not None and value is not None:
+            raise UnsupportedError(
+                "across.value", "a matrix with across= keeps no value; leave value out."
+            )
+        # Without a value the key stands in for it, with the right length and heads.
         problem = (
-            make_problem(query, key, key, **options)
+            make_problem(query, key, key if value is None else value, **options)
             if across is None
             else rows_across(query, key, across, **options)
         )
-        super().__init__(problem.replace(cross=True) if cross else problem)
+        known = None if value is None else problem.value
+        super().__init__(problem.replace(value=problem.key, cross=cross or problem.cross), known)
 
     @classmethod
-    def _of(cls, problem: Problem) -> "AttentionMatrix":
+    def _of(cls, problem: Problem, value: Tensor | None = None) -> "AttentionMatrix":
         """The matrix of a problem that has been validated."""
         matrix = cls.__new__(cls)
-        super(AttentionMatrix, matrix).__init__(problem)
+        super(AttentionMatrix, matrix).__init__(problem, value)
         return matrix
 
     @classmethod
@@ -116,7 +127,7 @@ class AttentionMatrix(WeightStatistics):
             >>> weights.received()
             tensor([1.5000, 0.5000])
         """
-        return cls._of(_problem_of(weights))
+        return cls._of(problem_of_weights(weights))
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Tensor:
         """Exact weights of some queries and keys, by the rules of tensors.
@@ -348,7 +359,8 @@ class AttentionMatrix(WeightStatistics):
         here = "" if problem.sharding is None else f" of query_len={problem.all_queries}"
         if self.heads is not None:
             here += f" with heads {shown(self.heads.tolist())}"
-        return f"AttentionMatrix [{sizes}]{here}{mask}"
+        value = "" if self._value is None else " with value"
+        return f"AttentionMatrix [{sizes}]{here}{mask}{value}"
 
     def _repr_html_(self) -> str | None:
         if self.posed.sharding is not None:
@@ -356,39 +368,7 @@ class AttentionMatrix(WeightStatistics):
         return drawing("notebook.inline.matrices").matrix_html(self)
 
 
-def _problem_of(weights: object) -> Problem:
-    """The problem whose scores are the logarithms of these weights, all of them in the bias."""
-    check_tensor("weights", weights)
-    assert isinstance(weights, Tensor)
-    if not 2 <= weights.ndim <= 4:
-        raise ShapeError(
-            "weights.shape",
-            "weights must have shape (batch, num_heads, query_len, kv_len), or fewer leading "
-            f"dimensions; got {tuple(weights.shape)}.",
-        )
-    if not weights.is_floating_point():
-        raise DtypeError("weights.dtype", f"weights must be real numbers; got {weights.dtype}.")
-    given = weights.detach().to(torch.promote_types(weights.dtype, torch.float32))
-    # Half a step of its dtype off in each weight, and what a softmax over many keys loses.
-    allowed = torch.finfo(weights.dtype).eps + 1e-5
-    total = given.sum(dim=-1)
-    bad = ~((total - 1).abs() <= allowed) & (total != 0) | (given < 0).any(dim=-1)
-    if bad.any():
-        place = tuple(bad.nonzero()[0].tolist())
-        raise ArgumentError(
-            "weights.value",
-            f"weights must be 0 to 1, and every row must sum to 1 or to 0; row {place} sums to "
-            f"{total[place].item():.6g}. Weights after dropout do not.",
-        )
-    given = given[(None,) * (4 - given.ndim)]
-    seen = given > 0
-    nothing = given.new_zeros(*given.shape[:2], 1, 1)
-    query, key = (nothing.expand(-1, -1, length, 1) for length in given.shape[2:])
-    bias = given.masked_fill(~seen, 1.0).log()
-    mask = None if seen.all() else dense(seen)
-    return make_problem(query, key, key, mask=mask, bias=bias).replace(dims=weights.ndim)
-
-
-def matrix_of(problem: Problem) -> AttentionMatrix:
-    """The attention matrix of a validated problem, of four dimensions; its value is left out."""
-    return AttentionMatrix._of(problem.replace(value=problem.key, dropout=None, dims=4))
+def matrix_of(problem: Problem, value: Tensor | None = None) -> AttentionMatrix:
+    """The attention matrix of a validated problem, of four dimensions. Its value is left out, unless it is
+    given beside it."""
+    return AttentionMatrix._of(problem.replace(value=problem.key, dropout=None, dims=4), value)

@@ -36,11 +36,11 @@ class WeightStatistics(BaseMatrix):
     """The numbers of a matrix of attention weights, each found in O(tokens) memory.
 
     Args:
-        problem: as of `BaseMatrix`.
+        problem, value: as of `BaseMatrix`.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
+    def __init__(self, problem: Problem, value: Tensor | None = None) -> None:
+        super().__init__(problem, value)
         # Computed once. What is handed out of these is a copy, which the caller may write to.
         self._entropy: Tensor | None = None
         self._near: dict[int, Tensor] = {}

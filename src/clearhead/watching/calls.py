@@ -1,6 +1,7 @@
 """The calls of one module, stitched to one matrix where they are its rows."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -19,52 +20,61 @@ Kept = TypeVar("Kept")
 
 
 class Keys:
-    """Keys that grow, as in a KV cache: calls see a part of them."""
+    """Keys that grow, as in a KV cache, and their values where those are kept: calls see a part of them."""
 
-    def __init__(self, key: Tensor) -> None:
-        self._room = key.clone()
-        self.length = key.shape[2]
+    def __init__(self, *held: Tensor) -> None:
+        self._rooms = [each.clone() for each in held]
+        self.length = held[0].shape[2]
 
-    def part(self, start: int, count: int) -> Tensor:
-        """Return some keys, (batch, num_kv_heads, count, head_dim)."""
-        return self._room[:, :, start : start + count]
+    def part(self, start: int, count: int) -> list[Tensor]:
+        """Return some keys, (batch, num_kv_heads, count, head_dim), and their values, likewise."""
+        return [room[:, :, start : start + count] for room in self._rooms]
 
-    def place(self, key: Tensor, query_len: int) -> int | None:
-        """Append the keys that `key` has beyond these; returns the place of its first.
+    def place(self, *held: Tensor, query_len: int) -> int | None:
+        """Append the keys, and values, that `held` has beyond these; returns the place of its first.
 
         It begins with all of these or, behind a window, with the last of them, before as many as there
         are queries. None if it begins with others.
         """
-        count, own = key.shape[2], self.part(0, self.length)
-        if key.is_meta or key[:, :, :0].shape != own[:, :, :0].shape:
+        count, own = held[0].shape[2], self.part(0, self.length)
+        if held[0].is_meta or list(map(_kind, held)) != list(map(_kind, own)):
             return None
-        if (key.dtype, key.device) != (own.dtype, own.device):
-            return None
-        if count >= self.length and torch.equal(key[:, :, : self.length], own):
-            self._append(key[:, :, self.length :])
+        if count >= self.length and _equal(held, own, slice(0, self.length), slice(None)):
+            self._append([each[:, :, self.length :] for each in held])
             return 0
         again = count - query_len
         if 0 < again < self.length:
             start = self.length - again
-            if torch.equal(key[:, :, :again], own[:, :, start:]):
-                self._append(key[:, :, again:])
+            if _equal(held, own, slice(0, again), slice(start, None)):
+                self._append([each[:, :, again:] for each in held])
                 return start
         return None
 
-    def _append(self, new: Tensor) -> None:
-        total = self.length + new.shape[2]
-        if total > self._room.shape[2]:
-            # Twice as many, so that a thousand steps copy a few times only.
-            room = new.new_empty(*new.shape[:2], 2 * total, new.shape[3])
-            room[:, :, : self.length] = self.part(0, self.length)
-            self._room = room
-        self._room[:, :, self.length : total] = new
+    def _append(self, new: list[Tensor]) -> None:
+        total = self.length + new[0].shape[2]
+        for number, (room, more) in enumerate(zip(self._rooms, new, strict=True)):
+            if total > room.shape[2]:
+                # Twice as many, so that a thousand steps copy a few times only.
+                room = more.new_empty(*more.shape[:2], 2 * total, more.shape[3])
+                room[:, :, : self.length] = self._rooms[number][:, :, : self.length]
+                self._rooms[number] = room
+            room[:, :, self.length : total] = more
         self.length = total
 
     def trim(self) -> None:
         """Free the room that was not needed."""
-        if self._room.shape[2] > self.length:
-            self._room = self.part(0, self.length).clone(memory_format=torch.contiguous_format)
+        for number, room in enumerate(self.part(0, self.length)):
+            if self._rooms[number].shape[2] > self.length:
+                self._rooms[number] = room.clone(memory_format=torch.contiguous_format)
+
+
+def _kind(tensor: Tensor) -> tuple[object, ...]:
+    return tensor[:, :, :0].shape, tensor.dtype, tensor.device
+
+
+def _equal(held: Sequence[Tensor], own: Sequence[Tensor], these: slice, those: slice) -> bool:
+    pairs = zip(held, own, strict=True)
+    return all(torch.equal(each[:, :, these], other[:, :, those]) for each, other in pairs)
 
 
 @dataclass
@@ -80,8 +90,8 @@ class Call:
 
     def matrix(self) -> AttentionMatrix:
         if self.made is None:
-            key = self.keys.part(self.start, self.kv_len)
-            self.made = matrix_of(self.problem.replace(key=key, value=key))
+            key, *value = self.keys.part(self.start, self.kv_len)
+            self.made = matrix_of(self.problem.replace(key=key), *value)
         return self.made
 
 
@@ -127,17 +137,18 @@ class Matrices(Calls[AttentionMatrix]):
         self._calls: list[Call] = []
         self._stitched: tuple[int, AttentionMatrix | str] = (0, "")
 
-    def add(self, call: Problem) -> None:
-        """Keep a call whose mask and bias are copies."""
+    def add(self, call: Problem | AttentionMatrix, value: Tensor | None = None) -> None:
+        """Keep a call whose mask and bias are copies, and its value if one is given; or one that is a matrix
+        already."""
+        if isinstance(call, AttentionMatrix):
+            call, value = call.problem, call.value
         query, key = call.query.detach().clone(), call.key.detach()
+        held = [key] if value is None else [key, value.detach()]
         keys = self._calls[-1].keys if self._calls else None
-        start = (
-            None
-            if keys is None
-            else keys.place(key, key.shape[2] if call.cross else call.query_len)
-        )
+        fresh = call.kv_len if call.cross else call.query_len
+        start = None if keys is None else keys.place(*held, query_len=fresh)
         if keys is None or start is None:
-            keys, start = Keys(key), 0
+            keys, start = Keys(*held), 0
         none = key[:, :, :0].clone()
         kept = call.replace(query=query, key=none, value=none)
         self._calls.append(Call(kept, keys, start, key.shape[2]))
@@ -162,7 +173,7 @@ class Matrices(Calls[AttentionMatrix]):
         # More calls may have come since.
         if self._stitched[0] != len(self._calls):
             every = self.all()
-            found = every[0] if len(every) == 1 else stitch([each.problem for each in every])
+            found = every[0] if len(every) == 1 else stitch(every)
             self._stitched = len(every), found
         return self._stitched[1]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.text import shown
-from clearhead.attention.biases import DenseBias
+from clearhead.attention.biases import DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import FileError, UnsupportedError
@@ -50,6 +50,7 @@ KINDS: dict[str, type] = {
     "role_counts": RoleCounts,
     "roles": Roles,
     "sliding_window": SlidingWindow,
+    "sum_of_biases": SumOfBiases,
     "summary": Summary,
     "top_k": TopK,
     "totals": Totals,
@@ -57,16 +58,16 @@ KINDS: dict[str, type] = {
 }
 NAMES = {kind: name for name, kind in KINDS.items()}
 
-SINCE = {"role_counts": 3, "totals": 4}
+SINCE = {"role_counts": 3, "totals": 4, "sum_of_biases": 5}
 """The version of a file that first had a kind, where that is not the first."""
 
-OPTIONAL = {"counts": None, "max_score": None, "cross": False}
+OPTIONAL = {"counts": None, "max_score": None, "cross": False, "value": None}
 """Fields that a file of an earlier version does not have, and what they are then."""
 
-CROSS = 4
-"""The version of a file that first told cross-attention."""
+FIELD_SINCE = {"cross": 4, "value": 5}
+"""The version of a file that first had a field, where it is not that of the kind."""
 
-OF_MATRIX = ("query", "key", "mask", "bias", "scale", "softcap", "sinks", "cross")
+OF_PROBLEM = ("query", "key", "mask", "bias", "scale", "softcap", "sinks", "cross")
 PLAIN = bool | int | float | str | None
 
 
@@ -104,8 +105,7 @@ class Encoder:
         if kind is not None:
             self.version = max(self.version, SINCE.get(kind, 1))
             fields = {name: self.encode(each) for name, each in _values(value).items()}
-            if "cross" in fields:
-                self.version = max(self.version, CROSS)
+            self.version = max([self.version, *(FIELD_SINCE.get(name, 1) for name in fields)])
             return {"is": kind, **fields}
         if isinstance(value, Mapping):
             return {"map": [[str(key), self.encode(each)] for key, each in value.items()]}
@@ -138,7 +138,7 @@ def _goes_into(small: Tensor, large: Tensor) -> bool:
 def _fields(kind: Any) -> Mapping[str, Any]:
     """The fields of a kind, with their types; a matrix checks its arguments itself."""
     if kind is AttentionMatrix:
-        return dict.fromkeys(OF_MATRIX, Any)
+        return dict.fromkeys((*OF_PROBLEM, "value"), Any)
     if dataclasses.is_dataclass(kind):
         return {field.name: field.type for field in dataclasses.fields(kind)}
     return kind.__annotations__
@@ -150,8 +150,9 @@ def _values(thing: Any) -> dict[str, Any]:
         every = {name: getattr(thing, name) for name in fields}
     else:
         problem = thing.problem
-        every = {name: getattr(problem, name) for name in fields}
+        every = {name: getattr(problem, name) for name in OF_PROBLEM}
         every |= {name: problem.restore(every[name]) for name in ("query", "key")}
+        every["value"] = thing.value
     # `is` compares no tensors.
     return {name: each for name, each in every.items() if each is not OPTIONAL.get(name, fields)}
 

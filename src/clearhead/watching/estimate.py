@@ -40,6 +40,7 @@ class AttentionSizes(NamedTuple):
         dtype: that of query and key.
         text: "given" attends from the one length to the other. In a model of an encoder and a decoder,
             "source" attends within the source, "own" within what the decoder reads, "cross" between.
+        value_head_dim: width of a value, where it is not that of a key.
     """
 
     path: str | None
@@ -49,6 +50,7 @@ class AttentionSizes(NamedTuple):
     more_keys: int
     dtype: torch.dtype
     text: Literal["given", "source", "own", "cross"] = "given"
+    value_head_dim: int | None = None
 
     def lengths(self, query_len: int, kv_len: int) -> tuple[int, int]:
         """The queries and keys of a call, its own keys included."""
@@ -142,8 +144,11 @@ def estimated(
     heads: tuple[int, ...] | None,
     keep: str,
     lengths: tuple[int, int, int],
+    *,
+    values: bool = False,
 ) -> Estimate:
-    """Return the memory of modules of these sizes; lengths are batch, query_len and kv_len.
+    """Return the memory of modules of these sizes; lengths are batch, query_len and kv_len. With `values`
+    the value of each call is kept as well.
 
     Raises:
         WatchError: code `watch.heads`, for a head that one of the modules does not have.
@@ -167,6 +172,9 @@ def estimated(
             kept = len(chosen) * 8 * (4 + 2 * ROLES)
         elif keep == "matrix":
             kept = (rows + batch * used * keys) * size.head_dim * size.dtype.itemsize
+            if values:
+                width = size.value_head_dim or size.head_dim
+                kept += batch * used * keys * width * size.dtype.itemsize
         else:
             kept = rows * (STATISTICS * wide + min(TOP_K, keys) * (wide + 8))
             kept += batch * used * keys * wide
@@ -185,9 +193,9 @@ def _of_module(path: str, module: nn.Module) -> AttentionSizes | None:
         # Another module in the place of a projection need not have a weight.
         floats = (each.dtype for each in module.parameters() if each.is_floating_point())
         dtype = next(floats, torch.get_default_dtype())
-        return AttentionSizes(
-            path, module.num_heads, module.num_kv_heads, module.head_dim, 0, dtype
-        )
+        sizes = module.num_heads, module.num_kv_heads, module.head_dim
+        wide = None if module.value_head_dim == module.head_dim else module.value_head_dim
+        return AttentionSizes(path, *sizes, 0, dtype, value_head_dim=wide)
     if isinstance(module, nn.MultiheadAttention):
         more = (module.bias_k is not None) + bool(module.add_zero_attn)
         heads, dtype = module.num_heads, module.out_proj.weight.dtype
@@ -212,6 +220,7 @@ def _of_config(model: nn.Module, *, places: bool) -> list[AttentionSizes]:
     if latent := _number(config, "qk_nope_head_dim"):
         # Each head has a key of its own, made of the latent; a part of it is rotated.
         shared, head_dim = heads, latent + _number(config, "qk_rope_head_dim")
+    wide = _number(config, "v_head_dim") or None
     if not head_dim:
         return []
     kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
@@ -222,7 +231,8 @@ def _of_config(model: nn.Module, *, places: bool) -> list[AttentionSizes]:
         paths = list(attending(model))
         if len(paths) != layers:
             return []
-    return [AttentionSizes(path, heads, shared, head_dim, 0, dtype) for path in paths]
+    sizes = heads, shared, head_dim, 0, dtype
+    return [AttentionSizes(path, *sizes, value_head_dim=wide) for path in paths]
 
 
 def _beside_source(path: str, config: Any, dtype: torch.dtype) -> AttentionSizes | None:

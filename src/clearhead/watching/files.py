@@ -26,9 +26,10 @@ from clearhead.matrix.totals import Totals
 from clearhead.watching.encoding import Encoder, decode
 from clearhead.watching.token_ids import listed
 
-VERSIONS = (1, 2, 3, 4)
+VERSIONS = (1, 2, 3, 4, 5)
 """In version 2 there may be the tokens beside what was seen, in version 3 how many queries a role
-is the mean of, and in version 4 that keys are of another text than the queries, and totals."""
+is the mean of, in version 4 that keys are of another text than the queries, and totals, and in version 5
+the values of matrices."""
 
 KEY = "clearhead"
 

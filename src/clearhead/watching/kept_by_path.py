@@ -1,26 +1,35 @@
 """The records of a watch, by the paths of the modules that attended."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, Self, TypeVar, cast, overload
+
+from torch import nn
 
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, SelectionError
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.norms import Norms
 from clearhead.watching.calls import Accumulated, Calls, Kept, Matrices, Results
 from clearhead.watching.files import TEXTS
 from clearhead.watching.missing import Missing
+from clearhead.watching.projections import output_weight
 
 Keep = Literal["matrix", "summary", "total"]
 Kind = Literal[Keep, "function"]
 
 Default = TypeVar("Default")
 
+WEIGHTED = ", weighted by values"
+"""Behind the name of a model whose record is not of its weights."""
+
 
 class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     """The calls of every module, by its path or its number."""
 
-    def __init__(self, model_name: str, keep: Kind) -> None:
+    def __init__(self, model_name: str, keep: Kind, heads: tuple[int, ...] | None = None) -> None:
         self._model_name = model_name
         self._keep = keep
+        self._heads = heads
         self._modules: dict[str, Calls[Any]] = {}
         self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(TEXTS)
         self.missing: list[Missing] = []
@@ -35,6 +44,11 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     def source_tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
         """In cross-attention the tokens of the keys, likewise."""
         return self._texts["source_tokens"]
+
+    @property
+    def _title(self) -> str | None:
+        """What a page must say of what it shows; None for weights."""
+        return self._model_name if self._model_name.endswith(WEIGHTED) else None
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -75,6 +89,77 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             for calls in [module.parts()]
             for number, call in enumerate(calls)
         ]
+
+    def norms(self, layer: str | int, model: nn.Module | None = None) -> Norms:
+        """Return weights × ‖value · W‖ of a module, after a watch with `values=True`: what each query takes from
+        each key, and not only how much it looks at it (Kobayashi et al., 2020,
+        https://arxiv.org/abs/2004.10102).
+
+        Args:
+            layer: a path, or a number.
+            model: the one that was watched, whose output projection is read as it is now, W being the part of
+                a head; found by the names that libraries give it. What else the model does to the context
+                before, such as a gate, is not in it. None for the norms of the values themselves.
+
+        Raises:
+            ArgumentError: code `norms.value`, where no values were kept.
+            ArgumentTypeError: code `norms.model`.
+            UnsupportedError: code `norms.projection`, where no output projection is known;
+                `AttentionMatrix.norms` takes its weight.
+            SelectionError: codes `watch.layer` and `watch.several`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
+            >>> with torch.no_grad(), ch.watch(layer, values=True) as seen:
+            ...     output = layer(torch.randn(1, 5, 16))
+            >>> seen.norms("self_attn", layer)
+            Norms [batch=1, num_heads=2, query_len=5, kv_len=5] of weights × ‖value · W‖
+        """
+        self._need_values()
+        path = self.path(layer)
+        return self._norms(path, cast(Any, self[path]), model)
+
+    def weighted_by_values(self, model: nn.Module | None = None) -> Self:
+        """Return the record with the shares of `norms` in the place of the weights, `Norms.shares`: a row is
+        divided by its sum, so that pages, figures, tables, `find` and rollout are those of what is taken.
+
+        Args:
+            model: as in `norms`.
+
+        Raises:
+            ClearheadError: as `norms` does, except for several calls of a module.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+            >>> with torch.no_grad(), ch.watch(layer, values=True) as seen:
+            ...     output = layer(torch.randn(1, 5, 8))
+            >>> taken = seen.weighted_by_values(layer)
+            >>> float(taken[0].dense().sum(dim=-1).mean())
+            1.0
+        """
+        self._need_values()
+        shares = type(self)(f"{self._model_name}{WEIGHTED}", "matrix", self._heads)
+        shares._texts = dict(self._texts)
+        for path, module in self._modules.items():
+            calls = shares._modules[path] = Results[Any]()
+            for matrix in module.parts():
+                calls.add(self._norms(path, matrix, model).shares())
+        return shares
+
+    def _norms(self, path: str, matrix: AttentionMatrix, model: nn.Module | None) -> Norms:
+        output = None
+        if model is not None and matrix.value is not None:
+            output = output_weight(model, path, matrix, self._heads)
+        return matrix.norms(output)
+
+    def _need_values(self) -> None:
+        if self._keep != "matrix":
+            raise ArgumentError(
+                "norms.value",
+                f"norms need matrices with their values, watch(model, values=True); keep= was {self._keep!r}.",
+            )
 
     def need_attention(self, verb: str, *, totals: bool = False) -> None:
         """Refuse to read the results of a function as attention, and totals where they do not do.
@@ -148,10 +233,10 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     def __contains__(self, layer: object) -> bool:
         return layer in self._modules
 
-    def _add(self, name: str, call: Any) -> None:
+    def _add(self, name: str, *call: Any) -> None:
         kinds: dict[str, type[Calls[Any]]] = {"matrix": Matrices, "total": Accumulated}
         kind = kinds.get(self._keep, Results)
-        self._modules.setdefault(name, kind()).add(call)
+        self._modules.setdefault(name, kind()).add(*call)
 
     def _close(self, missing: Sequence[Missing] = ()) -> None:
         self.missing = list(missing)

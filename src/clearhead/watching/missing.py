@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.torch_internals import is_compiled
+from clearhead.errors import WatchError
 
 ATTENDS = re.compile("attention|attend|attn", re.IGNORECASE)
 """In the name of a class: it attends, or holds what does."""
@@ -217,6 +218,24 @@ class Ran:
         if getattr(self._model, "_supports_sdpa", False) and now != "sdpa":
             return 'model.set_attn_implementation("sdpa").'
         return f"none in transformers, where this type has code of its own only. {RETURNED}"
+
+
+def nothing_seen(name: str, missing: Sequence[Missing], *, ran: bool) -> WatchError:
+    """Return the error for a model of which no call was seen, whether it ran or not."""
+    if not ran:
+        return WatchError(
+            "watch.not-run",
+            f"{name} was not called while it was watched, so nothing was seen. Code that "
+            "torch.compile has compiled is not seen either.",
+        )
+    return WatchError(
+        "watch.nothing-seen",
+        f"{name} ran without a call of attention that can be seen: of\n"
+        "torch.nn.functional.scaled_dot_product_attention, nn.MultiheadAttention, clearhead, or the\n"
+        "attention interface of transformers.\n"
+        "  - a model with code of its own for the softmax of the scores is not seen\n"
+        f"  - code that torch.compile has compiled is not seen{listed(missing)}",
+    )
 
 
 def _attends(kind: type) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.text import raised_words, shown
-from clearhead.attention.biases import Bias, DenseBias
+from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
@@ -173,20 +173,21 @@ def key_heads(heads: Sequence[int], num_heads: int, num_kv_heads: int, name: str
 
 
 def of_heads(problem: Problem, heads: Sequence[int], name: str) -> Problem:
-    """Return the problem of some query heads only, with the key heads that they use.
+    """Return the problem of some query heads only, with the key heads and the values that they use.
 
     Raises:
         WatchError: code `watch.heads`, for a head that the module of this name does not have.
     """
     used = key_heads(heads, problem.num_heads, problem.num_kv_heads, name)
     picked = torch.tensor(heads, device=problem.device)
-    key = problem.key[:, torch.tensor(used, device=problem.device)]
+    of_keys = torch.tensor(used, device=problem.device)
+    key = problem.key[:, of_keys]
     return problem.replace(
         query=problem.query[:, picked],
         key=key,
-        value=key,
+        value=key if problem.value is problem.key else problem.value[:, of_keys],
         mask=_mask_of_heads(problem, picked),
-        bias=_bias_of_heads(problem, picked),
+        bias=_bias_of_heads(problem, problem.bias, picked),
         sinks=None if problem.sinks is None else problem.sinks[picked],
     )
 
@@ -200,26 +201,32 @@ def _mask_of_heads(problem: Problem, heads: Tensor) -> Mask | None:
     return dense(_small(visible)[:, heads])
 
 
-def _bias_of_heads(problem: Problem, heads: Tensor) -> Bias | None:
-    bias = problem.bias
+def _bias_of_heads(problem: Problem, bias: Bias | None, heads: Tensor) -> Bias | None:
+    if isinstance(bias, SumOfBiases):
+        both = (_bias_of_heads(problem, each, heads) for each in (bias.left, bias.right))
+        return SumOfBiases(*(each for each in both if each is not None))
     if isinstance(bias, Alibi):
         return Alibi(bias.slopes.to(heads.device)[heads], follows=False)
-    block = bias.tensor if isinstance(bias, DenseBias) else problem.bias_block()
+    block = bias.tensor if isinstance(bias, DenseBias) else problem.replace(bias=bias).bias_block()
     if block is None or block.shape[1] == 1:
         return bias
     return DenseBias(block[:, heads])
 
 
 def reduced(
-    problem: Problem, name: str, function: Callable[[str, AttentionMatrix], Result]
+    problem: Problem,
+    value: Tensor | None,
+    name: str,
+    function: Callable[[str, AttentionMatrix], Result],
 ) -> Result:
-    """Return the result of a function for the matrix of a call, which nothing may keep.
+    """Return the result of a function for the matrix of a call, with its value or without, which nothing may
+    keep.
 
     Raises:
         WatchError: code `watch.function`, if it raises, or if it keeps the matrix: the model may
             write to query and key after the call.
     """
-    matrix = matrix_of(problem)
+    matrix = matrix_of(problem, value)
     kept = weakref.ref(matrix)
     try:
         result = function(name, matrix)

@@ -11,7 +11,6 @@ from clearhead._common.elements import element
 from clearhead._common.lazy import drawing
 from clearhead._common.text import readable
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
-from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Kept
 from clearhead.watching.files import TEXTS, read_seen, write_seen
@@ -226,7 +225,7 @@ class Seen(KeptByPath[Kept]):
             other: another run, to compare with.
             other_tokens: its tokens, where they are others: the page compares what is equal in both.
             names: what the two runs are called.
-            title: the title of the page; None is the beginning of the text.
+            title: the title of the page; None is the beginning of the text, or what is weighted by values.
             sample: the row of the batch.
             start: the layer and the head that it opens with, by number, or the state of a page as it
                 stands behind the # of its address, `"head=5.11&without=first"`; None: where a strong link
@@ -259,13 +258,15 @@ class Seen(KeptByPath[Kept]):
             '<!doctype html>'
         """
         self.need_attention("to_html")
-        if other is not None and not isinstance(other, Seen):
-            raise ArgumentTypeError(
-                "page.other", f"other must be what a watch has seen; got {type(other).__name__}."
-            )
         if other is not None:
+            if not isinstance(other, Seen):
+                raise ArgumentTypeError(
+                    "page.other",
+                    f"other must be what a watch has seen; got {type(other).__name__}.",
+                )
             other.need_attention("to_html")
             other_tokens = other.tokens if other_tokens is None else other_tokens
+        title = self._title if title is None else title
         page = {"title": title, "sample": sample, "start": start, "pin": pin, "why": why}
         media = {"image": image, "grid": grid, "skip": skip, "times": times, "audio": audio}
         return drawing("page.head_page").write_heads(
@@ -309,10 +310,9 @@ class Seen(KeptByPath[Kept]):
             ('to', ' be', '.')
         """
         self.need_attention("save", totals=True)
-        given = {"tokens": tokens, "source_tokens": source_tokens}
         texts = {
             name: self._texts[name] if text is None else listed(name, text)
-            for name, text in given.items()
+            for name, text in (("tokens", tokens), ("source_tokens", source_tokens))
         }
         calls = {name: module.all() for name, module in self._modules.items()}
         record = {"model": self._model_name, "keep": self._keep, "calls": calls}
@@ -394,7 +394,7 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
     loaded: Seen[Any] = Seen(content["model"], content["keep"])
     for name, calls in content["calls"].items():
         for call in calls:
-            loaded._add(name, call.problem if isinstance(call, AttentionMatrix) else call)
+            loaded._add(name, call)
     loaded._texts |= {name: content[name] for name in TEXTS & content.keys()}
     loaded._close()
     return loaded

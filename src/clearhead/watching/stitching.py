@@ -20,6 +20,9 @@ from clearhead.masks.padding import PaddedTo, Valid, padding
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 
+Held = Sequence[Tensor]
+"""The key of a call, and its value where that is known."""
+
 NOT_CAUSAL = "no causal mask, with or without padding, a window or chunks"
 
 
@@ -37,13 +40,19 @@ class Reach(NamedTuple):
     valid: Tensor
 
 
-def stitch(calls: Sequence[Problem]) -> AttentionMatrix | str:
+def stitch(matrices: Sequence[AttentionMatrix]) -> AttentionMatrix | str:
     """Return the one matrix that the calls are rows of, or why they are not.
 
     They are if each has keys of the calls before and one more for each of its queries, and sees them
     causally, in a window or in chunks, with the same padding; or, in cross-attention, if all have the
-    same keys and mask. Of a beam search, rows are those of the last call.
+    same keys and mask. What is said of keys holds of their values, where every call has them. Of a beam
+    search, rows are those of the last call.
     """
+    calls = [each.problem for each in matrices]
+    held: list[Held] = [(call.key,) for call in calls]
+    values = [each.value for each in matrices if each.value is not None]
+    if len(values) == len(calls):
+        held = [(call.key, value) for call, value in zip(calls, values, strict=True)]
     for number, call in enumerate(calls):
         reason = ""
         if call.bias is not None:
@@ -52,18 +61,18 @@ def stitch(calls: Sequence[Problem]) -> AttentionMatrix | str:
             reason = "another scale, softcap or sinks than the call before"
         if reason:
             return f"call {number} has {reason}"
-    return _of_one_source(calls) if calls[0].cross else _of_growing_keys(calls)
+    return _of_one_source(calls, held) if calls[0].cross else _of_growing_keys(calls, held)
 
 
-def _of_one_source(calls: Sequence[Problem]) -> AttentionMatrix | str:
+def _of_one_source(calls: Sequence[Problem], held: Sequence[Held]) -> AttentionMatrix | str:
     first, valid = calls[0], None
     rows: list[Tensor] = [torch.arange(calls[-1].batch, device=first.device)]
     for number in range(len(calls) - 1, -1, -1):
-        call, real = calls[number], _valid(_parts(calls[number].mask), calls[number])
+        real = _valid(_parts(calls[number].mask), calls[number])
         if real is None:
             return f"call {number} has a mask that differs from query to query"
         if number + 1 < len(calls):
-            found = _rows_of(call.key, calls[number + 1].key)
+            found = _rows_of(held[number], held[number + 1])
             if found is None:
                 return f"call {number + 1} has other keys than the call before"
             rows.insert(0, found[rows[0]])
@@ -73,11 +82,11 @@ def _of_one_source(calls: Sequence[Problem]) -> AttentionMatrix | str:
         valid = real
     assert valid is not None
     query = torch.cat([each.query[some] for each, some in zip(calls, rows, strict=True)], dim=2)
-    key = calls[-1].key
-    return matrix_of(first.replace(query=query, key=key, value=key, mask=_padding(valid)))
+    key, *value = held[-1]
+    return matrix_of(first.replace(query=query, key=key, mask=_padding(valid)), *value)
 
 
-def _of_growing_keys(calls: Sequence[Problem]) -> AttentionMatrix | str:
+def _of_growing_keys(calls: Sequence[Problem], held: Sequence[Held]) -> AttentionMatrix | str:
     rows = [torch.arange(calls[-1].batch, device=calls[0].device)]
     reaches: list[Reach] = []
     for number in range(len(calls) - 1, -1, -1):
@@ -93,11 +102,12 @@ def _of_growing_keys(calls: Sequence[Problem]) -> AttentionMatrix | str:
             if not 0 < count <= call.kv_len and not count == call.kv_len == 0:
                 sizes = f"query_len={after.query_len} and kv_len={after.kv_len}"
                 return f"call {number + 1} has {sizes}, after {call.kv_len} keys"
-            found = _rows_of(call.key[:, :, call.kv_len - count :], after.key[:, :, :count])
+            known = [each[:, :, call.kv_len - count :] for each in held[number]]
+            found = _rows_of(known, [each[:, :, :count] for each in held[number + 1]])
             if found is None:
                 return f"call {number + 1} has keys that do not go on from those of the call before"
             rows.insert(0, found[rows[0]])
-    key = [calls[0].key[rows[0]]]
+    new_held = [[each[rows[0]] for each in held[0]]]
     valid = _of_rows(reaches[0].valid, rows[0])
     firsts = [reaches[0].first]
     for number, (call, reach, some) in enumerate(zip(calls, reaches, rows, strict=True)):
@@ -111,7 +121,8 @@ def _of_growing_keys(calls: Sequence[Problem]) -> AttentionMatrix | str:
         known, again = valid[:, start + least :], real[:, least : call.kv_len - call.query_len]
         if not _equal(known, again):
             return f"call {number} has other padding than the call before"
-        key.append(call.key[:, :, call.kv_len - call.query_len :][some])
+        fresh = call.kv_len - call.query_len
+        new_held.append([each[:, :, fresh:][some] for each in held[number]])
         new = real[:, call.kv_len - call.query_len :]
         count = max(len(valid), len(new))
         valid = torch.cat([valid.expand(count, -1), new.expand(count, -1)], dim=1)
@@ -122,8 +133,11 @@ def _of_growing_keys(calls: Sequence[Problem]) -> AttentionMatrix | str:
     if not valid.all():
         mask = mask & padding(valid if len(valid) > 1 else valid[0])
     query = torch.cat([each.query[some] for each, some in zip(calls, rows, strict=True)], dim=2)
-    whole = calls[-1].key if _is_whole(calls[-1], rows, valid.shape[1]) else torch.cat(key, dim=2)
-    return matrix_of(calls[0].replace(query=query, key=whole, value=whole, mask=mask))
+    if _is_whole(calls[-1], rows, valid.shape[1]):
+        key, *value = held[-1]
+    else:
+        key, *value = (torch.cat(each, dim=2) for each in zip(*new_held, strict=True))
+    return matrix_of(calls[0].replace(query=query, key=key, mask=mask), *value)
 
 
 def _is_whole(last: Problem, rows: Sequence[Tensor], total: int) -> bool:
@@ -131,21 +145,27 @@ def _is_whole(last: Problem, rows: Sequence[Tensor], total: int) -> bool:
     return last.kv_len == total and len(rows[-1]) == last.batch
 
 
-def _rows_of(known: Tensor, again: Tensor) -> Tensor | None:
-    """The row whose keys each row has again, (rows,); None if one has others. Rows with the same keys
-    may be any of them, so its own goes first."""
-    if known.dtype != again.dtype or known.device != again.device or known.is_meta:
-        return None
-    if known.shape[1:] != again.shape[1:]:
-        return None
-    own = torch.arange(len(again), device=known.device)
-    if known.shape == again.shape and torch.equal(known, again):
+def _rows_of(known: Held, again: Held) -> Tensor | None:
+    """The row whose keys, and values, each row has again, (rows,); None if one has others. Rows with the
+    same keys may be any of them, so its own goes first."""
+    pairs = list(zip(known, again, strict=True))
+    for one, other in pairs:
+        if one.dtype != other.dtype or one.device != other.device or one.is_meta:
+            return None
+        if one.shape[1:] != other.shape[1:]:
+            return None
+    count = len(again[0])
+    own = torch.arange(count, device=known[0].device)
+    if all(one.shape == other.shape and torch.equal(one, other) for one, other in pairs):
         return own
-    same = torch.stack([(known == row).flatten(1).all(dim=1) for row in again])
+    alike = [
+        torch.stack([(one == row).flatten(1).all(dim=1) for row in other]) for one, other in pairs
+    ]
+    same = torch.stack(alike).all(dim=0)
     if not bool(same.any(dim=1).all()):
         return None
     found = same.to(torch.uint8).argmax(dim=1)
-    if len(known) == len(again):
+    if len(known[0]) == count:
         found = torch.where(same.diagonal(), own, found)
     return found
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, overload
 
 from torch import Tensor, nn
 
-from clearhead._common.checks import check_sizes
+from clearhead._common.checks import check_bool, check_sizes
 from clearhead._common.text import readable, shown
 from clearhead._common.torch_internals import is_transformed
 from clearhead.errors import ArgumentError, ArgumentTypeError, WatchError, WatchWarning
@@ -28,7 +28,7 @@ from clearhead.watching.hooks import installing, tap
 from clearhead.watching.hooks.running import is_cross
 from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.listening import Listener, listen
-from clearhead.watching.missing import Missing, Paths, Ran, listed
+from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen
 from clearhead.watching.recording import Copies, Result, of_heads, reduced, summarised, totalled
 from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import TokenIds
@@ -58,6 +58,7 @@ class Watch(Listener, Generic[Kept]):
         keep: Keep | Callable[[str, AttentionMatrix], Any],
         tokens: tuple[Tensor | None, Tensor | None],
         strict: bool,
+        values: bool = False,
     ) -> None:
         self._model = model
         self._layers = layers
@@ -66,6 +67,7 @@ class Watch(Listener, Generic[Kept]):
         self._keep: Kind = "function" if callable(keep) else keep
         self._tokens, self._source_tokens = tokens
         self._strict = strict
+        self._values = values
 
     def _begin(self) -> None:
         model = self._model
@@ -78,7 +80,7 @@ class Watch(Listener, Generic[Kept]):
         self._trouble: Exception | None = None
         self._attended: dict[str, int] = {}
         self._copies = Copies()
-        self.seen: Seen[Kept] = Seen(type(model).__name__, self._keep)
+        self.seen: Seen[Kept] = Seen(type(model).__name__, self._keep, self._heads)
 
     def estimate(self, batch: int, query_len: int, kv_len: int | None = None) -> Estimate:
         """Return the memory that watching one run of the model would keep, in bytes.
@@ -109,10 +111,12 @@ class Watch(Listener, Generic[Kept]):
         kv_len = query_len if kv_len is None else kv_len
         check_sizes(batch=batch, query_len=query_len, kv_len=kv_len)
         known = sizes_of(self._model, None if self._layers is None else self._chosen)
-        return estimated(known, self._heads, self._keep, (batch, query_len, kv_len))
+        lengths = batch, query_len, kv_len
+        return estimated(known, self._heads, self._keep, lengths, values=self._values)
 
     def __repr__(self) -> str:
-        kinds = {"matrix": "query and key", "summary": "a summary", "function": "a result"}
+        matrix = "query, key and value" if self._values else "query and key"
+        kinds = {"matrix": matrix, "summary": "a summary", "function": "a result"}
         kept = kinds.get(self._keep, "the totals")
         of = "" if self._layers is None else f" of {', '.join(map(repr, self._layers))}"
         heads = "" if self._heads is None else f", heads {list(self._heads)}"
@@ -127,15 +131,19 @@ class Watch(Listener, Generic[Kept]):
             )
         try:
             self._begin()
+            if self._values:
+                tap.value_readers.add(self)
             installing.install(self, listen)
             installing.hold(self._modules.values())
         except BaseException:
+            tap.value_readers.discard(self)
             installing.uninstall(self)
             raise
         return self.seen
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
+            tap.value_readers.discard(self)
             installing.uninstall(self)
         except BaseException:
             installing.uninstall(self)  # finishes what an interrupt cut
@@ -175,10 +183,13 @@ class Watch(Listener, Generic[Kept]):
                 tokens = None if measures is None else self._ids.of(problem, name)
                 if self._heads is not None:
                     problem = of_heads(problem, self._heads, name)
+                value = problem.value if self._values else None
                 if self._function is not None:
-                    self.seen._add(name, reduced(problem, name, self._function))
+                    self.seen._add(name, reduced(problem, value, name, self._function))
+                elif measures is not None:
+                    self.seen._add(name, measures(problem, tokens))
                 else:
-                    self.seen._add(name, problem if measures is None else measures(problem, tokens))
+                    self.seen._add(name, problem, value)
             except Exception as error:
                 self._trouble = self._trouble or error
 
@@ -226,7 +237,7 @@ class Watch(Listener, Generic[Kept]):
             ) from trouble
         name = type(self._model).__name__
         if not self._attended:
-            self._raise_nothing_seen(name)
+            raise nothing_seen(name, self.seen.missing, ran=self._ran)
         for pattern in self._layers or ():
             if not any(fnmatchcase(path, pattern) for path in self._attended):
                 known = ", ".join(map(repr, self._attended))
@@ -247,22 +258,6 @@ class Watch(Listener, Generic[Kept]):
             raise WatchError("watch.missing", text)
         warnings.warn(f"[watch.missing] {text}", WatchWarning, stacklevel=4)
 
-    def _raise_nothing_seen(self, name: str) -> None:
-        if not self._ran:
-            raise WatchError(
-                "watch.not-run",
-                f"{name} was not called while it was watched, so nothing was seen. Code that "
-                "torch.compile has compiled is not seen either.",
-            )
-        raise WatchError(
-            "watch.nothing-seen",
-            f"{name} ran without a call of attention that can be seen: of\n"
-            "torch.nn.functional.scaled_dot_product_attention, nn.MultiheadAttention, clearhead, or the\n"
-            "attention interface of transformers.\n"
-            "  - a model with code of its own for the softmax of the scores is not seen\n"
-            f"  - code that torch.compile has compiled is not seen{listed(self.seen.missing)}",
-        )
-
 
 @overload
 def watch(
@@ -272,6 +267,8 @@ def watch(
     keep: Literal["matrix"] = "matrix",
     tokens: Tensor | None = None,
     strict: bool = False,
+    *,
+    values: bool = False,
 ) -> Watch[AttentionMatrix]: ...
 @overload
 def watch(
@@ -303,6 +300,7 @@ def watch(
     *,
     keep: Callable[[str, AttentionMatrix], Result],
     strict: bool = False,
+    values: bool = False,
 ) -> Watch[Result]: ...
 def watch(
     model: nn.Module,
@@ -312,6 +310,7 @@ def watch(
     tokens: Tensor | None = None,
     strict: bool = False,
     source_tokens: Tensor | None = None,
+    values: bool = False,
 ) -> Watch[Any]:
     """Record every call of attention that a model makes, in whichever way PyTorch has for it.
 
@@ -338,6 +337,7 @@ def watch(
             a `WatchWarning`. `Seen.missing` lists them.
         source_tokens: in a model of an encoder and a decoder the ids that the encoder reads, likewise;
             `tokens` are then those of the decoder.
+        values: True keeps the value of each call beside its key, as `AttentionMatrix.value`.
 
     Returns:
         A context manager; entering it gives a `Seen`, which maps the paths of modules to their
@@ -345,8 +345,8 @@ def watch(
 
     Raises:
         ArgumentTypeError: codes `watch.model`, for something that is not a module, `layers.type`,
-            `heads.type`, `tokens.type`.
-        ArgumentError: codes `layers.value`, `heads.value`, `keep.value` and `tokens.keep`.
+            `heads.type`, `tokens.type`, `values.type`.
+        ArgumentError: codes `layers.value`, `heads.value`, `keep.value`, `tokens.keep` and `values.keep`.
         ShapeError: code `tokens.shape`.
         WatchError: when the block ends, codes `watch.not-run` if the model was not called,
             `watch.nothing-seen` if it attends by another route, `watch.layers` if no module that
@@ -388,7 +388,12 @@ def watch(
             "tokens.keep",
             'tokens are for the roles; they go with keep="summary" or keep="total".',
         )
-    TokenIds(model, tokens, source_tokens)  # which refuses what are no ids
-    return Watch(
-        model, read_globs(layers), read_heads(heads), keep, (tokens, source_tokens), strict
-    )
+    check_bool("values", values)
+    if values and keep in ("summary", "total"):
+        raise ArgumentError(
+            "values.keep",
+            f'values go with keep="matrix" or a function; keep={keep!r} holds numbers of the weights alone.',
+        )
+    ids = tokens, source_tokens
+    TokenIds(model, *ids)  # which refuses what are no ids
+    return Watch(model, read_globs(layers), read_heads(heads), keep, ids, strict, values)

@@ -47,6 +47,29 @@ MASKS: dict[str, dict[str, Tensor]] = {
 }
 
 
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_value_is_what_the_weights_are_multiplied_by(name: str, need_weights: bool) -> None:
+    layer, inputs = layer_and_inputs(LAYERS[name])
+    with ch.watch(layer, values=True) as seen:
+        output, _ = layer(*inputs, need_weights=need_weights)
+    assert seen[0].value is not None
+    context = (seen[0] @ seen[0].value).transpose(1, 2).flatten(2)
+    expected = output if layer.batch_first else output.transpose(0, 1)
+    torch.testing.assert_close(layer.out_proj(context), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_the_value_of_a_fast_path(norm_first: bool) -> None:
+    layer = nn.TransformerEncoderLayer(12, 2, 16, batch_first=True, norm_first=norm_first).eval()
+    x = torch.randn(2, 5, 12)
+    with torch.no_grad(), ch.watch(layer, values=True) as seen:
+        layer(x)
+    with torch.enable_grad(), ch.watch(layer, values=True) as slow:
+        layer(x)
+    torch.testing.assert_close(seen[0].value, slow[0].value)
+
+
 def layer_and_inputs(options: dict[str, Any]) -> tuple[nn.MultiheadAttention, list[Tensor]]:
     layer = nn.MultiheadAttention(WIDTH, HEADS, **options)
     for parameter in layer.parameters():

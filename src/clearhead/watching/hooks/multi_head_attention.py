@@ -2,7 +2,7 @@
 
 With need_weights=True it works the weights out itself; in eval mode it has a fast path, and
 nn.TransformerEncoderLayer has one for the whole layer. There query and key are never seen, so they
-are recomputed from the same input by the same projections.
+are recomputed from the same input by the same projections, and the value where it is read.
 
 In its masks True hides, and a float mask is added to the scores. `is_causal` is a hint only, that
 the mask beside it is causal.
@@ -43,26 +43,32 @@ def _works_out_weights(*args: Any, **kwargs: Any) -> bool:
 def _read_forward(*args: Any, **kwargs: Any) -> Problem:
     """A call of `multi_head_attention_forward`, whose tensors are (len, batch, embed_dim)."""
     call = _bind(FORWARD, args, kwargs)
-    query, key, padded = call.query, call.key, call.key_padding_mask
+    query, key, value, padded = call.query, call.key, call.value, call.key_padding_mask
     if query.ndim == 2:
-        query, key = query[:, None], key[:, None]
+        query, key, value = query[:, None], key[:, None], value[:, None]
         padded = None if padded is None else padded[None]
     sizes = query.shape[1], call.num_heads
     if call.use_separate_proj_weight:
-        query_weight, key_weight = call.q_proj_weight, call.k_proj_weight
+        weights = call.q_proj_weight, call.k_proj_weight, call.v_proj_weight
     else:
-        query_weight, key_weight, _ = call.in_proj_weight.chunk(3)
-    query_bias, key_bias = _biases(call.in_proj_bias)
+        weights = call.in_proj_weight.chunk(3)
+    query_weight, key_weight, value_weight = weights
+    query_bias, key_bias, value_bias = _biases(call.in_proj_bias)
     queries = _heads(F.linear(query, query_weight, query_bias).transpose(0, 1), call.num_heads)
-    if call.static_k is None:
-        projected = F.linear(key, key_weight, key_bias)
-        if call.bias_k is not None:
-            projected = torch.cat([projected, call.bias_k.expand(-1, sizes[0], -1)])
-        keys = _heads(projected.transpose(0, 1), call.num_heads)
-    else:
-        keys = call.static_k.unflatten(0, sizes)
-    if call.add_zero_attn:
-        keys = F.pad(keys, (0, 0, 0, 1))
+
+    def read(given: Tensor, weight: Tensor, bias: Tensor | None, more: Any, static: Any) -> Tensor:
+        if static is not None:
+            heads = static.unflatten(0, sizes)
+        else:
+            projected = F.linear(given, weight, bias)
+            if more is not None:
+                projected = torch.cat([projected, more.expand(-1, sizes[0], -1)])
+            heads = _heads(projected.transpose(0, 1), call.num_heads)
+        return F.pad(heads, (0, 0, 0, 1)) if call.add_zero_attn else heads
+
+    keys = values = read(key, key_weight, key_bias, call.bias_k, call.static_k)
+    if tap.value_readers:
+        values = read(value, value_weight, value_bias, call.bias_v, call.static_v)
     kv_len = keys.shape[2]
     mask = bias = None
     if call.attn_mask is not None:
@@ -73,12 +79,12 @@ def _read_forward(*args: Any, **kwargs: Any) -> Problem:
         more, added = _mask_and_bias(_widen(padded, kv_len)[:, None, None])
         mask = and_masks(mask, more)
         bias = added if bias is None else bias if added is None else bias + added
-    return make_problem(queries, keys, keys, mask=mask, bias=bias)
+    return make_problem(queries, keys, values, mask=mask, bias=bias)
 
 
 def _read_fast_attention(*args: Any, **kwargs: Any) -> Problem:
     call = _bind(FAST_ATTENTION, args, kwargs)
-    return _read_fast_path(call.query, call.key, call.num_head, call)
+    return _read_fast_path((call.query, call.key, call.value), call.num_head, call)
 
 
 def _read_fast_encoder_layer(*args: Any, **kwargs: Any) -> Problem:
@@ -86,28 +92,27 @@ def _read_fast_encoder_layer(*args: Any, **kwargs: Any) -> Problem:
     x = call.src
     if call.norm_first:
         x = F.layer_norm(x, (call.embed_dim,), call.norm_weight_1, call.norm_bias_1, call.eps)
-    return _read_fast_path(x, x, call.num_heads, call)
+    return _read_fast_path((x, x, x), call.num_heads, call)
 
 
-def _read_fast_path(query: Tensor, key: Tensor, num_heads: int, call: Any) -> Problem:
-    """A call of a fast path, whose tensors are (batch, len, embed_dim), or nested."""
+def _read_fast_path(inputs: tuple[Tensor, ...], num_heads: int, call: Any) -> Problem:
+    """A call of a fast path, whose query, key and value are (batch, len, embed_dim), or nested."""
     visible = None if call.mask is None else _visible(call.mask, call.mask_type)
-    if query.is_nested:
-        visible = and_masks(visible, padding([len(row) for row in key.unbind()]))
-    query, key = (t.to_padded_tensor(0.0) if t.is_nested else t for t in (query, key))
-    query_weight, key_weight, _ = call.qkv_weight.chunk(3)
-    query_bias, key_bias = _biases(call.qkv_bias)
-    queries = _heads(F.linear(query, query_weight, query_bias), num_heads)
-    keys = _heads(F.linear(key, key_weight, key_bias), num_heads)
-    return make_problem(queries, keys, keys, mask=visible)
+    if inputs[0].is_nested:
+        visible = and_masks(visible, padding([len(row) for row in inputs[1].unbind()]))
+    if not tap.value_readers:
+        inputs = inputs[:2]
+    packed = zip(inputs, call.qkv_weight.chunk(3), _biases(call.qkv_bias), strict=False)
+    heads = [
+        _heads(F.linear(t.to_padded_tensor(0.0) if t.is_nested else t, weight, bias), num_heads)
+        for t, weight, bias in packed
+    ]
+    return make_problem(heads[0], heads[1], heads[-1], mask=visible)
 
 
-def _biases(bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Those of query and key, from the bias of the packed projection."""
-    if bias is None:
-        return None, None
-    query_bias, key_bias, _ = bias.chunk(3)
-    return query_bias, key_bias
+def _biases(bias: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Those of query, key and value, from the bias of the packed projection."""
+    return (None,) * 3 if bias is None else bias.chunk(3)
 
 
 def _heads(projected: Tensor, num_heads: int) -> Tensor:

@@ -5,6 +5,7 @@ attention: a re-entrancy guard has it reported once, by the outermost.
 """
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -47,6 +48,9 @@ Editor = Callable[[Read, str | None], Edited | None]
 
 editors: list[Editor] = []
 """Asked about each call before it is reported; one at most."""
+
+value_readers: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Those that read the value of a call as well; without any, a hook need not work it out."""
 
 _state = threading.local()
 

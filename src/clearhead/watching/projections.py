@@ -1,0 +1,127 @@
+"""The output projection of a module that attended, found by the names that libraries give it."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from clearhead._common import foreign_names
+from clearhead._common.foreign_names import ProjectionNames, is_output
+from clearhead._common.text import shown
+from clearhead.errors import ArgumentTypeError, UnsupportedError
+from clearhead.layers.base import AttentionLayer
+from clearhead.layers.latent_attention import LatentAttention
+from clearhead.layers.parts import Part
+from clearhead.matrix.matrix import AttentionMatrix
+
+OUTPUTS = frozenset(
+    name
+    for each in vars(foreign_names).values()
+    if isinstance(each, ProjectionNames)
+    for name in each.output
+)
+"""The names of output projections that other libraries have."""
+
+
+def output_weight(
+    model: nn.Module, path: str, matrix: AttentionMatrix, heads: tuple[int, ...] | None
+) -> Tensor:
+    """Return the weight of the output projection of the heads of a matrix, (output_dim, num_heads ·
+    value_head_dim).
+
+    Args:
+        model: the model that was watched.
+        path: of the module that attended.
+        matrix: one of its calls, with its value.
+        heads: the heads that the matrix has, or None for all.
+
+    Raises:
+        ArgumentTypeError: code `norms.model`.
+        UnsupportedError: code `norms.projection`, where there is none that is known.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> layer = torch.nn.MultiheadAttention(6, num_heads=2)
+        >>> with ch.watch(layer, values=True) as seen:
+        ...     output = layer(*torch.randn(3, 5, 6))
+        >>> output_weight(layer, "", seen[0], None).shape
+        torch.Size([6, 6])
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentTypeError(
+            "norms.model",
+            f"model must be the torch.nn.Module that was watched; got {shown(model)}.",
+        )
+    modules = dict(model.named_modules())
+    module = modules.get(path)
+    if module is None:
+        raise _unknown(path, f"{type(model).__name__} has no such module")
+    assert matrix.value is not None
+    width = matrix.value.shape[-1]
+    for holder in _holders(modules, path):
+        _check_context(path, holder, matrix)
+        found = _projections(holder)
+        if found:
+            weight = _weight(path, *found[0])
+            total, rest = divmod(weight.shape[1], width)
+            if rest or (total != matrix.num_heads if heads is None else total <= max(heads)):
+                reason = (
+                    f"{found[0][0]} reads {weight.shape[1]} numbers, and {matrix.num_heads} heads of values "
+                    f"{width} wide were seen"
+                )
+                raise _unknown(path, reason)
+            if heads is None:
+                return weight
+            return weight.unflatten(1, (total, width))[:, list(heads)].flatten(1)
+    raise _unknown(path, f"no name in {type(module).__name__} is one of an output projection")
+
+
+def _holders(modules: dict[str, nn.Module], path: str) -> list[nn.Module]:
+    """The module, and the attention that it is a part of, as in BERT."""
+    parent = modules.get(path.rpartition(".")[0]) if path else None
+    beside = parent is not None and "Attention" in type(parent).__name__
+    return [modules[path], parent] if parent is not None and beside else [modules[path]]
+
+
+def _projections(holder: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The output projections in a module by their names, those that are less deep in it first."""
+    found = [(name, each) for name, each in holder.named_modules() if _is_output(name, each)]
+    return sorted(found, key=lambda pair: pair[0].count("."))
+
+
+def _is_output(name: str, module: nn.Module) -> bool:
+    ends = name.rpartition(".")[2], ".".join(name.split(".")[-2:])
+    named = is_output(ends[0]) or not OUTPUTS.isdisjoint(ends)
+    return bool(name) and named and isinstance(getattr(module, "weight", None), Tensor)
+
+
+def _weight(path: str, name: str, projection: Any) -> Tensor:
+    """The weight of a projection as that of an nn.Linear."""
+    kind = type(projection)
+    # The Conv1D of GPT-2 has its weight the other way round.
+    if kind.__name__ == "Conv1D" and hasattr(projection, "nf"):
+        return projection.weight.detach().mT
+    # FalconLinear writes the same product another way.
+    plain = kind.forward is nn.Linear.forward or kind.__name__ == "FalconLinear"
+    if isinstance(projection, nn.Linear) and plain:
+        return projection.weight.detach()
+    raise _unknown(path, f"{name} is a {kind.__module__}.{kind.__name__}, no plain torch.nn.Linear")
+
+
+def _check_context(path: str, holder: nn.Module, matrix: AttentionMatrix) -> None:
+    """Refuse a layer of this package between whose values and output projection something else stands."""
+    for each in holder.modules():
+        if not isinstance(each, AttentionLayer):
+            continue
+        if any(type(part).transform_context is not Part.transform_context for part in each.parts):
+            raise _unknown(path, "a part of the layer changes the context before its projection")
+        # Projected up, every head has keys of its own.
+        if isinstance(each, LatentAttention) and matrix.num_kv_heads < matrix.num_heads:
+            raise _unknown(path, "its values are the latents of a cache, and not projected up")
+
+
+def _unknown(path: str, reason: str) -> UnsupportedError:
+    return UnsupportedError(
+        "norms.projection",
+        f"the output projection of {shown(path)} is not known: {reason}. norms() of the matrix takes its weight, "
+        "or none for the norms of the values.",
+    )

@@ -1,0 +1,223 @@
+"""Norms of weighted values against the matrix of all of them, which they never make."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import clearhead as ch
+from clearhead import AttentionMatrix
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.matrix.norms import Norms
+from tests.memory import LargestTensor
+
+HEADS, QUERIES, KEYS, WIDE = 6, 5, 7, 4
+
+
+def dense(matrix: AttentionMatrix, output: Tensor | None) -> Tensor:
+    """weights · ‖value · W‖, of all pairs at once."""
+    heads = matrix.num_heads
+    assert matrix.value is not None
+    each = matrix.value[(None,) * (4 - matrix.ndim)]
+    each = each.repeat_interleave(heads // each.shape[1], dim=1)
+    if output is not None:
+        each = each @ output.view(output.shape[0], heads, -1).permute(1, 2, 0)
+    weights = matrix.dense()
+    return weights * each.norm(dim=-1)[:, :, None].reshape(
+        *weights.shape[:-2], 1, weights.shape[-1]
+    )
+
+
+def matrix_with_value(dims: int = 4, kv_heads: int = 2, **options: Any) -> AttentionMatrix:
+    heads, shared = (2, HEADS)[4 - dims :], (2, kv_heads)[4 - dims :]
+    query = torch.randn(*heads, QUERIES, 3, dtype=torch.float64)
+    key, value = (torch.randn(*shared, KEYS, width, dtype=torch.float64) for width in (3, WIDE))
+    return AttentionMatrix(query, key, value=value, **options)
+
+
+SINKS = torch.linspace(-1, 1, HEADS, dtype=torch.float64)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "masked": {"mask": ch.causal() & ch.padding([KEYS, KEYS - 2])},
+    "an empty row": {"mask": ch.sliding_window(left=1) & ch.padding([KEYS, 3])},
+    "softcap": {"softcap": 2.0, "scale": 3.0},
+    "sinks": {"mask": ch.causal(), "sinks": SINKS},
+    "a bias": {
+        "bias": torch.linspace(-2, 2, QUERIES * KEYS, dtype=torch.float64).view(QUERIES, KEYS)
+    },
+    "alibi": {"bias": ch.alibi(HEADS), "mask": ch.causal()},
+}
+
+
+@pytest.mark.parametrize("projected", [None, 11, 2])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_way_to_ask_is_the_dense_formula(name: str, projected: int | None) -> None:
+    torch.manual_seed(0)
+    matrix = matrix_with_value(**OPTIONS[name])
+    output = (
+        None if projected is None else torch.randn(projected, HEADS * WIDE, dtype=torch.float64)
+    )
+    norms, expected = matrix.norms(output), dense(matrix, output)
+    close = torch.testing.assert_close
+    close(norms.dense(), expected)
+    close(norms[1, [0, -1], 2], expected[1, [0, -1], 2])
+    close(norms[:, 2:5, [3, 0]][..., [6, 1]], expected[:, 2:5, [3, 0]][..., [6, 1]])
+    close(norms[..., 2, 1:6:2], expected[..., 2, 1:6:2])
+    close(norms.at([0, 4, 4], [3, -1, 0]), expected[..., [0, 4, 4], [3, -1, 0]])
+    pairs = torch.tensor([[0, 1], [2, 3]])
+    close(norms.at(pairs, pairs + 1)[1], expected[1][:, [2, 3], [3, 4]])
+    close(norms.at(3, 5), expected[..., 3, 5])
+    close(norms.total(), expected.sum(dim=-1))
+    close(norms.received(), expected.sum(dim=-2))
+    largest = norms.top_k(3)
+    close(largest.weights, expected.topk(3).values)
+    found = expected.gather(-1, largest.keys.clamp(min=0)).masked_fill(largest.keys < 0, 0.0)
+    close(largest.weights, found)
+    rows, columns = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0, 0, 1, 1, 2, 2])
+    sums = expected.new_zeros(2, HEADS, 2, KEYS).index_add(2, rows, expected)
+    close(norms.pool(2, 3), sums.new_zeros(2, HEADS, 2, 3).index_add(3, columns, sums))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_shares_are_rows_divided_by_their_sums(name: str) -> None:
+    torch.manual_seed(0)
+    matrix = matrix_with_value(**OPTIONS[name])
+    shares = matrix.norms().shares()
+    expected = dense(matrix, None)
+    expected = expected / expected.sum(dim=-1, keepdim=True).clamp(min=1e-300)
+    torch.testing.assert_close(shares.dense(), expected)
+    torch.testing.assert_close(shares.at([0, 4], [3, 1]), expected[..., [0, 4], [3, 1]])
+    torch.testing.assert_close(shares.entropy(), -torch.xlogy(expected, expected).sum(dim=-1))
+    grouped = expected.sum(dim=-2).unflatten(1, (2, -1)).sum(dim=2)
+    torch.testing.assert_close(shares.received(), grouped)
+    assert (matrix.real is None) == (shares.real is None)
+    assert shares.value is matrix.value
+
+
+@pytest.mark.parametrize("dims", [2, 3, 4])
+def test_as_many_dimensions_as_the_query(dims: int) -> None:
+    matrix = matrix_with_value(dims, kv_heads=3)
+    norms, expected = matrix.norms(), dense(matrix, None)
+    assert norms.shape == expected.shape
+    assert norms.of_values.shape == (*expected.shape[:-2], KEYS)
+    for found, sums in (
+        (norms.dense(), expected),
+        (norms[..., -1, 2], expected[..., -1, 2]),
+        (norms.at(1, 2), expected[..., 1, 2]),
+        (norms.at([1, 2], 3), expected[..., [1, 2], 3]),
+        (norms.total(), expected.sum(dim=-1)),
+        (norms.received(), expected.sum(dim=-2)),
+        (norms.top_k(1).weights, expected.amax(dim=-1, keepdim=True)),
+        (norms.pool(QUERIES, KEYS), expected),
+    ):
+        torch.testing.assert_close(found, sums)
+    leading = {2: "", 3: "num_heads=6, ", 4: "batch=2, num_heads=6, "}[dims]
+    assert repr(norms) == f"Norms [{leading}query_len=5, kv_len=7] of weights × ‖value‖"
+
+
+def test_a_value_behind_the_mask_is_not_taken() -> None:
+    """Nor is it where it is no number; where it is seen, it is no number there alone."""
+    query, key, value = torch.randn(3, 1, 2, 5, 3).unbind()
+    value[0, 0, 3] = torch.nan
+    matrix = AttentionMatrix(query, key, mask=ch.causal(), value=value)
+    norms = matrix.norms()
+    broken = torch.zeros(1, 2, 5, 5, dtype=torch.bool)
+    broken[0, 0, 3:, 3] = True
+    assert norms.dense().isnan().equal(broken)
+    assert norms.pool(5, 5).isnan().equal(broken)
+    assert norms.received().isnan().equal(broken.any(dim=-2))
+    assert norms.total().isnan().equal(broken.any(dim=-1))
+    assert norms.at([2, 3], [3, 3]).isnan()[0].tolist() == [[False, True], [False, False]]
+    assert norms.top_k(2).weights[0, 0, :3].isfinite().all()
+
+
+def test_values_of_nothing() -> None:
+    query, key = torch.randn(2, 1, 2, 4, 3).unbind()
+    value = torch.ones(1, 2, 4, 3)
+    value[0, 0] = 0.0
+    value[0, 1, 2] = 0.0
+    matrix = AttentionMatrix(query, key, value=value)
+    norms = matrix.norms()
+    assert norms.total()[0, 0].eq(0).all()
+    shares = norms.shares()
+    torch.testing.assert_close(shares[0, 0], matrix[0, 0])
+    assert shares[0, 1, :, 2].max() < 1e-30
+
+
+def test_the_gradient_is_that_of_the_formula() -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(1, 2, 5, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    output = torch.randn(7, 6, dtype=torch.float64)
+    matrix = AttentionMatrix(*given[:2], value=given[2], mask=ch.causal())
+    norms, expected = matrix.norms(output), dense(matrix, output)
+    for found, wanted in (
+        (norms.received(), expected.sum(dim=-2)),
+        (norms.total(), expected.sum(dim=-1)),
+        (norms[0, 1, 3], expected[0, 1, 3]),
+        (norms.at([4], [1]), expected[..., [4], [1]]),
+    ):
+        one = torch.autograd.grad(found.square().sum(), given, retain_graph=True)
+        other = torch.autograd.grad(wanted.square().sum(), given, retain_graph=True)
+        for mine, theirs in zip(one, other, strict=True):
+            torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lower_precisions(dtype: torch.dtype) -> None:
+    query, key, value = torch.randn(3, 1, 2, 9, 4).to(dtype).unbind()
+    output = torch.randn(5, 8).to(dtype)
+    matrix = AttentionMatrix(query, key, value=value)
+    norms = matrix.norms(output)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert matrix.norms(output).of_values.equal(norms.of_values)
+    exact = AttentionMatrix(query.double(), key.double(), value=value.double())
+    expected = dense(exact, output.double())
+    assert norms[0].dtype == norms.received().dtype == torch.float32
+    for found, wanted in (
+        (norms.dense(), expected),
+        (norms.received(), expected.sum(dim=-2)),
+        (norms.pool(9, 9), expected),
+        (norms.shares().dense(), expected / expected.sum(dim=-1, keepdim=True)),
+    ):
+        torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_nothing_tokens_by_tokens_is_made() -> None:
+    tokens = 6007
+    query, key, value = torch.randn(3, 1, 2, tokens, 2).unbind()
+    matrix = AttentionMatrix(query, key, mask=ch.causal(), value=value)
+    output = torch.randn(4, 4)
+    with LargestTensor() as memory:
+        norms = matrix.norms(output)
+        found: list[Any] = [norms.total(), norms.received(), norms.top_k(2), norms.pool(8, 8)]
+        found += [norms[0, 1, 77], norms.at([5], [3]), norms.shares()[0, 0, 99]]
+        found += [norms.shares().summary(pool=(8, 8))]
+    # A byte for every pair of one head would take as much.
+    assert memory.largest < tokens * tokens
+    torch.testing.assert_close(found[0].sum(), found[1].sum(), rtol=1e-4, atol=0)
+
+
+def test_what_is_refused() -> None:
+    matrix = matrix_with_value()
+    bare = AttentionMatrix(torch.zeros(3, 4), torch.zeros(3, 4))
+    text = (
+        "[norms.value] norms need the value of the call, which this matrix does not have: "
+        "watch(model, values=True), or AttentionMatrix(…, value=…)."
+    )
+    with pytest.raises(ArgumentError, match=f"^{re.escape(text)}$"):
+        bare.norms()
+    text = (
+        "[norms.output] output must have shape (output_dim, num_heads · value_head_dim) = (…, 24), as the "
+        "weight of an nn.Linear; got (24, 23)."
+    )
+    with pytest.raises(ShapeError, match=f"^{re.escape(text)}$"):
+        matrix.norms(torch.zeros(24, 23))
+    with pytest.raises(ArgumentTypeError, match=r"^\[output.type\] output must be a torch.Tensor"):
+        matrix.norms([1.0])  # type: ignore[arg-type]
+    norms: Norms = matrix.norms()
+    with pytest.raises(ArgumentError, match=r"^\[top-k.value\]"):
+        norms.top_k(0)
+    with pytest.raises(ArgumentError, match=r"^\[pool.size\]"):
+        norms.pool(QUERIES + 1, 2)

@@ -1,0 +1,245 @@
+"""Output projections that are found, and weights × ‖value · W‖ with them, against dense formulas."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import clearhead as ch
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
+from clearhead.layers import GrowingCache, LatentAttention, OutputGate, ScoreBias
+
+SIZES: Any = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+IDS = torch.tensor([[3, 9, 4, 9, 7, 3, 8], [5, 5, 1, 4, 6, 4, 2]])
+X = torch.linspace(-2, 2, 2 * 7 * 12, dtype=torch.float64).sin().view(2, 7, 12)
+
+
+def bert() -> nn.Module:
+    return transformers.BertModel(transformers.BertConfig(**SIZES, intermediate_size=32))
+
+
+def gpt2() -> nn.Module:
+    config = transformers.GPT2Config(
+        vocab_size=50, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2
+    )
+    return transformers.GPT2Model(config)
+
+
+def llama() -> nn.Module:
+    sizes: Any = {"num_key_value_heads": 2, "intermediate_size": 32}
+    return transformers.LlamaModel(transformers.LlamaConfig(**SIZES, **sizes))
+
+
+def grouped() -> nn.Module:
+    return ch.MultiHeadAttention(
+        12, num_heads=6, num_kv_heads=2, head_dim=5, value_head_dim=3, mask=ch.causal()
+    )
+
+
+def latent() -> nn.Module:
+    sizes: Any = {"head_dim": 8, "rotary_dim": 4, "latent_dim": 6, "value_head_dim": 5}
+    return LatentAttention(12, num_heads=4, mask=ch.causal(), **sizes)
+
+
+def encoder() -> nn.Module:
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 4, 20, batch_first=True), 2)
+
+
+MODELS: list[tuple[Callable[[], nn.Module], str]] = [
+    (bert, "encoder.layer.{}.attention.output.dense.weight"),
+    (gpt2, "h.{}.attn.c_proj.weight"),
+    (llama, "layers.{}.self_attn.o_proj.weight"),
+    (grouped, "output_projection.weight"),
+    (latent, "output_projection.weight"),
+    (encoder, "layers.{}.self_attn.out_proj.weight"),
+]
+
+
+def dense(matrix: ch.AttentionMatrix, weight: Tensor) -> Tensor:
+    assert matrix.value is not None
+    value = matrix.value.repeat_interleave(matrix.num_heads // matrix.num_kv_heads, dim=1)
+    each = value @ weight.view(len(weight), matrix.num_heads, -1).permute(1, 2, 0)
+    return matrix.dense() * each.norm(dim=-1)[:, :, None]
+
+
+@pytest.mark.parametrize(("make", "name"), MODELS)
+def test_norms_of_models(make: Callable[[], nn.Module], name: str) -> None:
+    torch.manual_seed(0)
+    model = make().double().eval()
+    given = IDS if name.count(".") > 2 and make is not encoder else X
+    parameters = dict(model.named_parameters())
+    with torch.no_grad(), ch.watch(model, values=True) as seen:
+        model(given)
+    taken = seen.weighted_by_values(model)
+    assert taken.layers == seen.layers
+    for number, path in enumerate(seen):
+        norms = seen.norms(path, model)
+        weight = parameters[name.format(number)].detach()
+        # Conv1D has its weight the other way round.
+        expected = dense(seen[path], weight.T if make is gpt2 else weight)
+        assert norms.projected
+        torch.testing.assert_close(norms.dense(), expected)
+        torch.testing.assert_close(
+            taken[path].dense(), expected / expected.sum(dim=-1, keepdim=True)
+        )
+        plain = seen.norms(number)
+        assert not plain.projected
+        assert plain.of_values.shape == norms.of_values.shape
+    path, some = seen.layers[-1], [3, 1]
+    with torch.no_grad(), ch.watch(model, values=True, heads=some) as fewer:
+        model(given)
+    expected = seen.norms(path, model).dense()[:, some]
+    torch.testing.assert_close(fewer.norms(-1, model).dense(), expected)
+
+
+def test_the_sum_over_heads_is_what_the_layer_adds() -> None:
+    """Of a text of one token: the norm of each head is that of its part of the output."""
+    layer = grouped().double()
+    with torch.no_grad(), ch.watch(layer, values=True) as seen:
+        layer(X[:, :1])
+        norms, heads = seen.norms(0, layer), []
+        for head in range(6):
+            with ch.edit(layer) as edit:
+                edit[""].heads[[each for each in range(6) if each != head]].ablate()
+                heads.append(layer(X[:, :1]) - layer.output_projection.bias)  # type: ignore[operator]
+    parts = torch.stack(heads, dim=1).norm(dim=-1)
+    torch.testing.assert_close(norms[..., 0, 0], parts[..., 0])
+
+
+def test_a_record_that_is_weighted(tmp_path: Path) -> None:
+    layer = encoder().eval()
+    with torch.no_grad(), ch.watch(layer, values=True) as seen:
+        layer(X.float())
+    taken = seen.weighted_by_values(layer)
+    assert repr(taken).startswith("TransformerEncoder, weighted by values: 2 modules attended")
+    shares = seen.norms(0, layer).shares()
+    assert taken.table()[0].entropy == pytest.approx(float(shares.entropy()[:, 0].mean()))
+    pages = taken.to_html(tmp_path / "a.html"), seen.to_html(tmp_path / "b.html", other=taken)
+    titled = ["weighted by values</title>" in page.read_text() for page in pages]
+    assert titled == [True, False]
+    link = taken.find(2, 5)[0]
+    assert link.weight == float(taken[link.layer][0, link.head, 2, 5])
+
+
+def test_a_loaded_record_has_its_values(tmp_path: Path) -> None:
+    layer = ch.MultiHeadAttention(12, num_heads=4)
+    with torch.no_grad(), ch.watch(layer, values=True) as seen:
+        layer(X.float())
+    again = ch.load(seen.save(tmp_path / "a.clearhead"))
+    torch.testing.assert_close(again.norms(0, layer).dense(), seen.norms(0, layer).dense())
+    taken = seen.weighted_by_values(layer)
+    saved = ch.load(taken.save(tmp_path / "b.clearhead"))[0]
+    torch.testing.assert_close(saved.dense(), taken[0].dense())
+
+
+def test_biases_of_both_kinds_come_back(tmp_path: Path) -> None:
+    layer = ch.MultiHeadAttention(12, num_heads=4, parts=[ScoreBias(ch.alibi(4))], mask=ch.causal())
+    with torch.no_grad(), ch.watch(layer, values=True) as seen:
+        layer(X.float())
+    taken = seen.weighted_by_values(layer)
+    again = ch.load(taken.save(tmp_path / "a.clearhead"))
+    torch.testing.assert_close(again[0].dense(), taken[0].dense())
+    assert taken[0].problem.bias is not None
+    assert taken[0].problem.bias.describe().endswith(" + <2 × 4 × 1 × 7>")
+
+
+class Wrapped(nn.Module):
+    """An output projection that is more than a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(12, 12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Own(nn.Module):
+    def __init__(self, **projections: nn.Module) -> None:
+        super().__init__()
+        for name, each in projections.items():
+            self.add_module(name, each)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = x.unflatten(-1, (4, 3)).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (Own(), "no name in Own is one of an output projection"),
+        (Own(mlp=nn.Linear(12, 12)), "no name in Own is one of an output projection"),
+        (
+            Own(o_proj=Wrapped()),
+            "o_proj is a tests.watching.test_projections.Wrapped, no plain torch.nn.Linear",
+        ),
+        (
+            Own(o_proj=nn.Linear(9, 5)),
+            "o_proj reads 9 numbers, and 4 heads of values 3 wide were seen",
+        ),
+        (
+            Own(proj=nn.Linear(15, 5)),
+            "proj reads 15 numbers, and 4 heads of values 3 wide were seen",
+        ),
+    ],
+)
+def test_a_projection_that_is_not_known(model: nn.Module, reason: str) -> None:
+    with torch.no_grad(), ch.watch(model, values=True) as seen:
+        model(X)
+    text = (
+        f"[norms.projection] the output projection of '' is not known: {reason}. norms() of the matrix takes "
+        "its weight, or none for the norms of the values."
+    )
+    with pytest.raises(UnsupportedError, match=f"^{re.escape(text)}$"):
+        seen.norms(0, model)
+
+
+def test_layers_that_do_more_to_the_context() -> None:
+    layer = ch.MultiHeadAttention(12, num_heads=4, parts=[OutputGate(12, 4, 3)])
+    with torch.no_grad(), ch.watch(layer, values=True) as seen:
+        layer(X.float())
+    with pytest.raises(UnsupportedError, match="a part of the layer changes the context"):
+        seen.norms(0, layer)
+    cached = latent()
+    cache = GrowingCache()
+    with torch.no_grad():
+        cached(X.float()[:, :6], cache=cache)
+        with ch.watch(cached, values=True) as seen:
+            cached(X.float()[:, 6:], cache=cache)
+    with pytest.raises(UnsupportedError, match="its values are the latents of a cache"):
+        seen.norms(0, cached)
+
+
+def test_what_norms_refuse() -> None:
+    layer = grouped()
+    with torch.no_grad(), ch.watch(layer, keep="summary") as summaries, ch.watch(layer) as bare:
+        layer(X.float())
+    text = "[norms.value] norms need matrices with their values, watch(model, values=True); keep= was 'summary'."
+    for ask in (lambda: summaries.norms(0), summaries.weighted_by_values):
+        with pytest.raises(ArgumentError, match=f"^{re.escape(text)}$"):
+            ask()
+    for ask in (lambda: bare.norms(0, layer), bare.weighted_by_values):
+        with pytest.raises(
+            ArgumentError, match=r"^\[norms.value\] norms need the value of the call"
+        ):
+            ask()
+    with ch.watch(layer, values=True) as seen:
+        layer(X.float())
+        layer(X.float()[:, :5])
+    model = encoder()
+    with ch.watch(model, values=True) as other:
+        model(X.float())
+    text = "[norms.model] model must be the torch.nn.Module that was watched; got 3."
+    with pytest.raises(ArgumentTypeError, match=f"^{re.escape(text)}$"):
+        seen.weighted_by_values(3)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="Linear has no such module"):
+        other.norms(0, nn.Linear(2, 2))
+    with pytest.raises(SelectionError, match=r"^\[watch.several\]"):
+        seen.norms(0)
+    assert len(seen.weighted_by_values(layer).calls(0)) == 2
