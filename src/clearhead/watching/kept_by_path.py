@@ -233,7 +233,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     def __contains__(self, layer: object) -> bool:
         return layer in self._modules
 
-    def graphs(self) -> dict[str, Call]:
+    def _graphs(self) -> dict[str, Call]:
         """Return every call that was kept with its graph, by its path, or as "path, call 0" of several."""
         return {
             name if len(calls) == 1 else f"{name}, call {number}": call

@@ -128,8 +128,8 @@ def relevance(
         if call.problem.cross:
             raise WatchError(
                 "relevance.cross",
-                f"relevance follows self-attention; {shown(path)} attends to another text. Watch the layers "
-                "of one text: watch(model, layers=…).",
+                f"relevance follows self-attention; {shown(path)} attends to another text, or to keys that are no "
+                "tokens. Watch the layers of one text: watch(model, layers=…).",
             )
         sizes = call.problem.batch, call.kv_len
         if sizes != (first.problem.batch, first.kv_len) or call.problem.query_len > call.kv_len:
@@ -157,7 +157,7 @@ def _calls(seen: Seen[Any]) -> dict[str, Call]:
         raise ArgumentTypeError(
             "relevance.type", f"seen must be what a watch gave; got {shown(seen)}."
         )
-    calls = seen.graphs()
+    calls = seen._graphs()
     if not calls:
         raise WatchError(
             "relevance.gradients",

@@ -59,6 +59,19 @@ def test_the_value_is_what_the_weights_are_multiplied_by(name: str, need_weights
     torch.testing.assert_close(layer.out_proj(context), expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["a learned key", "a key of zeros", "both"])
+def test_keys_that_are_no_tokens_have_no_place_in_the_text(name: str) -> None:
+    layer = nn.MultiheadAttention(12, 2, batch_first=True, **LAYERS[name])
+    x = torch.randn(2, 5, 12)
+    with ch.watch(layer, keep="gradients") as seen:
+        output, _ = layer(x, x, x, need_weights=False)
+    assert seen[0].cross
+    row = seen.table()[0]
+    assert (row.distance, row.previous, row.local) == (None, None, None)
+    with pytest.raises(ch.WatchError, match=r"\[relevance.cross\] .*or to keys that are no"):
+        ch.relevance(seen, output.sum())
+
+
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_the_value_of_a_fast_path(norm_first: bool) -> None:
     layer = nn.TransformerEncoderLayer(12, 2, 16, batch_first=True, norm_first=norm_first).eval()
