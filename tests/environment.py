@@ -14,6 +14,8 @@ VARIABLES = {
     "TOKENIZERS_PARALLELISM": "false",
     "MPLBACKEND": "Agg",
     "OMP_NUM_THREADS": "1",
+    # The profiler of PyTorch reads it once, whichever test is the first to use it.
+    "KINETO_LOG_LEVEL": "99",
 }
 
 
