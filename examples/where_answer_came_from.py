@@ -29,8 +29,9 @@ HEADS = 8
 PREFILL = 512
 """Tokens that are read at once."""
 
-TEXTS, HELD_OUT = range(4), range(100, 102)
-"""Seeds: of the texts that are ranked, five questions each, and of shorter ones on which heads are found."""
+TEXTS, HELD_OUT = range(4, 8), range(100, 102)
+"""Seeds: of the texts that are ranked, five questions each, and of shorter ones on which heads are found. The largest
+token of a passage was chosen for its relevance on the texts 0 to 3."""
 
 BEGIN = "<|im_start|>user\nRead about some towns, then answer the question.\n\n"
 ASK = "\nQuestion: {question}<|im_end|>\n<|im_start|>assistant\n{start}"
@@ -281,7 +282,9 @@ def draw(found: dict[str, list[Tensor]], right: list[int], file: str) -> None:
     )
     for axes, (way, rows) in zip(every, found.items(), strict=True):
         values = torch.stack(rows).clamp(min=0)
-        axes.imshow(values / values.sum(dim=1, keepdim=True), vmin=0, vmax=1, cmap="cividis")
+        axes.imshow(
+            values / values.sum(dim=1, keepdim=True), vmin=0, vmax=1, cmap="cividis", aspect="auto"
+        )
         for row, passage in enumerate(right):
             frame = Rectangle((passage - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="white")
             axes.add_patch(frame)

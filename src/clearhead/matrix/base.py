@@ -15,7 +15,14 @@ from clearhead.masks.dense import dense
 from clearhead.matrix.head_numbers import real_queries
 from clearhead.matrix.indexing import as_indices
 from clearhead.matrix.norms import Norms, norms_of_values
-from clearhead.matrix.parts import Rectangle, check_fits, from_every_key, from_logsumexp, is_narrow
+from clearhead.matrix.parts import (
+    Rectangle,
+    check_fits,
+    from_every_key,
+    from_logsumexp,
+    is_narrow,
+    is_one_portion,
+)
 
 if TYPE_CHECKING:
     from clearhead.matrix.matrix import AttentionMatrix
@@ -238,6 +245,21 @@ class BaseMatrix:
             if is_narrow(problem, part, known=self._logsumexp is not None):
                 return from_logsumexp(problem, part, self._total()[part.samples][:, part.heads])
             return from_every_key(problem, part)
+
+    def _from_rows(self, queries: Tensor, keys: Tensor) -> Tensor | None:
+        """The weights of pairs, (batch, num_heads, pairs), from the rows of their queries; None where the
+        logsumexp is at hand, or so many queries cost less with it."""
+        if self._logsumexp is not None or self.posed.part is not None:
+            return None
+        problem = self.problem
+        rows, places = queries.unique(return_inverse=True)
+        sizes = problem.batch, problem.num_heads
+        sample, head = (torch.arange(size, device=self.device) for size in sizes)
+        part = Rectangle(sample, head, rows, torch.arange(problem.kv_len, device=self.device))
+        if not is_one_portion(problem, part):
+            return None
+        found = from_every_key(problem, part)
+        return found[sample[:, None, None], head[:, None], places[:, None], keys[:, None]]
 
     def _with_value(self, value: Tensor, fewer: str, *, posed: bool = False) -> Problem:
         """The problem with a value, for all samples and heads alike if it has two dimensions.

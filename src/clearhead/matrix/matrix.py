@@ -152,7 +152,7 @@ class AttentionMatrix(WeightStatistics):
     ) -> Tensor:
         """The weights of chosen pairs: query and key of the same place belong together.
 
-        Costs one dot product a pair, and once the logsumexp.
+        Costs one dot product a pair, and once the logsumexp; before that, few queries cost their rows.
 
         Args:
             query_index: ints of shape (pairs,), or (batch, pairs) for other pairs in each sample.
@@ -177,7 +177,9 @@ class AttentionMatrix(WeightStatistics):
         sizes = (problem.batch, problem.query_len, problem.kv_len)
         queries, keys, single = read_pairs(query_index, key_index, sizes)
         queries, keys = queries.to(self.device), keys.to(self.device)
-        weights = pairs(problem, queries, keys, self._total())
+        weights = self._from_rows(queries, keys)
+        if weights is None:
+            weights = pairs(problem, queries, keys, self._total())
         return self._restore(weights[..., 0] if single else weights)
 
     def diagonal(self, offset: int = 0) -> Tensor:

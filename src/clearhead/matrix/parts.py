@@ -78,6 +78,11 @@ def is_narrow(problem: Problem, part: Rectangle, *, known: bool) -> bool:
     return known or len(part.rows) > most
 
 
+def is_one_portion(problem: Problem, part: Rectangle) -> bool:
+    """Return True if the queries of a part are worked on at once with every key."""
+    return len(part.rows) <= _portion(problem, part, problem.kv_len)
+
+
 def from_logsumexp(problem: Problem, part: Rectangle, total: Tensor) -> Tensor:
     """The weights of a part, from its own scores and the logsumexp, (samples, heads, query_len)."""
     # A bias may be worked out for all keys between the first and the last.

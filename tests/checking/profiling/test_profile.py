@@ -119,7 +119,8 @@ def test_the_declared_is_handed_to_the_fused_call(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_sizes_in_words() -> None:
-    threads = f"{torch.get_num_threads()} threads"
+    count = torch.get_num_threads()
+    threads = f"{count} thread{'s' if count > 1 else ''}"
     found = profiled(plain, num_heads=6, lengths=(16, 32))
     assert found.sizes == f"batch 1, 6 heads of width 64, float32, cpu, {threads}"
     found = profiled(Plain, "x", args={"d_in": 24, "num_heads": 3}, lengths=(16, 32))

@@ -82,7 +82,7 @@ def read_sound(times: Any, audio: Any, keys: int) -> Sound:
     Example:
         >>> sound = read_sound(0.5, (torch.tensor([0.0, 0.5, -1.0, 0.0]), 2), 3)
         >>> sound.tokens, sound.seconds
-        (['0.00s', '0.50s', '1.00s'], 2.0)
+        (['0.00s', '0.50s', '1.00s'], 1.5)
     """
     edges = _edges(times, keys)
     if audio is None:
