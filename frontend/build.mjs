@@ -5,6 +5,7 @@ import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
+import { minify } from "terser";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const assets = join(here, "../src/clearhead/drawing/page/assets");
@@ -43,7 +44,11 @@ const note = `/* clearhead: built from frontend/ by "make page". sources sha256 
    With preact and @preact/signals, MIT licence, copyright Jason Miller and the Preact contributors. */\n`;
 let stale = 0;
 for (const { path, text } of result.outputFiles) {
-  const content = note + text;
+  // Deflated, 2 kB less than by esbuild alone.
+  const small = path.endsWith(".js")
+    ? (await minify(text, { module: true, ecma: 2020 })).code
+    : text;
+  const content = `${note + small.trimEnd()}\n`;
   if (!process.argv.includes("--check")) writeFileSync(path, content);
   else if (readFileSync(path, "utf8") !== content) {
     console.error(`${relative(here, path)} is not what its sources make; run "make page".`);

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { arithmeticOf } from "../src/views/steps/arithmetic";
+import { placesOf } from "../src/views/steps/graph";
 import { cellNumber, factor, number, stagesOf } from "../src/views/steps/model";
 
 const [ROWS, KEYS] = [2, 3];
@@ -159,6 +160,101 @@ test("where a number comes from", () => {
     { stage: "weights", row: 1, column: null },
     { stage: "value", row: null, column: 0 },
   ]);
+});
+
+/** A stage of these rows. */
+function matrix(name, values, more = {}) {
+  const [rows, columns] = [values.length, values[0].length];
+  const at = (row, column) => values[row][column];
+  const plain = { rowAxis: "query", columnAxis: "width", sameAs: null, bias: false, parts: "" };
+  return [
+    name,
+    { ...plain, name, rows, columns, at, formula: "", columnName: "head_dim", ...more },
+  ];
+}
+
+function times(x, weight, bias) {
+  return x.map((row) =>
+    bias.map((each, at) => row.reduce((sum, value, d) => sum + value * weight[d][at], each)),
+  );
+}
+
+test("every projection that is written comes out", () => {
+  const x = [
+    [1, -2, 0.5],
+    [0.25, 3, -1],
+  ];
+  const weight = [
+    [1, 2],
+    [-0.5, 0.75],
+    [3, -1],
+  ];
+  const bias = [0.125, -4];
+  const made = times(x, weight, bias);
+  const data = { tokens: ["a", "b"], source_tokens: ["a", "b", "c"], heads: [1] };
+  const width = { rowAxis: "width" };
+  const stages = new Map([
+    matrix("x", x),
+    matrix("W_query", [...weight, bias], { ...width, bias: true }),
+    matrix("query", made),
+    matrix("W_key", [...weight, bias], { ...width, bias: true, parts: "Turned()" }),
+    matrix("key", [[9, 9], ...made.map((row) => row.map((each) => each / 2))], { rowAxis: "key" }),
+    matrix("context", made),
+    matrix(
+      "contexts",
+      made.map((row) => [0, 0, ...row]),
+    ),
+    matrix("W_output", [[1], [2], ...times(weight.slice(0, 2), [[1], [1]], [0])], width),
+    matrix("output", times(made, times(weight.slice(0, 2), [[1], [1]], [0]), [0])),
+  ]);
+  const explain = (name, row, column) => arithmeticOf(stages, data, 0, name, row, column);
+  for (const [name, columns] of Object.entries({ query: 2, key: 2, output: 1 })) {
+    for (let row = 0; row < 2; row++) {
+      for (let column = 0; column < columns; column++) {
+        const { lines } = explain(name, name === "key" ? row + 1 : row, column);
+        holds(lines.find(({ sum }) => sum).text);
+      }
+    }
+  }
+  assert.deepEqual(explain("query", 1, 0).origins, [
+    { stage: "x", row: 1, column: null },
+    { stage: "W_query", row: null, column: 0 },
+  ]);
+  assert.deepEqual(explain("output", 1, 0).origins[0], { stage: "contexts", row: 1, column: null });
+  assert.match(explain("key", 1, 0).lines.at(-1).text, /^Turned\(\) makes 1\.\d{4} of it\.$/);
+  assert.match(explain("key", 0, 0).lines[0].text, /the cache has it/);
+  // Of the head that is shown its context is marked, of another one nothing.
+  assert.deepEqual(explain("contexts", 1, 2).origins, [{ stage: "context", row: 1, column: 0 }]);
+  assert.deepEqual(explain("contexts", 1, 1).origins, [{ stage: "context", row: -1, column: 1 }]);
+  assert.equal(explain("W_query", 3, 0).row, "bias");
+});
+
+test("the graph goes from left to right, and nothing stands on anything else", () => {
+  const names = "x source W_query query W_key key W_value value scores scaled_scores capped_scores";
+  const later = "masked_scores weights dropped_weights context contexts W_output output";
+  const folded = { scaled_scores: "scores", capped_scores: "scores", masked_scores: "scores" };
+  const stages = `${names} ${later}`
+    .split(" ")
+    .map((name) => ({ name, sameAs: folded[name] ?? null }));
+  const places = placesOf(stages);
+  const all = [...places.entries()];
+  for (const [name, one] of all) {
+    for (const [other, two] of all) {
+      const apart =
+        one.top !== two.top || one.left + one.width < two.left || two.left + two.width < one.left;
+      assert.ok(name === other || apart, `${name} ${other}`);
+    }
+  }
+  const order = ["x", "W_key", "key", "scores", "weights", "dropped_weights", "context", "output"];
+  const lefts = order.map((name) => places.get(name).left);
+  assert.deepEqual(
+    lefts,
+    [...lefts].sort((a, b) => a - b),
+  );
+  assert.equal(new Set(lefts).size, order.length);
+  const heights = ["query", "key", "value"].map((name) => places.get(name).top);
+  assert.ok(heights[0] < heights[1] && heights[1] < heights[2]);
+  assert.equal(new Set(Object.keys(folded).map((name) => places.get(name).left)).size, 1);
 });
 
 test("numbers fit into their cells without becoming other numbers", () => {

@@ -477,6 +477,15 @@ def test_a_token_through_the_layers_ends_in_its_rollout(opens: Opens) -> None:
     place.scroll_into_view_if_needed()
     box = place.bounding_box()
     assert box is not None
+    # At least half of what reaches the token flows from itself: a line, in the ink of what is marked.
+    page.wait_for_function(
+        """(place) => {
+            const at = [place.width * 9.5 / 11, place.height * 1.75 / 3].map(Math.round);
+            const pixel = place.getContext("2d").getImageData(...at, 1, 1).data;
+            return String(pixel) === "179,67,11,255";
+        }""",
+        arg=place.element_handle(),
+    )
     for row, values in enumerate(rows):
         key = int(values.argmax())
         across, down = (key + 0.5) / len(WORDS), (row + 0.5) / 3

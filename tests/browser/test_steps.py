@@ -79,8 +79,8 @@ def sums(text: str) -> list[tuple[float, float]]:
                 if " more: " in term:
                     total += value(term.partition(": ")[2])
                     continue
-                one, other = (value(each.strip("()")) for each in term.split("·"))
-                total += one * other
+                one, _, other = term.partition("·")  # a bias is one number
+                total += value(one.strip("()")) * (value(other.strip("()")) if other else 1.0)
             found.append((total, value(right)))
     return found
 
@@ -152,6 +152,47 @@ def test_hidden_pairs_look_hidden(opens: Opens) -> None:
     page = drawn(opens, steps_payload(journey()))
     for stage, count in (("scores", 0), ("masked_scores", 15), ("weights", 15)):
         assert page.locator(f"section[data-stage={stage}] td.ch-st-hidden").count() == count
+
+
+def test_from_x_to_the_output(opens: Opens) -> None:
+    layer = ch.MultiHeadAttention(4, num_heads=2, mask=ch.causal(), bias=True).requires_grad_(False)
+    trace = ch.trace(layer, torch.randn(5, 4), tokens=["it", "was", "a", "long", "day"])
+    page = drawn(opens, steps_payload(trace, head=1))
+    assert page.get_by_role("heading", level=1).inner_text() == "it was a long day"
+    stages = page.locator(".ch-st-graph button").all_inner_texts()
+    made = ["W_query", "query", "W_key", "key", "W_value", "value"]
+    assert stages == ["x", *made, *list(trace)[4:-1], "contexts", "W_output", "output"]
+    for _ in stages:
+        page.keyboard.press("ArrowLeft")
+    page.locator("section[data-stage=x] tbody tr").nth(3).locator("td").nth(1).click()
+    page.mouse.move(5, 5)
+    written = {}
+    for stage in stages:
+        text = told(page)
+        assert text.startswith(stage)
+        written[stage] = sums(text)
+        # What a stage is made of stands to its left, with nothing between them.
+        into = page.locator(".ch-st-into").count()
+        box = page.locator(f"section[data-stage={stage}]").bounding_box()
+        marked = page.locator("section:has(.ch-st-origin)").all()
+        boxes = [each.bounding_box() for each in marked]
+        assert box is not None
+        for each in boxes:
+            assert each is not None
+            assert each["x"] < box["x"]
+        assert len(boxes) <= into
+        page.keyboard.press("ArrowRight")
+    for stage in ("query", "key", "value", "scores", "context", "output"):
+        ((total, said),) = written[stage]
+        assert abs(total - said) <= rounding(6, 6.0), stage
+    text = point_at(page, "output", 3, 1)
+    assert result(text) == shown(float(trace["output"][3, 1]))
+    assert point_at(page, "contexts", 3, 0).endswith("Number 0 of the context of head 0.")
+    # Rows of a weight matrix are gone through like queries.
+    page.get_by_role("button", name="W_query").first.click()
+    for _ in range(4):
+        page.keyboard.press("ArrowDown")
+    assert told(page).startswith("W_query bias · head_dim")
 
 
 def test_where_a_number_comes_from_is_marked(opens: Opens) -> None:
@@ -384,7 +425,9 @@ def test_an_empty_axis_leaves_shapes_and_formulas(opens: Opens, size: tuple[int,
         page.get_by_role("status").inner_text().startswith("There are no numbers to step through")
     )
     listed = page.get_by_role("list", name="Stages").get_by_role("listitem").all_inner_texts()
-    assert [text.split(" ")[0] for text in listed] == list(trace)
-    for text, step in zip(listed, trace.steps.values(), strict=True):
-        assert f"[{step.shape}]" in text
-        assert text.endswith(step.formula)
+    named = {text.split(" ")[0]: text for text in listed}
+    assert [name for name in named if name in trace] == list(trace)
+    assert "W_output" in named
+    for name, step in trace.steps.items():
+        assert f"[{step.shape}]" in named[name]
+        assert named[name].endswith(step.formula)

@@ -106,7 +106,7 @@ def test_it_is_the_page(
 ) -> None:
     page = widget(steps_payload(trace()))
     page.locator(".ch-st-told").wait_for()
-    assert page.get_by_role("heading", name="trace of SelfAttention").is_visible()
+    assert page.get_by_role("heading", name="Your journey starts with one step").is_visible()
     assert page.locator("section[data-stage=weights] tbody td").count() == 36
     # Headings and landmarks of a notebook are its own.
     assert [each for each in violations(page) if not each.startswith("region")] == []

@@ -41,6 +41,8 @@ export interface MapProps {
     cells: [number, number],
     abort: AbortSignal,
   ) => Promise<Tile | null>;
+  /** Lines over the map, from a place (row, column) to another, as wide as their share. */
+  lines?: { from: [number, number]; to: [number, number]; share: number }[];
   viewport: Signal<Viewport>;
   hover: Signal<Point>;
   pinned: ReadonlySignal<Point>;
@@ -145,6 +147,15 @@ export function HeatMap(props: MapProps) {
     );
     const ratio = place.width / place.clientWidth || 1;
     const ink = theme.peek() === "dark" ? "#f5a26b" : "#b3430b";
+    context.strokeStyle = ink;
+    for (const { from, to, share } of latest.current.lines ?? []) {
+      context.lineWidth = Math.max(0.5, 6 * share) * ratio;
+      context.beginPath();
+      for (const [row, column] of [from, to]) {
+        context.lineTo((column - view.column) * right, (row - view.row) * down);
+      }
+      context.stroke();
+    }
     const outline = (point: Point, strength: number) => {
       context.strokeStyle = ink;
       context.globalAlpha = strength;

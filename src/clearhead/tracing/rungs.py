@@ -20,6 +20,7 @@ from clearhead.ladder.rung import Rung
 from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.masks.dense import dense
 from clearhead.tracing.traced_call import TracedCall
+from clearhead.tracing.traced_projections import of_rung as projections_of
 
 
 def of_rung(rung: Rung, x: Tensor, context: Tensor | None = None, **options: Any) -> TracedCall:
@@ -36,14 +37,16 @@ def of_rung(rung: Rung, x: Tensor, context: Tensor | None = None, **options: Any
     computed = rung.stages(*inputs.values(), **options)
     query, key, value = rung.project(*inputs.values())
     mask = and_masks(rung.mask, as_mask(options.get("mask")))
-    outputs = {}
+    outputs, joined = {}, computed.context
+    if isinstance(rung, ConcatenatedHeads | SplitHeads):
+        joined = merge_heads(joined)
     if isinstance(rung, ConcatenatedHeads):  # whose heads may have masks of their own
         hidden = computed.weights == 0 if renormalised else computed.masked_scores == -torch.inf
         mask = dense(_with_batch(~hidden)) if bool(hidden.any()) else None
-        outputs["the contexts of all heads side by side"] = merge_heads(computed.context)
+        outputs["the contexts of all heads side by side"] = joined
     elif isinstance(rung, SplitHeads):
         query, key, value = (split_heads(each, rung.num_heads) for each in (query, key, value))
-        output = rung.output_projection(merge_heads(computed.context))
+        output = rung.output_projection(joined)
         outputs["the contexts of all heads side by side, projected"] = output
     lead = ("batch",) * (x.ndim - 2) + ("num_heads",) * bool(outputs)
     if not outputs:
@@ -55,7 +58,17 @@ def of_rung(rung: Rung, x: Tensor, context: Tensor | None = None, **options: Any
         dropout=next((head.dropout for head in heads if head.training and head.dropout), None),
     )
     title = type(rung).__name__
-    return TracedCall(title, problem, lead, computed, inputs, outputs, not is_simple, renormalised)
+    return TracedCall(
+        title,
+        problem,
+        lead,
+        computed,
+        inputs,
+        outputs,
+        not is_simple,
+        renormalised,
+        projections=projections_of(rung, inputs, joined),
+    )
 
 
 def _heads(rung: Rung) -> list[Rung]:

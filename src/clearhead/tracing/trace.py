@@ -23,6 +23,7 @@ from clearhead.stages import Stages
 from clearhead.tracing.rungs import of_rung
 from clearhead.tracing.text import arithmetic, fenced, table
 from clearhead.tracing.traced_call import Step, TracedCall
+from clearhead.tracing.traced_projections import of_layer
 
 INSTEAD = "Trace fewer tokens; AttentionMatrix gives rows and numbers of any length."
 
@@ -59,6 +60,8 @@ class Trace(Mapping[str, Tensor]):
         """Weights, not scores, were hidden, and the others divided by their sum again."""
         self.kernel, self.difference = call.kernel_and_distance()
         """The kernel that runs this untraced, and the largest distance of its context, without dropout."""
+        self.projections = dict(call.projections)
+        """Input, weight and bias of query, key, value and output, where these are plain linear maps."""
         self.tokens = _labels(tokens, problem.query_len, "tokens")
         if source_tokens is None and problem.query_len == problem.kv_len:
             source_tokens = tokens
@@ -353,13 +356,14 @@ def _of_layer(
     problem = layer.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
     computed = eager.compute(problem)
     output = layer.join(computed.context, x)
+    inputs = {"x": x} if context is None else {"x": x, "source": context}
+    projections = of_layer(layer, problem, inputs, computed.context, output)
     lead = ("batch", "num_heads")
     if x.ndim == 2:
         computed, output, lead = Stages(*(each[0] for each in computed)), output[0], ("num_heads",)
-    inputs = {"x": x} if context is None else {"x": x, "source": context}
     outputs = {"the contexts of all heads side by side, projected": output}
     title = f"MultiHeadAttention({layer.extra_repr()})"
-    return TracedCall(title, problem, lead, computed, inputs, outputs)
+    return TracedCall(title, problem, lead, computed, inputs, outputs, projections=projections)
 
 
 def _labels(words: Sequence[str] | None, count: int, name: str) -> list[str]:

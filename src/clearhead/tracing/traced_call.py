@@ -1,8 +1,9 @@
 """One traced call: its stages laid out as steps, each with its axes and its formula."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from clearhead import stages
 from clearhead.attention.planning import choose
 from clearhead.attention.problem import Problem
 from clearhead.stages import Stages
+from clearhead.tracing.traced_projections import TracedProjection
 
 AXES = {
     "query": ("query_len", "head_dim"),
@@ -76,6 +78,7 @@ class TracedCall(NamedTuple):
         projected: query, key and value are made of the inputs, and are not the inputs themselves.
         renormalised: weights, not scores, were hidden, and the others divided by their sum again.
         kernel: the kernel that was asked for.
+        projections: of query, key, value and output, where they are plain linear maps.
     """
 
     title: str
@@ -87,6 +90,7 @@ class TracedCall(NamedTuple):
     projected: bool = True
     renormalised: bool = False
     kernel: str = "auto"
+    projections: Mapping[str, TracedProjection] = MappingProxyType({})
 
     def steps(self) -> Iterator[Step]:
         """Every step from the inputs to the output, in order."""

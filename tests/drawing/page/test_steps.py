@@ -30,13 +30,136 @@ def test_every_number_is_there_once() -> None:
     trace = layer_trace()
     payload = steps_payload(trace)
     named = {step["name"]: step["same_as"] for step in payload.data["steps"]}
-    assert list(named) == list(trace)
+    assert [name for name in named if name in trace] == list(trace)
     assert named["capped_scores"] == "scaled_scores"
     assert set(payload.arrays) == {name for name, same in named.items() if same is None}
     for name, array in arrays_of(payload).items():
         assert array.ndim == 4
-        assert torch.equal(array.reshape(trace[name].shape), trace[name].detach())
+        if name in trace:
+            assert torch.equal(array.reshape(trace[name].shape), trace[name].detach())
     assert payload.data["samples"], payload.data["heads"] == ([0, 1, 2], [0, 1, 2, 3])
+
+
+def held(made: Tensor, terms: Tensor, axis: int) -> None:
+    """The terms add up to what was made of them, but for the rounding of float32."""
+    terms = terms.double()
+    rounding = terms.shape[axis] * torch.finfo(torch.float32).eps * terms.abs().sum(axis)
+    assert bool(((terms.sum(axis) - made.double()).abs() <= rounding).all())
+
+
+def linear(x: Tensor, weight: Tensor, bias: bool) -> Tensor:
+    """The terms of x @ weight, (..., rows, terms, columns), the last of which is the bias."""
+    if bias:
+        x = torch.cat([x, torch.ones_like(x[..., :1])], dim=-1)
+    return x.double()[..., None] * weight.double()[..., None, :, :]
+
+
+class Doubled(ch.layers.Part):
+    """Changes the key and the context."""
+
+    def transform_query_key(
+        self, query: Tensor, key: Tensor, query_positions: Tensor, key_positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return query, 2 * key
+
+    def transform_context(self, context: Tensor, x: Tensor) -> Tensor:
+        return 2 * context
+
+
+MASK = ch.causal()
+GRAPHS = {
+    "heads in groups": (
+        lambda: ch.MultiHeadAttention(8, num_heads=4, num_kv_heads=2, mask=MASK),
+        (2, 5, 8),
+    ),
+    "with a bias": (
+        lambda: ch.MultiHeadAttention(6, num_heads=3, value_head_dim=5, bias=True),
+        (3, 6),
+    ),
+    "parts": (lambda: ch.MultiHeadAttention(8, num_heads=2, parts=[Doubled()]), (1, 5, 8)),
+    "a rung": (lambda: ladder.SelfAttention(3, head_dim=2), (6, 3)),
+    "linear layers": (lambda: ladder.MaskedAttention(3, head_dim=2, mask=MASK, bias=True), (6, 3)),
+    "split": (lambda: ladder.SplitHeads(6, num_heads=3, bias=True), (5, 6)),
+    "side by side": (
+        lambda: ladder.ConcatenatedHeads([ladder.MaskedAttention(3, head_dim=2) for _ in range(2)]),
+        (5, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("head", [None, 1])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_no_arithmetic_is_missing_from_x_to_the_output(name: str, head: int | None) -> None:
+    make, size = GRAPHS[name]
+    trace = ch.trace(make(), torch.randn(size))
+    num_heads = trace["weights"].shape[-3] if "num_heads" in trace.steps["weights"].axes else 1
+    head = head if head is None or num_heads > 1 else 0
+    payload = steps_payload(trace, head=head)
+    arrays = arrays_of(payload)
+    told = {step["name"]: step for step in payload.data["steps"]}
+    stage = {}
+    for each, step in told.items():
+        stage[each] = arrays[each] if step["same_as"] is None else stage[step["same_as"]]
+    heads = stage["weights"].shape[1]
+    for each in ("query", "key", "value"):
+        matrix = told[f"W_{each}"]
+        terms = linear(stage["x"], stage[f"W_{each}"], matrix["bias"])
+        held(stage[each] / (2 if matrix["parts"] and each == "key" else 1), terms, -2)
+        assert matrix["parts"] == ("Doubled()" if (name, each) == ("parts", "key") else "")
+    key, value = (
+        stage[each].repeat_interleave(heads // stage[each].shape[1], 1) for each in ("key", "value")
+    )
+    held(stage["scores"], stage["query"][..., :, None, :] * key[..., None, :, :], -1)
+    mixed = stage["dropped_weights"][..., None] * value[..., None, :, :]
+    held(stage["context"], mixed, -2)
+    if "output" not in trace:
+        return
+    last = stage["contexts" if "contexts" in stage else "output"][:, 0]
+    shown = last.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+    shown = shown if head is None else shown[:, head : head + 1]
+    assert torch.equal(shown, stage["context"] * (2 if name == "parts" else 1))
+    if "contexts" in stage:
+        held(
+            stage["output"],
+            linear(stage["contexts"], stage["W_output"], told["W_output"]["bias"]),
+            -2,
+        )
+
+
+def test_keys_of_a_cache_stand_before_those_that_are_projected() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal()).requires_grad_(False)
+    x, cache = torch.randn(1, 5, 8), ch.layers.GrowingCache()
+    layer(x[:, :3], cache=cache)
+    arrays = arrays_of(steps_payload(ch.trace(layer, x[:, 3:], cache=cache)))
+    assert arrays["key"].shape[-2] == 5
+    held(arrays["key"][..., 3:, :], linear(arrays["x"], arrays["W_key"], False), -2)
+
+
+def test_maps_that_are_not_plain_are_left_out() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    layer.query_projection.register_forward_hook(lambda *_: _[2] * 2)
+    layer.key_projection = torch.nn.Sequential(torch.nn.Linear(8, 8))  # pyright: ignore[reportAttributeAccessIssue]
+    trace = ch.trace(layer, torch.randn(3, 8))
+    assert list(trace.projections) == ["value", "output"]
+    names = [step["name"] for step in steps_payload(trace).data["steps"]]
+    assert [name for name in names if name not in trace] == ["W_value", "contexts", "W_output"]
+
+
+def test_weights_that_have_no_room_are_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "MOST_WEIGHTS", 100)
+    told = {step["name"]: step for step in steps_payload(layer_trace()).data["steps"]}
+    assert "W_query" in told
+    assert "W_output" not in told
+    assert "contexts" not in told
+    assert told["output"]["formula"].endswith("; its 192 numbers have no room here")
+
+
+def test_the_sentence_is_the_title() -> None:
+    words = ["to", "be", "or"]
+    trace = ch.trace(ladder.SimpleAttention(), torch.eye(3), tokens=words)
+    assert steps_payload(trace).title == "to be or"
+    assert steps_payload(trace).data["of"] == "trace of SimpleAttention"
+    assert steps_payload(layer_trace()).title.startswith("trace of MultiHeadAttention(8, ")
 
 
 def test_one_sample_and_head_are_those_that_were_asked_for() -> None:

@@ -32,7 +32,7 @@ export function Depth(props: DepthProps) {
     () => (shown ? strip(data, source, places, query) : null),
     [data, source, places, query, shown],
   );
-  const rows = (fresh && value) || null;
+  const { rows = null, flows = [] } = (fresh && value) || {};
   const count = places.length + 1;
   const viewport = useSignal(whole(count, layer.keys));
   const hover = useSignal<Point>({ query: null, key: null });
@@ -63,7 +63,9 @@ export function Depth(props: DepthProps) {
         <>
           <p class="ch-remark">
             Where <i>{short(label(queryToken(query)), 16)}</i> looks, on average over the heads of a
-            layer; last, what each token of the input has in it after all layers (rollout).
+            layer; last, what each token of the input has in it after all layers (rollout). Lines
+            are as wide as what flows from a token to the next layer, of all that reaches it; none
+            is drawn below 1 %.
           </p>
           <HeatMap
             rows={count}
@@ -75,6 +77,12 @@ export function Depth(props: DepthProps) {
             tile={async (rowRange, columns, cells) =>
               rows && stripTile(rows, { layer: 0, head: 0, rows: rowRange, columns, cells })
             }
+            lines={flows.map(({ layer: row, from, to, share }) => ({
+              from: [row + 0.5, from + 0.5],
+              // The last layer gives to the token itself, above the row of the rollout.
+              to: [Math.min(row + 1.5, places.length), to + 0.5],
+              share,
+            }))}
             viewport={viewport}
             hover={hover}
             pinned={pinned}

@@ -1,5 +1,5 @@
 // How one number of a stage comes about: what was multiplied and added, and where that stands.
-import { factor, number, type Stage, type TraceData } from "./model";
+import { factor, number, rowLabel, type Stage, type TraceData } from "./model";
 
 /** A part of another stage: a row, a column or a cell. */
 export interface Origin {
@@ -53,13 +53,12 @@ export function arithmeticOf(
 ): Arithmetic {
   const stage = stages.get(name)!;
   const value = stage.at(row, column);
-  const rowLabel = (stage.rowAxis === "key" ? data.source_tokens : data.tokens)[row]!;
   const columnLabel =
     stage.columnAxis === "key" ? data.source_tokens[column]! : `${stage.columnName} ${column}`;
   const arrow = stage.columnAxis === "key" ? "→" : "·";
   const found: Arithmetic = {
     stage: name,
-    row: rowLabel,
+    row: rowLabel(stage, data, row),
     arrow,
     column: columnLabel,
     ofKey: stage.columnAxis === "key",
@@ -161,31 +160,74 @@ export function arithmeticOf(
       work(`${sum(used.map((j) => [weight.at(row, j), values.at(j, column)]))} = ${number(value)}`);
       break;
     }
+    case "contexts":
     case "output":
-      from("context", row, null);
-      say(`${capital(stage.formula)}, for this query.`);
+      if (!projected(stages, stage, row, column, found)) {
+        const { columns } = stages.get("context")!;
+        const [head, place] = [Math.floor(column / columns), column % columns];
+        const own = data.heads[queryHead] === head;
+        // Of another head there is no row to mark, but a line in the graph all the same.
+        from("context", own ? row : -1, place);
+        const changed = stage.parts && `, changed by ${stage.parts}`;
+        say(`Number ${place} of the context of head ${head}${changed}.`);
+      }
       break;
     case "query":
     case "key":
-    case "value": {
-      const origin = name !== "query" && stages.has("source") ? "source" : "x";
-      from(origin, row, null);
-      if (stages.has(origin)) {
-        const same = stage.formula.startsWith("the same");
-        say(
-          same
-            ? `${capital(stage.formula)}.`
-            : `${capital(stage.formula)}: the numbers of this token in ${origin} times column ${column} of the ${name} weights.`,
-        );
-      } else {
+    case "value":
+      if (!projected(stages, stage, row, column, found)) {
+        from(name !== "query" && stages.has("source") ? "source" : "x", row, null);
         say(`${capital(stage.formula)}.`);
       }
       break;
-    }
     default:
       say(`${capital(stage.formula)}.`);
   }
   return found;
+}
+
+/** A linear map: a row of what is projected times a column of the weights; false without weights. */
+function projected(
+  stages: Map<string, Stage>,
+  { name, rows, at }: Stage,
+  row: number,
+  column: number,
+  found: Arithmetic,
+): boolean {
+  const matrix = stages.get(`W_${name}`);
+  if (!matrix) return false;
+  const plain = name !== "query" && stages.has("source") ? "source" : "x";
+  const source = stages.get(name === "output" ? "contexts" : plain)!;
+  // A cache has keys before those that are projected now.
+  const place = row - (rows - source.rows);
+  if (place < 0) {
+    found.lines.push({ text: "Of an earlier call: the cache has it." });
+    return true;
+  }
+  found.origins.push(
+    { stage: source.name, row: place, column: null },
+    { stage: matrix.name, row: null, column },
+  );
+  const products = range(source.columns).map((d): [number, number] => [
+    source.at(place, d),
+    matrix.at(d, column),
+  ]);
+  const bias = matrix.bias ? matrix.at(source.columns, column) : 0;
+  const later = matrix.parts && name !== "output";
+  const made = later ? products.reduce((total, [a, b]) => total + a * b, bias) : at(row, column);
+  found.lines.push(
+    {
+      text: `The row of ${source.name} times the column of ${matrix.name}, added up${matrix.bias ? ", and the bias" : ""}:`,
+    },
+    {
+      text: `${sum(products)}${matrix.bias ? ` + ${factor(bias)}` : ""} = ${number(made)}`,
+      sum: true,
+    },
+  );
+  if (later) {
+    found.lines.push({ text: `${matrix.parts} makes ${number(at(row, column))} of it.` });
+  }
+  return true;
 }
 
 /** Softmax, step by step: the largest score, every exp, their sum, the share. */

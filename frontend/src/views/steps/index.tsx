@@ -8,13 +8,14 @@ import { Shell } from "../../shared/shell";
 import { type Theme, theme } from "../../shared/theme";
 import type { ViewProps } from "../../source";
 import { type Arithmetic, arithmeticOf } from "./arithmetic";
+import { Graph } from "./graph";
 import { type Arrays, readArrays, stagesOf, type TraceData } from "./model";
 import { type Marks, Panel, Token } from "./panel";
 import { makeState, type State, TOKENS } from "./state";
 
 const KEYS: [string, string][] = [
   ["← →", "The stage before, and the next"],
-  ["↑ ↓", "The query before, and the next"],
+  ["↑ ↓", "The query before, and the next; in a weight matrix the row"],
   ["Shift ← →", "The number to the left, and to the right, in the row"],
   ["Home End", "The first query, and the last"],
   ["?", "This help"],
@@ -30,9 +31,9 @@ export function Steps({ head, source }: ViewProps) {
       (error: unknown) => (failed.value = String(error)),
     );
   }, [trace, source]);
-  const { tokens, source_tokens, kernel, difference } = trace.data;
+  const { of, tokens, source_tokens, kernel, difference } = trace.data;
   const distance = difference === null ? "nan" : difference.toExponential(1);
-  const note = `${tokens.length} queries × ${source_tokens.length} keys; largest distance to the context of kernel '${kernel}': ${distance}`;
+  const note = `${of === head.title ? "" : `${of}; `}${tokens.length} queries × ${source_tokens.length} keys; largest distance to the context of kernel '${kernel}': ${distance}`;
   return (
     <Shell title={head.title} note={note} keys={KEYS}>
       {failed.value && <p role="alert">{failed.value}</p>}
@@ -89,13 +90,34 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
       }),
     [byName, data, state, shown],
   );
+  // Of the last query, since a cache has what the first ones are made of.
+  const operands = useMemo(
+    () =>
+      computed(
+        () =>
+          new Map(
+            stages.value.map(({ name, rows }) => {
+              const { origins } = arithmeticOf(
+                byName.value,
+                data,
+                state.head.value,
+                name,
+                rows - 1,
+                0,
+              );
+              return [name, origins.map((each) => each.stage)] as const;
+            }),
+          ),
+      ),
+    [stages, byName, data, state],
+  );
   const marks = useMemo(
     () => computed<Marks>(() => ({ cell: shown.value, origins: told.value.origins })),
     [shown, told],
   );
   const root = useRef<HTMLElement>(null);
   const strip = useRef<HTMLDivElement>(null);
-  const rail = useRef<HTMLOListElement>(null);
+  const graph = useRef<HTMLDivElement>(null);
   const count = stages.value.length;
   const go = (to: number) => {
     state.stage.value = Math.max(0, Math.min(to, count - 1));
@@ -107,8 +129,8 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
     const actions: Record<string, () => void> = {
       ArrowLeft: () => go(state.stage.value - 1),
       ArrowRight: () => go(state.stage.value + 1),
-      ArrowUp: () => state.setQuery(state.query.value - 1),
-      ArrowDown: () => state.setQuery(state.query.value + 1),
+      ArrowUp: () => state.down(current, -1),
+      ArrowDown: () => state.down(current, 1),
       "Shift ArrowLeft": () => state.along(current, -1),
       "Shift ArrowRight": () => state.along(current, 1),
       Home: () => state.setQuery(0),
@@ -119,18 +141,27 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
     action();
     return true;
   });
-  // The stage that is looked at stands in the middle of the strip.
+  const current = stages.value[state.stage.value]!;
+  const made = operands.value.get(current.name)!;
+  // The stage that is looked at stands in the middle of the strip, with what it is made of.
   // biome-ignore lint/correctness/useExhaustiveDependencies: the strip is as wide as its stages.
   useEffect(() => {
     const place = strip.current!;
-    const panel = place.children[state.stage.value] as HTMLElement;
-    place.scrollLeft =
-      panel.offsetLeft -
-      place.offsetLeft -
-      Math.max(16, (place.clientWidth - panel.clientWidth) / 2);
-    const chip = rail.current!.children[state.stage.value] as HTMLElement;
-    rail.current!.scrollLeft =
-      chip.offsetLeft - rail.current!.offsetLeft - rail.current!.clientWidth / 3;
+    const panels = [...place.children] as HTMLElement[];
+    const panel = panels[state.stage.value]!;
+    const group = panels.filter((_, at) => made.includes(stages.value[at]!.name));
+    const [first, last] = [
+      Math.min(...[panel, ...group].map((each) => each.offsetLeft)),
+      panel.offsetLeft + panel.clientWidth,
+    ];
+    const spare = place.clientWidth - (last - first);
+    const from =
+      spare > 0
+        ? first - spare / 2
+        : Math.min(panel.offsetLeft - 16, last + 16 - place.clientWidth);
+    place.scrollLeft = from - place.offsetLeft;
+    const chip = graph.current!.querySelector<HTMLElement>("li:has([aria-current])")!;
+    graph.current!.scrollLeft = chip.offsetLeft - graph.current!.clientWidth / 3;
   }, [state.stage.value, stages.value]);
   const masked = byName.value.get("masked_scores")!;
   return (
@@ -147,25 +178,13 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
         >
           ‹
         </button>
-        <ol ref={rail}>
-          {stages.value.map((stage, at) => (
-            <li key={stage.name}>
-              <button
-                type="button"
-                class={`ch-st-chip${stage.sameAs === null ? "" : " ch-st-chip-same"}`}
-                aria-current={at === state.stage.value ? "step" : undefined}
-                title={
-                  stage.sameAs === null
-                    ? stage.formula
-                    : `the same as ${stage.sameAs}: ${stage.formula}`
-                }
-                onClick={() => go(at)}
-              >
-                {stage.name}
-              </button>
-            </li>
-          ))}
-        </ol>
+        <Graph
+          stages={stages.value}
+          operands={operands.value}
+          current={state.stage.value}
+          go={go}
+          at={graph}
+        />
         <button
           type="button"
           class="ch-button"
@@ -193,6 +212,15 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
             masked={masked}
             marks={marks}
             current={at === state.stage.value}
+            order={
+              at === state.stage.value
+                ? 2
+                : made.includes(stage.name)
+                  ? 1
+                  : at < state.stage.value
+                    ? 0
+                    : 3
+            }
             onCurrent={() => go(at)}
           />
         ))}

@@ -11,9 +11,15 @@ export interface StepData {
   shape: string;
   formula: string;
   same_as: string | null;
+  /** Of a weight matrix: its last row is the bias. */
+  bias?: boolean;
+  /** Of a weight matrix: parts of the layer that change what is made with it, or what it is multiplied with. */
+  parts?: string;
 }
 
 export interface TraceData {
+  /** What was traced. */
+  of: string;
   tokens: string[];
   source_tokens: string[];
   steps: StepData[];
@@ -41,6 +47,9 @@ export interface Stage {
   columnAxis: Axis;
   /** What the columns are, where they are no tokens: "head_dim". */
   columnName: string;
+  rowName: string;
+  bias: boolean;
+  parts: string;
   at(row: number, column: number): number;
   /** Largest finite number, its sign aside. */
   largest: number;
@@ -95,9 +104,12 @@ export function stagesOf(
       sameAs: null,
       rows,
       columns,
-      rowAxis: ROW_AXES[step.axes[0]] ?? "query",
+      rowAxis: ROW_AXES[step.axes[0]] ?? "width",
       columnAxis: step.axes[1] === "kv_len" ? "key" : "width",
       columnName: step.axes[1],
+      rowName: step.axes[0],
+      bias: step.bias ?? false,
+      parts: step.parts ?? "",
       at: (row, column) => numbers[start + row * columns + column]!,
       largest,
     });
@@ -107,6 +119,13 @@ export function stagesOf(
 
 function named(step: StepData) {
   return { name: step.name, formula: step.formula, shape: step.shape };
+}
+
+/** What a row is called: a token, the bias, or a place in the vector that is multiplied. */
+export function rowLabel(stage: Stage, data: TraceData, row: number): string {
+  if (stage.rowAxis === "query") return data.tokens[row]!;
+  if (stage.rowAxis === "key") return data.source_tokens[row]!;
+  return stage.bias && row === stage.rows - 1 ? "bias" : `${stage.rowName} ${row}`;
 }
 
 /** Characters for which a cell has room. */

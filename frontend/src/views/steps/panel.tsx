@@ -6,7 +6,7 @@ import { useMemo } from "preact/hooks";
 import { cssOf, ramp } from "../../shared/colour";
 import { type Theme, theme } from "../../shared/theme";
 import type { Origin } from "./arithmetic";
-import { cellNumber, type Stage, type TraceData } from "./model";
+import { cellNumber, rowLabel, type Stage, type TraceData } from "./model";
 import { NUMBERS, type State, TOKENS } from "./state";
 
 /** Pixels, as the style sheet has them. */
@@ -29,6 +29,8 @@ interface PanelProps {
   masked: Stage;
   marks: ReadonlySignal<Marks>;
   current: boolean;
+  /** Where it stands in the strip: what the current stage is made of stands beside it. */
+  order: number;
   onCurrent: () => void;
 }
 
@@ -39,7 +41,8 @@ interface Window {
   columns: number;
 }
 
-export function Panel({ stage, data, state, masked, marks, current, onCurrent }: PanelProps) {
+export function Panel(props: PanelProps) {
+  const { stage, data, state, masked, marks, current, order, onCurrent } = props;
   const id = `ch-st-stage-${stage.name}`;
   const name = (
     <h2 id={id}>
@@ -55,7 +58,12 @@ export function Panel({ stage, data, state, masked, marks, current, onCurrent }:
   );
   if (stage.sameAs !== null) {
     return (
-      <section class="ch-st-stage ch-st-same" data-stage={stage.name} aria-labelledby={id}>
+      <section
+        class="ch-st-stage ch-st-same"
+        data-stage={stage.name}
+        aria-labelledby={id}
+        style={{ order }}
+      >
         {name}
         <p>
           the same as <b>{stage.sameAs}</b>
@@ -76,7 +84,7 @@ export function Panel({ stage, data, state, masked, marks, current, onCurrent }:
     state.pick(stage, at.row, at.column);
   };
   return (
-    <section class="ch-st-stage" data-stage={stage.name} aria-labelledby={id}>
+    <section class="ch-st-stage" data-stage={stage.name} aria-labelledby={id} style={{ order }}>
       {name}
       <p class="ch-st-formula">{stage.formula}</p>
       {/* The pointer only finds what the keys find as well. */}
@@ -95,16 +103,16 @@ export function Panel({ stage, data, state, masked, marks, current, onCurrent }:
 }
 
 function windowOf(stage: Stage, state: State): Window {
-  const axis = (name: string, count: number, most: number): [number, number] => {
+  const axis = (name: string, count: number, most: number, at: number): [number, number] => {
     if (count <= most) return [0, count];
     if (name === "query") return [Math.min(state.queryFrom.value, count - most), most];
     if (name === "key") return [Math.min(state.keyFrom.value, count - most), most];
-    const from = Math.floor(Math.min(state.number.value, count - 1) / most) * most;
+    const from = Math.floor(Math.min(at, count - 1) / most) * most;
     return [from, Math.min(most, count - from)];
   };
-  const [row, rows] = axis(stage.rowAxis, stage.rows, TOKENS);
+  const [row, rows] = axis(stage.rowAxis, stage.rows, TOKENS, state.feature.value);
   const most = stage.columnAxis === "key" ? TOKENS : NUMBERS;
-  const [column, columns] = axis(stage.columnAxis, stage.columns, most);
+  const [column, columns] = axis(stage.columnAxis, stage.columns, most, state.number.value);
   return { row, rows, column, columns };
 }
 
@@ -129,7 +137,6 @@ function Table(props: TableProps) {
 }
 
 function tableOf({ stage, data, masked, row, rows, column, columns, theme }: TableProps) {
-  const names = stage.rowAxis === "key" ? data.source_tokens : data.tokens;
   const across = places(column, columns);
   return (
     <table style={{ width: `${LABEL + WIDE * columns}px` }}>
@@ -154,7 +161,7 @@ function tableOf({ stage, data, masked, row, rows, column, columns, theme }: Tab
         {places(row, rows).map((r) => (
           <tr key={r}>
             <th scope="row">
-              <Token label={names[r]!} />
+              <Token label={rowLabel(stage, data, r)} />
             </th>
             {across.map((c) => {
               const value = stage.at(r, c);
@@ -278,33 +285,34 @@ function Extent({ stage, state, view }: { stage: Stage; state: State; view: Wind
     parts.push(`columns ${view.column} to ${view.column + view.columns - 1} of ${stage.columns}`);
   }
   if (parts.length === 0) return null;
-  const paged = stage.columnAxis === "width" && view.columns < stage.columns;
-  const turn = (by: number) => state.setNumber(view.column + by, stage);
+  // A window of tokens follows the query and the key.
+  const turns = (what: string, axis: string, from: number, shown: number, all: number) => {
+    if (axis !== "width" || shown === all) return null;
+    const turn = (to: number) =>
+      what === "Rows" ? state.setFeature(to, stage) : state.setNumber(to, stage);
+    const button = (sign: string, place: string, to: number) => (
+      <button
+        type="button"
+        class="ch-button"
+        aria-label={`${what} of ${stage.name} ${place} these`}
+        disabled={to < 0 || to >= all}
+        onClick={() => turn(to)}
+      >
+        {sign}
+      </button>
+    );
+    return (
+      <span>
+        {button("‹", "before", from - 1)}
+        {button("›", "after", from + shown)}
+      </span>
+    );
+  };
   return (
     <div class="ch-st-extent">
       <span>{parts.join(", ")}</span>
-      {paged && (
-        <span>
-          <button
-            type="button"
-            class="ch-button"
-            aria-label={`Columns of ${stage.name} before these`}
-            disabled={view.column === 0}
-            onClick={() => turn(-NUMBERS)}
-          >
-            ‹
-          </button>
-          <button
-            type="button"
-            class="ch-button"
-            aria-label={`Columns of ${stage.name} after these`}
-            disabled={view.column + view.columns >= stage.columns}
-            onClick={() => turn(NUMBERS)}
-          >
-            ›
-          </button>
-        </span>
-      )}
+      {turns("Rows", stage.rowAxis, view.row, view.rows, stage.rows)}
+      {turns("Columns", stage.columnAxis, view.column, view.columns, stage.columns)}
     </div>
   );
 }

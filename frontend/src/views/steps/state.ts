@@ -22,6 +22,8 @@ export function makeState(data: TraceData, first: number) {
   const query = signal(Math.min(1, queries - 1));
   const key = signal(Math.min(query.value, keys - 1));
   const number = signal(0);
+  /** The row of a weight matrix: a place in the vector that it is multiplied with. */
+  const feature = signal(0);
   const head = signal(0);
   const sample = signal(0);
   const hovered = signal<Cell | null>(null);
@@ -31,7 +33,7 @@ export function makeState(data: TraceData, first: number) {
   function cellOf(of: Stage): Cell {
     return {
       stage: of.name,
-      row: Math.min(of.rows - 1, of.rowAxis === "key" ? key.value : query.value),
+      row: Math.min(of.rows - 1, { query, key, width: feature }[of.rowAxis].value),
       column: Math.min(of.columns - 1, of.columnAxis === "key" ? key.value : number.value),
     };
   }
@@ -63,10 +65,16 @@ export function makeState(data: TraceData, first: number) {
     number.value = clamp(to, of.columns);
   }
 
+  function setFeature(to: number, of: Stage) {
+    feature.value = clamp(to, of.rows);
+    hovered.value = null;
+  }
+
   /** Take the cell of a stage that somebody pointed at. */
   function pick(of: Stage, row: number, column: number) {
     batch(() => {
-      if (of.rowAxis === "key") setKey(row);
+      if (of.rowAxis === "width") setFeature(row, of);
+      else if (of.rowAxis === "key") setKey(row);
       else setQuery(row);
       if (of.columnAxis === "key") setKey(column);
       else number.value = column;
@@ -79,6 +87,12 @@ export function makeState(data: TraceData, first: number) {
     else setNumber(cellOf(of).column + by, of);
   }
 
+  /** The query below or above; of a weight matrix the row. */
+  function down(of: Stage, by: number) {
+    if (of.rowAxis === "width") setFeature(cellOf(of).row + by, of);
+    else setQuery(query.value + by);
+  }
+
   const parts = computed(() => ({ head: head.value, sample: sample.value }));
   return {
     queries,
@@ -87,6 +101,7 @@ export function makeState(data: TraceData, first: number) {
     query,
     key,
     number,
+    feature,
     head,
     sample,
     parts,
@@ -97,8 +112,10 @@ export function makeState(data: TraceData, first: number) {
     setQuery,
     setKey,
     setNumber,
+    setFeature,
     pick,
     along,
+    down,
   };
 }
 

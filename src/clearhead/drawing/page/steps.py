@@ -1,17 +1,21 @@
 """A trace as a page to step through: every stage, and the arithmetic of each of its numbers."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from clearhead.drawing.page.payload import Payload
+from clearhead.drawing.page.texts import beginning
 from clearhead.errors import SelectionError, TooLargeError
 from clearhead.tracing.trace import Step, Trace
 
 MOST_NUMBERS = 1 << 23
 """Of a page, which takes about five bytes for each."""
+MOST_WEIGHTS = 1 << 20
+"""Of these, numbers of weight matrices; what has no room is left out, and the formula says so."""
 
 
 def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None = None) -> Payload:
@@ -43,25 +47,32 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
             )
     if head is not None:
         wanted["num_kv_heads"] = head // (sizes["num_heads"] // sizes["num_kv_heads"])
+    arrays = {
+        name: _part(step, wanted) for name, step in trace.steps.items() if step.same_as is None
+    }
+    numbers = sum(array.numel() for array in arrays.values())
+    _check_size(numbers)
+    room = min(MOST_WEIGHTS, MOST_NUMBERS - numbers)
     steps: list[dict[str, Any]] = []
-    arrays: dict[str, Tensor] = {}
     for name, step in trace.steps.items():
-        if step.same_as is None:
-            arrays[name] = _part(step, wanted)
-        steps.append(
-            {
-                "name": name,
-                "axes": step.axes[-2:],
-                "lead": step.axes[:-2],
-                "shape": step.shape,
-                "formula": step.formula,
-                "same_as": step.same_as,
-            }
-        )
-    _check_size(sum(array.numel() for array in arrays.values()))
+        told = _told(step)
+        if name in trace.projections:
+            projection = trace.projections[name]
+            operands = {each.name: (each, _part(each, wanted)) for each in _operands(trace, name)}
+            numbers = sum(part.numel() for _, part in operands.values())
+            if numbers <= room:
+                room -= numbers
+                arrays |= {each: part for each, (_, part) in operands.items()}
+                about = {"bias": projection.bias is not None, "parts": projection.parts}
+                steps += [_told(each) | about for each, _ in operands.values()]
+            else:
+                told["formula"] += f"; its {numbers:,} numbers have no room here"
+        steps.append(told)
     sinks = None if trace.sinks is None else trace.sinks.tolist()
     heads = list(range(sizes["num_heads"])) if head is None else [head]
+    of = f"trace of {trace.title}"
     data = {
+        "of": of,
         "tokens": trace.tokens,
         "source_tokens": trace.source_tokens,
         "steps": steps,
@@ -75,7 +86,38 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
         "kernel": trace.kernel,
         "difference": trace.difference if math.isfinite(trace.difference) else None,
     }
-    return Payload("trace", f"trace of {trace.title}", data, arrays)
+    words = [label.partition(" ")[2] for label in trace.tokens]
+    return Payload("trace", beginning(words) if any(words) else of, data, arrays)
+
+
+def _operands(trace: Trace, name: str) -> Iterator[Step]:
+    """What is multiplied for a stage, besides other stages: weights, with the bias as the last row."""
+    step, projection = trace.steps[name], trace.projections[name]
+    weight, bias = projection.weight, projection.bias
+    lead = step.axes[-3:-2] if weight.ndim > 2 else ()
+    source = "source" if name != "query" and "source" in trace else "x"
+    width = trace.steps[source].axes[-1]
+    if name == "output":
+        width = "joined_dim"
+        parts = projection.parts and f", after {projection.parts}"
+        formula = f"the contexts of all heads side by side{parts}"
+        yield Step("contexts", projection.input, (*step.axes[:-1], width), formula)
+    formula = f"the weights of the {name} projection"
+    if bias is not None:
+        weight = torch.cat([weight, bias.unsqueeze(-2)], dim=-2)
+        formula += "; the last row is the bias"
+    yield Step(f"W_{name}", weight, (*lead, width, step.axes[-1]), formula)
+
+
+def _told(step: Step) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "axes": step.axes[-2:],
+        "lead": step.axes[:-2],
+        "shape": step.shape,
+        "formula": step.formula,
+        "same_as": step.same_as,
+    }
 
 
 def _sizes(step: Step) -> dict[str, int]:
