@@ -197,7 +197,7 @@ test("every projection that is written comes out", () => {
     matrix("x", x),
     matrix("W_query", [...weight, bias], { ...width, bias: true }),
     matrix("query", made),
-    matrix("W_key", [...weight, bias], { ...width, bias: true, parts: "Turned()" }),
+    matrix("W_key", [...weight, bias], { ...width, bias: true, parts: "Turned" }),
     matrix("key", [[9, 9], ...made.map((row) => row.map((each) => each / 2))], { rowAxis: "key" }),
     matrix("context", made),
     matrix(
@@ -221,7 +221,7 @@ test("every projection that is written comes out", () => {
     { stage: "W_query", row: null, column: 0 },
   ]);
   assert.deepEqual(explain("output", 1, 0).origins[0], { stage: "contexts", row: 1, column: null });
-  assert.match(explain("key", 1, 0).lines.at(-1).text, /^Turned\(\) makes 1\.\d{4} of it\.$/);
+  assert.match(explain("key", 1, 0).lines.at(-1).text, /^After Turned: 1\.\d{4}\.$/);
   assert.match(explain("key", 0, 0).lines[0].text, /the cache has it/);
   // Of the head that is shown its context is marked, of another one nothing.
   assert.deepEqual(explain("contexts", 1, 2).origins, [{ stage: "context", row: 1, column: 0 }]);

@@ -67,7 +67,7 @@ def of_layer(
     """
     x = inputs["x"]
     source = inputs.get("source", x)
-    parts = ", ".join(str(part) for part in layer.parts)
+    parts = ", ".join(type(part).__name__ for part in layer.parts)
     found = {}
     for name, given in zip(INPUTS, (x, source, source), strict=True):
         stage, linear = getattr(problem, name), getattr(layer, f"{name}_projection")

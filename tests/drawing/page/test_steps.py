@@ -105,7 +105,7 @@ def test_no_arithmetic_is_missing_from_x_to_the_output(name: str, head: int | No
         matrix = told[f"W_{each}"]
         terms = linear(stage["x"], stage[f"W_{each}"], matrix["bias"])
         held(stage[each] / (2 if matrix["parts"] and each == "key" else 1), terms, -2)
-        assert matrix["parts"] == ("Doubled()" if (name, each) == ("parts", "key") else "")
+        assert matrix["parts"] == ("Doubled" if (name, each) == ("parts", "key") else "")
     key, value = (
         stage[each].repeat_interleave(heads // stage[each].shape[1], 1) for each in ("key", "value")
     )

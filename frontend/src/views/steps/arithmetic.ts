@@ -225,7 +225,7 @@ function projected(
     },
   );
   if (later) {
-    found.lines.push({ text: `${matrix.parts} makes ${number(at(row, column))} of it.` });
+    found.lines.push({ text: `After ${matrix.parts}: ${number(at(row, column))}.` });
   }
   return true;
 }
