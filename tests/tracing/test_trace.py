@@ -9,7 +9,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import ladder, stages
-from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
 from clearhead.ladder import EXAMPLE_EMBEDDINGS, EXAMPLE_TOKENS
 
 STAGES = list(stages.NAMES)
@@ -171,6 +171,11 @@ def test_what_cannot_be_traced() -> None:
     layer = ch.MultiHeadAttention(8, num_heads=2)
     with pytest.raises(SelectionError, match=r"^\[trace.part\] there are 2 along num_heads; got 2"):
         ch.trace(layer, torch.randn(3, 8)).show(head=2)
+    texts = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(5, 8)], layout=torch.jagged)
+    with pytest.raises(
+        UnsupportedError, match=r"^\[trace.nested\] a trace takes one text, .* nested"
+    ):
+        ch.trace(layer, texts)
 
 
 @pytest.mark.parametrize("kernel", ["eager", "fused"])

@@ -14,10 +14,16 @@ from clearhead._common.text import printable, shown
 from clearhead.attention.functional import attend
 from clearhead.attention.kernels import eager
 from clearhead.attention.problem import make_problem
-from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    SelectionError,
+    UnsupportedError,
+)
 from clearhead.ladder.rung import Rung
 from clearhead.layers.caches import Cache, CacheBundle
 from clearhead.layers.multi_head_attention import MultiHeadAttention
+from clearhead.layers.nested import is_nested
 from clearhead.masks.base import Mask
 from clearhead.stages import Stages
 from clearhead.tracing.rungs import of_rung
@@ -310,6 +316,7 @@ def trace(
     Raises:
         ArgumentTypeError: code `trace.thing`, for anything else; and what the thing itself raises.
         ArgumentError: code `trace.tokens`, if there are more or fewer words than tokens.
+        UnsupportedError: code `trace.nested`, for a nested tensor.
 
     Example:
         >>> import torch, clearhead as ch
@@ -352,6 +359,11 @@ def _of_layer(
     valid: Tensor | None = None,
     cache: Cache | CacheBundle | None = None,
 ) -> TracedCall:
+    if is_nested(x) or is_nested(context):
+        raise UnsupportedError(
+            "trace.nested",
+            "a trace takes one text, or texts that are padded, beside valid=; got a nested tensor.",
+        )
     # A trace leaves the cache of the caller as it is.
     problem = layer.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
     computed = eager.compute(problem)
