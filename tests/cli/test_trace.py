@@ -24,7 +24,7 @@ def test_trace_writes_a_page(tmp_path: Path) -> None:
     assert found[:-2] == lines("trace")
     page = file.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
-    assert "<title>trace" in page
+    assert "<title>Your journey starts with one step" in page
     nowhere = str(tmp_path / "nowhere" / "steps.html")
     assert "[file.unwritable]" in invoke("trace", "--html", nowhere).stderr
 

@@ -127,10 +127,10 @@ def _of_linear(linear: nn.Linear, given: Tensor, parts: str = "") -> TracedProje
 
 
 def _is_plain(linear: Any) -> bool:
-    """Its output is input @ weight.T + bias."""
+    """Its output is input @ weight.T + bias, of numbers that no ranks share, as those of a DTensor."""
     if not isinstance(linear, nn.Linear) or type(linear).forward is not nn.Linear.forward:
         return False
-    return not linear._forward_hooks
+    return not linear._forward_hooks and type(linear.weight) in (Tensor, nn.Parameter)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
