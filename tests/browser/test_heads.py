@@ -308,6 +308,24 @@ def test_the_heads_answer_and_the_address_keeps_it(opens: Opens) -> None:
     expect(page.get_by_role("grid")).to_have_count(0)
 
 
+def test_all_heads_answer_in_the_drawing_that_shows_the_pin(opens: Opens) -> None:
+    page = opens(payload(WORDS))
+    tokens = page.locator(".ch-token")
+    tokens.nth(1).click()
+    expect(page.locator(".ch-answers")).to_contain_text("cat")
+    asked = """() => {
+      const list = document.querySelector(".ch-answers");
+      document.querySelectorAll(".ch-token")[7].click();
+      return new Promise((done) => requestAnimationFrame(() => done([
+        list.isConnected && list.querySelector(".ch-caption").innerText,
+        document.querySelectorAll(".ch-small > .ch-answer").length,
+      ])));
+    }"""
+    words, strips = page.evaluate(asked)
+    assert "strongest link of it;" in words
+    assert strips == 6
+
+
 def test_filters_leave_out_tokens_and_weak_links(opens: Opens) -> None:
     words = ["[CLS]", *WORDS[1:]]
     weights = matrix(len(words))[0, 1]
