@@ -243,3 +243,20 @@ def test_what_norms_refuse() -> None:
     with pytest.raises(SelectionError, match=r"^\[watch.several\]"):
         seen.norms(0)
     assert len(seen.weighted_by_values(layer).calls(0)) == 2
+
+
+def test_norms_of_a_module_that_attends_several_times() -> None:
+    shared = nn.TransformerEncoderLayer(8, nhead=2, batch_first=True).eval()
+    model = nn.Sequential(shared, shared)
+    with torch.no_grad(), ch.watch(model, values=True) as seen:
+        model(torch.randn(1, 5, 8))
+    with pytest.raises(ch.SelectionError) as raised:
+        seen.norms(0, model)
+    assert raised.value.code == "watch.several"
+    weight = shared.self_attn.out_proj.weight
+    for number in (0, 1, -1):
+        expected = seen.calls(0)[number].norms(weight).dense()
+        assert seen.norms(0, model, call=number).dense().equal(expected)
+    with pytest.raises(ch.SelectionError) as raised:
+        seen.norms(0, model, call=2)
+    assert str(raised.value) == "[watch.call] '0.self_attn' attended 2 times; there is no 2."
