@@ -552,8 +552,15 @@ def test_the_difference_of_two_runs_on_other_texts(opens: Opens) -> None:
         strict=True,
     ):
         assert float(words_of) == pytest.approx(100 * float(value), abs=0.051)
+    # Of a token that was pinned before it is where that looks.
     page.keyboard.press("d")
     expect(page.get_by_role("article")).to_have_count(2)
+    page.locator(".ch-texts").first.locator(".ch-token").nth(9).click()
+    page.keyboard.press("d")
+    listed = page.locator(".ch-changes li")
+    expect(listed.first).to_contain_text(f"tired → {WORDS[int(by[1, 9].abs().argmax())]}")
+    assert listed.count() > 1
+    assert reading(page) == "token 9 tired"
 
 
 def test_two_runs_of_different_models(opens: Opens) -> None:
