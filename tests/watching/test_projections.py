@@ -244,8 +244,8 @@ def test_what_norms_refuse() -> None:
     with pytest.raises(SelectionError, match=r"^\[watch.several\]"):
         seen.norms(0)
     assert len(seen.weighted_by_values(layer).calls(0)) == 2
-    nothing: Any = [1]
-    for wrong in (nothing, True, slice(1)):
+    no_layers: list[Any] = [[1], True, slice(1)]
+    for wrong in no_layers:
         with pytest.raises(SelectionError, match=r"^\[watch.layer\]"):
             seen.norms(wrong)
     text = "[norms.value] this record is weighted by values already; take the norms of the watch itself."
