@@ -77,7 +77,8 @@ def variables_of(tree: ast.Module) -> dict[ast.AST, dict[str, ast.expr]]:
             for node in ast.walk(function):
                 if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                     variables.setdefault(node.targets[0].id, node.value)
-            found |= dict.fromkeys(ast.walk(function), variables)  # those of an inner one come later
+            # Those of an inner function come later.
+            found |= dict.fromkeys(ast.walk(function), variables)
     return found
 
 

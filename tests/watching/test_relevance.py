@@ -215,7 +215,9 @@ def test_a_context_that_the_model_writes_to(frozen: bool) -> None:
 
     class InPlace(nn.Linear):
         def forward(self, input: Tensor) -> Tensor:
-            query, key, value = super().forward(input).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+            query, key, value = (
+                super().forward(input).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+            )
             context = F.scaled_dot_product_attention(query, key, value)
             context += 1
             context.transpose(1, 2).mul_(3)
