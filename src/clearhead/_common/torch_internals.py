@@ -41,6 +41,10 @@ is_jit_tracing_here = private("_C._is_tracing")
 """The same in a third of the time; torch.compile cannot read it."""
 get_unwrapped = private("_C._functorch.get_unwrapped")
 is_functorch_wrapped_tensor = private("_C._functorch.is_functorch_wrapped_tensor")
+is_inside_functorch = private("_C._are_functorch_transforms_active")
+"""True inside torch.func and vmap, also for tensors that are not transformed: no autograd.Function of
+one's own runs there."""
+
 set_grad_enabled = private("_C._set_grad_enabled")
 """As `torch.set_grad_enabled`, in one step that nothing interrupts."""
 

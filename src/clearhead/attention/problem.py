@@ -19,6 +19,7 @@ from clearhead._common.torch_internals import (
     is_concrete,
     is_exporting,
     is_forward_mode,
+    is_inside_functorch,
     is_plain,
     is_tracing,
 )
@@ -149,7 +150,8 @@ class Problem:
     def readable(self) -> bool:
         """True if the tensors are concrete: not under torch.compile or torch.func, nor on the meta
         device."""
-        return all(is_plain(each) and is_concrete(each) for each in self.tensors)
+        plain = all(is_plain(each) and is_concrete(each) for each in self.tensors)
+        return plain and not is_inside_functorch()
 
     def replace(self, **changes: Any) -> "Problem":
         """Return the problem with other fields, which are not validated again.

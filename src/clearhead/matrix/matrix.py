@@ -11,7 +11,7 @@ from typing import Any, Never
 
 from torch import Tensor
 
-from clearhead._common.checks import as_int
+from clearhead._common.checks import as_int, check_bool
 from clearhead._common.lazy import drawing
 from clearhead._common.text import shown
 from clearhead.attention.biases import Bias
@@ -81,6 +81,7 @@ class AttentionMatrix(WeightStatistics):
         cross: bool = False,
         value: Tensor | None = None,
     ) -> None:
+        check_bool("cross", cross)
         options: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scale}
         options |= {"softcap": softcap, "sinks": sinks}
         if across is not None and value is not None:

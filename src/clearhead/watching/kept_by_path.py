@@ -242,6 +242,11 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
                 "norms.value",
                 f"norms need matrices with their values, watch(model, values=True); keep= was {self._keep!r}.",
             )
+        if self._title is not None:
+            raise ArgumentError(
+                "norms.value",
+                "this record is weighted by values already; take the norms of the watch itself.",
+            )
 
     def need_attention(self, verb: str, *, totals: bool = False) -> None:
         """Refuse to read the results of a function as attention, and totals where they do not do.
@@ -266,13 +271,13 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         Raises:
             SelectionError: code `watch.layer`, if no such module attended.
         """
-        if isinstance(layer, int):
+        if isinstance(layer, int) and not isinstance(layer, bool):
             if not -len(self) <= layer < len(self):
                 raise SelectionError(
                     "watch.layer", f"{len(self)} modules attended; there is no {layer}."
                 )
             return self.layers[layer]
-        if layer not in self._modules:
+        if not isinstance(layer, str) or layer not in self._modules:
             known = ", ".join(map(repr, self.layers))
             raise SelectionError(
                 "watch.layer", f"no module {shown(layer)} attended; these did: {known}."

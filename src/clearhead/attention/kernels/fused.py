@@ -12,7 +12,12 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.text import format_bytes
-from clearhead._common.torch_internals import is_autocast, is_plain, is_transformed
+from clearhead._common.torch_internals import (
+    is_autocast,
+    is_inside_functorch,
+    is_plain,
+    is_transformed,
+)
 from clearhead.attention.kernels._fused_gradients import FirstDerivatives, FlashWithLogsumexp
 from clearhead.attention.kernels._lowering import (
     EVERYTHING,
@@ -76,7 +81,7 @@ def defers(problem: Problem) -> list[str]:
     if (
         problem.mask is None
         or problem.bias is not None
-        or not _can_sync(problem.query)
+        or not _can_sync(problem)
         or problem.query_len * problem.kv_len < WORTH_SLICING
         or not _has_gradient(problem)
     ):
@@ -123,11 +128,11 @@ def attend(problem: Problem) -> Tensor:
         # The tensors have been brought to their precision; a float32 bias keeps its own.
         with torch.autocast(query.device.type, enabled=False):
             return attend(problem)
-    if _has_gradient(problem) and is_plain(query):
+    if _has_gradient(problem) and _is_plain(problem):
         query, key, value = FirstDerivatives.apply(query, key, value)
         problem = problem.replace(query=query, key=key, value=value)
     pieces = lower(problem)
-    can_sync = _can_sync(query)
+    can_sync = _can_sync(problem)
     is_open = pieces is EVERYTHING and not query.is_cpu
     if not can_sync and (is_open or torch.onnx.is_in_onnx_export()):
         # A GPU's kernels show a NaN in the open themselves, and spare the passes over the inputs that
@@ -147,9 +152,9 @@ def logsumexp(problem: Problem) -> Tensor | None:
     """log Σ exp of the masked scores of each query, (batch, num_heads, query_len), in the
     precision of sums; None where PyTorch does not give it, or gives it wrong, as for a NaN."""
     query = problem.query
-    if not query.is_cpu or refusals(problem):
+    if not query.is_cpu or refusals(problem) or _is_in_functorch():
         return None
-    if _can_sync(query) and not all_finite(problem, value=False):
+    if _can_sync(problem) and not all_finite(problem, value=False):
         return None
     pieces = lower(problem)
     parts = [_logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
@@ -160,7 +165,7 @@ def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
     query, key, value = problem.query, problem.key, problem.value
     if pieces[0].whole and not pieces[0].masked and problem.sinks is None:
         return _fused(problem, query, key, value, None, pieces[0].causal)
-    if len(pieces) == 1 or not _can_sync(query) or _has_gradient(problem):
+    if len(pieces) == 1 or not _can_sync(problem) or _has_gradient(problem):
         parts = [_run_piece(problem, piece) for piece in pieces]
         return assemble(parts, pieces)
     # Without gradients the results go straight to their place: half the memory.
@@ -184,7 +189,11 @@ def _is_transformed_beside(problem: Problem) -> bool:
     bias = None if problem.bias is None else problem.bias.numbers
     if bias is not None and is_transformed(bias):
         return True
-    return problem.sinks is not None and any(map(is_transformed, problem.tensors))
+    return problem.sinks is not None and is_inside_functorch()
+
+
+def _is_in_functorch() -> bool:
+    return not torch.compiler.is_compiling() and is_inside_functorch()
 
 
 def _run_piece(problem: Problem, piece: Piece) -> Tensor:
@@ -327,13 +336,18 @@ def _in_precision(problem: Problem, added: Tensor) -> Tensor:
 
 def _all_seen(problem: Problem, seen: Tensor) -> bool:
     """Return True if every query sees a key, as far as that can be read at once."""
-    return _can_sync(problem.query) and bool(seen.all())
+    return _can_sync(problem) and bool(seen.all())
 
 
-def _can_sync(query: Tensor) -> bool:
+def _can_sync(problem: Problem) -> bool:
     """Return True if the values of the inputs can be read at once: not while tracing, and not on a
     device that would have to sync for it."""
-    return query.is_cpu and is_plain(query)
+    return problem.query.is_cpu and _is_plain(problem)
+
+
+def _is_plain(problem: Problem) -> bool:
+    """Return True if nothing traces or transforms what is computed, as torch.func does with a value alone."""
+    return is_plain(problem.query) and not is_inside_functorch()
 
 
 def _count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:
