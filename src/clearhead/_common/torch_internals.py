@@ -123,6 +123,17 @@ def is_plain(tensor: Tensor) -> bool:
     )
 
 
+def can_sync(tensor: Tensor) -> bool:
+    """Return True if numbers can be read at once: not while tracing, and not on a device that would have
+    to sync for it.
+
+    Example:
+        >>> can_sync(torch.ones(2)), can_sync(torch.ones(2, device="meta"))
+        (True, False)
+    """
+    return tensor.is_cpu and is_plain(tensor)
+
+
 def is_tracing() -> bool:
     """Return True while PyTorch records operations to run them later: torch.compile, torch.export and
     torch.jit.trace, which would record a number that is read as a constant.
