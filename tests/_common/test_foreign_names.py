@@ -7,12 +7,10 @@ import pytest
 
 from clearhead._common.foreign_names import (
     LLAMA,
-    NORM_NAMES,
     SIZE_NAMES,
     TUTORIALS,
     ProjectionNames,
     is_output,
-    normed_role,
     role,
 )
 from tests.surface import ROOT
@@ -38,10 +36,6 @@ def test_names_in_a_path_and_in_other_spellings() -> None:
     found = [role(name) for name in ("heads.2.Wq", "attn.linear_key", "V_proj.weight", "qkv", "x")]
     assert found == ["q", "k", "v", "qkv", None]
     assert [is_output(name) for name in ("Wo", "out_proj", "W_out", "W_v")] == [True] * 3 + [False]
-    assert [normed_role(name) for pair in NORM_NAMES for name in pair] == ["q", "k"] * len(
-        NORM_NAMES
-    )
-    assert normed_role("norm") is None
 
 
 def test_no_name_is_that_of_two_sizes() -> None:

@@ -61,6 +61,21 @@ def test_a_file_alone_is_answered_with_its_names(file: str) -> None:
     )
 
 
+@pytest.mark.parametrize("before", ["", "class Attention:\n    pass\n\n"])
+def test_its_place_is_the_line_where_it_is_written(tmp_path: Path, before: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(before + SOURCE, encoding="utf-8")
+    reports = (
+        ch.check(f"{file}:Attention", takes="x", args={"width": 64}),
+        ch.check(f"{file}:attend", takes="qkv"),
+    )
+    starts = "class Attention(torch.nn.Module):", "def attend(query, key, value):"
+    lines = (before + SOURCE).splitlines()
+    assert [report.place for report in reports] == [
+        (str(file), lines.index(each) + 1) for each in starts
+    ]
+
+
 def test_a_dotted_path() -> None:
     assert ch.check("torch.nn.functional.scaled_dot_product_attention", takes="qkv").ok
     assert ch.check("torch.nn.functional:scaled_dot_product_attention", takes="qkv").ok

@@ -217,19 +217,5 @@ def is_output(name: str) -> bool:
     return letters in PROJECTED or AFFIXES.sub("", letters) in PROJECTED
 
 
-def normed_role(name: str) -> str | None:
-    """q or k for the name of a norm of the query or the key; None for any other name.
-
-    Example:
-        >>> normed_role("attn.q_norm"), normed_role("attn.norm")
-        ('q', None)
-    """
-    letters = _letters(name.rpartition(".")[2])
-    for query, key in NORM_NAMES:
-        if letters in (_letters(query), _letters(key)):
-            return "q" if letters == _letters(query) else "k"
-    return None
-
-
 def _letters(name: str) -> str:
     return re.sub(r"[^a-z]", "", name.lower())

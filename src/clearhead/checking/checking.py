@@ -1,7 +1,9 @@
 """`check`: what is wrong with an attention, by name, or that nothing is, or that it is not known."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+import linecache
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -237,7 +239,20 @@ def _place(subject: Subject) -> tuple[str, int] | None:
     original = original.model if isinstance(original, Embedded) else original
     found = original if inspect.isroutine(original) else type(original)
     try:
-        file, (_, line) = inspect.getsourcefile(found), inspect.getsourcelines(found)
+        file = inspect.getsourcefile(found)
+        return None if file is None else (file, max(_first_line(found, file), 1))
     except (TypeError, OSError):
         return None
-    return None if file is None else (file, max(line, 1))
+
+
+def _first_line(found: Callable[..., Any] | type, file: str) -> int:
+    """Return the line a function or a class begins on: a class, above the first of its methods, unparsed."""
+    if isinstance(found, type):
+        methods = (each for each in vars(found).values() if inspect.isfunction(each))
+        own = [each for each in methods if each.__qualname__.startswith(f"{found.__qualname__}.")]
+        first = min((each.__code__.co_firstlineno for each in own), default=0)
+        named = re.compile(rf"\s*class\s+{re.escape(found.__name__)}\b")
+        for line in range(first, 0, -1):
+            if named.match(linecache.getline(file, line)):
+                return line
+    return inspect.getsourcelines(found)[1]

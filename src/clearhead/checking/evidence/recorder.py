@@ -37,7 +37,7 @@ RANDOM = DRAWS | {
 # PyTorch adds these where a reference holds on to a tensor, as a recorder does.
 UNCOUNTED = frozenset(("detach", "alias", "lift_fresh"))
 SCALINGS = {"mul": 1, "mul_": 1, "div": -1, "div_": -1}
-CONSTANT, MIXED = 0, -1
+MIXED = -1
 CHANNELS = (torch.int64, torch.int64, torch.float64)
 
 
@@ -138,7 +138,7 @@ class Recorder(TorchDispatchMode):
         self._random: set[int] = set()
         self._kept: list[Tensor] = []
         self._next = 1
-        self._ranks = torch.tensor([1, 0])  # of MIXED, of CONSTANT, and of each node
+        self._ranks = torch.tensor([1, 0])  # of MIXED, of a constant, and of each node
         for tensor in inputs:
             if tensor.is_floating_point():
                 self._begin("input", "", tensor)

@@ -24,8 +24,6 @@ from clearhead.errors import DtypeError
 
 MAGIC = b"clearhead\npage"
 VERSION = 1
-BEFORE_HEAD = 18
-"""Bytes: the magic, and the length of the head."""
 
 DTYPES = {
     torch.uint8: "uint8",

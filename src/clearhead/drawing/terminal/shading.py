@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
 SHADES = " ░▒▓█"
 SCALE_COLUMNS = 20
 BAR_COLUMNS = 10
-DIM, BOLD = Style(dim=True), Style(bold=True)
+DIM = Style(dim=True)
 
 
 def text_line(text: str, *, style: Style | None = None, wrap: bool = False) -> Text:
