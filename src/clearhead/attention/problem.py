@@ -19,7 +19,6 @@ from clearhead._common.torch_internals import (
     is_concrete,
     is_exporting,
     is_forward_mode,
-    is_inside_functorch,
     is_plain,
     is_tracing,
 )
@@ -150,8 +149,7 @@ class Problem:
     def readable(self) -> bool:
         """True if the tensors are concrete: not under torch.compile or torch.func, nor on the meta
         device."""
-        plain = all(is_plain(each) and is_concrete(each) for each in self.tensors)
-        return plain and not is_inside_functorch()
+        return all(is_plain(each) and is_concrete(each) for each in self.tensors)
 
     def replace(self, **changes: Any) -> "Problem":
         """Return the problem with other fields, which are not validated again.
@@ -242,8 +240,10 @@ def make_problem(
     softcap: float | None = None,
     sinks: Tensor | None = None,
     dropout: float | None = None,
+    keys_finite: bool = False,
 ) -> Problem:
-    """Validate the arguments of a call, and name the one that is refused.
+    """Validate the arguments of a call, and name the one that is refused; `keys_finite` is as in
+    `Problem`.
 
     Raises:
         ShapeError, DtypeError, DeviceError, MaskError, ArgumentError, ArgumentTypeError: see the
@@ -270,7 +270,7 @@ def make_problem(
     if mask is not None:
         if not isinstance(mask, Mask):
             mask = dense(mask)
-        if isinstance(mask, Full):
+        if type(mask) is Full:
             mask = None
         else:
             mask.check(batch, num_heads, query_len, kv_len, device)
@@ -290,7 +290,8 @@ def make_problem(
     if softcap is not None:
         expected = "a finite number above 0, or None for no cap"
         softcap = check_number("softcap", softcap, expected, lambda bound: 0 < bound < math.inf)
-    share = check_dropout(dropout) or None
+    if dropout is not None:
+        dropout = check_dropout(dropout) or None
     if sinks is not None:
         _check_sinks(sinks, num_heads, dtype, device)
     return _validated(
@@ -302,8 +303,9 @@ def make_problem(
         scale=scale,
         softcap=softcap,
         sinks=sinks,
-        dropout=share,
+        dropout=dropout,
         dims=dims,
+        keys_finite=keys_finite,
     )
 
 
