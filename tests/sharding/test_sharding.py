@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import clearhead as ch
+from clearhead.attention.sharded import sharded_call
 from clearhead.sharding.layouts import LAYOUTS
 from tests.sharding import ranks
 
@@ -188,6 +190,49 @@ def test_ranks_that_disagree_are_refused_on_every_rank() -> None:
     assert last[0].startswith("ShapeError [across.rows]"), last[0]
     assert last[5].startswith("ArgumentError [kernel.name]")
     assert [text for text in last[1:5] if "RankError [across.differ]" not in text] == []
+
+
+def other_numbers(group: Any) -> list[str]:
+    """Options that differ in numbers that no description shows."""
+    rank, found = group.rank(), []
+    where = ch.across(group, tokens=13)
+    x = torch.zeros(2, 1, where.count, 4)
+    real = torch.ones(2, 13, dtype=torch.bool)
+    real[1, 7 + rank] = False
+    ids = torch.arange(13) // 3
+    ids[9:] += rank
+    options: list[dict[str, Any]] = [
+        {"mask": ch.padding(real)},
+        {"mask": ch.causal() & ~ch.documents(ids)},
+        {"mask": torch.ones(13, 13, dtype=torch.bool).tril(rank)},
+        {"scale": 0.3 + 1e-9 * rank},
+        {"mask": ch.padding(real.new_ones(2, 13)), "scale": 0.3},
+    ]
+    for each in options:
+        try:
+            ch.attend(x, x, x, across=where, **each)
+        except ch.RankError as error:
+            found.append(error.code)
+        else:
+            found.append("")
+    with mock.patch.object(sharded_call, "WORDS", 7):
+        return [*found, str(sharded_call._checksum(options[2]["mask"]))]
+
+
+def test_a_checksum_goes_by_what_is_there() -> None:
+    valid = torch.rand(3, 41) > 0.5
+    aligned = sharded_call._checksum(valid[1:].clone())
+    assert sharded_call._checksum(valid[1:]) == aligned
+    assert sharded_call._checksum(valid[1:].mT.contiguous().mT) == aligned
+    assert sharded_call._checksum(valid[1:, None].expand(-1, 5, -1)) == aligned
+    assert sharded_call._checksum(valid[1:].flip(0)) != aligned
+    assert sharded_call._checksum(valid[:0]) == 0
+
+
+def test_numbers_that_differ_are_refused() -> None:
+    first, last = ranks.run(2, other_numbers)
+    assert first[:5] == last[:5] == ["across.differ"] * 4 + [""]
+    assert first[5] != last[5]
 
 
 def meshes(group: Any) -> list[str]:

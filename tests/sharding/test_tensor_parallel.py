@@ -174,6 +174,11 @@ def two_dimensions(group: Any) -> dict[str, float]:
         both = tensor_parallel(made(name), mesh["tp"])
         output = where.gather(both(where.shard(x), across=where).detach())
         found[f"across, {name}"] = apart(output, made(name)(x))
+    # One rank has 1 head, too few for the ranks of its tokens, and the other 2: both refuse.
+    uneven = tensor_parallel(layer(heads=3, kv_heads=3).double(), mesh["tp"])
+    where = ch.across(mesh["dp"], tokens=TOKENS, how="heads")
+    with pytest.raises(ch.UnsupportedError, match="leaves a rank with 1 heads, fewer than the 2"):
+        uneven(where.shard(x), across=where)
     return found
 
 

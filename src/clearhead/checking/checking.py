@@ -18,8 +18,9 @@ from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.notes import notes, ticks
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown
+from clearhead.checking.ranks.launching import AskedOfRanks
 from clearhead.checking.ranks.on_ranks import on_ranks
-from clearhead.checking.ranks.ranks_evidence import RanksEvidence
+from clearhead.checking.ranks.rank_calls import LOSS
 from clearhead.checking.report import Finding, Report
 from clearhead.checking.rules import Judged, judge, required
 from clearhead.checking.subject.embedding import Embedded
@@ -66,9 +67,12 @@ def check(
             "qkv,mask": with a mask (batch, 1, query_len, kv_len), True = may attend; "x": (batch,
             tokens, d_in); "x2d": (tokens, d_in); "x,mask": with (batch, tokens), True = a real
             token; "x,context"; "decode": an object with reset(), step(x), full(x); "ids": a whole
-            model of ids (batch, tokens); "ids,mask": with (batch, tokens), True = a real token.
+            model of ids (batch, tokens); "ids,mask": with (batch, tokens), True = a real token;
+            "logits,ids": the loss of a rank, of its own logits (batch, tokens of the rank,
+            vocabulary) and of all ids (batch, tokens).
         contract: what it promises; or its fields as keywords, such as causal=True. With world=3 it is
-            called on three ranks, each with its own tokens, and takes is "qkv" or "qkv,mask".
+            called on three ranks, each with its own tokens, and takes is "qkv", "qkv,mask" or
+            "logits,ids".
         args: for the constructor of a class.
         sizes: d_in, num_heads, context_length and the like, where they cannot be found.
         seed: of the inputs, and of a class's own weights.
@@ -92,6 +96,11 @@ def check(
             with left_alone(found):
                 if promised.world is not None:
                     return on_ranks(found, seed, lambda each: reported(each, judge(each)))
+                if takes == LOSS:
+                    raise ArgumentError(
+                        "check.takes",
+                        f'takes="{LOSS}" is the loss of ranks: give world=, 1 for one process.',
+                    )
                 evidence = KINDS[takes](found, found.contract, seed)
                 return reported(evidence, judge(evidence))
     except SystemExit as error:  # not to be taken for a report without findings
@@ -127,7 +136,7 @@ def contract_of(
     return promised
 
 
-def reported(evidence: Evidence | RanksEvidence, judged: tuple[Judged, ...]) -> Report:
+def reported(evidence: Evidence | AskedOfRanks, judged: tuple[Judged, ...]) -> Report:
     """The report: mistakes, what is verified, and what could not be."""
     findings = _findings(judged)
     passed: dict[str, None] = {}

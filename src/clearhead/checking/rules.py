@@ -22,7 +22,9 @@ from clearhead.checking.hypotheses.mutants.visibility import MASKS
 from clearhead.checking.judging import decoders, dependencies, first_calls, modules, promises
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
-from clearhead.checking.ranks import rank_rules
+from clearhead.checking.ranks import rank_labels, rank_rules
+from clearhead.checking.ranks.launching import AskedOfRanks
+from clearhead.checking.ranks.rank_labels import LabelsEvidence
 from clearhead.checking.ranks.rank_mutants import CODES
 from clearhead.checking.ranks.ranks_evidence import RanksEvidence
 from clearhead.checking.subject.refusals import first_line
@@ -32,6 +34,7 @@ ALL = "*"
 HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
 DECODING = (DecodingEvidence,)
 RANKS = (RanksEvidence,)
+LABELS = (LabelsEvidence,)
 WITHIN = (HeadsEvidence, TokensEvidence)
 INNER = "mask softmax scale order product positions"
 
@@ -52,16 +55,16 @@ class Rule:
     code: str
     topic: str
     applies: Callable[[Any], Verdict | None]
-    of: tuple[type[Evidence | RanksEvidence], ...] = (Evidence,)
+    of: tuple[type[Evidence | AskedOfRanks], ...] = (Evidence,)
     but: tuple[type[Evidence], ...] = ()
     excludes: str = ""
     explains: str = ""
 
-    def asked(self, evidence: Evidence | RanksEvidence) -> bool:
+    def asked(self, evidence: Evidence | AskedOfRanks) -> bool:
         """True if it is for this kind of evidence."""
         return isinstance(evidence, self.of) and not isinstance(evidence, self.but)
 
-    def verdict(self, evidence: Evidence | RanksEvidence) -> Verdict | None:
+    def verdict(self, evidence: Evidence | AskedOfRanks) -> Verdict | None:
         """Return its verdict; what cannot be read is not known."""
         try:
             return self.applies(evidence)
@@ -248,7 +251,7 @@ RULES: tuple[Rule, ...] = (
     Rule("state.mask-plain", "state", promises.mask_plain, SELF),
     Rule("length.fixed", "state", promises.fixed_length, SELF, CROSS),
     # What ranks compute together.
-    Rule("ranks.stuck", "call", rank_rules.stuck, RANKS, excludes=ALL),
+    Rule("ranks.stuck", "call", rank_rules.stuck, (AskedOfRanks,), excludes=ALL),
     Rule("output.nondeterministic", "repetition", rank_rules.nondeterministic, RANKS, excludes=ALL),
     Rule("ranks.tail-dropped", "exchange", rank_rules.fewer_rows, RANKS, excludes=ALL),
     *(
@@ -277,6 +280,8 @@ RULES: tuple[Rule, ...] = (
     Rule("dropout.never", "dropout", rank_rules.never_dropped, RANKS, excludes="dropout"),
     Rule("dropout.unscaled", "dropout", rank_rules.unscaled, RANKS),
     Rule("ranks.dropout-alike", "dropout", rank_rules.alike, RANKS),
+    Rule("ranks.labels", "labels", rank_labels.labels, LABELS, excludes="ranks.loss"),
+    Rule("ranks.loss", "labels", rank_labels.share, LABELS),
 )
 
 # What must be known before anything is called right; the rest is, where it is declared.
@@ -285,6 +290,7 @@ REQUIRED = {
     TokensEvidence: ("softmax", "scale", "product", "heads"),
     DecodingEvidence: ("decoding",),
     RanksEvidence: ("exchange", "gradients"),
+    LabelsEvidence: ("labels",),
 }
 DECLARED = {
     "mask": ("causal", "window"),
@@ -295,14 +301,16 @@ DECLARED = {
 }
 
 
-def required(evidence: Evidence | RanksEvidence) -> tuple[str, ...]:
+def required(evidence: Evidence | AskedOfRanks) -> tuple[str, ...]:
     """The topics that must be verified for this evidence to be right."""
     always = [topics for kind, topics in REQUIRED.items() if isinstance(evidence, kind)]
     found = [topic for topics in always for topic in topics]
     for topic, names in DECLARED.items():
         if isinstance(evidence, DecodingEvidence) and topic != "mask":
             continue
-        if isinstance(evidence, RanksEvidence) and topic == "dtypes":
+        if isinstance(evidence, LabelsEvidence) or (
+            isinstance(evidence, RanksEvidence) and topic == "dtypes"
+        ):
             continue
         given = [getattr(evidence.contract, name) for name in names]
         if any(isinstance(each, Tensor) or each not in (None, (), False, 0) for each in given):
@@ -325,7 +333,7 @@ class Judged:
     by: str = ""
 
 
-def judge(evidence: Evidence | RanksEvidence) -> tuple[Judged, ...]:
+def judge(evidence: Evidence | AskedOfRanks) -> tuple[Judged, ...]:
     """Ask every rule, in order."""
     judged: list[Judged] = []
     excluded: dict[str, str] = {}

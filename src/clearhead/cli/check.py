@@ -31,7 +31,7 @@ def check(
         str | None,
         typer.Option(
             help='How it is called: x, qkv, "qkv,mask", x2d, "x,mask", "x,context", decode, ids, '
-            '"ids,mask". By default x; of a package, what its parameters suggest.'
+            '"ids,mask", "logits,ids". By default x; of a package, what its parameters suggest.'
         ),
     ] = None,
     args: Annotated[

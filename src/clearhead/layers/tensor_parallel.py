@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from clearhead.attention.problem import Problem
-from clearhead.attention.sharded.sharded_call import kernel_by_place
+from clearhead.attention.sharded.sharded_call import kernel_by_place, read_across
 from clearhead.errors import ArgumentTypeError, UnsupportedError
 from clearhead.layers.base import AttentionLayer, Heads
 from clearhead.layers.inputs import LayerCall, is_plain_linear
@@ -125,18 +125,31 @@ class TensorParallel(AttentionLayer):
         return SumOverRanks.apply(tensor, self.heads.group, what, forward, not forward)
 
     def _check_call(self, x: Tensor, context: Tensor | None = None, **options: Any) -> LayerCall:
-        if options.get("across") is not None and self.training and self.dropout:
-            raise UnsupportedError(
-                "parallel.dropout",
-                "a layer whose heads are shared, tensor_parallel, takes across= without dropout; this "
-                f"one is in training mode, with dropout={self.dropout}.",
-            )
+        if options.get("across") is not None:
+            self._check_across(read_across(options["across"])[0])
         call = super()._check_call(x, context, **options)
         entered = self._sum(call.x, "the input", forward=False)
         if not call.is_cross:
             return call._replace(x=entered, source=entered)
         source = self._sum(call.source, "the context", forward=False)
         return call._replace(x=entered, source=source)
+
+    def _check_across(self, held: Sharding) -> None:
+        """Refuse on every rank what those that share its tokens would refuse by their own heads."""
+        if self.training and self.dropout:
+            raise UnsupportedError(
+                "parallel.dropout",
+                "a layer whose heads are shared, tensor_parallel, takes across= without dropout; this "
+                f"one is in training mode, with dropout={self.dropout}.",
+            )
+        fewest = min(self.heads.counts)
+        if held.how == "heads" and fewest < held.world:
+            raise UnsupportedError(
+                "across.refused",
+                'how="heads" cannot run this call.\n'
+                f"  - tensor_parallel leaves a rank with {fewest} heads, fewer than the {held.world} ranks "
+                'that share its tokens\n  how="gather" can.',
+            )
 
     def _posed(self, call: LayerCall) -> tuple[Heads, dict[str, Any]]:
         heads, options = super()._posed(call)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.checking.ranks.variants import Ours, Sharded
+from tests.checking.ranks.variants import Loss, Ours, Sharded
 
 CAUSAL = {"causal": True}
 WINDOW = {"causal": True, "window": (4, 0)}
@@ -26,6 +26,7 @@ class Entry:
     world: int = 2
     layout: str = "contiguous"
     alone: bool = False
+    takes: str = "qkv"
 
     def __str__(self) -> str:
         names = ",".join(self.declared)
@@ -74,6 +75,19 @@ ONCE: tuple[tuple[Any, ...], ...] = (
     ("gather", "local positions", "ranks.local-positions", ROPE),
 )
 
+LOSSES = {
+    "shifted after": "ranks.labels",
+    "rolled after": "ranks.labels",
+    "rank order": "ranks.labels",
+    "last dropped": "ranks.labels",
+    "rolled": "ranks.labels",
+    "not shifted": "ranks.labels",
+    "shifted twice": "ranks.labels",
+    "padded with 0": "ranks.labels",
+    "mean": "ranks.loss",
+    "weighted": "ranks.loss",
+}
+
 
 def wrong() -> Iterator[Entry]:
     """One mistake each."""
@@ -101,6 +115,9 @@ def wrong() -> Iterator[Entry]:
         yield entry("gather", mistake, code, declared, alone=True)
         yield entry("gather", mistake, code, {}, alone=True, world=3, layout="zigzag")
     yield entry("gather", "blocks", "ranks.tail-dropped")
+    for place, (mistake, code) in enumerate(LOSSES.items()):
+        layout, world = (("contiguous", 2), ("zigzag", 3), ("striped", 2))[place % 3]
+        yield Entry(Loss(mistake), code, {}, world, layout, takes="logits,ids")
 
 
 def right() -> Iterator[Entry]:
@@ -118,3 +135,6 @@ def right() -> Iterator[Entry]:
             yield Entry(Ours(how), "", declared, 2 + place % 2, layout)
         yield Entry(Ours(how), "", CAUSAL, 4, "balanced")
         yield Entry(Ours(how), "", CAUSAL, 2, "balanced", alone=True)
+    for place, layout in enumerate((*layouts, "balanced")):
+        yield Entry(Loss(), "", {}, 2 + place % 2, layout, takes="logits,ids")
+    yield Entry(Loss(), "", {}, 3, "zigzag", alone=True, takes="logits,ids")

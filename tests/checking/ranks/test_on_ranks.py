@@ -15,13 +15,13 @@ import clearhead as ch
 from clearhead.checking.ranks import launching
 from tests.checking.ranks import bank
 from tests.checking.ranks.bank import Entry
-from tests.checking.ranks.variants import Ours, Sharded
+from tests.checking.ranks.variants import Loss, Ours, Sharded
 from tests.sharding import ranks
 
 
 def checked(entry: Entry) -> Any:
     return ch.check(
-        entry.subject, takes="qkv", world=entry.world, layout=entry.layout, **entry.declared
+        entry.subject, takes=entry.takes, world=entry.world, layout=entry.layout, **entry.declared
     )
 
 
@@ -178,7 +178,7 @@ def wants_more(query: Tensor, key: Tensor, value: Tensor, flavour: str) -> Tenso
             refuses,
             {"world": 2, "takes": "x"},
             "check.takes",
-            'takes="qkv" or "qkv,mask"; got \'x\'',
+            "takes=\"logits,ids\"; got 'x'",
         ),
     ],
 )
@@ -261,6 +261,36 @@ def test_a_module_and_one_rank_alone() -> None:
             return torch.nn.functional.scaled_dot_product_attention(query, key, value)
 
     assert ch.check(Attention(), takes="qkv", causal=False, world=1).ok
+
+
+def test_labels_are_read_off_the_gradient_of_the_logits() -> None:
+    report = ch.check(Loss("shifted after"), takes="logits,ids", world=3, layout="zigzag")
+    (found,) = report.findings
+    assert found.measured == (
+        "other labels at 4 of 24 tokens: token 3: token 20, token 7: token 16, token 15: none, and 1 more"
+    )
+    report = ch.check(Loss(), takes="logits,ids", world=1)
+    assert report.ok
+    assert report.passed == ("each token predicts the next one, 1 ranks",)
+    smoothed = ch.check(Loss("smoothed"), takes="logits,ids", world=1)
+    assert not smoothed.ok
+    assert not smoothed.findings
+    assert smoothed.unverified[0].startswith(
+        "labels: the gradient of the logits is not that of a cross-"
+    )
+
+
+def test_what_is_no_loss_of_ranks() -> None:
+    with pytest.raises(
+        ch.ArgumentError, match=r"is the loss of ranks: give world=, 1 for one process"
+    ):
+        ch.check(Loss(), takes="logits,ids")
+    with pytest.raises(
+        ch.ModelError, match=r"must give the loss of each rank, .* without a gradient"
+    ):
+        ch.check(Loss("detached"), takes="logits,ids", world=1)
+    with pytest.raises(ch.ModelError, match=r"ids .*, of all tokens"):
+        ch.check(lambda logits, ids: logits @ ids, takes="logits,ids", world=1)
 
 
 def test_what_was_measured_is_told() -> None:

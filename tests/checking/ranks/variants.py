@@ -376,3 +376,52 @@ class Ours:
 
     def more(self, dropout: float) -> dict[str, Any]:
         return {}
+
+
+class Loss:
+    """A loss of the logits of a rank, by all ids: right, or with one mistake."""
+
+    def __init__(self, mistake: str = "") -> None:
+        self.mistake = mistake
+
+    def __str__(self) -> str:
+        return f"Loss({self.mistake!r})"
+
+    def __call__(self, logits: Tensor, ids: Tensor, positions: Tensor, group: Any) -> Tensor:
+        following, mine = F.pad(ids[:, 1:], (0, 1), value=-100), ids[:, positions]
+        labels, reduction = following[:, positions], "sum"
+        match self.mistake:
+            case "shifted after":
+                logits, labels = logits[:, :-1], mine[:, 1:]
+            case "rolled after":
+                labels = mine.roll(-1, 1)
+            case "last dropped":
+                logits, labels = logits[:, :-1], labels[:, :-1]
+            case "rank order":
+                found: list[Any] = [None] * dist.get_world_size(group)
+                dist.all_gather_object(found, positions, group=group)
+                order = torch.cat(found)
+                row = order.argsort()[positions]
+                labels = F.pad(ids[:, order][:, 1:], (0, 1), value=-100)[:, row]
+            case "rolled":
+                labels = ids.roll(-1, 1)[:, positions]
+            case "not shifted":
+                labels = mine
+            case "shifted twice":
+                logits, labels = logits[:, :-1], labels[:, 1:]
+            case "padded with 0":
+                labels = F.pad(ids[:, 1:], (0, 1))[:, positions]
+            case "mean":
+                reduction = "mean"
+            case "weighted":
+                return (self.each(logits, labels).sum(0) * (positions + 1)).sum()
+            case "smoothed":
+                return F.cross_entropy(logits.mT, labels, label_smoothing=0.1)
+            case "detached":
+                logits = logits.detach()
+        found_loss = F.cross_entropy(logits.mT, labels, reduction=reduction)
+        return found_loss if reduction == "mean" else found_loss / ids.numel()
+
+    @staticmethod
+    def each(logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits.mT, labels, reduction="none")

@@ -1,6 +1,7 @@
 """A call of attention over tokens that ranks share, checked on all ranks before anything is sent."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -167,8 +168,15 @@ def make_call(
     return call
 
 
+WORDS = 1 << 20
+"""Words of a mask that are summed at a time, so that memory is bounded."""
+
+
 def describe(call: ShardedCall) -> str:
-    """A call in a text that is the same on every rank."""
+    """A call in a text that is the same on every rank.
+
+    Of biases and sinks, which may be trained, the numbers are not compared.
+    """
     problem = call.problem
     batch, heads, _, width = problem.query.shape
     trained = [
@@ -176,12 +184,40 @@ def describe(call: ShardedCall) -> str:
         for each in (call.key, call.value, problem.query)
     ]
     options = problem.describe().splitlines()[-1]
+    # Descriptions are for people, who want fewer digits, and no long list.
+    exact = problem.scale, problem.softcap, problem.dropout
+    sums = [_checksum(each) for each in _tensors_of(problem.mask)]
     return (
         f"{call.of_queries.how}, kernel={call.kernel}, batch={batch}, num_heads={heads}, "
         f"num_kv_heads={problem.num_kv_heads}, head_dim={width}, "
         f"value_head_dim={call.value.shape[3]}, {problem.query.dtype}, {problem.device.type}, "
-        f"keys={call.of_keys.fingerprint}, gradients={trained}, {options}"
+        f"keys={call.of_keys.fingerprint}, gradients={trained}, {options}, exactly {exact}, "
+        f"checksums of the mask={sums}"
     )
+
+
+def _tensors_of(part: object) -> Iterator[Tensor]:
+    """The tensors that a mask is made of."""
+    if isinstance(part, Tensor):
+        yield part
+    elif is_dataclass(part):
+        for each in fields(part):
+            yield from _tensors_of(getattr(part, each.name))
+
+
+def _checksum(tensor: Tensor) -> int:
+    """A sum of the words of 8 bytes by their place, modulo 2⁶⁴: the same in any order of summation."""
+    for axis, stride in enumerate(tensor.stride()):
+        if not stride and tensor.shape[axis]:  # broadcast
+            tensor = tensor.narrow(axis, 0, 1)
+    octets = tensor.detach().flatten().view(torch.uint8)
+    if len(octets) % 8 or octets.storage_offset() % 8:
+        octets = torch.cat([octets, octets.new_zeros(-len(octets) % 8)])
+    words = octets.view(torch.int64)
+    total = words.new_zeros(())
+    for some in words.split(WORDS):
+        total = total * 31 + (some * torch.arange(1, len(some) + 1, device=some.device)).sum()
+    return int(total)
 
 
 def row_problem(call: ShardedCall) -> Problem:

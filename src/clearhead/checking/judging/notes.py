@@ -18,6 +18,7 @@ from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Clear, Values
 from clearhead.checking.ranks import rank_rules
+from clearhead.checking.ranks.launching import AskedOfRanks
 from clearhead.checking.ranks.ranks_evidence import RanksEvidence
 from clearhead.checking.subject.embedding import Embedded
 
@@ -29,13 +30,16 @@ MINOR = frozenset(
 )  # fmt: skip
 
 
-def ticks(e: Evidence | RanksEvidence, clear: Clear) -> Iterator[str]:
+def ticks(e: Evidence | AskedOfRanks, clear: Clear) -> Iterator[str]:
     """The words of a clear verdict, in short."""
     if isinstance(e, RanksEvidence):
         yield from rank_rules.ticks(e, clear)
         return
     key, values = clear.tick, clear.values
-    if key == "mask":
+    if isinstance(e, AskedOfRanks):
+        if key:
+            yield words.filled("tick", key, values)
+    elif key == "mask":
         contract = account(e).contract if not isinstance(e, DecodingEvidence) else e.contract
         if contract.causal or isinstance(e, DecodingEvidence):
             yield words.filled("tick", "causal", {})
@@ -59,13 +63,16 @@ def ticks(e: Evidence | RanksEvidence, clear: Clear) -> Iterator[str]:
 
 
 def notes(
-    e: Evidence | RanksEvidence, codes: Sequence[str]
+    e: Evidence | AskedOfRanks, codes: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The remarks, and those that are made only where everything is asked for."""
     told: dict[str, None] = {}
     minor: dict[str, None] = {}
     try:
-        found = rank_rules.remarks(e, codes) if isinstance(e, RanksEvidence) else _all(e, codes)
+        if isinstance(e, AskedOfRanks):
+            found = rank_rules.remarks(e, codes) if isinstance(e, RanksEvidence) else ()
+        else:
+            found = _all(e, codes)
         for key, values in found:
             (minor if key in MINOR else told)[words.filled("note", key, values)] = None
     except Exception:  # a remark that cannot be made is none

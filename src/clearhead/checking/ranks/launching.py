@@ -9,10 +9,12 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +23,8 @@ import torch
 import torch.distributed as dist
 
 from clearhead._common.text import exit_words, raised_words
+from clearhead.checking.contract import Contract
+from clearhead.checking.evidence.base import Settled
 from clearhead.checking.ranks.rank_calls import (
     Failure,
     RankCall,
@@ -64,6 +68,12 @@ def failed(outcome: Outcome) -> Failure | Stuck | None:
     return outcome if isinstance(outcome, Stuck) else outcome.failure
 
 
+def failures_of(outcomes: Sequence[Outcome]) -> dict[int, Failure | Stuck]:
+    """The failures of a call, by rank."""
+    found = {rank: failed(each) for rank, each in enumerate(outcomes)}
+    return {rank: each for rank, each in found.items() if each is not None}
+
+
 class Ranks(Protocol):
     """Ranks that make calls."""
 
@@ -73,6 +83,46 @@ class Ranks(Protocol):
     def run(self, subject: Subject, call: RankCall) -> list[Outcome]:
         """The outcome of a call on every rank."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class AskedOfRanks(ABC):
+    """Evidence of what ranks do together: what is given, what is declared, and the ranks."""
+
+    given: Subject
+    contract: Contract
+    seed: int
+    ranks: Ranks
+
+    @property
+    @abstractmethod
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """The outcomes of the first call."""
+
+    @cached_property
+    @abstractmethod
+    def settled(self) -> Settled:
+        """The first call, as other evidence has it."""
+
+    @abstractmethod
+    def call_error(self, error: Exception) -> ModelError:
+        """The error for a subject that no rank can call."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> Mapping[str, int]:
+        """The sizes that it was run with."""
+
+    @cached_property
+    def stuck(self) -> Mapping[int, Failure | Stuck]:
+        """The ranks on which the first call failed, where it did not raise on all alike."""
+        return self._apart(self.outcomes)
+
+    @staticmethod
+    def _apart(outcomes: Sequence[Outcome]) -> Mapping[int, Failure | Stuck]:
+        found = failures_of(outcomes)
+        is_stuck = any(isinstance(each, Stuck) for each in found.values())
+        return {} if len(found) == len(outcomes) and not is_stuck else found
 
 
 class CallersRanks:

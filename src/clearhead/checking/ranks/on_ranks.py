@@ -5,7 +5,14 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from clearhead.checking.ranks.launching import CallersRanks, StartedRanks, follow
+from clearhead.checking.ranks.launching import (
+    AskedOfRanks,
+    CallersRanks,
+    StartedRanks,
+    follow,
+)
+from clearhead.checking.ranks.rank_calls import LOSS
+from clearhead.checking.ranks.rank_labels import LabelsEvidence
 from clearhead.checking.ranks.ranks_evidence import RanksEvidence
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ArgumentError
@@ -16,7 +23,7 @@ MOST = 64
 """Processes that are started."""
 
 
-def on_ranks(subject: Subject, seed: int, judge: Callable[[RanksEvidence], T]) -> T:
+def on_ranks(subject: Subject, seed: int, judge: Callable[[AskedOfRanks], T]) -> T:
     """Return the report that `judge` makes of the evidence; in a process group of the caller's the same on every rank.
 
     Raises:
@@ -24,10 +31,12 @@ def on_ranks(subject: Subject, seed: int, judge: Callable[[RanksEvidence], T]) -
     """
     contract = subject.contract
     world = contract.world or 1
-    if not subject.takes.startswith("qkv"):
+    kind = LabelsEvidence if subject.takes == LOSS else RanksEvidence
+    if kind is RanksEvidence and not subject.takes.startswith("qkv"):
         raise ArgumentError(
             "check.takes",
-            f'ranks are handed query, key and value: takes="qkv" or "qkv,mask"; got {subject.takes!r}.',
+            'ranks are handed query, key and value, takes="qkv" or "qkv,mask", or a loss its logits and '
+            f'ids, takes="{LOSS}"; got {subject.takes!r}.',
         )
     if not (dist.is_available() and dist.is_initialized()):
         if world > MOST:
@@ -36,7 +45,7 @@ def on_ranks(subject: Subject, seed: int, judge: Callable[[RanksEvidence], T]) -
             )
         ranks = StartedRanks(subject, world)
         try:
-            return judge(RanksEvidence(subject, contract, seed, ranks))
+            return judge(kind(subject, contract, seed, ranks))
         finally:
             ranks.close()
     if dist.get_world_size() != world:
@@ -51,7 +60,7 @@ def on_ranks(subject: Subject, seed: int, judge: Callable[[RanksEvidence], T]) -
     else:
         group = CallersRanks()
         try:
-            result = judge(RanksEvidence(subject, contract, seed, group))
+            result = judge(kind(subject, contract, seed, group))
         except BaseException as error:  # the other ranks wait for it
             result = error
         group.finish(result)

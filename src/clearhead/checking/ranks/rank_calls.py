@@ -21,6 +21,8 @@ WORLDS = ("world", "world_size", "cp_size", "sp_size", "num_ranks")
 TOKENS = ("tokens", "num_tokens", "total_tokens", "total_len", "total_length")
 POSITIONS = ("positions", "position_ids")
 DROPOUTS = ("dropout", "dropout_p")
+LOSS = "logits,ids"
+"""How a loss is called."""
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "causal": ("causal", "is_causal"),
     "window": ("window", "window_size"),
@@ -35,8 +37,9 @@ class RankCall:
     """A call that every rank makes.
 
     Attributes:
-        inputs: query, key and value of all tokens, and a mask of all pairs where it takes one.
-        grad: of the output, of all tokens; None for a forward pass alone.
+        inputs: query, key and value of all tokens, and a mask of all pairs where it takes one; of a
+            loss the logits, (batch, tokens, vocabulary), and the ids.
+        grad: of the output, of all tokens, or of a loss; None for a forward pass alone.
         positions: the tokens of every rank.
         options: what is handed over by name, where a parameter has one.
         seeds: of the random numbers of each rank.
@@ -90,8 +93,11 @@ def run_on_rank(subject: Subject, call: RankCall, rank: int, mesh: DeviceMesh) -
     """The result of a call on this rank; an error is a result as well."""
     here = call.positions[rank]
     device = torch.device(mesh.device_type)
-    tensors = [each.index_select(2, here).to(device, subject.dtype) for each in call.inputs[:3]]
-    masks = [each.to(device) for each in call.inputs[3:]]
+    is_loss = subject.takes == LOSS
+    names, axis = (("logits",), 1) if is_loss else (("query", "key", "value"), 2)
+    shared, whole = call.inputs[: len(names)], call.inputs[len(names) :]
+    tensors = [each.index_select(axis, here).to(device, subject.dtype) for each in shared]
+    masks = [each.to(device) for each in whole]
     leaves = [each.requires_grad_(call.grad is not None) for each in tensors]
     if subject.module is not None:
         subject.module.train(call.training)
@@ -105,7 +111,6 @@ def run_on_rank(subject: Subject, call: RankCall, rank: int, mesh: DeviceMesh) -
                 # An operation in place on a leaf is an error of autograd's: it gets a copy.
                 given = [each.clone() for each in leaves]
                 outputs.append(output_of(run(*given, *masks))[0])
-        names = ("query", "key", "value")
         written = tuple(
             name
             for name, one, other in zip(names, before, given, strict=True)
@@ -115,7 +120,9 @@ def run_on_rank(subject: Subject, call: RankCall, rank: int, mesh: DeviceMesh) -
         attached = outputs[0].requires_grad
         if call.grad is not None and attached:
             backward = True
-            grad = shaped_like(call.grad.index_select(2, here), outputs[0])
+            grad = call.grad
+            if not is_loss:
+                grad = shaped_like(call.grad.index_select(2, here), outputs[0])
             if grad.shape == outputs[0].shape:
                 wanted = grad.to(outputs[0])
                 grads = torch.autograd.grad(outputs[0], leaves, wanted, allow_unused=True)

@@ -17,7 +17,7 @@ from clearhead.checking.hypotheses.mutants import Mutant
 from clearhead.checking.hypotheses.recipe import RIGHT, right_visible
 from clearhead.checking.ranks import rank_gradients
 from clearhead.checking.ranks.dropped import Dropped
-from clearhead.checking.ranks.launching import Outcome, Ranks, Stuck, failed
+from clearhead.checking.ranks.launching import AskedOfRanks, Outcome, failures_of
 from clearhead.checking.ranks.placement import Placement, placement
 from clearhead.checking.ranks.rank_calls import RankCall, RankResult, gathered, takes_dropout
 from clearhead.checking.ranks.rank_gradients import RankGradients
@@ -46,8 +46,7 @@ class Made:
     @property
     def failures(self) -> dict[int, Any]:
         """The failures, by rank."""
-        found = {rank: failed(each) for rank, each in enumerate(self.outcomes)}
-        return {rank: each for rank, each in found.items() if each is not None}
+        return failures_of(self.outcomes)
 
     @property
     def results(self) -> list[RankResult]:
@@ -93,13 +92,8 @@ def _as_heads(output: Tensor, sizes: CallSizes, count: int) -> Tensor | None:
 
 
 @dataclass(frozen=True, eq=False)
-class RanksEvidence:
+class RanksEvidence(AskedOfRanks):
     """Evidence of f(query, key, value, …) on the tokens of each rank."""
-
-    given: Subject
-    contract: Contract
-    seed: int
-    ranks: Ranks
 
     def _sizes(self, name: str, tokens: int, batch: int, heads: int, dim: int) -> CallSizes:
         world = self.contract.world or 1
@@ -149,10 +143,7 @@ class RanksEvidence:
     def _first(self) -> tuple[Subject, Made]:
         """The first call, in the precision in which it works."""
         made = self._within(self.given)
-        refused = made.failures
-        if len(refused) == len(made.outcomes) and not any(
-            isinstance(each, Stuck) for each in refused.values()
-        ):
+        if made.failures and not self._apart(made.outcomes):
             single = self.given.within(torch.float32)
             other = self._within(single)
             if not other.failures:
@@ -173,6 +164,10 @@ class RanksEvidence:
     def main(self) -> Made:
         """The first call."""
         return self._first[1]
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        return self.main.outcomes
 
     @cached_property
     def settled(self) -> Settled:
@@ -216,15 +211,6 @@ class RanksEvidence:
         main = self.plan[0]
         names = ("num_heads", "num_kv_heads", "head_dim", "value_head_dim")
         return {name: getattr(main, name) for name in names}
-
-    @cached_property
-    def stuck(self) -> Mapping[int, Any]:
-        """The ranks on which the first call failed, where it did not raise on all alike."""
-        found = self.main.failures
-        alike = len(found) == len(self.main.outcomes) and not any(
-            isinstance(each, Stuck) for each in found.values()
-        )
-        return {} if alike else found
 
     @cached_property
     def _made(self) -> list[Made]:

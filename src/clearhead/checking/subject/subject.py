@@ -33,7 +33,10 @@ from clearhead.checking.subject.refusals import raised
 from clearhead.checking.thresholds import PARAMETERS
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
-TAKES = ("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode", "ids", "ids,mask")
+TAKES = (
+    *("qkv", "qkv,mask", "x", "x2d", "x,mask", "x,context", "decode", "ids", "ids,mask"),
+    "logits,ids",
+)
 
 
 def _nothing(x: Tensor) -> tuple[Tensor, ...]:
