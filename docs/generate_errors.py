@@ -46,8 +46,17 @@ def error_classes() -> set[str]:
     return {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
-def template(node: ast.expr) -> str:
+def template(node: ast.expr, variables: dict[str, ast.expr]) -> str:
     """The text of an expression, with … for what is only known when it runs."""
+    if isinstance(node, ast.Name) and node.id in variables:
+        others = {name: each for name, each in variables.items() if name != node.id}
+        return template(variables[node.id], others)
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "join" and node.args:
+        return template(node.args[0], variables)
+    if isinstance(node, ast.List):
+        return " ".join(template(each, variables) for each in node.elts)
+    if isinstance(node, ast.Starred):
+        return template(node.value, variables)
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
@@ -55,22 +64,39 @@ def template(node: ast.expr) -> str:
             str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values
         )
     if isinstance(node, ast.BinOp):
-        return template(node.left) + template(node.right)
+        return template(node.left, variables) + template(node.right, variables)
     return "…"
+
+
+def variables_of(tree: ast.Module) -> dict[ast.AST, dict[str, ast.expr]]:
+    """The variables of the function that each node stands in, as they are first assigned."""
+    found = {}
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            variables: dict[str, ast.expr] = {}
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                    variables.setdefault(node.targets[0].id, node.value)
+            # Those of an inner function come later.
+            found |= dict.fromkeys(ast.walk(function), variables)
+    return found
 
 
 def rows() -> list[tuple[str, str, str]]:
     classes = error_classes()
     found = set()
     for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        variables = variables_of(tree)
+        for node in ast.walk(tree):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
                 and node.func.id in classes
                 and len(node.args) == 2
             ):
-                code, message = (template(argument) for argument in node.args)
+                known = variables.get(node, {})
+                code, message = (template(argument, known) for argument in node.args)
                 found.add((code, node.func.id, " ".join(message.split())))
     return sorted(found)
 

@@ -308,6 +308,24 @@ def test_the_heads_answer_and_the_address_keeps_it(opens: Opens) -> None:
     expect(page.get_by_role("grid")).to_have_count(0)
 
 
+def test_all_heads_answer_in_the_drawing_that_shows_the_pin(opens: Opens) -> None:
+    page = opens(payload(WORDS))
+    tokens = page.locator(".ch-token")
+    tokens.nth(1).click()
+    expect(page.locator(".ch-answers")).to_contain_text("cat")
+    asked = """() => {
+      const list = document.querySelector(".ch-answers");
+      document.querySelectorAll(".ch-token")[7].click();
+      return new Promise((done) => requestAnimationFrame(() => done([
+        list.isConnected && list.querySelector(".ch-caption").innerText,
+        document.querySelectorAll(".ch-small > .ch-answer").length,
+      ])));
+    }"""
+    words, strips = page.evaluate(asked)
+    assert "strongest link of it;" in words
+    assert strips == 6
+
+
 def test_filters_leave_out_tokens_and_weak_links(opens: Opens) -> None:
     words = ["[CLS]", *WORDS[1:]]
     weights = matrix(len(words))[0, 1]
@@ -534,8 +552,15 @@ def test_the_difference_of_two_runs_on_other_texts(opens: Opens) -> None:
         strict=True,
     ):
         assert float(words_of) == pytest.approx(100 * float(value), abs=0.051)
+    # Of a token that was pinned before it is where that looks.
     page.keyboard.press("d")
     expect(page.get_by_role("article")).to_have_count(2)
+    page.locator(".ch-texts").first.locator(".ch-token").nth(9).click()
+    page.keyboard.press("d")
+    listed = page.locator(".ch-changes li")
+    expect(listed.first).to_contain_text(f"tired → {WORDS[int(by[1, 9].abs().argmax())]}")
+    assert listed.count() > 1
+    assert reading(page) == "token 9 tired"
 
 
 def test_two_runs_of_different_models(opens: Opens) -> None:

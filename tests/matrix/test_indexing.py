@@ -105,6 +105,12 @@ def test_pairs(query_index: Any, key_index: Any, queries: Any, keys: Any) -> Non
             "torch.int64 of shape (1, 1, 2).",
         ),
         (
+            torch.zeros(2, dtype=torch.int64, device="meta"),
+            0,
+            "[matrix.index] axis -2 takes ints of shape (pairs,) or (batch, pairs); got "
+            "a meta tensor of shape (2,).",
+        ),
+        (
             [0, 1],
             [0, 1, 2],
             "[matrix.pairs] query_index and key_index must broadcast against each other; got "

@@ -1,6 +1,7 @@
 """Norms of weighted values against the matrix of all of them, which they never make."""
 
 import re
+import warnings
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import AttentionMatrix
-from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, DtypeError, ShapeError
 from clearhead.matrix.norms import Norms
 from tests.memory import LargestTensor
 
@@ -164,19 +165,46 @@ def test_the_gradient_is_that_of_the_formula() -> None:
             torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("which", range(3))
+def test_inside_torch_func(which: int) -> None:
+    """One of query, key and value is transformed, and the others are not."""
+    tensors = torch.randn(3, 2, 2, 5, 4, dtype=torch.float64)
+    weight = torch.randn(7, 8, dtype=torch.float64)
+
+    def norms(one: Tensor) -> Tensor:
+        query, key, value = (one if i == which else each for i, each in enumerate(tensors))
+        found = AttentionMatrix(query, key, mask=ch.causal(), value=value).norms(weight)
+        taken = found.dense().sum(dim=-1) + found.total()
+        return taken + found.matrix.logsumexp + found.shares()[..., 1]
+
+    one = tensors[which].clone().requires_grad_()
+    (expected,) = torch.autograd.grad(norms(one).square().sum(), one)
+    found = torch.func.grad(lambda one: norms(one).square().sum())(tensors[which])
+    torch.testing.assert_close(found, expected)
+    several = torch.stack([tensors[which], tensors[which] * 2])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")  # of vmap, by PyTorch
+        found = torch.vmap(norms)(several)
+    torch.testing.assert_close(found, torch.stack([norms(each) for each in several]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_lower_precisions(dtype: torch.dtype) -> None:
     query, key, value = torch.randn(3, 1, 2, 9, 4).to(dtype).unbind()
     output = torch.randn(5, 8).to(dtype)
+    if dtype == torch.float16:
+        output *= 3e4  # norms beyond what it can say
     matrix = AttentionMatrix(query, key, value=value)
     norms = matrix.norms(output)
     with torch.autocast("cpu", torch.bfloat16):
         assert matrix.norms(output).of_values.equal(norms.of_values)
+        assert norms.total().equal(matrix.norms(output).total())
     exact = AttentionMatrix(query.double(), key.double(), value=value.double())
     expected = dense(exact, output.double())
-    assert norms[0].dtype == norms.received().dtype == torch.float32
+    assert norms[0].dtype == norms.received().dtype == norms.total().dtype == torch.float32
     for found, wanted in (
         (norms.dense(), expected),
+        (norms.total(), expected.sum(dim=-1)),
         (norms.received(), expected.sum(dim=-2)),
         (norms.pool(9, 9), expected),
         (norms.shares().dense(), expected / expected.sum(dim=-1, keepdim=True)),
@@ -216,6 +244,16 @@ def test_what_is_refused() -> None:
         matrix.norms(torch.zeros(24, 23))
     with pytest.raises(ArgumentTypeError, match=r"^\[output.type\] output must be a torch.Tensor"):
         matrix.norms([1.0])  # type: ignore[arg-type]
+    wrong = (
+        (torch.zeros(24, 24, dtype=torch.complex64), "torch.complex64 on cpu"),
+        (torch.zeros(24, 24, device="meta"), "torch.float32 on meta"),
+    )
+    for output, said in wrong:
+        text = f"[norms.dtype] output must be of real numbers; got {said}."
+        with pytest.raises(DtypeError, match=f"^{re.escape(text)}$"):
+            matrix.norms(output)
+    with pytest.raises(ArgumentTypeError, match=r"^\[cross.type\] cross must be True or False"):
+        AttentionMatrix(torch.zeros(3, 4), torch.zeros(3, 4), cross="no")  # type: ignore[arg-type]
     norms: Norms = matrix.norms()
     with pytest.raises(ArgumentError, match=r"^\[top-k.value\]"):
         norms.top_k(0)

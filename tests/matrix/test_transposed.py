@@ -281,6 +281,16 @@ def test_a_bias_that_is_trained_is_refused() -> None:
     close(product, eager.compute(weights.problem).weights.detach().mT @ vectors, weights)
 
 
+def test_inside_a_transformation_it_is_refused() -> None:
+    weights, vectors = matrix(), torch.randn(QUERIES, dtype=torch.float64)
+    text = (
+        "[matrix.transformed] the transposed product does not go through torch.func; use autograd, or index "
+        "the rows that you need."
+    )
+    with pytest.raises(UnsupportedError, match=f"^{re.escape(text)}$"):
+        torch.func.grad(lambda vectors: (weights.mT @ vectors).sum())(vectors)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_gradients_beside_a_bias_of_16_bits(dtype: torch.dtype) -> None:
     """Sums are upcast for the gradient, and the bias stays what it is."""

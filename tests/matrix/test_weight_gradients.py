@@ -1,5 +1,8 @@
 """Gradients of weights and what is passed on by them, held against dense tensors."""
 
+import re
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,7 +10,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import AttentionMatrix, stages
 from clearhead.attention.kernels import eager
-from clearhead.errors import SelectionError
+from clearhead.errors import ClearheadError, SelectionError
 from clearhead.matrix.weight_gradients import WeightGradients, relevance_of
 from tests.matrix.test_matrix import PARTS, inputs
 from tests.matrix.test_reductions import close
@@ -116,3 +119,23 @@ def test_nothing_is_tokens_times_tokens() -> None:
     with LargestTensor() as memory, chunks_of(1 << 14, 4, 8):
         relevance_of([gradients, gradients], torch.tensor([-1]))
     assert memory.largest < 2_003 * 2_003
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([1.0], "[rows.type] rows must be a torch.Tensor; got list."),
+        (
+            torch.zeros(2, 3),
+            "[rows.shape] rows must have shape (batch, query_len, outputs) = (2, 3, …); got (2, 3).",
+        ),
+        (
+            torch.zeros(2, 3, 1).double(),
+            "[rows.dtype] rows must have the dtype of the weights, torch.float32; got torch.float64.",
+        ),
+    ],
+)
+def test_rows_that_are_refused(rows: Any, said: str) -> None:
+    gradients = gradients_of(AttentionMatrix(torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 3, 4)))
+    with pytest.raises(ClearheadError, match=f"^{re.escape(said)}$"):
+        gradients.pass_on(rows)

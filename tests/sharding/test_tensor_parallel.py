@@ -221,6 +221,7 @@ def other_calls(group: Any) -> dict[str, Any]:
         numbers = seen[""].heads
         assert numbers is not None
         found[f"numbers by {heads.world}"] = numbers.tolist()
+        found[f"rows by {heads.world}"] = [row.head for row in seen.table()]
     found["dropout"] = apart(*outputs), apart(*(whole(each) for (each,) in patterns))
     one.eval()
     found["without dropout"] = apart(one(x), outputs[0])
@@ -299,7 +300,7 @@ def test_what_else_such_a_layer_does_and_refuses() -> None:
     assert first["text"].endswith("dropout=0.4, of 6 heads on 1 ranks")
     for found in (first, last):
         assert found["heads of 1"] == found["numbers by 1"] == list(range(6))
-        assert found["numbers by 2"] == found["heads of 2"]
+        assert found["numbers by 2"] == found["rows by 2"] == found["heads of 2"]
         assert found["matrix"].endswith("with heads [0, 1, 2, 3, 4, 5] mask=causal()")
         assert apart(found["watched by 2"], found["watched by 1"]) <= 1e-13
         assert max(found["dropout"]) <= 1e-13

@@ -7,12 +7,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import clearhead as ch
+from clearhead import stages
 from tests.attention.kernels import definition
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -65,15 +67,15 @@ def random_case(seed: int) -> Case:
     kv_len = query_len if draw.random() < 0.5 else draw.choice(LENGTHS)
     batch, groups, kv_heads = draw.choice((1, 3)), draw.choice((1, 1, 2, 3)), draw.choice((1, 2))
     num_heads = groups * kv_heads
-    what = often("attend", "matrix", "cache")
+    what = often("attend", "matrix", "cache", "norms", "gradients")
     dtype, context = often("float32", *DTYPES), often("grad", *CONTEXTS)
     if context == "autocast" and dtype.endswith("16"):
         dtype = "float32"  # which it casts, the bias and the sinks aside
     if draw.random() < 0.0005:
         context = "compile"  # which takes seconds
     sinks = draw.random() < 0.2 and context not in ("vmap", "func")  # which they do not take
-    # Float64 and gradients are held to their own rounding, which large numbers magnify.
-    large = [8.0] if dtype != "float64" and context != "grad" else []
+    # Float64 and gradients are held to their own rounding, which large numbers magnify, and norms more.
+    large = [8.0] if dtype != "float64" and context != "grad" and what != "norms" else []
     spread = often(1.0, 0.0, 1e-3, *large)
     head_dim = draw.choice((1, 4, 8, 13, 64))
     masks = _masks(draw, batch, query_len, kv_len)
@@ -167,7 +169,8 @@ def run(case: Case) -> None:
     Raises:
         AssertionError: it is wrong.
     """
-    compute = {"attend": _attend, "matrix": _matrix, "cache": _cache}[case.what]
+    every = {"attend": _attend, "matrix": _matrix, "cache": _cache}
+    compute = (every | {"norms": _norms, "gradients": _gradients})[case.what]
     try:
         compute(case, Drawn(case))
     except AssertionError:
@@ -204,9 +207,10 @@ def _attend(case: Case, given: Drawn, orders: int = 1) -> None:
                 *several
             )[1]
         elif case.context == "func":
-            query = given.tensors["query"]
-            rest = {name: each for name, each in given.tensors.items() if name != "query"}
-            found = torch.func.vjp(lambda query: attend(query=query, **rest), query)[0]
+            name = ("query", "key", "value")[case.seed % 3]
+            rest = {other: each for other, each in given.tensors.items() if other != name}
+            one = given.tensors[name]
+            found = torch.func.vjp(lambda one: attend(**{name: one}, **rest), one)[0]
         elif case.context == "compile":
             torch._dynamo.reset()
             found = torch.compile(attend, backend="eager")(**given.tensors).detach()
@@ -267,13 +271,86 @@ def _matrix(case: Case, given: Drawn, orders: int = 1) -> None:
             asked["max"] = (matrix.max, lambda weights: weights.amax(dim=-1))
         if case.groups == 1:
             asked["received"] = (matrix.received, lambda weights: weights.sum(dim=-2))
-        for name, (ask, define) in asked.items():
-            expected = define(truth.weights)
-            lesser = definition.lossiest(expected, [define(each.weights) for each in plain])
-            definition.close(ask().to(lesser.dtype), expected, lesser, name)
+        _hold(asked, truth.weights, [each.weights for each in plain])
         product = matrix @ tensors["value"]
     lesser = definition.lossiest(truth.context, [each.context for each in plain])
     definition.close(product, truth.context, lesser, "product")
+
+
+def _norms(case: Case, given: Drawn, orders: int = 1) -> None:
+    """Weights times the norms of values, with an output projection or without."""
+    options, tensors = _options(case), given.tensors
+    output = given._numbers(5, case.num_heads * case.value_head_dim) if case.seed % 2 else None
+    norms = ch.AttentionMatrix(**tensors, **options).norms(output)
+
+    def defined(output: Tensor | None, **tensors: Any) -> Tensor:
+        value = stages.upcast(tensors["value"]).repeat_interleave(case.groups, dim=1)
+        if output is not None:
+            value = value @ stages.upcast(output).unflatten(1, (case.num_heads, -1)).permute(
+                1, 2, 0
+            )
+        return definition.defined(**tensors, **options).weights * value.norm(dim=-1)[:, :, None]
+
+    def shares(each: Tensor) -> Tensor:
+        return each / each.sum(dim=-1, keepdim=True).where(each.sum(dim=-1, keepdim=True) > 0, 1)
+
+    with torch.no_grad():
+        truth = defined(None if output is None else output.double(), **_doubled(tensors))
+        computations = definition.in_orders(partial(defined, output), case.head_dim, orders)
+        plain = [each(**tensors) for each in computations]
+        asked: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], Tensor]]] = {
+            "dense": (norms.dense, lambda each: each),
+            "total": (norms.total, lambda each: each.sum(dim=-1)),
+            "received": (norms.received, lambda each: each.sum(dim=-2)),
+        }
+        if (
+            case.spread and not case.sinks
+        ):  # else weights that sum to less are the shares of no norms
+            asked["shares"] = (norms.shares().dense, shares)
+        _hold(asked, truth, plain, _summed(case, orders))
+
+
+def _gradients(case: Case, given: Drawn, orders: int = 1) -> None:
+    """Gradients of weights, and what is passed on by them."""
+    options, tensors = _options(case), given.tensors
+    named = {name: each for name, each in tensors.items() if name != "value"}
+    matrix = ch.AttentionMatrix(**named, **options)
+    gradients = ch.WeightGradients(matrix, tensors["value"], given.grad)
+    rows = given._numbers(case.batch, case.query_len, 2).to(matrix.dtype)
+
+    def passed(rows: Tensor, grad: Tensor, **tensors: Any) -> Tensor:
+        value = stages.upcast(tensors["value"]).repeat_interleave(case.groups, dim=1)
+        products = definition.defined(**tensors, **options).weights * (
+            stages.upcast(grad) @ value.mT
+        )
+        return products.relu().mean(dim=1).mT @ rows
+
+    with torch.no_grad():
+        truth = passed(rows.double(), given.grad.double(), **_doubled(tensors))
+        compute = partial(passed, rows, given.grad)
+        plain = [each(**tensors) for each in definition.in_orders(compute, case.head_dim, orders)]
+        asked = {"passed on": (lambda: gradients.pass_on(rows), lambda each: each)}
+        _hold(asked, truth, plain, _summed(case, orders))
+
+
+def _summed(case: Case, orders: int) -> float:
+    """By how much a long sum of positive numbers may round more in another order: each addition rounds a
+    partial sum, and all to one side where the numbers are equal."""
+    return 1 + max(case.query_len, case.kv_len) / 8 if orders > 1 else 1.0
+
+
+def _hold(
+    asked: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], Tensor]]],
+    truth: Tensor,
+    plain: list[Tensor],
+    sums: float = 1.0,
+) -> None:
+    """Hold what is asked to what is defined; by so much more than rounding where numbers are long sums."""
+    for name, (ask, define) in asked.items():
+        expected = define(truth)
+        lesser = definition.lossiest(expected, [define(each) for each in plain])
+        terms = sums * max(expected.abs().flatten().tolist(), default=0.0) if sums > 1 else 0.0
+        definition.close(ask().to(lesser.dtype), expected, lesser, name, terms)
 
 
 def _cache(case: Case, given: Drawn, orders: int = 1) -> None:

@@ -60,7 +60,9 @@ def test_a_config() -> None:
 
 
 def test_paths_beside_a_config() -> None:
-    chosen = sizes_of(WithConfig(**CONFIG), lambda path: path == "layers.1.inner")
+    chosen = sizes_of(
+        WithConfig(**CONFIG), lambda path, place: (path, place) == ("layers.1.inner", 1)
+    )
     assert [size.path for size in chosen] == ["layers.1.inner"]
 
 
@@ -89,7 +91,7 @@ def test_paths_that_cannot_be_told() -> None:
     assert len(sizes_of(three)) == 3
     for model in (three, WithConfig(**CONFIG)):
         with pytest.raises(WatchError, match=r"^\[watch.sizes\]"):
-            sizes_of(model, lambda path: path.startswith("encoder"))
+            sizes_of(model, lambda path, place: path.startswith("encoder"))
 
 
 @pytest.mark.parametrize("keep", ["matrix", "summary"])

@@ -199,14 +199,39 @@ def test_a_file_of_others(tmp_path: Path) -> None:
     assert "was not written by clearhead" in refused(path, "file.foreign")
 
 
-@pytest.mark.parametrize("version", [0, 6, "1", True, None])
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("heads", {"0": [0, "1"]}, "must have a number for each head"),
+        ("heads", {"0": [0]}, "must have a number for each head"),
+        ("heads", {"more": [0, 1]}, "must have a number for each head"),
+        ("heads", [0, 1], "must have a number for each head"),
+        ("runs", -1, "runs must be a count; the file gives -1."),
+        ("runs", "2", "runs must be a count; the file gives '2'."),
+    ],
+)
+def test_numbers_that_do_not_fit(field: str, value: object, text: str, tmp_path: Path) -> None:
+    query = torch.randn(1, 2, 3, 4)
+    record = {
+        "model": "Model",
+        "keep": "matrix",
+        "calls": {"0": [ch.AttentionMatrix(query, query)]},
+    }
+    path = files.write(tmp_path / "a.clearhead", {"seen": record | {field: value}}, version=6)
+    with pytest.raises(ch.FileError) as caught:
+        ch.load(path)
+    assert caught.value.code == "file.content"
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("version", [0, 7, "1", True, None])
 def test_another_version(version: object, tmp_path: Path) -> None:
     path = rewritten(
         files.write(tmp_path / "a.clearhead", matrix()), lambda head: head.update(version=version)
     )
     text = refused(path, "file.version")
     assert (
-        f"must be of version 1 or 2 or 3 or 4 or 5, which this clearhead reads; it is of version {version!r}"
+        f"must be of version 1 or 2 or 3 or 4 or 5 or 6, which this clearhead reads; it is of version {version!r}"
         in text
     )
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, UnsupportedError
 from clearhead.layers import GrowingCache, LatentAttention, OutputGate, ScoreBias
+from clearhead.watching import projections
 
 SIZES: Any = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 IDS = torch.tensor([[3, 9, 4, 9, 7, 3, 8], [5, 5, 1, 4, 6, 4, 2]])
@@ -243,3 +244,37 @@ def test_what_norms_refuse() -> None:
     with pytest.raises(SelectionError, match=r"^\[watch.several\]"):
         seen.norms(0)
     assert len(seen.weighted_by_values(layer).calls(0)) == 2
+    no_layers: list[Any] = [[1], True, slice(1)]
+    for wrong in no_layers:
+        with pytest.raises(SelectionError, match=r"^\[watch.layer\]"):
+            seen.norms(wrong)
+    text = "[norms.value] this record is weighted by values already; take the norms of the watch itself."
+    with pytest.raises(ArgumentError, match=f"^{re.escape(text)}$"):
+        seen.weighted_by_values(layer).weighted_by_values(layer)
+
+
+def test_norms_of_a_module_that_attends_several_times() -> None:
+    shared = nn.TransformerEncoderLayer(8, nhead=2, batch_first=True).eval()
+    model = nn.Sequential(shared, shared)
+    with torch.no_grad(), ch.watch(model, values=True) as seen:
+        model(torch.randn(1, 5, 8))
+    with pytest.raises(ch.SelectionError) as raised:
+        seen.norms(0, model)
+    assert raised.value.code == "watch.several"
+    weight = shared.self_attn.out_proj.weight
+    for number in (0, 1, -1):
+        expected = seen.calls(0)[number].norms(weight).dense()
+        assert seen.norms(0, model, call=number).dense().equal(expected)
+    with pytest.raises(ch.SelectionError) as raised:
+        seen.norms(0, model, call=2)
+    assert str(raised.value) == "[watch.call] '0.self_attn' attended 2 times; there is no 2."
+
+
+def test_values_of_no_width() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    with ch.watch(layer, values=True) as seen:
+        layer(torch.randn(1, 3, 8))
+    problem = seen[0].problem
+    bare = ch.AttentionMatrix(problem.query, problem.key, value=torch.zeros(1, 2, 3, 0))
+    with pytest.raises(UnsupportedError, match=r"^\[norms.projection\] .* of values 0 wide"):
+        projections.output_weight(layer, "", bare, None)

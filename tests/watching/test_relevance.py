@@ -209,6 +209,32 @@ def test_inside_an_edit() -> None:
         ch.relevance(seen, output[0, -1].sum())
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_context_that_the_model_writes_to(frozen: bool) -> None:
+    """The gradient is that of the attention, not of what the model made of it in place."""
+
+    class InPlace(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            query, key, value = (
+                super().forward(input).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+            )
+            context = F.scaled_dot_product_attention(query, key, value)
+            context += 1
+            context.transpose(1, 2).mul_(3)
+            return context
+
+    model = InPlace(8, 24).requires_grad_(not frozen)
+    x = torch.randn(1, 5, 8)
+    with ch.watch(model, keep="gradients") as seen:
+        target = model(x).square().sum()
+    found = ch.relevance(seen, target, output=list(range(5)))
+    matrix, value = seen[0].dense(), seen[0].value
+    assert value is not None
+    gradient = 2 * 9 * (matrix @ value + 1) @ value.mT
+    expected = torch.eye(5) + (matrix * gradient).relu().mean(dim=1)
+    torch.testing.assert_close(found, expected)
+
+
 def test_what_was_kept_is_not_copied() -> None:
     """The graph has query, key and value anyway, and what is written to them is noticed."""
 
@@ -258,12 +284,15 @@ def test_what_it_cannot_read_is_refused() -> None:
     for wrong, said in (
         (output, r"shape \(1, 3, 8\)"),
         (output.sum().detach(), "no graph"),
+        (output.sum() * 1j, "torch.complex64"),
         (target, "another run"),
     ):
         with pytest.raises(ArgumentError, match=rf"\[relevance.target\] .*{said}"):
             ch.relevance(seen, wrong)
     with pytest.raises(ArgumentTypeError, match=r"\[relevance.type\] target"):
         ch.relevance(seen, nothing)
+    with pytest.raises(ArgumentTypeError, match=r"\[retain_graph.type\] retain_graph must be True"):
+        ch.relevance(seen, output.sum(), retain_graph=nothing)
     with pytest.raises(ArgumentTypeError, match=r"\[relevance.type\] seen"):
         ch.relevance(nothing, output.sum())
     places: tuple[Any, ...] = (3, slice(1))

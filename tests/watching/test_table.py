@@ -140,10 +140,10 @@ def test_padding_in_a_float_mask_is_not_counted(slope: float) -> None:
     valid[1, 3:] = False
     with ch.watch(model) as seen:
         model(x, valid)
-    [row] = seen.table()
-    expected = [call.entropy()[:, 0][valid].mean() for call in seen.calls("")]
-    assert row.queries == 18
-    assert row.entropy == pytest.approx(float(sum(expected)) / 2, rel=1e-5)
+    for row, call in zip(seen.table(), seen.calls(""), strict=True):
+        assert row.queries == 9
+        expected = call.entropy()[:, 0][valid].mean()
+        assert row.entropy == pytest.approx(float(expected), rel=1e-5)
 
 
 class Seq2Seq(nn.Module):
@@ -218,3 +218,62 @@ def test_cross_attention_of_transformers() -> None:
     with ch.watch(model) as seen:
         model(torch.arange(3, 8)[None], decoder_input_ids=torch.arange(4, 9)[None])
     assert [matrix.cross for matrix in seen.values()] == [False, False, True]
+
+
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_layers_that_share_a_module_have_rows_of_their_own(keep: Any, tmp_path: Path) -> None:
+    config = transformers.AlbertConfig(
+        vocab_size=19,
+        embedding_size=8,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        initializer_range=0.6,
+    )
+    model = transformers.AlbertModel(config).eval()
+    texts = torch.randint(0, 19, (2, 1, 7))
+    with torch.no_grad(), ch.watch(model, keep=keep) as seen:
+        for ids in texts:
+            model(ids)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        weights = [model(ids, output_attentions=True).attentions for ids in texts]
+    dense = torch.cat([torch.stack(each) for each in weights], dim=1)  # layers, texts, heads …
+    entropy = torch.special.entr(dense).sum(-1).mean(dim=(1, 3)).flatten()
+    loaded = ch.load(seen.save(tmp_path / "a.clearhead"))
+    name = seen.layers[0]
+    for record in (seen, loaded):
+        table = record.table()
+        assert [row.layer for row in table] == [f"{name}, call {at // 2}" for at in range(6)]
+        assert {row.queries for row in table} == {14}
+        torch.testing.assert_close(torch.tensor([row.entropy for row in table]), entropy)
+        assert record.plot("entropy").images[0].get_array().shape == (3, 2)
+    if keep == "matrix":
+        with torch.no_grad(), ch.watch(model) as seen:
+            model(texts[0])
+        assert seen.plot().shape == (3, 2)
+
+
+def test_heads_have_the_numbers_of_their_layer(tmp_path: Path) -> None:
+    model = nn.Sequential(ch.MultiHeadAttention(8, num_heads=4))
+    x = torch.randn(1, 5, 8)
+    with torch.no_grad(), ch.watch(model) as whole:
+        model(x)
+    every: tuple[Any, ...] = ("matrix", "summary", "total")
+    for keep in every:
+        seen: Any
+        with torch.no_grad(), ch.watch(model, heads=[3, 1], keep=keep) as seen:
+            model(x)
+        merged = seen.merge(seen) if keep == "total" else seen
+        for record in (seen, ch.load(seen.save(tmp_path / "a.clearhead")), merged):
+            rows = record.table()
+            assert [row.head for row in rows] == [3, 1]
+            assert rows[0].entropy == pytest.approx(whole.table()[3].entropy, abs=1e-5)
+            assert record.head_numbers(0) == (3, 1)
+            if keep == "matrix":
+                assert {link.head for link in record.find(2, 1)} == {1, 3}
+                assert record.find(2, 1)[0].head in (1, 3)
+                page = record.to_html(tmp_path / "a.html", tokens=list("abcde"), start=(0, 3))
+                assert page.exists()
+    assert whole.head_numbers(0) == (0, 1, 2, 3)

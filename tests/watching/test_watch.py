@@ -873,21 +873,26 @@ def test_heads_that_are_not_there() -> None:
     ("options", "kind", "text"),
     [
         (
-            {"layers": 3},
+            {"layers": 3.5},
             ArgumentTypeError,
-            '[layers.type] layers must be a glob of paths such as "encoder.*", a list of them, or '
-            "None for all; got 3.",
+            '[layers.type] layers must be a glob of paths such as "encoder.*", a number, a list of them, or '
+            "None for all; got 3.5.",
         ),
         (
-            {"layers": ["encoder", 3]},
+            {"layers": ["encoder", None]},
             ArgumentTypeError,
-            '[layers.type] layers must be a glob of paths such as "encoder.*", a list of them, or '
-            "None for all; got ['encoder', 3].",
+            '[layers.type] layers must be a glob of paths such as "encoder.*", a number, a list of them, or '
+            "None for all; got ['encoder', None].",
         ),
         (
             {"layers": []},
             ArgumentError,
-            "[layers.value] layers must hold a glob, or be None for all; got [].",
+            "[layers.value] layers must hold globs, or numbers from 0 on, or be None for all; got [].",
+        ),
+        (
+            {"layers": -1},
+            ArgumentError,
+            "[layers.value] layers must hold globs, or numbers from 0 on, or be None for all; got -1.",
         ),
         (
             {"heads": 3},
@@ -1114,3 +1119,21 @@ def test_everything_is_taken_away_after_an_error() -> None:
     assert [getattr(*name) for name in functions] == before
     assert tap.observers == []
     assert not tap.is_guarded()
+
+
+def test_layers_by_number_are_those_of_the_record() -> None:
+    model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in range(4)))
+    x = torch.randn(1, 5, 8)
+    with torch.no_grad():
+        for given, paths in ((2, ("2",)), ([0, 3], ("0", "3")), (["1", 3], ("1", "3"))):
+            watching = watch(model, layers=given)
+            with watching as seen:
+                model(x)
+            assert seen.layers == paths
+            assert f"{len(paths)} layer" in str(watching.estimate(1, 5))
+        text = (
+            "[watch.layers] no module of Sequential that attended is number 4, counted from 0; these "
+            "attended: '0', '1', '2', '3'."
+        )
+        with pytest.raises(WatchError, match=f"^{re.escape(text)}$"), watch(model, layers=[0, 4]):
+            model(x)

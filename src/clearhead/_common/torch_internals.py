@@ -41,6 +41,10 @@ is_jit_tracing_here = private("_C._is_tracing")
 """The same in a third of the time; torch.compile cannot read it."""
 get_unwrapped = private("_C._functorch.get_unwrapped")
 is_functorch_wrapped_tensor = private("_C._functorch.is_functorch_wrapped_tensor")
+is_inside_functorch = private("_C._are_functorch_transforms_active")
+"""True inside torch.func and vmap, also for tensors that are not transformed: no autograd.Function of
+one's own runs there."""
+
 set_grad_enabled = private("_C._set_grad_enabled")
 """As `torch.set_grad_enabled`, in one step that nothing interrupts."""
 
@@ -108,9 +112,8 @@ def argument_names(operation: str) -> tuple[str, ...]:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return True if nothing traces or transforms what is computed with a tensor.
-
-    Private: `torch._C._functorch.is_functorch_wrapped_tensor`, in 2.6 to 2.13 and before.
+    """Return True if nothing traces or transforms what is computed with a tensor, as torch.func does
+    also with a tensor that is not transformed itself.
 
     Example:
         >>> is_plain(torch.ones(2))
@@ -119,8 +122,19 @@ def is_plain(tensor: Tensor) -> bool:
     return (
         type(tensor) in (Tensor, torch.nn.Parameter)
         and not is_tracing()
-        and not is_functorch_wrapped_tensor(tensor)
+        and not is_inside_functorch()
     )
+
+
+def can_sync(tensor: Tensor) -> bool:
+    """Return True if numbers can be read at once: not while tracing, and not on a device that would have
+    to sync for it.
+
+    Example:
+        >>> can_sync(torch.ones(2)), can_sync(torch.ones(2, device="meta"))
+        (True, False)
+    """
+    return tensor.is_cpu and is_plain(tensor)
 
 
 def is_tracing() -> bool:

@@ -93,10 +93,10 @@ def choose(problem: Problem, kernel: str = "auto") -> Kernel:
         ArgumentError: code `kernel.name`, if there is none of that name.
     """
     chosen = kernel_named(kernel)
-    if chosen is None:
-        return next(
-            each for each in KERNELS if not each.refusals(problem) and not each.defers(problem)
-        )
+    for each in KERNELS if chosen is None else ():
+        if not each.refusals(problem) and not each.defers(problem):
+            return each
+    assert chosen is not None, "eager can run every problem"
     reasons = chosen.refusals(problem)
     if reasons:
         raise _refused(chosen, reasons, problem)

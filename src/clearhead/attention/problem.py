@@ -240,8 +240,10 @@ def make_problem(
     softcap: float | None = None,
     sinks: Tensor | None = None,
     dropout: float | None = None,
+    keys_finite: bool = False,
 ) -> Problem:
-    """Validate the arguments of a call, and name the one that is refused.
+    """Validate the arguments of a call, and name the one that is refused; `keys_finite` is as in
+    `Problem`.
 
     Raises:
         ShapeError, DtypeError, DeviceError, MaskError, ArgumentError, ArgumentTypeError: see the
@@ -268,7 +270,7 @@ def make_problem(
     if mask is not None:
         if not isinstance(mask, Mask):
             mask = dense(mask)
-        if isinstance(mask, Full):
+        if type(mask) is Full:
             mask = None
         else:
             mask.check(batch, num_heads, query_len, kv_len, device)
@@ -288,7 +290,8 @@ def make_problem(
     if softcap is not None:
         expected = "a finite number above 0, or None for no cap"
         softcap = check_number("softcap", softcap, expected, lambda bound: 0 < bound < math.inf)
-    share = check_dropout(dropout) or None
+    if dropout is not None:
+        dropout = check_dropout(dropout) or None
     if sinks is not None:
         _check_sinks(sinks, num_heads, dtype, device)
     return _validated(
@@ -300,8 +303,9 @@ def make_problem(
         scale=scale,
         softcap=softcap,
         sinks=sinks,
-        dropout=share,
+        dropout=dropout,
         dims=dims,
+        keys_finite=keys_finite,
     )
 
 

@@ -119,47 +119,22 @@ class AttentionLayer(nn.Module, ABC):
         x: Tensor,
         context: Tensor | None = None,
         *,
-        across: Any = None,
-        **options: Any,
-    ) -> LayerCall:
-        """Check the arguments of a call; the cache stays as it is."""
-        if across is None:
-            return self._check_here(x, context, **options)
-        pair = read_across(across)
-
-        def check() -> tuple[LayerCall, str]:
-            here = local_tokens("x", x, pair[0])
-            beside = local_tokens("context", context, pair[1])
-            others = {name: options.get(name) for name in ("cache", "valid", "positions")}
-            check_alone(**others, nested=True if is_nested(here) or is_nested(beside) else None)
-            call = self._check_here(here, beside, **options)
-            call = call._replace(across=pair, given=x)
-            for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
-                held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")
-            if self.parts:
-                query, key = (each.positions.to(call.x.device) for each in pair)
-                call = call._replace(positions=Positions(query, key))
-            return call, f"{type(self).__name__}({self.extra_repr()}), training={self.training}"
-
-        return pair[0].agree(check, x)
-
-    def _check_here(
-        self,
-        x: Tensor,
-        context: Tensor | None = None,
-        *,
         mask: Mask | Tensor | None = None,
         valid: Tensor | None = None,
         positions: Tensor | None = None,
         cache: Cache | CacheBundle | None = None,
         kernel: str = "auto",
+        across: Any = None,
     ) -> LayerCall:
-        """The same on this rank."""
+        """Check the arguments of a call; the cache stays as it is."""
+        if across is not None:
+            alone = {"cache": cache, "valid": valid, "positions": positions}
+            return self._check_across(x, context, across, alone, mask=mask, kernel=kernel)
         kernel_named(kernel)
         cache = cache[self] if isinstance(cache, CacheBundle) else cache
-        mask = and_masks(self.mask, as_mask(mask))
+        mask = self.mask if mask is None else and_masks(self.mask, as_mask(mask))
         sequences = sequences_of(x, valid=valid if context is None else None, positions=positions)
-        others = sequences_of(context, valid=valid)
+        others = None if context is None else sequences_of(context, valid=valid)
         if sequences is not None and (context is not None or cache is not None):
             sequences = sequences.padded()
             valid = sequences.valid if context is None else valid
@@ -225,6 +200,32 @@ class AttentionLayer(nn.Module, ABC):
             axes=axes,
         )
 
+    def _check_across(
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        across: Any,
+        alone: dict[str, object],
+        **options: Any,
+    ) -> LayerCall:
+        """The same where ranks share the tokens, which goes without the arguments `alone`."""
+        pair = read_across(across)
+
+        def check() -> tuple[LayerCall, str]:
+            here = local_tokens("x", x, pair[0])
+            beside = local_tokens("context", context, pair[1])
+            check_alone(**alone, nested=True if is_nested(here) or is_nested(beside) else None)
+            call = AttentionLayer._check_call(self, here, beside, **options)
+            call = call._replace(across=pair, given=x)
+            for tensor, held in ((call.x, pair[0]), (call.source, pair[1])):
+                held.check_rows(tensor, -2, held.count, f"rank {held.rank} has")
+            if self.parts:
+                query, key = (each.positions.to(call.x.device) for each in pair)
+                call = call._replace(positions=Positions(query, key))
+            return call, f"{type(self).__name__}({self.extra_repr()}), training={self.training}"
+
+        return pair[0].agree(check, x)
+
     def _posed(self, call: LayerCall) -> tuple[Heads, dict[str, Any]]:
         """The heads of a call, and the options of `attend`; its cache takes the tokens."""
         query, key, value, unrotated = self._project(call)
@@ -261,12 +262,9 @@ class AttentionLayer(nn.Module, ABC):
 
     def _problem(self, call: LayerCall) -> Problem:
         """The problem that a call poses to a kernel; its cache takes the tokens."""
-        cache = call.cache
         heads, options = self._posed(call)
-        problem = make_problem(heads.query, heads.key, heads.value, **options)
-        if cache is None or not heads.is_cached:
-            return problem
-        return problem.replace(keys_finite=cache.finite)
+        options["keys_finite"] = call.cache is not None and heads.is_cached and call.cache.finite
+        return make_problem(heads.query, heads.key, heads.value, **options)
 
     def _mask_and_options(self, call: LayerCall) -> tuple[Mask | None, dict[str, Any]]:
         """The mask of a call and the options of its parts; by position where columns are not in

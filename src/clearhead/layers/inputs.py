@@ -241,13 +241,13 @@ def check_cache(
 
 def _bind(cache: Cache, layer: nn.Module) -> None:
     """Let a cache belong to a layer, or refuse one that belongs to another."""
-    if is_exporting() and not cache._exporting:
-        raise UnsupportedError(
-            "cache.export",
-            "an exported call would hold this cache as it is now, and not go on. Give the tensors "
-            "of a FixedCache to the call: FixedCache.of(keys, values, length).",
-        )
     if is_tracing():
+        if is_exporting() and not cache._exporting:
+            raise UnsupportedError(
+                "cache.export",
+                "an exported call would hold this cache as it is now, and not go on. Give the tensors "
+                "of a FixedCache to the call: FixedCache.of(keys, values, length).",
+            )
         return
     owner = None if cache._layer is None or cache._layout is None else cache._layer()
     if owner is None:

@@ -31,8 +31,8 @@ class Positioned(Mask):
     def check(
         self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
     ) -> None:
-        super().check(batch, num_heads, query_len, kv_len, device)
-        if self.offset is not None:
+        if self.offset is not None:  # without one it fits any
+            super().check(batch, num_heads, query_len, kv_len, device)
             self.offset.check_device(device)
 
     def offset_for(

@@ -88,6 +88,7 @@ class BaseMatrix:
         Raises:
             ArgumentError: code `norms.value`, for a matrix without its value.
             ArgumentTypeError: code `output.type`.
+            DtypeError: code `norms.dtype`.
             ShapeError: code `norms.output`.
 
         Example:

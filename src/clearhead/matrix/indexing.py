@@ -47,11 +47,11 @@ def read_index(index: Index, size: int, axis: int) -> tuple[Tensor | slice, bool
     if isinstance(index, slice):
         return index, False
     tensor = index if isinstance(index, Tensor) else _ints(index, size, axis)
-    dtype = tensor.dtype
-    if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool or tensor.ndim > 1:
+    kind = "a meta tensor" if tensor.is_meta else tensor.dtype
+    if not _are_ints(tensor) or tensor.ndim > 1:
         raise SelectionError(
             "matrix.index",
-            f"axis {axis} takes an int, a slice or one dimension of ints; got {dtype} of "
+            f"axis {axis} takes an int, a slice or one dimension of ints; got {kind} of "
             f"shape {tuple(tensor.shape)}.",
         )
     single = tensor.ndim == 0
@@ -74,11 +74,11 @@ def read_pairs(
     read = []
     for index, size, axis in ((query_index, query_len, -2), (key_index, kv_len, -1)):
         tensor = index if isinstance(index, Tensor) else _ints(index, size, axis)
-        dtype = tensor.dtype
-        if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool or tensor.ndim > 2:
+        kind = "a meta tensor" if tensor.is_meta else tensor.dtype
+        if not _are_ints(tensor) or tensor.ndim > 2:
             raise SelectionError(
                 "matrix.index",
-                f"axis {axis} takes ints of shape (pairs,) or (batch, pairs); got {dtype} of "
+                f"axis {axis} takes ints of shape (pairs,) or (batch, pairs); got {kind} of "
                 f"shape {tuple(tensor.shape)}.",
             )
         tensor = tensor.to(torch.int64)
@@ -103,6 +103,13 @@ def read_pairs(
             f"{tuple(queries.shape)}.",
         )
     return queries, keys, single
+
+
+def _are_ints(tensor: Tensor) -> bool:
+    """Return True for whole numbers that can be read."""
+    dtype = tensor.dtype
+    real = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+    return real and not tensor.is_meta
 
 
 def _ints(index: object, size: int, axis: int) -> Tensor:

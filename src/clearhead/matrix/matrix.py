@@ -7,11 +7,11 @@ logsumexp comes with one, and given the logsumexp any part of P costs the dot pr
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from torch import Tensor
 
-from clearhead._common.checks import as_int
+from clearhead._common.checks import as_int, check_bool
 from clearhead._common.lazy import drawing
 from clearhead._common.text import shown
 from clearhead.attention.biases import Bias
@@ -81,6 +81,7 @@ class AttentionMatrix(WeightStatistics):
         cross: bool = False,
         value: Tensor | None = None,
     ) -> None:
+        check_bool("cross", cross)
         options: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scale}
         options |= {"softcap": softcap, "sinks": sinks}
         if across is not None and value is not None:
@@ -354,8 +355,17 @@ class AttentionMatrix(WeightStatistics):
         here = "" if problem.sharding is None else f" of query_len={problem.all_queries}"
         if self.heads is not None:
             here += f" with heads {shown(self.heads.tolist())}"
+        bias = "" if problem.bias is None else f" bias={problem.bias.describe()}"
         value = "" if self._value is None else " with value"
-        return f"AttentionMatrix [{sizes}]{here}{mask}{value}"
+        return f"AttentionMatrix [{sizes}]{here}{mask}{bias}{value}"
+
+    def __array__(self, *_: object, **__: object) -> Never:
+        """Refuse to be an array, which NumPy would make of one object."""
+        raise ArgumentTypeError(
+            "matrix.array",
+            f"an AttentionMatrix is no array, since it is never in memory as a whole: index what is needed, such as "
+            f"A[{', '.join([':'] * (self.ndim - 2) + ['0', ':'])}], or take all of it with A.dense().",
+        )
 
     def _repr_html_(self) -> str | None:
         if self.posed.sharding is not None:

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.checks import check_tensor
+from clearhead._common.torch_internals import is_transformed
 from clearhead.attention.biases import DenseBias, SumOfBiases
 from clearhead.attention.problem import Problem
-from clearhead.errors import ShapeError
+from clearhead.errors import DtypeError, ShapeError
 from clearhead.matrix.chunk import Chunk
 from clearhead.matrix.indexing import (
     Index,
@@ -105,8 +106,13 @@ class Norms:
 
     def total(self) -> Tensor:
         """The sum over the keys of each query: (batch, num_heads, query_len), in O(tokens) memory."""
-        norms = self.of_values.to(self.matrix.posed.query.dtype)
-        return (self.matrix @ norms[..., None])[..., 0]
+        problem = self.matrix.problem
+        # In 16 bits a sum would lose its digits, and a large one overflow.
+        query, key = stages.upcast(problem.query), stages.upcast(problem.key)
+        sinks = None if problem.sinks is None else stages.upcast(problem.sinks)
+        wide = type(self.matrix)._of(problem.replace(query=query, key=key, value=key, sinks=sinks))
+        with torch.autocast(query.device.type, enabled=False):
+            return (wide @ self.of_values[..., None])[..., 0]
 
     def received(self) -> Tensor:
         """The sum over the queries of each key: (batch, num_heads, kv_len), in O(tokens) memory.
@@ -197,7 +203,7 @@ class _OfNorms(Reduction):
 
 def _times(weights: Tensor, norms: Tensor) -> Tensor:
     """Weights times norms; a weight of 0 takes nothing, whatever number the norm is."""
-    if stages.all_finite(norms):
+    if not is_transformed(norms) and stages.all_finite(norms):
         return weights * norms
     return torch.where(weights == 0, 0.0, weights * norms)
 
@@ -215,6 +221,7 @@ def norms_of_values(value: Tensor, num_heads: int, output: Tensor | None) -> Ten
 
     Raises:
         ArgumentTypeError: code `output.type`, for what is no tensor.
+        DtypeError: code `norms.dtype`, for a weight that is complex, or of no numbers.
         ShapeError: code `norms.output`, for a weight of another width.
     """
     value = stages.upcast(value)
@@ -223,6 +230,11 @@ def norms_of_values(value: Tensor, num_heads: int, output: Tensor | None) -> Ten
             torch.linalg.vector_norm(value, dim=-1)[..., None], num_heads
         )[..., 0]
     check_tensor("output", output)
+    if output.is_complex() or output.is_meta:
+        raise DtypeError(
+            "norms.dtype",
+            f"output must be of real numbers; got {output.dtype} on {output.device}.",
+        )
     width = num_heads * value.shape[3]
     if output.ndim != 2 or output.shape[1] != width:
         raise ShapeError(

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.checks import check_tensor
+from clearhead._common.torch_internals import is_inside_functorch
 from clearhead.attention.planning import choose
 from clearhead.attention.problem import Problem
 from clearhead.errors import DeviceError, DtypeError, ShapeError, UnsupportedError
@@ -53,7 +54,8 @@ class Transposed:
             ShapeError: code `vectors.shape`.
             DtypeError: code `vectors.dtype`, for another dtype than the query's or the weights'.
             DeviceError: code `vectors.device`.
-            UnsupportedError: code `matrix.gradient`, for a bias that is trained.
+            UnsupportedError: codes `matrix.gradient`, for a bias that is trained, and
+                `matrix.transformed`, inside torch.func.
         """
         problem = self.problem
         check_tensor("vectors", vectors)
@@ -89,6 +91,12 @@ class Transposed:
                 "matrix.gradient",
                 "the transposed product gives a bias no gradient; detach the bias, or index the "
                 "rows that you need.",
+            )
+        if is_inside_functorch():
+            raise UnsupportedError(
+                "matrix.transformed",
+                "the transposed product does not go through torch.func; use autograd, or index the rows that you "
+                "need.",
             )
         product = _TransposedProduct.apply(
             problem.query, problem.key, stages.upcast(given), problem.sinks, problem

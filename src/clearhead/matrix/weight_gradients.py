@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._common.checks import check_tensor
+from clearhead.errors import DtypeError, ShapeError
 from clearhead.matrix.chunk import Chunk
 from clearhead.matrix.indexing import Index, as_indices, index_of, read_pairs
 from clearhead.matrix.matrix import AttentionMatrix
@@ -91,8 +93,25 @@ class WeightGradients:
 
         Returns:
             (batch, kv_len, outputs): how much each key does.
+
+        Raises:
+            ArgumentTypeError: code `rows.type`.
+            ShapeError: code `rows.shape`.
+            DtypeError: code `rows.dtype`, for another dtype than that of the weights.
         """
         problem = self.matrix.problem
+        check_tensor("rows", rows)
+        sizes, dtype = (problem.batch, problem.query_len), self.matrix.dtype
+        if rows.ndim != 3 or rows.shape[:2] != sizes:
+            raise ShapeError(
+                "rows.shape",
+                f"rows must have shape (batch, query_len, outputs) = ({sizes[0]}, {sizes[1]}, …); got "
+                f"{tuple(rows.shape)}.",
+            )
+        if rows.dtype != dtype:
+            raise DtypeError(
+                "rows.dtype", f"rows must have the dtype of the weights, {dtype}; got {rows.dtype}."
+            )
         passed = Relevant(self, rows)
         sweep(problem, [passed])
         return passed.result

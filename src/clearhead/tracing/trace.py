@@ -81,6 +81,15 @@ class Trace(Mapping[str, Tensor]):
             )
         return self.steps[name].tensor
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Trace":
+        """Numbers of its own, without the graph of gradients, which cannot be copied."""
+        for step in self.steps.values():
+            if not step.tensor.is_leaf:
+                memo[id(step.tensor)] = step.tensor.detach().clone()
+        copied = memo[id(self)] = object.__new__(type(self))
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.steps)
 

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
@@ -95,19 +96,23 @@ class Call:
     versions: list[tuple[Tensor, int]] = field(default_factory=list)
     heads: tuple[int, ...] | None = None
     """The heads that are kept, where those of the context are all."""
-    context: Tensor | None = None
-    """With its graph, (batch, all heads, query_len, value_head_dim), if it has one."""
+    context: GradientEdge | None = None
+    """The place in the graph that made it, if one did: the model may write to the tensor afterwards."""
+    no_gradient: Tensor | None = None
+    """Zeros of its shape, (batch, all heads, query_len, value_head_dim), in the memory of one."""
     made: AttentionMatrix | None = None
     number: int = field(default_factory=lambda: next(_numbers))
     """Higher than that of every call before."""
 
     def take(self, context: Tensor) -> Tensor:
-        """Hold the context with its graph, and return it; where nothing before it requires a gradient, the
+        """Hold the graph of the context, and return it; where nothing before it requires a gradient, the
         graph begins here."""
         if torch.is_grad_enabled() and not context.requires_grad:
-            context = context.detach().requires_grad_()
+            # No leaf, which the model could not write to.
+            context = context.detach().requires_grad_().clone()
         if context.requires_grad:
-            self.context = context
+            self.context = get_gradient_edge(context)
+            self.no_gradient = context.detach().new_zeros(()).expand(context.shape)
         return context
 
     def matrix(self) -> AttentionMatrix:
@@ -171,7 +176,11 @@ class Matrices(Calls[AttentionMatrix]):
         """Keep a call whose mask and bias are copies, and its value if one is given; or one that is a matrix
         already. With `graph` nothing is copied that the graph of the call holds."""
         if isinstance(call, AttentionMatrix):
-            call, value = call.problem, call.value
+            # Of a file, which nothing writes to, and whose keys are shared already.
+            made = call if call.ndim == 4 else matrix_of(call.problem, call._value)
+            keys = Keys(made.problem.key, copy=False)
+            self._calls.append(Call(made.problem, keys, 0, made.kv_len, made=made))
+            return self._calls[-1]
         query, key = call.query.detach(), call.key.detach()
         held = [key] if value is None else [key, value.detach()]
         shared = graph and not key.is_inference()

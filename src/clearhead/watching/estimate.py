@@ -107,7 +107,9 @@ class Estimate:
         )
 
 
-def sizes_of(model: nn.Module, chosen: Callable[[str], bool] | None = None) -> list[AttentionSizes]:
+def sizes_of(
+    model: nn.Module, chosen: Callable[[str, int], bool] | None = None
+) -> list[AttentionSizes]:
     """Return the sizes of the modules of a model that attend.
 
     They are read from layers of this package, from nn.MultiheadAttention, and else from the
@@ -115,7 +117,7 @@ def sizes_of(model: nn.Module, chosen: Callable[[str], bool] | None = None) -> l
 
     Args:
         model: any model.
-        chosen: True for the path of a module that counts; None for all.
+        chosen: True for the path and the place of a module that counts; None for all.
 
     Raises:
         WatchError: code `watch.sizes`, if sizes cannot be read.
@@ -128,7 +130,11 @@ def sizes_of(model: nn.Module, chosen: Callable[[str], bool] | None = None) -> l
     known = [size for path, module in model.named_modules() if (size := _of_module(path, module))]
     known = known or _of_config(model, places=chosen is not None)
     if chosen is not None:
-        known = [size for size in known if size.path is not None and chosen(size.path)]
+        known = [
+            size
+            for place, size in enumerate(known)
+            if size.path is not None and chosen(size.path, place)
+        ]
     if not known:
         raise WatchError(
             "watch.sizes",

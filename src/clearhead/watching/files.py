@@ -26,7 +26,7 @@ from clearhead.matrix.totals import Totals
 from clearhead.watching.encoding import Encoder, decode
 from clearhead.watching.token_ids import listed
 
-VERSIONS = (1, 2, 3, 4, 5)
+VERSIONS = (1, 2, 3, 4, 5, 6)
 """In version 2 there may be the tokens beside what was seen, in version 3 how many queries a role
 is the mean of, in version 4 that keys are of another text than the queries, and totals, and in version 5
 the values of matrices."""
@@ -46,6 +46,9 @@ MOST_CLAIMED = 1 << 20
 
 TEXTS = frozenset({"tokens", "source_tokens"})
 """The texts that a file may hold beside the calls."""
+
+NUMBERS = frozenset({"heads", "runs"})
+"""The numbers of heads, and of runs of the model, that it may hold beside them."""
 
 
 def write(path: str | os.PathLike[str], content: object, *, version: int = 1) -> Path:
@@ -197,7 +200,9 @@ def write_seen(path: str | os.PathLike[str], record: dict[str, Any]) -> Path:
     """
     named = any(record[name] is not None for name in TEXTS)
     kept = {name: field for name, field in record.items() if named or name not in TEXTS}
-    return write(path, {"seen": kept}, version=1 + named)
+    return write(
+        path, {"seen": kept}, version=1 + named if record.keys().isdisjoint(NUMBERS) else 6
+    )
 
 
 def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -209,7 +214,7 @@ def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     content = read(path)
     seen = content.get("seen") if isinstance(content, dict) and len(content) == 1 else None
-    if not isinstance(seen, dict) or seen.keys() - TEXTS != {"model", "keep", "calls"}:
+    if not isinstance(seen, dict) or seen.keys() - TEXTS - NUMBERS != {"model", "keep", "calls"}:
         raise FileError("file.content", f"{path} does not hold what a watch has seen.")
     keep, modules = seen["keep"], seen["calls"]
     kinds = {"matrix": AttentionMatrix, "summary": Summary, "total": Totals}
@@ -233,7 +238,34 @@ def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(seen["model"], str):
         kind = type(seen["model"]).__name__
         raise FileError("file.content", f"{path}: model must be a string; the file gives {kind}.")
-    return seen | texts
+    return seen | texts | {"heads": _heads_of(path, seen), "runs": _runs_of(path, seen)}
+
+
+def _heads_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The numbers of the heads of each module, where these are not all of its heads."""
+    given = seen.get("heads", {})
+    for name, numbers in given.items() if isinstance(given, dict) else [("", None)]:
+        calls = seen["calls"].get(name, ())
+        fits = isinstance(numbers, list) and all(
+            len(numbers) == call.num_heads
+            and all(type(each) is int and each >= 0 for each in numbers)
+            for call in calls
+        )
+        if not (fits and calls):
+            raise FileError(
+                "file.content", f"{path} must have a number for each head; it gives {shown(given)}."
+            )
+    return {name: tuple(numbers) for name, numbers in given.items()}
+
+
+def _runs_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> int:
+    """How often the model ran, where modules attended several times in each run; else 0."""
+    runs = seen.get("runs", 0)
+    if type(runs) is not int or runs < 0:
+        raise FileError(
+            "file.content", f"{path}: runs must be a count; the file gives {shown(runs)}."
+        )
+    return runs
 
 
 def _safetensors() -> Any:

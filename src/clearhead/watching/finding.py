@@ -1,11 +1,12 @@
 """The search for heads that look from this token to that one, and the layers and heads that are chosen."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from clearhead._common.checks import as_int, check_head_numbers
 from clearhead._common.text import shown
-from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, WatchError
 from clearhead.matrix.matrix import AttentionMatrix
 
 
@@ -20,10 +21,15 @@ class HeadLink(NamedTuple):
 
 
 def links_of_heads(
-    layer: str, matrix: AttentionMatrix, query: int | None, key: int | None, sample: int = 0
+    layer: str,
+    matrix: AttentionMatrix,
+    query: int | None,
+    key: int | None,
+    sample: int = 0,
+    numbers: Sequence[int] | None = None,
 ) -> list[HeadLink]:
     """Return the link from a query to a key in each head; of one of them, with None for the other, the
-    strongest. A row or a column is computed, never the matrix."""
+    strongest. A row or a column is computed, never the matrix. `numbers` are those of its heads."""
     if query is not None and key is not None:
         weights = matrix[sample, :, query, key]
         places = [(query, key)] * matrix.num_heads
@@ -35,7 +41,7 @@ def links_of_heads(
         weights, at = matrix[sample, :, :, key].nan_to_num(-1.0).max(-1)
         places = [(int(each), key) for each in at]
     return [
-        HeadLink(layer, head, *place, float(weight))
+        HeadLink(layer, head if numbers is None else numbers[head], *place, float(weight))
         for head, (place, weight) in enumerate(zip(places, weights, strict=True))
         if weight >= 0  # a row that is not finite looks nowhere
     ]
@@ -77,29 +83,71 @@ def place_of_token(
     return place
 
 
-def read_globs(given: object) -> tuple[str, ...] | None:
-    """Return the globs of paths that layers are chosen by; None for all.
+class ChosenLayers:
+    """The modules that are watched: those of some paths or numbers, or all.
+
+    Args:
+        given: a glob of paths, a number, a list of them, or None for all.
 
     Raises:
         ArgumentTypeError: code `layers.type`.
         ArgumentError: code `layers.value`.
 
     Example:
-        >>> read_globs("encoder.*")
-        ('encoder.*',)
+        >>> chosen = ChosenLayers(["encoder.*", 5])
+        >>> chosen.has("encoder.0"), chosen.has("decoder.0", place=4), chosen.has("decoder.1", place=5)
+        (True, False, True)
     """
-    if given is None:
-        return None
-    globs = [given] if isinstance(given, str) else given
-    if not isinstance(globs, Sequence) or not all(isinstance(each, str) for each in globs):
-        raise ArgumentTypeError(
-            "layers.type",
-            'layers must be a glob of paths such as "encoder.*", a list of them, or None for all; '
-            f"got {shown(given)}.",
-        )
-    if not globs:
-        raise ArgumentError("layers.value", "layers must hold a glob, or be None for all; got [].")
-    return tuple(globs)
+
+    def __init__(self, given: object) -> None:
+        every = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+        read = [each if isinstance(each, str) else as_int(each) for each in every]
+        known = [each for each in read if each is not None]
+        if given is not None and len(known) < len(read):
+            raise ArgumentTypeError(
+                "layers.type",
+                'layers must be a glob of paths such as "encoder.*", a number, a list of them, or None for '
+                f"all; got {shown(given)}.",
+            )
+        self.wanted = None if given is None else known
+        self.globs = [each for each in known if isinstance(each, str)]
+        self.numbers = [each for each in known if isinstance(each, int)]
+        if (given is not None and not known) or any(each < 0 for each in self.numbers):
+            raise ArgumentError(
+                "layers.value",
+                "layers must hold globs, or numbers from 0 on, or be None for all; got "
+                f"{shown(given)}.",
+            )
+
+    def __bool__(self) -> bool:
+        return self.wanted is not None
+
+    def __str__(self) -> str:
+        return f" of {', '.join(map(repr, self.wanted))}" if self.wanted else ""
+
+    def has(self, path: str, place: int | None = None) -> bool:
+        """Return True for a module that is watched, by its path or its place among those that attend."""
+        named = any(fnmatchcase(path, each) for each in self.globs)
+        return self.wanted is None or named or place in self.numbers
+
+    def check(self, model: str, attended: Collection[str]) -> None:
+        """Refuse a glob or a number that none of the modules that attended has.
+
+        Raises:
+            WatchError: code `watch.layers`.
+        """
+        for each in self.wanted or ():
+            if isinstance(each, int):
+                there, what = each < len(attended), f"is number {each}, counted from 0"
+            else:
+                there = any(fnmatchcase(path, each) for path in attended)
+                what = f"has a path like {shown(each)}"
+            if not there:
+                known = ", ".join(map(repr, attended))
+                raise WatchError(
+                    "watch.layers",
+                    f"no module of {model} that attended {what}; these attended: {known}.",
+                )
 
 
 def read_heads(given: object) -> tuple[int, ...] | None:

@@ -5,6 +5,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, cast, overload
 
 from torch import nn
 
+from clearhead._common.checks import as_int
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, SelectionError
 from clearhead.matrix.matrix import AttentionMatrix
@@ -31,6 +32,8 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         self._keep = keep
         self._heads = heads
         self._modules: dict[str, Calls[Any]] = {}
+        self._numbers: dict[str, tuple[int, ...] | None] = {}
+        self._runs = 0
         self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(TEXTS)
         self.missing: list[Missing] = []
         """The parts of the model that attended and were not seen; a file does not hold them."""
@@ -90,7 +93,76 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             for number, call in enumerate(calls)
         ]
 
-    def norms(self, layer: str | int, model: nn.Module | None = None) -> Norms:
+    def apart(self, layers: Sequence[str | int] | None = None) -> list[tuple[str, list[Any]]]:
+        """Return every layer by its path, with its one matrix, or its calls. A module that attends several
+        times in each run of the model, with as many queries and keys each time, as one that is several layers
+        does, is as many: "path, call 0" and on.
+
+        Args:
+            layers: only these modules, by path or number; None for all.
+
+        Raises:
+            SelectionError: code `watch.layer`, if no such module attended.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> shared = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
+            >>> model = torch.nn.Sequential(shared, shared)
+            >>> with ch.watch(model) as seen:
+            ...     output = model(torch.randn(1, 3, 16))
+            >>> [path for path, calls in seen.apart()]
+            ['0.self_attn, call 0', '0.self_attn, call 1']
+        """
+        found: list[tuple[str, list[Any]]] = []
+        for name in self._modules if layers is None else map(self.path, layers):
+            module = self._modules[name]
+            parts = list(module.parts())
+            each, rest = divmod(len(parts), self._runs) if self._runs else (1, 0)
+            sizes = {(call.query_len, call.kv_len) for call in parts[:each]} if each > 1 else ()
+            if rest or len(sizes) != 1 or not module.several():
+                found.append((name, parts))
+            else:
+                found += [(f"{name}, call {at}", parts[at::each]) for at in range(each)]
+        return found
+
+    def layers_of_page(self, layers: Sequence[str | int] | None = None) -> list[Any]:
+        """Return the layers of a page, (path, matrix or summary, None, numbers of its heads or None) as `parts` has
+        them."""
+        wanted = None if layers is None else {self.path(layer) for layer in layers}
+        return [
+            (name, kept, None, self._numbers.get(path))
+            for path in self._modules
+            if wanted is None or path in wanted
+            for name, kept in self.parts([path])
+        ]
+
+    def numbering(self) -> dict[str, Any]:
+        """Return what a file must say of heads that are not all of a layer's, and of runs whose calls are apart."""
+        apart = any(name not in self._modules for name, _ in self.apart())
+        heads = {name: list(each) for name, each in self._numbers.items() if each is not None}
+        return ({"heads": heads} if heads else {}) | ({"runs": self._runs} if apart else {})
+
+    def head_numbers(self, layer: str | int) -> tuple[int, ...]:
+        """Return the number in the layer of each head that was kept: not from 0 on with `watch(heads=)`, or where
+        ranks share the heads of a layer.
+
+        Raises:
+            SelectionError: code `watch.layer`, if no such module attended.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=4)
+            >>> with ch.watch(layer, heads=[1, 3]) as seen:
+            ...     output = layer(torch.randn(1, 3, 8))
+            >>> seen.head_numbers(0)
+            (1, 3)
+        """
+        path = self.path(layer)
+        return self._numbers.get(path) or tuple(range(self._modules[path].parts()[0].num_heads))
+
+    def norms(
+        self, layer: str | int, model: nn.Module | None = None, *, call: int | None = None
+    ) -> Norms:
         """Return weights × ‖value · W‖ of a module, after a watch with `values=True`: what each query takes from
         each key, and not only how much it looks at it (Kobayashi et al., 2020,
         https://arxiv.org/abs/2004.10102).
@@ -100,13 +172,14 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             model: the one that was watched, whose output projection is read as it is now, W being the part of
                 a head; found by the names that libraries give it. What else the model does to the context
                 before, such as a gate, is not in it. None for the norms of the values themselves.
+            call: which one of `calls`, of a module that attended several times; None is all of them as one.
 
         Raises:
             ArgumentError: code `norms.value`, where no values were kept.
             ArgumentTypeError: code `norms.model`.
             UnsupportedError: code `norms.projection`, where no output projection is known;
                 `AttentionMatrix.norms` takes its weight.
-            SelectionError: codes `watch.layer` and `watch.several`.
+            SelectionError: codes `watch.layer`, `watch.several` and `watch.call`.
 
         Example:
             >>> import torch, clearhead as ch
@@ -118,7 +191,15 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         """
         self._need_values()
         path = self.path(layer)
-        return self._norms(path, cast(Any, self[path]), model)
+        if call is None:
+            return self._norms(path, cast(Any, self[path]), model)
+        calls, number = self.calls(path), as_int(call)
+        if number is None or not -len(calls) <= number < len(calls):
+            raise SelectionError(
+                "watch.call",
+                f"{shown(path)} attended {len(calls)} times; there is no {shown(call)}.",
+            )
+        return self._norms(path, cast(Any, calls[number]), model)
 
     def weighted_by_values(self, model: nn.Module | None = None) -> Self:
         """Return the record with the shares of `norms` in the place of the weights, `Norms.shares`: a row is
@@ -141,7 +222,8 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         """
         self._need_values()
         shares = type(self)(f"{self._model_name}{WEIGHTED}", "matrix", self._heads)
-        shares._texts = dict(self._texts)
+        shares._texts, shares._numbers = dict(self._texts), dict(self._numbers)
+        shares._runs = self._runs
         for path, module in self._modules.items():
             calls = shares._modules[path] = Results[Any]()
             for matrix in module.parts():
@@ -159,6 +241,11 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             raise ArgumentError(
                 "norms.value",
                 f"norms need matrices with their values, watch(model, values=True); keep= was {self._keep!r}.",
+            )
+        if self._title is not None:
+            raise ArgumentError(
+                "norms.value",
+                "this record is weighted by values already; take the norms of the watch itself.",
             )
 
     def need_attention(self, verb: str, *, totals: bool = False) -> None:
@@ -184,13 +271,13 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         Raises:
             SelectionError: code `watch.layer`, if no such module attended.
         """
-        if isinstance(layer, int):
+        if isinstance(layer, int) and not isinstance(layer, bool):
             if not -len(self) <= layer < len(self):
                 raise SelectionError(
                     "watch.layer", f"{len(self)} modules attended; there is no {layer}."
                 )
             return self.layers[layer]
-        if layer not in self._modules:
+        if not isinstance(layer, str) or layer not in self._modules:
             known = ", ".join(map(repr, self.layers))
             raise SelectionError(
                 "watch.layer", f"no module {shown(layer)} attended; these did: {known}."

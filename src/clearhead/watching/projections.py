@@ -62,8 +62,12 @@ def output_weight(
         found = _projections(holder)
         if found:
             weight = _weight(path, *found[0])
-            total, rest = divmod(weight.shape[1], width)
-            if rest or (total != matrix.num_heads if heads is None else total <= max(heads)):
+            total, rest = divmod(weight.shape[1], max(width, 1))
+            if (
+                not width
+                or rest
+                or (total != matrix.num_heads if heads is None else total <= max(heads))
+            ):
                 reason = (
                     f"{found[0][0]} reads {weight.shape[1]} numbers, and {matrix.num_heads} heads of values "
                     f"{width} wide were seen"

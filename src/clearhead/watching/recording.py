@@ -172,6 +172,16 @@ def key_heads(heads: Sequence[int], num_heads: int, num_kv_heads: int, name: str
     )
 
 
+def numbers_of(problem: Problem, heads: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Return the numbers in its layer of the heads of a call that are kept; None where these are all of its
+    heads, from 0 on."""
+    of_rank = None if problem.part is None else problem.part.heads
+    if of_rank is None:
+        return None if heads is None else tuple(heads)
+    every = of_rank.tolist()
+    return tuple(every if heads is None else (every[each] for each in heads if each < len(every)))
+
+
 def of_heads(problem: Problem, heads: Sequence[int], name: str) -> Problem:
     """Return the problem of some query heads only, with the key heads and the values that they use.
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clearhead._common.checks import check_bool
 from clearhead._common.text import shown
 from clearhead.errors import (
     ArgumentError,
@@ -39,9 +40,10 @@ def weight_gradients(
         several times.
 
     Raises:
-        ArgumentTypeError: code `relevance.type`, for what is no record of a watch, or no tensor.
-        ArgumentError: code `relevance.target`, for a target that is not one number, has no graph, or does
-            not depend on what was seen.
+        ArgumentTypeError: codes `relevance.type`, for what is no record of a watch, or no tensor, and
+            `retain_graph.type`.
+        ArgumentError: code `relevance.target`, for a target that is not one real number, has no graph, or
+            does not depend on what was seen.
         WatchError: codes `relevance.gradients`, for a watch without keep="gradients"; `relevance.graph`, where a
             module ran without gradients, or in a way that has no context of its heads; `relevance.dropout`;
             `watch.written`, where the model wrote to query, key or value after the call.
@@ -57,6 +59,7 @@ def weight_gradients(
     """
     calls = _calls(seen)
     _check_target(target)
+    check_bool("retain_graph", retain_graph)
     contexts = [call.context for call in calls.values() if call.context is not None]
     found = torch.autograd.grad(target, contexts, retain_graph=retain_graph, allow_unused=True)
     if all(each is None for each in found):
@@ -66,10 +69,11 @@ def weight_gradients(
             "before it.",
         )
     gradients: dict[str, WeightGradients] = {}
-    for (path, call), context, grad in zip(calls.items(), contexts, found, strict=True):
+    for (path, call), grad in zip(calls.items(), found, strict=True):
         matrix = call.matrix()
         assert matrix.value is not None
-        grad = torch.zeros_like(context) if grad is None else grad
+        assert call.no_gradient is not None
+        grad = call.no_gradient if grad is None else grad
         grad = grad if call.heads is None else grad[:, list(call.heads)]
         gradients[path] = WeightGradients(matrix, matrix.value, grad.detach())
     return gradients
@@ -183,8 +187,9 @@ def _check_target(target: object) -> None:
         raise ArgumentTypeError(
             "relevance.type", f"target must be a tensor of one number; got {shown(target)}."
         )
-    if target.numel() != 1 or not target.requires_grad:
-        why = "no graph" if target.numel() == 1 else f"shape {tuple(target.shape)}"
+    if target.numel() != 1 or not target.requires_grad or target.is_complex():
+        why = f"shape {tuple(target.shape)}" if target.numel() != 1 else "no graph"
+        why = why if not target.is_complex() else f"{target.dtype}"
         raise ArgumentError(
             "relevance.target",
             f"target must be one number that the watched run computed with gradients; got {why}.",

@@ -47,7 +47,7 @@ class Seen(KeptByPath[Kept]):
     def table(self, tokens: Tensor | None = None, source_tokens: Tensor | None = None) -> Table:
         """Return the heads side by side: entropy, distance, and how far each fills each role.
 
-        Averages are over all queries of all samples and calls that are not padded.
+        Averages are over all real queries of all calls; layers that share a module, as in ALBERT, are told apart.
 
         Args:
             tokens: ids, (batch, len) or (len,), for the roles that need them, from the first key on.
@@ -74,11 +74,10 @@ class Seen(KeptByPath[Kept]):
                 "roles while the model runs; got them afterwards.",
             )
         rows, encodes = [], has_source(self._modules)
-        for name, module in self._modules.items():
-            ids = source_tokens if encodes and reads_source(name) else tokens
-            parts = module.parts()
-            known = parts[0] if self._keep == "total" else [summary_of(each, ids) for each in parts]
-            rows += rows_of(name, known)
+        for path in self._modules:
+            ids = source_tokens if encodes and reads_source(path) else tokens
+            for name, parts in self.apart([path]):
+                rows += rows_of(name, [summary_of(e, ids) for e in parts], self._numbers.get(path))
         return Table(rows)
 
     def find(
@@ -127,8 +126,8 @@ class Seen(KeptByPath[Kept]):
         column = place_of_token("key", key, mine if other is None else other)
         found = [
             link
-            for path, matrix in self.parts(layers)
-            for link in links_of_heads(path, matrix, row, column, sample)  # type: ignore[arg-type]
+            for name, matrix, _, numbers in self.layers_of_page(layers)
+            for link in links_of_heads(name, matrix, row, column, sample, numbers)
         ]
         return sorted(found, key=lambda link: -link.weight)
 
@@ -256,6 +255,7 @@ class Seen(KeptByPath[Kept]):
             '<!doctype html>'
         """
         self.need_attention("to_html")
+        runs = [each.layers_of_page() for each in (self, other) if isinstance(each, Seen)]
         if other is not None:
             if not isinstance(other, Seen):
                 raise ArgumentTypeError(
@@ -269,7 +269,7 @@ class Seen(KeptByPath[Kept]):
         media = {"image": image, "grid": grid, "skip": skip, "times": times, "audio": audio}
         return drawing("page.head_page").write_heads(
             path,
-            [self.parts()] if other is None else [self.parts(), other.parts()],
+            runs,
             tokens=self.tokens if tokens is None else tokens,
             source_tokens=self.source_tokens if source_tokens is None else source_tokens,
             other_tokens=other_tokens,
@@ -314,7 +314,7 @@ class Seen(KeptByPath[Kept]):
         }
         calls = {name: module.all() for name, module in self._modules.items()}
         record = {"model": self._model_name, "keep": self._keep, "calls": calls}
-        return write_seen(path, record | texts)
+        return write_seen(path, record | texts | self.numbering())
 
     def merge(self, other: "Seen[Totals]") -> "Seen[Totals]":
         """Return the totals of two watches of one model with `keep="total"`, as of two parts of a data
@@ -347,6 +347,7 @@ class Seen(KeptByPath[Kept]):
                 f"{', '.join(map(repr, other.layers))}.",
             )
         both: Seen[Totals] = Seen(self._model_name, "total")
+        both._numbers, both._runs = dict(self._numbers), self._runs + other._runs
         for name in self.layers:
             for each in (self[name], other[name]):
                 both._add(name, each)
@@ -394,5 +395,6 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
         for call in calls:
             loaded._add(name, call)
     loaded._texts |= {name: content[name] for name in TEXTS & content.keys()}
+    loaded._numbers, loaded._runs = content["heads"], content["runs"]
     loaded._close()
     return loaded

@@ -125,22 +125,26 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def rows_of(layer: str, summaries: Sequence[Summary] | Totals) -> list[HeadRow]:
+def rows_of(
+    layer: str, summaries: Sequence[Summary | Totals], numbers: Sequence[int] | None = None
+) -> list[HeadRow]:
     """The rows of a layer: averages over the real queries of all samples and of all its calls.
 
     Args:
         layer: the name of the layer.
-        summaries: its calls; without roles the rows have none. Or their totals.
+        summaries: its calls; without roles the rows have none. Or their one totals.
+        numbers: those of its heads; None counts them from 0.
 
     Raises:
         ShapeError: code `table.heads`, for calls with different numbers of heads.
     """
-    totals = isinstance(summaries, Totals)
-    means = summaries.averages() if totals else head_averages(layer, summaries)
+    totals = summaries[0] if summaries and isinstance(summaries[0], Totals) else None
+    known = [each for each in summaries if isinstance(each, Summary)]
+    means = head_averages(layer, known) if totals is None else totals.averages()
     return [
         HeadRow(
             layer=layer,
-            head=head,
+            head=head if numbers is None else numbers[head],
             queries=means.queries,
             entropy=float(means.entropy[head]),
             distance=None if means.distance is None else float(means.distance[head]),
@@ -154,9 +158,9 @@ def rows_of(layer: str, summaries: Sequence[Summary] | Totals) -> list[HeadRow]:
     ]
 
 
-def summary_of(call: AttentionMatrix | Summary, tokens: Tensor | None) -> Summary:
-    """Return the summary of a call with its roles; tokens may go on beyond its keys."""
-    if isinstance(call, Summary):
+def summary_of(call: AttentionMatrix | Summary | Totals, tokens: Tensor | None) -> Summary | Totals:
+    """Return the summary of a call with its roles, or what is one; tokens may go on beyond its keys."""
+    if isinstance(call, Summary | Totals):
         return call
     ids = None if tokens is None or call.cross else tokens[..., : call.kv_len]
     return summary_with_roles(call, ids)

@@ -9,7 +9,6 @@ would turn PyTorch's fast paths off, and so change the result.
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, Generic, Literal, get_args, overload
 
 from torch import Tensor, nn
@@ -23,13 +22,21 @@ from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Kept
 from clearhead.watching.estimate import Estimate, estimated, sizes_of
-from clearhead.watching.finding import read_globs, read_heads
+from clearhead.watching.finding import ChosenLayers, read_heads
 from clearhead.watching.hooks import installing, tap
 from clearhead.watching.hooks.running import is_cross
 from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.listening import Listener, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen
-from clearhead.watching.recording import Copies, Result, of_heads, reduced, summarised, totalled
+from clearhead.watching.recording import (
+    Copies,
+    Result,
+    numbers_of,
+    of_heads,
+    reduced,
+    summarised,
+    totalled,
+)
 from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import TokenIds
 
@@ -53,7 +60,7 @@ class Watch(Listener, Generic[Kept]):
     def __init__(
         self,
         model: nn.Module,
-        layers: tuple[str, ...] | None,
+        layers: ChosenLayers,
         heads: tuple[int, ...] | None,
         keep: Keep | Callable[[str, AttentionMatrix], Any],
         tokens: tuple[Tensor | None, Tensor | None],
@@ -112,17 +119,17 @@ class Watch(Listener, Generic[Kept]):
             raise WatchError("watch.sizes", "the size of what keep= returns is not known.")
         kv_len = query_len if kv_len is None else kv_len
         check_sizes(batch=batch, query_len=query_len, kv_len=kv_len)
-        known = sizes_of(self._model, None if self._layers is None else self._chosen)
-        lengths = batch, query_len, kv_len
-        return estimated(known, self._heads, self._keep, lengths, values=self._values)
+        kept = sizes_of(self._model, self._layers.has if self._layers else None)
+        sizes = batch, query_len, kv_len
+        return estimated(kept, self._heads, self._keep, sizes, values=self._values)
 
     def __repr__(self) -> str:
         matrix = "query, key and value" if self._values else "query and key"
         kinds = {"matrix": matrix, "summary": "a summary", "function": "a result"}
         kept = kinds.get(self._keep, "the totals")
-        of = "" if self._layers is None else f" of {', '.join(map(repr, self._layers))}"
         heads = "" if self._heads is None else f", heads {list(self._heads)}"
-        return readable(f"watch({type(self._model).__name__}): {kept} of each call{of}{heads}")
+        of = f"{kept} of each call{self._layers}{heads}"
+        return readable(f"watch({type(self._model).__name__}): {of}")
 
     def __enter__(self) -> Seen[Kept]:
         if any(each is self for each in installing.users()):
@@ -170,7 +177,7 @@ class Watch(Listener, Generic[Kept]):
         block ends: until then the model goes on as if it was not watched."""
         with self._lock:
             self._attended[name] = self._attended.get(name, 0) + 1
-            if not self._chosen(name):
+            if not self._layers.has(name, list(self._attended).index(name)):
                 return None
             try:
                 problem = read()
@@ -183,6 +190,7 @@ class Watch(Listener, Generic[Kept]):
                 problem = self._copies.of(problem)
                 measures = {"summary": summarised, "total": totalled}.get(self._keep)
                 tokens = None if measures is None else self._ids.of(problem, name)
+                self.seen._numbers[name] = numbers_of(problem, self._heads)
                 if self._heads is not None:
                     problem = of_heads(problem, self._heads, name)
                 value = problem.value if self._values else None
@@ -205,6 +213,7 @@ class Watch(Listener, Generic[Kept]):
             return
         if module is self._model:
             self._ran = True
+            self.seen._runs += 1
             self._ids.forget()
         self._parts.enter(name, module)
         self._ids.read(module, inputs)
@@ -227,10 +236,8 @@ class Watch(Listener, Generic[Kept]):
 
     def _missing(self) -> list[Missing]:
         found = self._parts.missing(self._attended, sum(self._attended.values()))
-        return [each for each in found if self._chosen(each.path)]
-
-    def _chosen(self, name: str) -> bool:
-        return self._layers is None or any(fnmatchcase(name, each) for each in self._layers)
+        # What was not seen has no number, and those behind it would have others.
+        return [each for each in found if self._layers.numbers or self._layers.has(each.path)]
 
     def _raise_trouble(self) -> None:
         trouble = self._trouble
@@ -243,14 +250,7 @@ class Watch(Listener, Generic[Kept]):
         name = type(self._model).__name__
         if not self._attended:
             raise nothing_seen(name, self.seen.missing, ran=self._ran)
-        for pattern in self._layers or ():
-            if not any(fnmatchcase(path, pattern) for path in self._attended):
-                known = ", ".join(map(repr, self._attended))
-                raise WatchError(
-                    "watch.layers",
-                    f"no module of {name} that attended has a path like {shown(pattern)}; these "
-                    f"attended: {known}.",
-                )
+        self._layers.check(name, self._attended)
         self._say_missing(name)
 
     def _say_missing(self, name: str) -> None:
@@ -267,7 +267,7 @@ class Watch(Listener, Generic[Kept]):
 @overload
 def watch(
     model: nn.Module,
-    layers: str | Sequence[str] | None = None,
+    layers: str | int | Sequence[str | int] | None = None,
     heads: Sequence[int] | None = None,
     keep: Literal["matrix", "gradients"] = "matrix",
     tokens: Tensor | None = None,
@@ -278,7 +278,7 @@ def watch(
 @overload
 def watch(
     model: nn.Module,
-    layers: str | Sequence[str] | None = None,
+    layers: str | int | Sequence[str | int] | None = None,
     heads: Sequence[int] | None = None,
     *,
     keep: Literal["summary"],
@@ -289,7 +289,7 @@ def watch(
 @overload
 def watch(
     model: nn.Module,
-    layers: str | Sequence[str] | None = None,
+    layers: str | int | Sequence[str | int] | None = None,
     heads: Sequence[int] | None = None,
     *,
     keep: Literal["total"],
@@ -300,7 +300,7 @@ def watch(
 @overload
 def watch(
     model: nn.Module,
-    layers: str | Sequence[str] | None = None,
+    layers: str | int | Sequence[str | int] | None = None,
     heads: Sequence[int] | None = None,
     *,
     keep: Callable[[str, AttentionMatrix], Result],
@@ -309,7 +309,7 @@ def watch(
 ) -> Watch[Result]: ...
 def watch(
     model: nn.Module,
-    layers: str | Sequence[str] | None = None,
+    layers: str | int | Sequence[str | int] | None = None,
     heads: Sequence[int] | None = None,
     keep: Keep | Callable[[str, AttentionMatrix], Any] = "matrix",
     tokens: Tensor | None = None,
@@ -326,7 +326,7 @@ def watch(
 
     Args:
         model: any PyTorch model.
-        layers: only modules whose path is like this glob, such as "encoder.layer.[0-3].*", or one of several.
+        layers: only modules whose path is like this glob ("encoder.layer.[0-3].*"), of this number, or one of several.
         heads: only these query heads, with the key heads that they use; None is all.
         keep: "matrix" keeps query and key. "gradients" keeps the graph of each call with them, for `relevance`; a
             model whose parameters are frozen gets one. "summary" keeps neither: each call is turned into a `Summary`
@@ -397,4 +397,4 @@ def watch(
         )
     ids = tokens, source_tokens
     TokenIds(model, *ids)  # which refuses what are no ids
-    return Watch(model, read_globs(layers), read_heads(heads), keep, ids, strict, values)
+    return Watch(model, ChosenLayers(layers), read_heads(heads), keep, ids, strict, values)

@@ -37,7 +37,7 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
             patch.setattr(_lowering, "MASK_PORTION", 1)
             patch.setattr(_lowering, "WORTH_SLICING", 0)
         if "looking" in request.param:
-            patch.setattr(fused, "_can_sync", lambda query: False)
+            patch.setattr(fused, "can_sync", lambda query: False)
         yield request.param.partition(",")[0]
 
 
@@ -158,7 +158,7 @@ def test_one_answer_where_scores_may_overflow(
         torch._dynamo.reset()
         attended = torch.compile(ch.attend, fullgraph=True, backend="aot_eager")
     if "looking" in way:
-        monkeypatch.setattr(fused, "_can_sync", lambda query: False)
+        monkeypatch.setattr(fused, "can_sync", lambda query: False)
     kernel = "auto" if way == "compiled" else way.partition(",")[0]
     found = outcome(
         lambda **given: attended(**given, mask=mask, kernel=kernel, **options), tensors, grad
@@ -230,5 +230,5 @@ def test_any_mask(way: str, case: tuple[Tensors, ch.Mask]) -> None:
         patch.setattr(_lowering, "MASK_PORTION", 1)
         patch.setattr(eager, "PORTION", 1)
         if "looking" in way:
-            patch.setattr(fused, "_can_sync", lambda query: False)
+            patch.setattr(fused, "can_sync", lambda query: False)
         assert_stays_hidden(way.partition(",")[0], tensors, mask)

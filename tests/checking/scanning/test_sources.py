@@ -1,5 +1,6 @@
 """The classes and functions that are worth trying, read off sources that nothing runs."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,21 @@ def test_a_folder_is_read_and_its_tests_are_not(package: Path) -> None:
     broken = next(each for each in found if each.error)
     assert (broken.error, broken.line) == ("SyntaxError: invalid syntax (broken.py, line 1)", 1)
     assert all(each.module == each.file for each in found)
+
+
+def test_a_folder_of_pipes_links_and_endless_code(package: Path) -> None:
+    """A pipe would block, a link to a folder above has no end, and code may be nested too deeply to be read."""
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(package / "pipe.py")
+    (package / "tests" / "broken.py").symlink_to("nowhere")
+    for name in ("again", "once_more"):
+        (package / name).symlink_to(".", target_is_directory=True)
+    cases = "".join(f"elif x == {each}:\n    pass\n" for each in range(1500))
+    (package / "deep.py").write_text(f"if x:\n    pass\n{cases}", encoding="utf-8")
+    found = sources(str(package))
+    assert sorted(names(found)) == ["broken.py", "core.py", "deep.py", "model.py"]
+    deep = next(each for each in found if each.file.endswith("deep.py"))
+    assert deep.error.startswith("RecursionError: maximum recursion depth")
 
 
 def test_what_is_likely_multiplies_and_normalises_itself_or_has_the_name(package: Path) -> None:

@@ -76,10 +76,16 @@ def test_layers_and_heads() -> None:
     assert numbers(some[0, 0]).equal(found["two"][0, 3].double())
 
 
-def test_a_module_that_attended_several_times_says_so() -> None:
-    with pytest.raises(ch.SelectionError, match=r"'three' attended 2 times") as refusal:
-        seen().plot()
+def test_a_module_that_attended_in_several_runs_says_so() -> None:
+    model = Model()
+    with ch.watch(model) as found:
+        model(torch.randn(2, 7, 8))
+        model(torch.randn(2, 7, 8))
+    with pytest.raises(ch.SelectionError, match=r"'one' attended 2 times") as refusal:
+        found.plot()
     assert refusal.value.code == "watch.several"
+    # In one run it is as many layers.
+    assert seen().plot().shape == (4, 4)
 
 
 def test_given_axes_are_for_each_head_of_each_layer() -> None:

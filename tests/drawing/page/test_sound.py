@@ -55,6 +55,8 @@ AUDIO = (
     ("options", "message"),
     [
         ({"times": 0}, f"{TIMES}0."),
+        ({"times": 1e300}, f"{TIMES}1e+300."),
+        ({"times": [0.0, 1e39]}, f"{TIMES}[0.0, 1e+39]."),
         ({"times": "soon"}, f"{TIMES}'soon'."),
         ({"times": [0.0, 0.0]}, f"{TIMES}[0.0, 0.0]."),
         ({"times": 1, "audio": torch.zeros(3)}, f"{AUDIO}NoneType and None."),

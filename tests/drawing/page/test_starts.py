@@ -59,6 +59,10 @@ def test_it_opens_where_it_is_asked_to() -> None:
         for given in ("without=sinks", "colour=red", "head=5", "least=")
     ]
     + [
+        (
+            {"head": "head=5.9&pin=2,1", "pin": (2, 0)},
+            "[page.pin] pin must be given once: start='head=5.9&pin=2,1' has a pin as well as pin=(2, 0).",
+        ),
         ({"pin": "it"}, "[page.pin] pin must be a query and a key, such as ('it', 3); got 'it'."),
         (
             {"pin": ("the", "dog")},

@@ -236,3 +236,7 @@ def test_code_that_is_scripted_in_the_block() -> None:
         model(X)
         scripted: Any = torch.jit.script(Scripted())
     torch.testing.assert_close(scripted(X), Scripted()(X))
+    with ch.watch(model):
+        model(X)
+        again = scripted(X)
+    assert again.equal(scripted(X))

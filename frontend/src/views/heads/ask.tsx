@@ -1,5 +1,6 @@
 // Which heads look from here to there? The answer of every head to what is pinned.
 
+import { useMemo } from "preact/hooks";
 import { Bars } from "../../shared/bars";
 import { label, short } from "../../shared/labels";
 import { useLoaded } from "../../shared/loaded";
@@ -10,7 +11,7 @@ import type { HeadMap, HeadsData, LayerData, Link } from "./data";
 import { filtered, type Kind, leftOut } from "./filter";
 import { type Chosen, same } from "./names";
 import { shortName } from "./several";
-import { headMap } from "./tiles";
+import { headMap, knownMap } from "./tiles";
 
 /** The link that a head has from a query, to a key, or between both, and how far it may be off. */
 export interface Answer extends Chosen {
@@ -41,17 +42,11 @@ export function answerOf(map: HeadMap, { query, key }: Question): Link | null {
   return (query !== null ? map.looksAt(query, 1) : map.seenBy(key!, 1))[0] ?? null;
 }
 
-/** The answers of all heads of the same texts, the largest first. */
-export async function askHeads(
-  data: HeadsData,
-  source: Source,
-  about: Pick<LayerData, "query" | "key">,
-  question: Question,
-  without: readonly Kind[] = [],
-): Promise<Answer[]> {
-  // Of a pair that was asked for by name nothing is left out.
-  const pair = question.query !== null && question.key !== null;
-  const asked = data.layers.flatMap((layer, place) =>
+type Texts = Pick<LayerData, "query" | "key">;
+
+/** The heads of the same texts, which can be asked. */
+function askedOf(data: HeadsData, about: Texts, question: Question): Chosen[] {
+  return data.layers.flatMap((layer, place) =>
     layer.query.text === about.query.text &&
     layer.key.text === about.key.text &&
     (question.query ?? 0) < layer.queries &&
@@ -59,16 +54,53 @@ export async function askHeads(
       ? layer.rows.map((_, head) => ({ layer: place, head }))
       : [],
   );
-  const found = await Promise.all(
-    asked.map(async (chosen) => {
-      const layer = data.layers[chosen.layer]!;
-      const whole = await headMap(source, chosen.layer, layer, chosen.head);
-      const map = pair ? whole : filtered(whole, leftOut(data, layer, without), 0);
-      const link = answerOf(map, question);
-      return link ? [{ ...chosen, link, error: map.error(link.weight) }] : [];
-    }),
+}
+
+/** What these heads answer, the largest first. */
+function answersOf(
+  data: HeadsData,
+  asked: readonly Chosen[],
+  maps: readonly HeadMap[],
+  question: Question,
+  without: readonly Kind[],
+): Answer[] {
+  // Of a pair that was asked for by name nothing is left out.
+  const pair = question.query !== null && question.key !== null;
+  const out = pair ? [] : data.layers.map((layer) => leftOut(data, layer, without));
+  const found = asked.flatMap((chosen, at) => {
+    const whole = maps[at]!;
+    const link = answerOf(filtered(whole, out[chosen.layer] ?? null, 0), question);
+    return link ? [{ ...chosen, link, error: whole.error(link.weight) }] : [];
+  });
+  return found.sort((a, b) => b.link.weight - a.link.weight);
+}
+
+/** The answers of all heads of the same texts, the largest first. */
+export async function askHeads(
+  data: HeadsData,
+  source: Source,
+  about: Texts,
+  question: Question,
+  without: readonly Kind[] = [],
+): Promise<Answer[]> {
+  const asked = askedOf(data, about, question);
+  const maps = await Promise.all(
+    asked.map(({ layer, head }) => headMap(source, layer, data.layers[layer]!, head)),
   );
-  return found.flat().sort((a, b) => b.link.weight - a.link.weight);
+  return answersOf(data, asked, maps, question, without);
+}
+
+/** The same at once, where all of these heads have been read; else null. */
+function answersAtOnce(
+  data: HeadsData,
+  source: Source,
+  about: Texts,
+  question: Question,
+  without: readonly Kind[],
+): Answer[] | null {
+  const asked = askedOf(data, about, question);
+  const maps = asked.map(({ layer, head }) => knownMap(source, layer, head));
+  return maps.every((map) => map !== null) ? answersOf(data, asked, maps, question, without) : null;
 }
 
 /** The answers to what is pinned; null while nothing is. */
@@ -81,12 +113,19 @@ export function useAnswers(
 ): Answer[] | null {
   const question = questionOf(pinned);
   const { query, key } = question ?? {};
-  const { value, fresh } = useLoaded(
-    () => question && askHeads(data, source, about, question, without),
-    // Other texts have other answers, also while those to the texts before are still there.
-    [about.query.text, about.key.text, query, key, without],
+  // Other texts have other answers, also while those to the texts before are still there.
+  const of = [about.query.text, about.key.text, query, key, without] as const;
+  // In the drawing that shows the pin: another one would cost as much again.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `of` has what the question is made of.
+  const atOnce = useMemo(
+    () => question && answersAtOnce(data, source, about, question, without),
+    [data, source, ...of],
   );
-  return (question && fresh && value) || null;
+  const { value, fresh } = useLoaded(
+    () => (question && !atOnce ? askHeads(data, source, about, question, without) : null),
+    of,
+  );
+  return atOnce ?? ((question && fresh && value) || null);
 }
 
 interface AnswersProps {

@@ -62,10 +62,12 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
   const active = useActive(layer, shared);
   const found = useFound(data, layer, shared);
   const top = useMemo(() => computed(() => drawn.value?.top ?? 0), [drawn]);
-  const { query, key } = active.value;
+  const { query, key, token } = active.value;
+  // Of a token where it looks, not what it gives to itself.
+  const asKey = token && query !== null ? null : key;
   const changes = useMemo(
-    () => (known ? largestChanges(known.by, layer.keys, SHOWN, query, key) : []),
-    [known, layer, query, key],
+    () => (known ? largestChanges(known.by, layer.keys, SHOWN, query, asKey) : []),
+    [known, layer, query, asKey],
   );
   const names = pair.map((each) => shortName(data, each)) as [string, string];
   const title = `${titleOf(data, a)} − ${titleOf(data, b).replace("Layer", "layer")}`;
@@ -74,6 +76,7 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
     if (!known || query === null || key === null) return "Point at the map.";
     const name = (token: (at: number) => string, at: number) =>
       `${at} ${short(label(token(at)), 16)}`;
+    if (point.token) return `token ${name(keyToken, key)}`;
     const link = `${name(queryToken, query)} → ${name(keyToken, key)}: `;
     const by = known.by[query * layer.keys + key]!;
     const [row, column] = [places!.queries[query]!, places!.keys[key]!];

@@ -121,6 +121,17 @@ function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: Tok
   const asQuery = side.kinds.includes("query");
   const asKey = side.kinds.includes("key");
   const stop = Math.min(tokens.length, start + WINDOW);
+  // Made once: what is pointed at changes none of them, and Preact leaves alone what is the same object.
+  const { listed, rightToLeft } = useMemo(() => {
+    const sample = tokens.slice(start, stop);
+    const spaced = tokens.some((token) => token.startsWith(" "));
+    return {
+      listed: sample.map((token, place) => (
+        <Token key={start + place} at={start + place} token={token} spaced={spaced} />
+      )),
+      rightToLeft: sample.filter((token) => RIGHT_TO_LEFT.test(token)).length > sample.length / 3,
+    };
+  }, [tokens, start, stop]);
 
   const pointOf = (at: number): Point => {
     const query = at - side.firstQuery;
@@ -162,11 +173,15 @@ function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: Tok
     for (const span of list.current!.querySelectorAll<HTMLElement>("[data-at]")) {
       const at = Number(span.dataset.at);
       const place = placeOf(shares?.[at - firstKey] ?? 0, top, kind);
-      span.style.backgroundColor = place > 0.02 ? css(place, dark) : "";
-      span.style.color = place > 0.02 ? cssOnTop(place, dark) : "";
+      const coloured = place > 0.02;
+      // Most have no colour, before and after.
+      if (coloured || span.style.color) {
+        span.style.backgroundColor = coloured ? css(place, dark) : "";
+        span.style.color = coloured ? cssOnTop(place, dark) : "";
+      }
       span.classList.toggle("ch-own", at === own || at === ownKey);
       span.classList.toggle("ch-hit", found.has(at - (asKey ? firstKey : firstQuery)));
-      span.setAttribute("aria-selected", String(at === own));
+      if (span.ariaSelected !== String(at === own)) span.ariaSelected = String(at === own);
     }
   }, [map, query, own, ownKey, hits, kind, dark, top, asKey, firstKey, firstQuery, start]);
 
@@ -205,10 +220,6 @@ function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: Tok
     event.preventDefault();
     event.stopPropagation();
   };
-  const sample = tokens.slice(start, stop);
-  const spaced = tokens.some((token) => token.startsWith(" "));
-  const rightToLeft =
-    sample.filter((token) => RIGHT_TO_LEFT.test(token)).length > sample.length / 3;
   return (
     <div class="ch-text">
       <div class="ch-text-title">
@@ -261,9 +272,7 @@ function Tokens({ side, map, active, found, end, onHover, onPin, onScroll }: Tok
           if (at !== null) onPin(pointOf(at), event.shiftKey);
         }}
       >
-        {sample.map((token, place) => (
-          <Token key={start + place} at={start + place} token={token} spaced={spaced} />
-        ))}
+        {listed}
       </div>
     </div>
   );

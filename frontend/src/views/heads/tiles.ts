@@ -3,7 +3,13 @@
 import type { Source, Tile, TileRequest } from "../../source";
 import { endOf, HeadMap, type HeadsData, type LayerData, largestOf, overlap } from "./data";
 
-const maps = new WeakMap<Source, Map<string, Promise<HeadMap>>>();
+interface Reading {
+  map: Promise<HeadMap>;
+  /** The map, once it has been read. */
+  read?: HeadMap;
+}
+
+const maps = new WeakMap<Source, Map<string, Reading>>();
 
 /** A head's map, read when it is first asked for. */
 export function headMap(source: Source, place: number, layer: LayerData, head: number) {
@@ -11,8 +17,20 @@ export function headMap(source: Source, place: number, layer: LayerData, head: n
   if (!known) maps.set(source, (known = new Map()));
   const name = `${place}/${head}`;
   let found = known.get(name);
-  if (!found) known.set(name, (found = HeadMap.read(source, place, layer, head)));
-  return found;
+  if (!found) {
+    const reading: Reading = { map: HeadMap.read(source, place, layer, head) };
+    reading.map.then(
+      (read) => (reading.read = read),
+      () => undefined, // said to those who wait for it
+    );
+    known.set(name, (found = reading));
+  }
+  return found.map;
+}
+
+/** A head's map where it has been read already. */
+export function knownMap(source: Source, place: number, head: number): HeadMap | null {
+  return maps.get(source)?.get(`${place}/${head}`)?.read ?? null;
 }
 
 export async function headsTile(source: Source, request: TileRequest): Promise<Tile | null> {

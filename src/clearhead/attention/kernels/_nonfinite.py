@@ -13,7 +13,7 @@ def contain(
     problem: Problem,
     run: Callable[[Problem], Tensor],
     count: Callable[[Problem, Tensor], Tensor],
-    can_sync: bool = True,
+    read: bool = True,
 ) -> Tensor:
     """Run a kernel so that a non-finite number shows to the queries that see it, and to no other,
     forward and backward.
@@ -26,9 +26,9 @@ def contain(
         run: the kernel; its result is (batch, num_heads, query_len, value_head_dim).
         count: of marked keys, how many each query may attend to, or their share: from a problem and
             marks, 0.0 or 1.0, (batch, num_kv_heads, kv_len, n), to (batch, num_heads, query_len, n).
-        can_sync: False if the numbers cannot be read: then some may be non-finite.
+        read: False if the numbers cannot be read, or have been: some may be non-finite.
     """
-    if can_sync and all_finite(problem):
+    if read and all_finite(problem):
         return run(problem)
     query, key, value, sinks = problem.query, problem.key, problem.value, problem.sinks
     queries, keys = stages.nonfinite_rows(query, problem.factor), stages.nonfinite_rows(key)

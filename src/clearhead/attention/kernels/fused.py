@@ -12,7 +12,13 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.text import format_bytes
-from clearhead._common.torch_internals import is_autocast, is_plain, is_transformed
+from clearhead._common.torch_internals import (
+    can_sync,
+    is_autocast,
+    is_inside_functorch,
+    is_plain,
+    is_transformed,
+)
 from clearhead.attention.kernels._fused_gradients import FirstDerivatives, FlashWithLogsumexp
 from clearhead.attention.kernels._lowering import (
     EVERYTHING,
@@ -55,7 +61,8 @@ def refusals(problem: Problem) -> list[str]:
         )
     if problem.query.dtype == torch.float64 and problem.query.is_cuda:
         reasons.append("float64: PyTorch's fused attention has none on CUDA")
-    if on_cpu and _is_transformed_beside(problem):
+    has_others = problem.bias is not None or problem.sinks is not None
+    if on_cpu and has_others and _is_transformed_beside(problem):
         reasons.append(
             "sinks or a bias under torch.func: PyTorch's fused attention on the CPU gives them no "
             "gradient there"
@@ -76,9 +83,9 @@ def defers(problem: Problem) -> list[str]:
     if (
         problem.mask is None
         or problem.bias is not None
-        or not _can_sync(problem.query)
-        or problem.query_len * problem.kv_len < WORTH_SLICING
         or not _has_gradient(problem)
+        or not can_sync(problem.query)
+        or problem.query_len * problem.kv_len < WORTH_SLICING
     ):
         return []
     spans = problem.spans
@@ -127,19 +134,22 @@ def attend(problem: Problem) -> Tensor:
         query, key, value = FirstDerivatives.apply(query, key, value)
         problem = problem.replace(query=query, key=key, value=value)
     pieces = lower(problem)
-    can_sync = _can_sync(query)
-    is_open = pieces is EVERYTHING and not query.is_cpu
-    if not can_sync and (is_open or torch.onnx.is_in_onnx_export()):
+    if can_sync(query):
+        # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one is
+        # NaN even where the result is not: so it is the inputs that are read.
+        is_safe = all_finite(problem)
+    else:
         # A GPU's kernels show a NaN in the open themselves, and spare the passes over the inputs that
         # contain it; ONNX has an operator for attention, which says nothing of NaN.
+        is_open = pieces is EVERYTHING and not query.is_cpu
+        is_safe = is_open or torch.onnx.is_in_onnx_export()
+    if is_safe:
         return _run(problem, pieces)
-    # Small calls of the kernel take a NaN in the open for −∞, and the gradient of a hidden one is
-    # NaN even where the result is not: so it is the inputs that are read.
     return contain(
         problem,
         lambda finite: _run(finite, pieces),
         lambda _, marks: _count(problem, pieces, marks),
-        can_sync,
+        read=False,
     )
 
 
@@ -147,9 +157,9 @@ def logsumexp(problem: Problem) -> Tensor | None:
     """log Σ exp of the masked scores of each query, (batch, num_heads, query_len), in the
     precision of sums; None where PyTorch does not give it, or gives it wrong, as for a NaN."""
     query = problem.query
-    if not query.is_cpu or refusals(problem):
+    if not query.is_cpu or refusals(problem) or _is_in_functorch():
         return None
-    if _can_sync(query) and not all_finite(problem, value=False):
+    if can_sync(query) and not all_finite(problem, value=False):
         return None
     pieces = lower(problem)
     parts = [_logsumexp_of_piece(problem, piece)[..., None] for piece in pieces]
@@ -160,7 +170,7 @@ def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
     query, key, value = problem.query, problem.key, problem.value
     if pieces[0].whole and not pieces[0].masked and problem.sinks is None:
         return _fused(problem, query, key, value, None, pieces[0].causal)
-    if len(pieces) == 1 or not _can_sync(query) or _has_gradient(problem):
+    if len(pieces) == 1 or not can_sync(query) or _has_gradient(problem):
         parts = [_run_piece(problem, piece) for piece in pieces]
         return assemble(parts, pieces)
     # Without gradients the results go straight to their place: half the memory.
@@ -179,12 +189,16 @@ def _has_gradient(problem: Problem) -> bool:
 
 def _is_transformed_beside(problem: Problem) -> bool:
     """Return True for sinks, or a bias that is transformed itself, under torch.func."""
-    if (problem.bias is None and problem.sinks is None) or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         return False
     bias = None if problem.bias is None else problem.bias.numbers
     if bias is not None and is_transformed(bias):
         return True
-    return problem.sinks is not None and any(map(is_transformed, problem.tensors))
+    return problem.sinks is not None and is_inside_functorch()
+
+
+def _is_in_functorch() -> bool:
+    return not torch.compiler.is_compiling() and is_inside_functorch()
 
 
 def _run_piece(problem: Problem, piece: Piece) -> Tensor:
@@ -227,8 +241,7 @@ def _fused(
     causal: bool,
 ) -> Tensor:
     width = value.shape[3]
-    query, scale = _positive_scale(query, problem.scale)
-    query, key, value = _as_the_kernels_want(query, key, value)
+    query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
     grouped = False
     if query.shape[1] != key.shape[1]:  # a branch, since sizes may be symbolic or traced
         grouped = True
@@ -254,8 +267,7 @@ def _fused_with_logsumexp(
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
     width = value.shape[3]
-    query, scale = _positive_scale(query, problem.scale)
-    query, key, value = _as_the_kernels_want(query, key, value)
+    query, key, value, scale = _as_the_kernels_want(query, key, value, problem.scale)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(
             ~attn_mask, -torch.inf
@@ -264,19 +276,14 @@ def _fused_with_logsumexp(
     return context if context.shape[3] == width else context[..., :width], total
 
 
-def _positive_scale(query: Tensor, scale: float) -> tuple[Tensor, float]:
-    """The query and a scale above 0: the kernel hides the future before it scales, and −∞ times a
-    scale of 0 or below is not −∞."""
-    if scale > 0:
-        return query, scale
-    return (query * 0.0, 1.0) if scale == 0 else (-query, -scale)
-
-
 def _as_the_kernels_want(
-    query: Tensor, key: Tensor, value: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor, float]:
     """One width for all three, neighbours in memory along it, and rows that do not overlap, as BLAS
-    wants them."""
+    wants them; and a scale above 0: the kernel hides the future before it scales, and −∞ times a
+    scale of 0 or below is not −∞."""
+    if scale <= 0:
+        query, scale = (query * 0.0, 1.0) if scale == 0 else (-query, -scale)
     width, value_width = query.shape[3], value.shape[3]
     if width < value_width:
         query, key = (F.pad(t, (0, value_width - width)) for t in (query, key))
@@ -286,8 +293,8 @@ def _as_the_kernels_want(
     for tensor in (query, key, value):
         _, _, row, step = tensor.stride()
         if step != 1 or (row < width and tensor.shape[2] > 1):
-            return query.contiguous(), key.contiguous(), value.contiguous()
-    return query, key, value
+            return query.contiguous(), key.contiguous(), value.contiguous(), scale
+    return query, key, value, scale
 
 
 def _attn_mask(problem: Problem, piece: Piece) -> tuple[Tensor | None, Tensor | None]:
@@ -327,13 +334,7 @@ def _in_precision(problem: Problem, added: Tensor) -> Tensor:
 
 def _all_seen(problem: Problem, seen: Tensor) -> bool:
     """Return True if every query sees a key, as far as that can be read at once."""
-    return _can_sync(problem.query) and bool(seen.all())
-
-
-def _can_sync(query: Tensor) -> bool:
-    """Return True if the values of the inputs can be read at once: not while tracing, and not on a
-    device that would have to sync for it."""
-    return query.is_cpu and is_plain(query)
+    return can_sync(problem.query) and bool(seen.all())
 
 
 def _count(problem: Problem, pieces: list[Piece], marks: Tensor) -> Tensor:

@@ -132,11 +132,14 @@ def _files(place: str) -> list[tuple[str, Path]] | None:
     return list(listed.items())
 
 
-def _within(folder: Path) -> Iterator[Path]:
+def _within(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """The files of a folder that hold code; no pipe, which would block, and no link to a folder above."""
+    above |= {folder.resolve()}
     for each in sorted(folder.iterdir()):
-        if each.is_dir() and not FOLDERS.match(each.name):
-            yield from _within(each)
-        elif each.suffix == ".py" and not FILES.match(each.name):
+        if each.is_dir():
+            if not FOLDERS.match(each.name) and each.resolve() not in above:
+                yield from _within(each, above)
+        elif each.suffix == ".py" and not FILES.match(each.name) and each.is_file():
             yield each
 
 
@@ -163,11 +166,11 @@ def _module_files(place: str) -> list[Path] | None:
 def _read(module: str, file: Path) -> tuple[Source, list[_Lines]]:
     try:
         tree = ast.parse(file.read_bytes(), str(file))
-    except (SyntaxError, ValueError, OSError, RecursionError) as error:
+        return Source(module, str(file)), list(_definitions(tree.body, _imported(tree)))
+    except (SyntaxError, ValueError, OSError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
         words = raised_words(error).partition("\n")[0]
         return Source(module, str(file), error=words, line=line), []
-    return Source(module, str(file)), list(_definitions(tree.body, _imported(tree)))
 
 
 def _imported(tree: ast.Module) -> dict[str, tuple[str, str]]:

@@ -119,8 +119,12 @@ def of_seen(
     names = _layers(seen, layers)
     if kind in QUANTITIES:
         return _numbers_by_layer(seen, names, kind, heads, sample, log, ax)
-    # One matrix each; a module that attended several times says so.
-    wholes: list[Weights] = [seen[name] for name in names]
+    # One matrix each; a module that attended several times says so, unless it is as many layers.
+    layers_apart = [(path, *each) for path in names for each in seen.apart([path])]
+    names = [name for _, name, _ in layers_apart]
+    wholes: list[Weights] = [
+        parts[0] if len(parts) == 1 else seen[path] for path, _, parts in layers_apart
+    ]
     for weights in wholes:
         _check_something(weights)
     chosen = [check_places("heads", heads, weights.num_heads) for weights in wholes]
@@ -203,9 +207,8 @@ def _numbers_by_layer(
     ax: object,
 ) -> Any:
     """Layers × heads: the mean over the real queries of all calls, as `Seen.table` has it."""
-    layers = []
-    for name in names:
-        parts = [weights for _, weights in seen.parts([name])]
+    layers, layers_apart = [], seen.apart(names)
+    for _, parts in layers_apart:
         for weights in parts:
             _check_something(weights)
         layers.append(_mean(parts, kind, sample))
@@ -215,7 +218,14 @@ def _numbers_by_layer(
     if heads is not None and min(counts) < max(counts):
         for count in counts:
             check_places("heads", heads, count)
-    return numbers.by_layer(rows, short_paths(names), chosen, QUANTITIES[kind], log=log, ax=ax)
+    return numbers.by_layer(
+        rows,
+        short_paths([name for name, _ in layers_apart]),
+        chosen,
+        QUANTITIES[kind],
+        log=log,
+        ax=ax,
+    )
 
 
 def _mean(parts: Sequence[Weights], kind: str, sample: int | None) -> Tensor:

@@ -14,6 +14,9 @@ from clearhead.errors import ArgumentError
 PAIRS = 600
 """The waveform is drawn from so many pairs of its smallest and largest sample."""
 
+LONGEST = 1e30
+"""Seconds; a text with more is refused."""
+
 MIDDLE = 127.5
 """Of a byte: silence."""
 
@@ -118,7 +121,8 @@ def read_sound(times: Any, audio: Any, keys: int) -> Sound:
 
 
 def _edges(times: Any, keys: int) -> Tensor:
-    if is_number(times) and 0 < float(times) < math.inf:
+    # Beyond it float32, which a page has, is not finite.
+    if is_number(times) and 0 < float(times) < LONGEST / max(keys, 1):
         return torch.arange(keys + 1, dtype=torch.float32) * float(times)
     starts = None if is_number(times) else _numbers(times)
     if (
@@ -126,6 +130,7 @@ def _edges(times: Any, keys: int) -> Tensor:
         or len(starts) < 2
         or float(starts[0]) < 0
         or bool((starts.diff() <= 0).any())
+        or float(starts[-1]) >= LONGEST
     ):
         raise ArgumentError(
             "page.sound",

@@ -104,7 +104,7 @@ def start_of(
 
     Raises:
         ArgumentError: codes `page.start`, for a head that the page does not have, `page.state`, for what
-            no address says, and `page.pin`, for a token that the head does not have.
+            no address says, and `page.pin`, for a token that the head does not have, or a pin in both.
     """
     if asked.head is None and asked.pin is None:
         return None
@@ -118,6 +118,11 @@ def start_of(
         found |= {"layer": place, "head": head}
     if asked.pin is None:
         return found
+    if any(name == "pin" for name, _ in parse_qsl(found.get("state", ""))):
+        raise ArgumentError(
+            "page.pin",
+            f"pin must be given once: start={shown(asked.head)} has a pin as well as pin={shown(asked.pin)}.",
+        )
     if not isinstance(asked.pin, tuple | list) or len(asked.pin) != 2:
         raise ArgumentError(
             "page.pin", f"pin must be a query and a key, such as ('it', 3); got {shown(asked.pin)}."

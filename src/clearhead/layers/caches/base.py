@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.checks import check_length, check_tensor
-from clearhead._common.torch_internals import is_concrete, is_exporting, is_tracing
+from clearhead._common.torch_internals import can_sync, is_exporting
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.layers.caches.layout import (
     Layout,
@@ -361,6 +361,4 @@ class Cache(CacheMemory):
 
 def _are_finite(key: Tensor, value: Tensor) -> bool:
     """True if every entry is known to be finite; not asked where that takes a sync, or in a trace."""
-    if not key.is_cpu or not is_concrete(key) or is_tracing():
-        return False
-    return stages.rows_finite(key) and stages.all_finite(value)
+    return can_sync(key) and stages.rows_finite(key) and stages.all_finite(value)

@@ -154,7 +154,9 @@ class CacheMemory(ABC):
 
     def _own(self) -> None:
         """Copy memory that a fork shares, before it is written to."""
-        if self._sharers is not None and len(self._sharers) > 1:
+        if self._sharers is None:
+            return
+        if len(self._sharers) > 1:
             with torch.inference_mode(False), torch.no_grad():
                 memory = getattr(self, self._MEMORY)
                 setattr(self, self._MEMORY, tuple(each.clone() for each in memory))

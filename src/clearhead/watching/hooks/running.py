@@ -167,6 +167,6 @@ def _places(kind: type[nn.Module]) -> dict[str, int]:
     """The places of `SOURCES` among the arguments of a class of modules."""
     try:
         names = list(inspect.signature(kind.forward).parameters)[1:]
-    except (TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError):  # TorchScript has it on instances only
         return {}
     return {name: place for place, name in enumerate(names) if name in SOURCES}
