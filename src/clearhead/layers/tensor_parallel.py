@@ -126,7 +126,7 @@ class TensorParallel(AttentionLayer):
 
     def _check_call(self, x: Tensor, context: Tensor | None = None, **options: Any) -> LayerCall:
         if options.get("across") is not None:
-            self._check_across(read_across(options["across"])[0])
+            self._check_sharding(read_across(options["across"])[0])
         call = super()._check_call(x, context, **options)
         entered = self._sum(call.x, "the input", forward=False)
         if not call.is_cross:
@@ -134,7 +134,7 @@ class TensorParallel(AttentionLayer):
         source = self._sum(call.source, "the context", forward=False)
         return call._replace(x=entered, source=source)
 
-    def _check_across(self, held: Sharding) -> None:
+    def _check_sharding(self, held: Sharding) -> None:
         """Refuse on every rank what those that share its tokens would refuse by their own heads."""
         if self.training and self.dropout:
             raise UnsupportedError(
