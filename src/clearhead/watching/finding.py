@@ -123,7 +123,7 @@ class ChosenLayers:
         return self.wanted is not None
 
     def __str__(self) -> str:
-        return f" of {', '.join(map(repr, self.wanted))}" if self.wanted else ""
+        return f" of {', '.join(map(shown, self.wanted))}" if self.wanted else ""
 
     def has(self, path: str, place: int | None = None) -> bool:
         """Return True for a module that is watched, by its path or its place among those that attend."""
@@ -138,7 +138,7 @@ class ChosenLayers:
         """
         for each in self.wanted or ():
             if isinstance(each, int):
-                there, what = each < len(attended), f"is number {each}, counted from 0"
+                there, what = each < len(attended), f"is number {shown(each)}, counted from 0"
             else:
                 there = any(fnmatchcase(path, each) for path in attended)
                 what = f"has a path like {shown(each)}"
