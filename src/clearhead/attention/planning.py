@@ -93,10 +93,11 @@ def choose(problem: Problem, kernel: str = "auto") -> Kernel:
         ArgumentError: code `kernel.name`, if there is none of that name.
     """
     chosen = kernel_named(kernel)
-    for each in KERNELS if chosen is None else ():
-        if not each.refusals(problem) and not each.defers(problem):
-            return each
-    assert chosen is not None, "eager can run every problem"
+    if chosen is None:
+        for each in KERNELS:
+            if not each.refusals(problem) and not each.defers(problem):
+                return each
+        raise AssertionError("eager can run every problem")
     reasons = chosen.refusals(problem)
     if reasons:
         raise _refused(chosen, reasons, problem)

@@ -259,7 +259,7 @@ def _heads_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> dict[str, t
 
 
 def _runs_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> int:
-    """How often the model ran, where modules attended several times in each run; else 0."""
+    """Return the number of runs of the model, where modules attended several times in each; else 0."""
     runs = seen.get("runs", 0)
     if type(runs) is not int or runs < 0:
         raise FileError(

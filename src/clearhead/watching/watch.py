@@ -126,9 +126,8 @@ class Watch(Listener, Generic[Kept]):
     def __repr__(self) -> str:
         matrix = "query, key and value" if self._values else "query and key"
         kinds = {"matrix": matrix, "summary": "a summary", "function": "a result"}
-        kept = kinds.get(self._keep, "the totals")
         heads = "" if self._heads is None else f", heads {list(self._heads)}"
-        of = f"{kept} of each call{self._layers}{heads}"
+        of = f"{kinds.get(self._keep, 'the totals')} of each call{self._layers}{heads}"
         return readable(f"watch({type(self._model).__name__}): {of}")
 
     def __enter__(self) -> Seen[Kept]:
@@ -177,7 +176,8 @@ class Watch(Listener, Generic[Kept]):
         block ends: until then the model goes on as if it was not watched."""
         with self._lock:
             self._attended[name] = self._attended.get(name, 0) + 1
-            if not self._layers.has(name, list(self._attended).index(name)):
+            place = list(self._attended).index(name) if self._layers.numbers else None
+            if not self._layers.has(name, place):
                 return None
             try:
                 problem = read()

@@ -22,7 +22,7 @@ TOKENS = ("tokens", "num_tokens", "total_tokens", "total_len", "total_length")
 POSITIONS = ("positions", "position_ids")
 DROPOUTS = ("dropout", "dropout_p")
 LOSS = "logits,ids"
-"""How a loss is called."""
+"""The arguments that a loss is called with."""
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "causal": ("causal", "is_causal"),
     "window": ("window", "window_size"),

@@ -91,7 +91,7 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
 
 
 def _operands(trace: Trace, name: str) -> Iterator[Step]:
-    """What is multiplied for a stage, besides other stages: weights, with the bias as the last row."""
+    """Yield the operands of a projection that are no stages: its weights, with the bias as the last row."""
     step, projection = trace.steps[name], trace.projections[name]
     weight, bias = projection.weight, projection.bias
     lead = step.axes[-3:-2] if weight.ndim > 2 else ()
