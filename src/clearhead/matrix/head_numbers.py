@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from clearhead._common.checks import is_number
+from clearhead._common.checks import check_tensor, is_number
 from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
-from clearhead.errors import ArgumentError, ShapeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.masks.causal import Causal
 from clearhead.matrix.parts import visible_pairs
 
@@ -311,14 +311,23 @@ def _real_per_sample(call: Attended) -> Tensor:
 def real_queries(problem: Problem) -> Tensor | None:
     """The queries that are no padding, (batch, query_len), bool; None for all.
 
-    In self-attention the queries are the tokens that the keys are, and a key that no query may see
-    is padding. In cross-attention the padding of the keys says nothing of the queries.
+    In self-attention the queries are the last of the tokens that the keys are, and a key that no query may
+    see is padding. In cross-attention the padding of the keys says nothing of the queries.
     """
+    if problem.cross or problem.real_queries is not None:
+        return problem.real_queries
+    return queries_of_keys(problem)
+
+
+def queries_of_keys(problem: Problem, appended: int = 0) -> Tensor | None:
+    """The queries of self-attention whose own key some query may see, likewise; `appended` keys behind
+    those of the tokens are none of a token."""
     mask, bias = problem.mask, problem.bias
     hides = bias is not None and bias.may_hide
+    before = problem.kv_len - appended - problem.query_len
     if (
-        problem.cross
-        or problem.query_len != problem.kv_len
+        before < 0
+        or (before and (problem.sharding is not None or problem.key.is_meta))
         or (not hides and (mask is None or isinstance(mask, Causal)))
     ):
         return None
@@ -332,7 +341,34 @@ def real_queries(problem: Problem) -> Tensor | None:
         seen = seen | visible.any(dim=2).any(dim=1)
     if hides and not seen.is_meta and bool(seen.all()):
         return None  # the bias hides nothing
-    return seen.expand(problem.batch, -1)
+    own = seen[:, before : before + problem.query_len]
+    if before and not bool(own.any(dim=1).all()):
+        return None  # room behind the last token
+    return own.expand(problem.batch, -1)
+
+
+def counting(name: str, queries: object, problem: Problem) -> Tensor:
+    """The queries that count, of the argument of this name, as (batch or 1, query_len).
+
+    Raises:
+        ArgumentTypeError: code `queries.type`.
+        ShapeError: code `queries.shape`.
+    """
+    if queries is None:
+        return torch.ones(1, problem.query_len, dtype=torch.bool, device=problem.device)
+    check_tensor(name, queries, "a bool tensor, or None")
+    assert isinstance(queries, Tensor)
+    if queries.dtype != torch.bool:
+        raise ArgumentTypeError(
+            "queries.type", f"{name} must be bool, True for those that count; got {queries.dtype}."
+        )
+    if tuple(queries.shape) not in ((problem.query_len,), (problem.batch, problem.query_len)):
+        raise ShapeError(
+            "queries.shape",
+            f"{name} must have shape (query_len,) = ({problem.query_len},) or (batch, query_len) "
+            f"= {(problem.batch, problem.query_len)}; got {tuple(queries.shape)}.",
+        )
+    return torch.atleast_2d(queries).to(problem.device)
 
 
 def _named(indices: Any, names: list[str]) -> list[Any] | str:

@@ -16,16 +16,20 @@ from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
+from clearhead.layers.caches.fixed import Held
 from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
 from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import Dense, dense
 from clearhead.masks.full import Full
+from clearhead.matrix.head_numbers import queries_of_keys
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals, totals_of
+from clearhead.watching.hooks import tap
+from clearhead.watching.hooks.running import is_cross
 from clearhead.watching.mask_recovery import read_bias, read_mask
 
 TOP_K = 8
@@ -103,6 +107,14 @@ def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
     """The problem and its mask without the room behind the last token, as a static cache has it: keys
     of zeros that no query sees."""
     query_len, kv_len = problem.query_len, problem.kv_len
+    held = _held(mask)
+    if held is not None:
+        # The length that it goes by is the cache's own, which writes to it.
+        used = int(held.length)
+        rows, columns = slice(0, query_len), slice(0, used)
+        key, value = problem.key[:, :, :used], problem.value[:, :, :used]
+        cut = dense(mask.block(rows, columns, query_len, kv_len, problem.device))
+        return problem.replace(key=key, value=value), cut
     if problem.cross or problem.key.is_meta or not 0 < query_len < kv_len:
         return problem, mask
     if isinstance(mask, Dense):
@@ -110,7 +122,7 @@ def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
             return problem, mask
         seen = mask.tensor.reshape(-1, kv_len).any(dim=0)
         used = int(seen.nonzero()[-1]) + 1 if bool(seen.any()) else 0
-        cut: Mask = dense(mask.tensor[..., :used])
+        cut = dense(mask.tensor[..., :used])
     else:
         spans = mask.spans(query_len, kv_len, problem.device) if isinstance(mask, Causal) else None
         used = kv_len if spans is None else int(spans.stop.max())
@@ -119,6 +131,15 @@ def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
         return problem, mask
     key, value = problem.key[:, :, :used], problem.value[:, :, :used]
     return problem.replace(key=key, value=value), cut
+
+
+def _held(mask: Mask) -> Held | None:
+    """The keys that a cache of fixed length holds, if the mask is of one."""
+    if isinstance(mask, And):
+        return next(
+            (each for each in map(_held, (mask.left, mask.right)) if each is not None), None
+        )
+    return mask if isinstance(mask, Held) else None
 
 
 def _as_mask(tensor: Tensor) -> Mask:
@@ -146,6 +167,18 @@ def _small(tensor: Tensor) -> Tensor:
         if tensor.shape[axis] > 1 and tensor.stride(axis) == 0:
             tensor = tensor.narrow(axis, 0, 1)
     return tensor
+
+
+def of_texts(problem: Problem, name: str) -> Problem:
+    """The problem of a call that a module of this name makes, which knows whether its keys are the tokens
+    that its queries are, and where keys do not tell which queries are padding, these."""
+    if is_cross(name):
+        return problem.replace(cross=True)
+    more = tap.appended()
+    if not more:
+        return problem
+    # The last query is not on the last key, and no key behind the tokens has a place in the text.
+    return problem.replace(cross=True, real_queries=queries_of_keys(problem, more))
 
 
 def key_heads(heads: Sequence[int], num_heads: int, num_kv_heads: int, name: str) -> list[int]:

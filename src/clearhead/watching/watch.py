@@ -24,7 +24,6 @@ from clearhead.watching.calls import Kept
 from clearhead.watching.estimate import Estimate, estimated, sizes_of
 from clearhead.watching.finding import ChosenLayers, read_heads
 from clearhead.watching.hooks import installing, tap
-from clearhead.watching.hooks.running import is_cross
 from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.listening import Listener, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen
@@ -33,6 +32,7 @@ from clearhead.watching.recording import (
     Result,
     numbers_of,
     of_heads,
+    of_texts,
     reduced,
     summarised,
     totalled,
@@ -185,9 +185,7 @@ class Watch(Listener, Generic[Kept]):
                     raise WatchError(
                         "watch.transformed", "it ran inside a transformation such as torch.vmap."
                     )
-                if is_cross(name):
-                    problem = problem.replace(cross=True)
-                problem = self._copies.of(problem)
+                problem = self._copies.of(of_texts(problem, name))
                 measures = {"summary": summarised, "total": totalled}.get(self._keep)
                 tokens = None if measures is None else self._ids.of(problem, name)
                 self.seen._numbers[name] = numbers_of(problem, self._heads)
