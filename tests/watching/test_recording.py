@@ -211,3 +211,26 @@ def test_queries_that_are_real_as_given() -> None:
         ch.ShapeError, match=r"\[queries.shape\] real_queries must have shape \(query_len,\)"
     ):
         ch.AttentionMatrix(query, key, real_queries=real[:2])
+
+
+def test_padded_queries_of_cross_attention_are_those_of_the_layer() -> None:
+    layer = torch.nn.TransformerDecoderLayer(8, 2, 16, batch_first=True).eval()
+    model = torch.nn.TransformerDecoder(layer, 2)
+    text, source = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    padded = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    of_source = torch.tensor([[False] * 4 + [True], [False] * 5])
+    with torch.no_grad(), ch.watch(model) as seen:
+        model(text, source, tgt_key_padding_mask=padded, memory_key_padding_mask=of_source)
+    for row in seen.table():
+        assert row.queries == 8
+        entropy = seen[row.layer].entropy()[:, row.head]
+        assert row.entropy == pytest.approx(float(entropy[~padded].mean()), rel=1e-5)
+    # An encoder before it is another text, also of the same length.
+    both = torch.nn.ModuleDict({"encoder": layer.self_attn, "decoder": layer.multihead_attn})
+    with torch.no_grad(), ch.watch(both) as seen:
+        both.forward = lambda: [
+            both["encoder"](source, source, source, key_padding_mask=of_source),
+            both["decoder"](text, source, source, key_padding_mask=of_source),
+        ]
+        both()
+    assert [row.queries for row in seen.table()] == [9, 9, 10, 10]

@@ -23,7 +23,7 @@ from clearhead.masks.causal import Causal
 from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import Dense, dense
 from clearhead.masks.full import Full
-from clearhead.matrix.head_numbers import queries_of_keys
+from clearhead.matrix.head_numbers import queries_of_keys, real_queries
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
@@ -51,6 +51,19 @@ class Copies:
     def __init__(self) -> None:
         self._masks: list[tuple[Tensor, Mask]] = []
         self._biases: list[tuple[Tensor, Tensor]] = []
+        self._before: tuple[str, Problem] | None = None
+
+    def of_call(self, problem: Problem, name: str) -> Problem:
+        """Return `of` of a call that a module of this name makes, by `of_texts`. Of cross-attention the queries
+        that are padding are those of the self-attention before it in the same layer."""
+        problem = self.of(of_texts(problem, name))
+        if not problem.cross:
+            self._before = name, problem
+        elif problem.real_queries is None and self._before is not None:
+            before, own = self._before
+            if _in_one_layer(before, name) and own.query.shape[::2] == problem.query.shape[::2]:
+                return problem.replace(real_queries=real_queries(own))
+        return problem
 
     def of(self, problem: Problem) -> Problem:
         """Return the problem with copies in the place of what the model may write to, except query
@@ -75,6 +88,7 @@ class Copies:
         """Forget the copies, which were for the layers to come."""
         self._masks.clear()
         self._biases.clear()
+        self._before = None
 
     def _mask(self, mask: Mask, kv_len: int) -> Mask:
         if isinstance(mask, And):
@@ -167,6 +181,17 @@ def _small(tensor: Tensor) -> Tensor:
         if tensor.shape[axis] > 1 and tensor.stride(axis) == 0:
             tensor = tensor.narrow(axis, 0, 1)
     return tensor
+
+
+def _in_one_layer(path: str, other: str) -> bool:
+    """True for two modules of one numbered layer, such as "layers.0.self_attn" and "layers.0.cross_attn", or
+    parts of such modules."""
+    mine, theirs = path.split("."), other.split(".")
+    shared = 0
+    while mine[shared : shared + 1] == theirs[shared : shared + 1] != []:
+        shared += 1
+    numbered = any(part.isdigit() for part in mine[:shared])
+    return numbered and shared >= len(theirs) - 2
 
 
 def of_texts(problem: Problem, name: str) -> Problem:

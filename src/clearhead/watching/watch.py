@@ -32,7 +32,6 @@ from clearhead.watching.recording import (
     Result,
     numbers_of,
     of_heads,
-    of_texts,
     reduced,
     summarised,
     totalled,
@@ -185,7 +184,7 @@ class Watch(Listener, Generic[Kept]):
                     raise WatchError(
                         "watch.transformed", "it ran inside a transformation such as torch.vmap."
                     )
-                problem = self._copies.of(of_texts(problem, name))
+                problem = self._copies.of_call(problem, name)
                 measures = {"summary": summarised, "total": totalled}.get(self._keep)
                 tokens = None if measures is None else self._ids.of(problem, name)
                 self.seen._numbers[name] = numbers_of(problem, self._heads)
