@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -201,7 +201,7 @@ def _show_long(asked: ShowRequest) -> Shown:
     only = asked.head is not None
     heads = (head,) if only else None
     layers = [
-        Layer(reading.layers[number], each, number, heads)
+        Layer(reading.layers[number], replace(each, heads=heads), number)
         for number, each in reading.summaries.items()
     ]
     return Shown(reading, layers, layer, head, lambda: screens.picture(layer, head, only=only))

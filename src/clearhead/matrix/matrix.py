@@ -24,9 +24,9 @@ from clearhead.errors import (
 )
 from clearhead.masks.base import Mask
 from clearhead.matrix.base import problem_of_weights
-from clearhead.matrix.head_numbers import counting
 from clearhead.matrix.indexing import Index, index_of, read_pairs
 from clearhead.matrix.parts import pairs
+from clearhead.matrix.real_queries import counting
 from clearhead.matrix.transposed import Transposed
 from clearhead.matrix.weight_statistics import WeightStatistics
 from clearhead.sharding.sharding import Sharding

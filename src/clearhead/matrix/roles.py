@@ -12,9 +12,10 @@ from clearhead import stages
 from clearhead._common.checks import check_ids
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError
-from clearhead.matrix.head_numbers import NEAR, RoleCounts, Roles, counting
+from clearhead.matrix.head_numbers import NEAR, RoleCounts, Roles
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.parts import visible_pairs
+from clearhead.matrix.real_queries import counting
 from clearhead.matrix.summary import Summary
 
 RECENT = 8

@@ -23,11 +23,12 @@ from clearhead.masks.causal import Causal
 from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import Dense, dense
 from clearhead.masks.full import Full
-from clearhead.matrix.head_numbers import queries_of_keys, real_queries
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.matrix.real_queries import queries_of_keys, real_queries
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals, totals_of
+from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.watching.hooks import tap
 from clearhead.watching.hooks.running import is_cross
 from clearhead.watching.mask_recovery import read_bias, read_mask
@@ -230,14 +231,15 @@ def key_heads(heads: Sequence[int], num_heads: int, num_kv_heads: int, name: str
     )
 
 
-def numbers_of(problem: Problem, heads: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Return the numbers in its layer of the heads of a call that are kept; None where these are all of its
-    heads, from 0 on."""
-    of_rank = None if problem.part is None else problem.part.heads
-    if of_rank is None:
-        return None if heads is None else tuple(heads)
-    every = of_rank.tolist()
-    return tuple(every if heads is None else (every[each] for each in heads if each < len(every)))
+def kept_heads(problem: Problem, heads: Sequence[int], name: str) -> Problem:
+    """Return the problem of the heads that are kept, which has their numbers in the layer.
+
+    Raises:
+        WatchError: code `watch.heads`, for a head that the module of this name does not have.
+    """
+    part = MatrixPart() if problem.part is None else problem.part
+    picked = part.head_numbers(torch.tensor(heads, device=problem.device))
+    return of_heads(problem, heads, name).replace(part=part._replace(heads=picked))
 
 
 def of_heads(problem: Problem, heads: Sequence[int], name: str) -> Problem:

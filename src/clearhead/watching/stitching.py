@@ -18,8 +18,8 @@ from clearhead.masks.causal import causal
 from clearhead.masks.documents import documents
 from clearhead.masks.padding import PaddedTo, Valid, padding
 from clearhead.masks.sliding_window import sliding_window
-from clearhead.matrix.head_numbers import counting
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.matrix.real_queries import counting
 
 Held = Sequence[Tensor]
 """The key of a call, and its value where that is known."""
