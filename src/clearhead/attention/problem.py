@@ -23,7 +23,7 @@ from clearhead._common.torch_internals import (
     is_tracing,
 )
 from clearhead.attention.biases import Bias, as_bias
-from clearhead.attention.mismatches import DTYPES, listed, mismatch, shapes
+from clearhead.attention.mismatches import DTYPES, check_bias_beside, listed, mismatch, shapes
 from clearhead.errors import (
     DeviceError,
     DtypeError,
@@ -277,6 +277,7 @@ def make_problem(
     if bias is not None:
         bias = as_bias(bias)
         bias.check(batch, num_heads, query_len, kv_len, dtype, device)
+        check_bias_beside(mask, bias)
         bias = bias.within(dtype)
     if scale is None:
         scale = 1.0 / math.sqrt(head_dim)
@@ -306,6 +307,7 @@ def make_problem(
         dropout=dropout,
         dims=dims,
         keys_finite=keys_finite,
+        cross=mask is not None and mask.cross,
     )
 
 

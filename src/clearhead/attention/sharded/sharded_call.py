@@ -10,6 +10,7 @@ from torch import Tensor
 from clearhead._common.text import shown
 from clearhead.attention.biases import Bias, as_bias, select_bias
 from clearhead.attention.kernels import blockwise
+from clearhead.attention.mismatches import check_bias_beside
 from clearhead.attention.planning import choose, run
 from clearhead.attention.problem import Problem, make_problem, under_autocast
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
@@ -159,8 +160,9 @@ def make_call(
     if bias is not None:
         bias = as_bias(bias)
         bias.check(*sizes, problem.query.dtype, problem.device)
+        check_bias_beside(mask, bias)
         bias = bias.within(problem.query.dtype)
-    problem = problem.replace(mask=mask, bias=bias)
+    problem = problem.replace(mask=mask, bias=bias, cross=mask is not None and mask.cross)
     call = ShardedCall(problem, key, value, of_queries, of_keys, kernel)
     # A kernel that cannot run the call is refused before anything is sent.
     problem = row_problem(call)
@@ -200,6 +202,8 @@ def _tensors_of(part: object) -> Iterator[Tensor]:
     """The tensors that a mask is made of."""
     if isinstance(part, Tensor):
         yield part
+    elif isinstance(part, list):  # of whole numbers
+        yield torch.tensor(part, dtype=torch.int64, device="cpu")
     elif is_dataclass(part):
         for each in fields(part):
             yield from _tensors_of(getattr(part, each.name))
