@@ -30,9 +30,11 @@ from clearhead.errors import (
     ShapeError,
 )
 from clearhead.masks.base import Mask
+from clearhead.masks.causal import Causal
 from clearhead.masks.dense import dense
 from clearhead.masks.full import Full
 from clearhead.masks.spans import Spans
+from clearhead.sharding.dtensors import check_plain
 from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.sharding.sharding import Sharding
 
@@ -260,6 +262,11 @@ def make_problem(
     check_tensor("query", query)
     check_tensor("key", key)
     check_tensor("value", value)
+    if not type(query) is type(key) is type(value) is Tensor:
+        by_flag = type(mask) is Causal and not query.is_cpu
+        options = {"mask": None if by_flag else mask, "bias": bias, "sinks": sinks}
+        beside = [name for name, option in options.items() if option is not None]
+        check_plain(query, (key, value), ", ".join(beside))
     dims = query.ndim
     query, key, value = under_autocast(query, key, value)
     if dims != 4 or key.ndim != 4 or value.ndim != 4:
