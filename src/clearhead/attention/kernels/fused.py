@@ -32,6 +32,7 @@ from clearhead.attention.kernels._lowering import (
 )
 from clearhead.attention.kernels._nonfinite import all_finite, contain
 from clearhead.attention.problem import Problem
+from clearhead.sharding.dtensors import is_dtensor
 
 NAME = "fused"
 SUMMARY = "PyTorch's fused scaled dot-product attention; memory grows with tokens"
@@ -61,6 +62,8 @@ def refusals(problem: Problem) -> list[str]:
         )
     if problem.query.dtype == torch.float64 and problem.query.is_cuda:
         reasons.append("float64: PyTorch's fused attention has none on CUDA")
+    if on_cpu and type(problem.query) is not Tensor and is_dtensor(problem.query):
+        reasons.append("DTensors: PyTorch's fused attention on the CPU gives them no gradient")
     has_others = problem.bias is not None or problem.sinks is not None
     if on_cpu and has_others and _is_transformed_beside(problem):
         reasons.append(
