@@ -122,13 +122,14 @@ def heads_payload(
         if why and each.short is not None:
             vectors = query_and_key(place, each.short, each.run.sample)
             packing.layers[place]["why"] = packing.take(vectors)
+    texts = [text.tokens for text in packing.texts]
     data = {
         "note": note,
         "roles": {"all": ROLES, "matching": MATCHING},
         "runs": [run.name for run in runs],
-        "texts": [text.tokens for text in packing.texts],
+        "texts": texts,
         "layers": packing.layers,
-        "start": packing.opening(start),
+        "start": start_of(start, packing.layers, texts, packing.start),
     }
     if media is not None:
         media.check([layer["keys"] for layer in packing.layers])
@@ -339,13 +340,6 @@ class _Packing:
             self.farthest = found.score
             self.start = {"layer": place} | found._asdict()
             del self.start["score"]
-
-    def opening(self, asked: Start) -> dict[str, Any] | None:
-        """The start as it was asked for; where that names no head, at the farthest link."""
-        found = start_of(asked, self.layers, [text.tokens for text in self.texts])
-        if found is None or found.keys() == {"state"}:
-            return (self.start or {}) | (found or {}) or None
-        return found
 
     def _add_pooled(
         self, place: int, shown: _Located, summary: Summary, entry: dict[str, Any], room: float
