@@ -43,7 +43,7 @@ from clearhead.drawing.page.head_arrays import (
     strongest_links,
     weights_of,
 )
-from clearhead.drawing.page.head_rows import by_chance, rows_of_heads
+from clearhead.drawing.page.head_rows import beyond_chance, by_chance, rows_of_heads
 from clearhead.drawing.page.media import Media, read_media, texts_with
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
@@ -290,6 +290,8 @@ class _Packing:
         summary = self._summary(shown, own)
         short, sample = shown.short, shown.run.sample
         fine = BYTE if short is None else WORD
+        rows = rows_of_heads(shown.layer.name, summary, crosses=shown.crosses)
+        chance = None if short is None or shown.crosses else by_chance(short, own, sample)
         entry: dict[str, Any] = {
             "name": shown.layer.name,
             "number": shown.layer.number,
@@ -302,8 +304,8 @@ class _Packing:
             "keys": summary.kv_len,
             "query": query._asdict(),
             "key": key._asdict(),
-            "rows": rows_of_heads(shown.layer.name, summary, crosses=shown.crosses),
-            "chance": None if short is None or shown.crosses else by_chance(short, own, sample),
+            "rows": beyond_chance(rows, chance),
+            "chance": chance,
         }
         per_token: dict[str, Tensor | Deflated] = {}
         for name, levels, power in (
