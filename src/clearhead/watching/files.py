@@ -32,7 +32,7 @@ VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 """In version 2 there may be the tokens beside what was seen, in version 3 how many queries a role
 is the mean of, in version 4 that keys are of another text than the queries, and totals, in version 5
 the values of matrices, in version 6 the numbers of heads and of runs, and in version 7 the queries that are
-no padding, where keys do not tell."""
+no padding, where keys do not tell, and masks of documents whose queries are packed apart."""
 
 KEY = "clearhead"
 
