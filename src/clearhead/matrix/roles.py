@@ -110,7 +110,7 @@ def first_keys(matrix: AttentionMatrix) -> Tensor:
 
     Example:
         >>> import torch, clearhead as ch
-        >>> left = ch.padding([[False, True, True]])
+        >>> left = ch.padding(torch.tensor([[False, True, True]]))
         >>> query = torch.zeros(1, 1, 3, 2)
         >>> first_keys(ch.AttentionMatrix(query, query, mask=ch.causal() & left))
         tensor([[1]])
