@@ -10,6 +10,7 @@ here; BertViz's neuron view reads its own copies of three models, and has no pag
 """
 
 import argparse
+import gzip
 import importlib.util
 import shutil
 import statistics
@@ -27,6 +28,7 @@ from benchmarks.harness import environment
 from benchmarks.report import RESULTS, stamp
 from benchmarks.report import place as place_of
 from clearhead._common.text import format_bytes
+from clearhead.drawing.page.page import asset
 
 LAYERS, HEADS, HEAD_DIM = 12, 12, 64
 FRAMES = 60
@@ -183,7 +185,9 @@ def main() -> None:
     long = arguments.parse_args().long
     place = shutil.which("chromium") or shutil.which("chromium-browser")
     torch.manual_seed(0)
-    lines: list[str] = []
+    bundle = gzip.compress("".join(map(asset, ("page.js", "page.css"))).encode(), 9)
+    lines = [f"script and style in each page: {format_bytes(len(bundle))}, gzipped"]
+    print(*lines, flush=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=place, args=["--no-sandbox", "--disable-gpu"]
