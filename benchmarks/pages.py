@@ -1,6 +1,6 @@
 """The cost of a page: its size, the time to write it, and how it moves in a real browser.
 
-    .venv/bin/python -m benchmarks.pages [--long 50000]
+    .venv/bin/python -m benchmarks.pages [--long 50000] [--beside 512]
 
 It needs chromium, prints a line for each page, and files them in benchmarks/results/pages.md.
 Weights are those of random query and key; those of a trained model deflate worse. Where BertViz
@@ -68,7 +68,7 @@ ASK = """async () => {
   for (const at of [5, 11, 17, 29, 41]) {
     const before = answers();
     const start = performance.now();
-    document.querySelector(`.ch-token[data-at="${at}"]`).click();
+    document.querySelectorAll(".ch-token")[at].click(); // of a long text those that are in sight
     while (!answers() || answers() === before) await frame();
     asked.push(performance.now() - start);
   }
@@ -182,7 +182,14 @@ def main() -> None:
     """Write the pages, open them, print a line for each."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--long", type=int, default=50_000, help="tokens of the long text")
-    long = arguments.parse_args().long
+    arguments.add_argument(
+        "--beside",
+        type=int,
+        default=512,
+        help="tokens of the longest text of which others draw a page",
+    )
+    given = arguments.parse_args()
+    long = given.long
     place = shutil.which("chromium") or shutil.which("chromium-browser")
     torch.manual_seed(0)
     bundle = gzip.compress("".join(map(asset, ("page.js", "page.css"))).encode(), 9)
@@ -203,7 +210,7 @@ def main() -> None:
                 f"{seconds:.1f} s, {drawn(page, path)}"
             )
             print(lines[-1], flush=True)
-            if isinstance(seen, ch.Seen):
+            if isinstance(seen, ch.Seen) and tokens <= given.beside:
                 lines += beside(seen, words, size, seconds)
                 print(*lines[-len(PEERS) :], sep="\n", flush=True)
         browser.close()
