@@ -12,6 +12,7 @@ from playwright.sync_api import (
     Locator,
     Page,
     Route,
+    expect,
     sync_playwright,
 )
 
@@ -26,6 +27,9 @@ AXE = Path(__file__).parents[2] / "frontend/node_modules/axe-core/axe.min.js"
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
 Opens = Callable[..., Page]
+
+# In milliseconds: what is expected comes within a few, but for a machine that is busy elsewhere.
+expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="session")

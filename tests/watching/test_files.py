@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -79,6 +78,7 @@ def test_a_value_comes_back(dims: int, tmp_path: Path) -> None:
         ~ch.sliding_window(left=1),
         ch.padding([3, 7], side="left") & ch.causal(offset=2),
         ch.documents([[0, 0, 1, 1, 1, 2, 2], [3, 3, 3, 3, 0, 0, 0]]),
+        ch.documents(lengths=[3, 4], queries=[4, 1], mask=ch.causal()),
         ch.padding(torch.tensor([True, False, True, True, True, True, False])),
     ],
     ids=lambda mask: mask.describe(),
@@ -119,6 +119,14 @@ def test_a_summary_comes_back(tmp_path: Path) -> None:
     assert summary.top_k is not None
     assert again.top_k.weights.equal(summary.top_k.weights)
     assert again.top_k.keys.equal(summary.top_k.keys)
+
+
+def test_queries_that_are_no_padding_come_back(tmp_path: Path) -> None:
+    real = torch.tensor([[True, True, False], [True, False, False]])
+    query = torch.randn(2, 1, 3, 4)
+    given = ch.AttentionMatrix(query, torch.randn(2, 1, 5, 4), cross=True, real_queries=real)
+    assert files.read(files.write(tmp_path / "a.clearhead", given)).real.equal(real)
+    assert rb"version\": 7," in (tmp_path / "a.clearhead").read_bytes()
 
 
 def test_plain_values_come_back(tmp_path: Path) -> None:
@@ -224,14 +232,14 @@ def test_numbers_that_do_not_fit(field: str, value: object, text: str, tmp_path:
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("version", [0, 7, "1", True, None])
+@pytest.mark.parametrize("version", [0, 8, "1", True, None])
 def test_another_version(version: object, tmp_path: Path) -> None:
     path = rewritten(
         files.write(tmp_path / "a.clearhead", matrix()), lambda head: head.update(version=version)
     )
     text = refused(path, "file.version")
     assert (
-        f"must be of version 1 or 2 or 3 or 4 or 5 or 6, which this clearhead reads; it is of version {version!r}"
+        f"must be of version 1 or 2 or 3 or 4 or 5 or 6 or 7, which this clearhead reads; it is of version {version!r}"
         in text
     )
 
@@ -246,7 +254,7 @@ def change(**fields: Any) -> Callable[[dict[str, Any]], None]:
         (change(**{"is": "pickle"}), "there is no kind 'pickle'; known are alibi, "),
         (
             change(more=1),
-            "a matrix has the fields query, key, mask, bias, scale, softcap, sinks, cross, value;",
+            "a matrix has the fields query, key, mask, bias, scale, softcap, sinks, cross, real_queries, value;",
         ),
         (lambda head: head["content"].pop("sinks"), "the file gives query, key, mask, bias, scale"),
         (lambda head: head.update(content={"call": "x"}), "the header holds something unknown"),
@@ -615,12 +623,11 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
     assert raised.value.code == "file.unwritable"
 
 
-def test_without_safetensors(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.modules['safetensors'] = None; import clearhead\n"
-        "from clearhead.watching import files\n"
-        f"files.write({str(tmp_path / 'a.clearhead')!r}, [1])"
+def test_without_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("safetensors", "safetensors.torch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ch.MissingExtraError, match=r"pip install 'clearhead\[files\]'") as refusal:
+        files.write(tmp_path / "a.clearhead", [1])
+    assert "a file of what was seen needs safetensors, which is not installed." in str(
+        refusal.value
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "a file of what was seen needs safetensors, which is not installed." in run.stderr
-    assert "pip install 'clearhead[files]'" in run.stderr

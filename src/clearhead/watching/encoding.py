@@ -22,6 +22,7 @@ from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.causal import Causal
 from clearhead.masks.dense import Dense
 from clearhead.masks.documents import Documents
+from clearhead.masks.each_document import EachDocument
 from clearhead.masks.full import Full
 from clearhead.masks.padding import PaddedTo, Valid
 from clearhead.masks.per_row import PerRow
@@ -39,6 +40,7 @@ KINDS: dict[str, type] = {
     "dense": Dense,
     "dense_bias": DenseBias,
     "documents": Documents,
+    "each_document": EachDocument,
     "full": Full,
     "matrix": AttentionMatrix,
     "not": Not,
@@ -58,16 +60,24 @@ KINDS: dict[str, type] = {
 }
 NAMES = {kind: name for name, kind in KINDS.items()}
 
-SINCE = {"role_counts": 3, "totals": 4, "sum_of_biases": 5}
+SINCE = {"role_counts": 3, "totals": 4, "sum_of_biases": 5, "each_document": 7}
 """The version of a file that first had a kind, where that is not the first."""
 
-OPTIONAL = {"counts": None, "max_score": None, "cross": False, "value": None}
+OPTIONAL = {
+    "counts": None,
+    "max_score": None,
+    "cross": False,
+    "value": None,
+    "real_queries": None,
+}
 """Fields that a file of an earlier version does not have, and what they are then."""
 
-FIELD_SINCE = {"cross": 4, "value": 5}
+FIELD_SINCE = {"cross": 4, "value": 5, "real_queries": 7}
 """The version of a file that first had a field, where it is not that of the kind."""
 
-OF_PROBLEM = ("query", "key", "mask", "bias", "scale", "softcap", "sinks", "cross")
+OF_PROBLEM = (
+    "query", "key", "mask", "bias", "scale", "softcap", "sinks", "cross", "real_queries",
+)  # fmt: skip
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -140,7 +150,10 @@ def _fields(kind: Any) -> Mapping[str, Any]:
     if kind is AttentionMatrix:
         return dict.fromkeys((*OF_PROBLEM, "value"), Any)
     if dataclasses.is_dataclass(kind):
-        return {field.name: field.type for field in dataclasses.fields(kind)}
+        every = {field.name: field.type for field in dataclasses.fields(kind)}
+        if kind in (Summary, Totals):
+            del every["heads"]  # a record has them once for each module
+        return every
     return kind.__annotations__
 
 
@@ -251,6 +264,8 @@ def _is_of(value: Any, expected: Any) -> bool:
     allowed = get_args(expected) or (expected,)
     if get_origin(expected) is Literal:
         return isinstance(value, str) and value in allowed
+    if get_origin(expected) is list:
+        return isinstance(value, list) and all(_is_of(each, allowed[0]) for each in value)
     # True is an int to Python.
     return isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
 
@@ -259,6 +274,8 @@ def _in_words(expected: Any) -> str:
     allowed = get_args(expected) or (expected,)
     if get_origin(expected) is Literal:
         return " or ".join(map(repr, allowed))
+    if get_origin(expected) is list:
+        return f"a list of {_in_words(allowed[0])}"
     return " or ".join("None" if each is type(None) else each.__name__ for each in allowed)
 
 
