@@ -5,7 +5,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    FloatRect,
+    Locator,
+    Page,
+    Route,
+    expect,
+    sync_playwright,
+)
 
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Payload
@@ -99,6 +108,23 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
     for context in contexts:
         context.close()
     assert not complaints, "\n".join(complaints)
+
+
+def still(place: Locator) -> FloatRect:
+    """The box of an element that moves no more: the same in three frames in a row."""
+    place.evaluate(
+        """async (each) => {
+            const box = () => JSON.stringify(each.getBoundingClientRect());
+            for (let [same, last, frame] = [0, box(), 0]; same < 3 && frame < 300; frame++) {
+                await new Promise(requestAnimationFrame);
+                const now = box();
+                [same, last] = [now === last ? same + 1 : 0, now];
+            }
+        }"""
+    )
+    found = place.bounding_box()
+    assert found is not None
+    return found
 
 
 @pytest.fixture(scope="session")
