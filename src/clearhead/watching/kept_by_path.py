@@ -7,7 +7,7 @@ from torch import nn
 
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
-from clearhead.errors import ArgumentError, SelectionError
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.norms import Norms
 from clearhead.watching.calls import Accumulated, Call, Calls, Kept, Matrices, Results
@@ -66,6 +66,22 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         """
         return self._modules[self.path(layer)].all()
 
+    def _paths(self, layers: Sequence[str | int] | None) -> list[str]:
+        """Return the paths of some layers, or of all.
+
+        Raises:
+            ArgumentTypeError: code `layers.list`.
+            SelectionError: code `watch.layer`.
+        """
+        if layers is None:
+            return list(self._modules)
+        if isinstance(layers, str) or not isinstance(layers, Sequence):
+            raise ArgumentTypeError(
+                "layers.list",
+                f"layers must be a list of paths and numbers, or None for all; got {shown(layers)}.",
+            )
+        return [self.path(layer) for layer in layers]
+
     def parts(self, layers: Sequence[str | int] | None = None) -> list[tuple[str, Kept]]:
         """Return every module by its path, with its one matrix or summary; call by call, as
         "path, call 0", where its calls are not rows of one matrix.
@@ -84,7 +100,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             >>> [path for path, matrix in seen.parts()]
             [', call 0', ', call 1']
         """
-        wanted = self._modules.keys() if layers is None else {self.path(layer) for layer in layers}
+        wanted = self._paths(layers)
         return [
             (name if len(calls) == 1 else f"{name}, call {number}", call)
             for name, module in self._modules.items()
@@ -114,7 +130,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             ['0.self_attn, call 0', '0.self_attn, call 1']
         """
         found: list[tuple[str, list[Any]]] = []
-        for name in self._modules if layers is None else map(self.path, layers):
+        for name in self._paths(layers):
             module = self._modules[name]
             parts = list(module.parts())
             each, rest = divmod(len(parts), self._runs) if self._runs else (1, 0)
@@ -128,11 +144,11 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     def layers_of_page(self, layers: Sequence[str | int] | None = None) -> list[Any]:
         """Return the layers of a page, (path, matrix or summary, None, numbers of its heads or None) as `parts` has
         them."""
-        wanted = None if layers is None else {self.path(layer) for layer in layers}
+        wanted = self._paths(layers)
         return [
             (name, kept, None, self._numbers.get(path))
             for path in self._modules
-            if wanted is None or path in wanted
+            if path in wanted
             for name, kept in self.parts([path])
         ]
 
