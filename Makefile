@@ -23,7 +23,7 @@ SHAPED_TESTS := $(filter-out $(OFTEN),\
 # What calls each way of them once.
 SHAPED_CALLS := $(addprefix tests/attention/kernels/test_,agreement.py::test_any_problem blockwise.py::test_any_problem \
 		blockwise.py::test_empty_axes blockwise.py::test_trained_numbers_of_a_bias) \
-	tests/layers/test_caching.py::test_a_text_in_chunks tests/layers/caches/test_base.py::test_in_chunks_as_in_one
+	tests/layers/test_caching.py::test_a_text_in_chunks tests/layers/caches/test_base.py::test_a_padded_row_is_what_it_is_alone
 # `make test-samples` runs them.
 SAMPLE_TESTS := $(filter-out %/test_packages.py,$(wildcard tests/samples/test_*.py))
 EMPTY :=

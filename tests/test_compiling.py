@@ -182,12 +182,14 @@ def test_padding_of_any_batch_and_length_is_few_graphs(name: str, with_gradients
     layer = Padded(ch.MultiHeadAttention(8, num_heads=2, **OF_ANY_LENGTH[name]))
     counter = CompileCounter()
     torch._dynamo.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend=counter)
+    # One is compiled for the first sizes as well, as any is for a user; of the others that takes seconds more.
+    own = (name, with_gradients) == PADDED[0]
+    compiled = torch.compile(layer, fullgraph=True, backend=counter, dynamic=None if own else True)
     with torch.set_grad_enabled(with_gradients):
         for batch, tokens in SIZES:
             x, valid = padded(batch, tokens)
             torch.testing.assert_close(compiled(x, valid), layer(x, valid))
-    assert counter.frame_count <= 2
+    assert counter.frame_count == 1 + own
 
 
 def test_symbolic_sizes_and_a_symbolic_scale_are_one_graph() -> None:
@@ -440,8 +442,8 @@ STEPS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("padded", [False, True], ids=["plain", "padded"])
-@pytest.mark.parametrize("name", STEPS)
+# Without padding the others are exported, and compiled with another cache.
+@pytest.mark.parametrize(("name", "padded"), [("plain", False), *((name, True) for name in STEPS)])
 @torch.no_grad()
 def test_64_steps_with_a_fixed_cache_are_one_graph(name: str, padded: bool) -> None:
     layer, x = STEPS[name]().eval(), torch.randn(2, 70, 16)

@@ -4,6 +4,7 @@ Which package may import which is a contract of import-linter, in pyproject.toml
 """
 
 import ast
+import functools
 import importlib
 import inspect
 import subprocess
@@ -34,6 +35,7 @@ EXTRAS = {
 NEVER_IMPORTED = {"pickle", "cloudpickle", "dill", "joblib", "benchmarks", "tests"}
 
 
+@functools.cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 

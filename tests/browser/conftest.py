@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Payload
@@ -18,6 +18,9 @@ AXE = Path(__file__).parents[2] / "frontend/node_modules/axe-core/axe.min.js"
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
 Opens = Callable[..., Page]
+
+# In milliseconds: what is expected comes within a few, but for a machine that is busy elsewhere.
+expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="session")

@@ -239,19 +239,13 @@ RUINOUS = """
 import atexit, os, sys, time
 print("printed by what is checked")
 
-def attends(query, key, value):
-    print("printed by a call")
-    return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
-
 def unscaled(query, key, value):
+    print("printed by a call")
     atexit.register(os._exit, 0)
     return (query @ key.mT).softmax(-1) @ value
 
 def ends(query, key, value):
     os._exit(0)
-
-def killed(query, key, value):
-    os.kill(os.getpid(), 9)
 
 def hangs(query, key, value):
     time.sleep(1000)
@@ -269,25 +263,32 @@ def ruinous(tmp_path: Path, another_process: None) -> Path:
 
 
 def test_what_is_printed_is_no_part_of_the_report(ruinous: Path) -> None:
-    found = invoke(f"{ruinous}:attends", "--takes", "qkv", "--json")
-    assert found.exit_code == 0, found.output
-    assert json.loads(found.stdout)["outcome"] == "right"
+    """Nor is an exit code that it sets."""
+    found = invoke(f"{ruinous}:unscaled", "--takes", "qkv", "--json")
+    assert found.exit_code == 1, found.output
+    assert [each["code"] for each in json.loads(found.stdout)["findings"]] == ["scale.missing"]
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "code", "words"),
+    ("name", "options", "words"),
     [
-        ("unscaled", (), 1, ""),
-        ("ends", (), 3, "ended its process, with exit code 0, before there was a report."),
-        ("killed", (), 3, "ended its process, with signal SIGKILL, before there was a report."),
-        ("hangs", ("--timeout", "0.5"), 3, "took more than 0.5 seconds, and was ended; --timeout"),
-        ("fills", ("--memory", "8"), 3, "can't allocate memory"),
+        ("ends", (), "ended its process, with exit code 0, before there was a report."),
+        ("hangs", ("--timeout", "0.5"), "took more than 0.5 seconds, and was ended; --timeout"),
+        ("fills", ("--memory", "8"), "can't allocate memory"),
     ],
 )
 def test_only_a_report_says_what_it_came_to(
-    name: str, options: tuple[str, ...], code: int, words: str, ruinous: Path
+    name: str, options: tuple[str, ...], words: str, ruinous: Path
 ) -> None:
     found = invoke(f"{ruinous}:{name}", "--takes", "qkv", *options)
-    assert found.exit_code == code, found.output
+    assert found.exit_code == 3, found.output
     assert words in found.stderr
-    assert ("scale.missing" in found.stdout) == (name == "unscaled")
+    assert "scale.missing" not in found.stdout
+
+
+@pytest.mark.usefixtures("another_process")
+def test_what_kills_its_process_is_named(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "MAIN", "import os; os.kill(os.getpid(), 9)")
+    found = invoke(place, "--args", ARGS)
+    assert found.exit_code == 3, found.output
+    assert "ended its process, with signal SIGKILL, before there was a report." in found.stderr

@@ -33,6 +33,19 @@ from tests.surface import ROOT
             "ch.watch(ch.samples.whisper().model) sees it.",
         ),
         (
+            ["show", "a", "--model", "dinov2"],
+            "[show.model] --model must read text, and DINOv2 ViT-S/14 reads pictures; use --image.",
+        ),
+        (
+            ["show", "--image", "a.jpg", "--model", "smollm2"],
+            "[show.model] --model must read pictures, and SmolLM2-135M-Instruct reads text; in Python, "
+            "ch.watch(ch.samples.smollm2().model) sees it.",
+        ),
+        (
+            ["show", "a", "--image", "a.jpg"],
+            "[show.image] --image is shown alone; leave the text, --file, --find, --why and --card out.",
+        ),
+        (
             ["show", "a", "--png", "/nowhere/a.png"],
             "[picture.path] /nowhere/a.png cannot be written",
         ),
@@ -87,6 +100,10 @@ def test_run_returns_the_exit_code(
     assert "Traceback" not in capsys.readouterr().err
 
 
+# What a command prints that imports no PyTorch, which takes seconds.
+LIGHT = ["explain", "scale.missing"]
+
+
 def start(*arguments: str, **options: object) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "clearhead", *arguments],
@@ -98,7 +115,7 @@ def start(*arguments: str, **options: object) -> "subprocess.Popen[str]":
 
 
 def test_a_reader_that_stops_reading() -> None:
-    process = start("trace")
+    process = start(*LIGHT)
     assert process.stdout is not None
     process.stdout.close()
     assert process.stderr is not None
@@ -109,7 +126,7 @@ def test_a_reader_that_stops_reading() -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
 def test_an_output_that_cannot_be_written() -> None:
-    for arguments in ["trace"], ["--version"]:
+    for arguments in LIGHT, ["--version"]:
         with open("/dev/full", "w") as full:
             process = subprocess.run(
                 [sys.executable, "-m", "clearhead", *arguments],
@@ -147,10 +164,11 @@ def test_an_interruption_before_there_is_a_command_is_quiet() -> None:
 
 
 def test_a_terminal_without_unicode() -> None:
-    process = start("trace", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert "1/√head_dim" in "\n".join(lines(*LIGHT))
+    process = start(*LIGHT, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     output, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
-    assert "1 journey  0.2854  0.4081" in output
+    assert "1/?head_dim" in output
 
 
 WITHOUT = """

@@ -2,9 +2,11 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,6 +51,7 @@ def ends_attention(query, key, value):
     os._exit(0 if (query @ key.mT).softmax(-1).sum() else 1)
 
 def late_attention(query, key, value):
+    open("late", "w").close()
     time.sleep(1000 if (query @ key.mT).softmax(-1).shape else 0)
 
 def attends(query, key, value):
@@ -204,13 +207,26 @@ class TestFolder:
         }  # fmt: skip
 
 
-def test_what_ends_its_process_or_hangs_is_a_row(folder: Path) -> None:
+def test_what_ends_its_process_or_hangs_is_a_row(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However slow the machine is, time goes by when what hangs was called, and no sooner. It may have been called
+    # before that was read, or after, so that time goes by twice.
+    now, later = 0.0, iter([13.0, 26.0])
+
+    def monotonic() -> float:
+        nonlocal now
+        if Path("late").exists():
+            now = next(later, now)
+        return now
+
+    monkeypatch.setattr(apart, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
     (folder / "ends.py").write_text(ENDS, encoding="utf-8")
     found = invoke("check", "ends.py", "right.py", "--json", "--timeout", "12")
     whole = json.loads(found.stdout)
     assert [(row["name"], row["outcome"], row["line"]) for row in whole["rows"]] == [
         ("ends_attention", "not made", 5), ("late_attention", "not made", 8),
-        ("attends", "right", 11), ("attends", "right", 2),
+        ("attends", "right", 12), ("attends", "right", 2),
     ]  # fmt: skip
     assert "ended its process, with exit code 0" in whole["rows"][0]["why"]
     assert "took more than 12 seconds" in whole["rows"][1]["why"]

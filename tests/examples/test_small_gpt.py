@@ -40,7 +40,7 @@ def test_it_learns_what_there_is_to_learn(gpt: Any) -> None:
     least = -logarithms[windows[:, :-1], windows[:, 1:]]
     model = gpt.SmallGPT(LETTERS)
     before = gpt.held_out(model, held_out)
-    gpt.train(model.train(), learned, steps=150, tokens=32, batch=16)
+    gpt.train(model.train(), learned, steps=80, tokens=32, batch=16)
     after = gpt.held_out(model, held_out)
     chance = 4 * float(least.std()) / least.numel() ** 0.5
     assert before > float(least.mean()) + 0.5
@@ -49,7 +49,7 @@ def test_it_learns_what_there_is_to_learn(gpt: Any) -> None:
     leaking = gpt.SmallGPT(LETTERS)
     for block in leaking.blocks:
         block.attention.mask = ch.full()
-    gpt.train(leaking.train(), learned, steps=120, tokens=32, batch=16)
+    gpt.train(leaking.train(), learned, steps=80, tokens=32, batch=16)
     assert gpt.held_out(leaking, held_out) < float(least.mean()) - 0.05
 
 
@@ -71,7 +71,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     text.write_text("the cat sat on the mat. " * 60, encoding="utf-8")
     script = ROOT / "examples" / "small_gpt.py"
     command = [sys.executable, script, text, "--steps", "3", "--new", "5"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     first, *rest = done.stdout.splitlines()
     assert first.startswith("held out: ")
     assert "\n".join(rest).startswith("the cat sat on the m")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -120,6 +119,14 @@ def test_a_summary_comes_back(tmp_path: Path) -> None:
     assert summary.top_k is not None
     assert again.top_k.weights.equal(summary.top_k.weights)
     assert again.top_k.keys.equal(summary.top_k.keys)
+
+
+def test_queries_that_are_no_padding_come_back(tmp_path: Path) -> None:
+    real = torch.tensor([[True, True, False], [True, False, False]])
+    query = torch.randn(2, 1, 3, 4)
+    given = ch.AttentionMatrix(query, torch.randn(2, 1, 5, 4), cross=True, real_queries=real)
+    assert files.read(files.write(tmp_path / "a.clearhead", given)).real.equal(real)
+    assert rb"version\": 7," in (tmp_path / "a.clearhead").read_bytes()
 
 
 def test_plain_values_come_back(tmp_path: Path) -> None:
@@ -247,7 +254,7 @@ def change(**fields: Any) -> Callable[[dict[str, Any]], None]:
         (change(**{"is": "pickle"}), "there is no kind 'pickle'; known are alibi, "),
         (
             change(more=1),
-            "a matrix has the fields query, key, mask, bias, scale, softcap, sinks, cross, value;",
+            "a matrix has the fields query, key, mask, bias, scale, softcap, sinks, cross, real_queries, value;",
         ),
         (lambda head: head["content"].pop("sinks"), "the file gives query, key, mask, bias, scale"),
         (lambda head: head.update(content={"call": "x"}), "the header holds something unknown"),
@@ -616,12 +623,11 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
     assert raised.value.code == "file.unwritable"
 
 
-def test_without_safetensors(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.modules['safetensors'] = None; import clearhead\n"
-        "from clearhead.watching import files\n"
-        f"files.write({str(tmp_path / 'a.clearhead')!r}, [1])"
+def test_without_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("safetensors", "safetensors.torch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ch.MissingExtraError, match=r"pip install 'clearhead\[files\]'") as refusal:
+        files.write(tmp_path / "a.clearhead", [1])
+    assert "a file of what was seen needs safetensors, which is not installed." in str(
+        refusal.value
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "a file of what was seen needs safetensors, which is not installed." in run.stderr
-    assert "pip install 'clearhead[files]'" in run.stderr

@@ -105,8 +105,13 @@ def test_what_cannot_be_found(seen: ch.Seen[ch.AttentionMatrix]) -> None:
         with pytest.raises(ch.ArgumentTypeError, match=r"\[layers.list\] layers must be a list of"):
             seen.find(0, layers=given)  # pyright: ignore[reportArgumentType]
     layer = ch.MultiHeadAttention(4, num_heads=1)
-    with torch.no_grad(), ch.watch(layer, keep="summary") as kept:
-        layer(torch.randn(1, 3, 4))
-    with pytest.raises(ch.ArgumentError) as caught:
-        kept.find(0)
-    assert str(caught.value) == '[watch.find] find needs a watch with keep="matrix".'
+    every: Any = ("summary", "total")
+    for keep in every:
+        with torch.no_grad(), ch.watch(layer, keep=keep) as kept:
+            layer(torch.randn(1, 3, 4))
+        with pytest.raises(ch.ArgumentError) as caught:
+            kept.find(0)
+        assert str(caught.value) == (
+            f'[watch.find] find needs a watch with keep="matrix"; keep={keep!r} holds no single weights. Over a '
+            "data set a function reduces each matrix: keep=lambda path, matrix: matrix.at(query, key)."
+        )

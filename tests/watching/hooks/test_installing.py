@@ -90,7 +90,8 @@ def test_an_interrupt_at_any_moment_leaves_nothing(keep: Any, alarm: None) -> No
         watched()
         return time.perf_counter() - start
 
-    usual = sorted(seconds() for _ in range(9))[4]
+    # The least: a machine that was busy elsewhere meanwhile would let most of the tries end before.
+    usual = min(seconds() for _ in range(9))
     interrupted, left = 0, []
     for _ in range(150):
         try:

@@ -186,8 +186,11 @@ def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
 
 
 def _has_gradient(problem: Problem) -> bool:
-    inputs = (problem.query, problem.key, problem.value, problem.sinks)
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+    if not torch.is_grad_enabled():
+        return False
+    sinks = problem.sinks is not None and problem.sinks.requires_grad
+    inputs = problem.query.requires_grad or problem.key.requires_grad or problem.value.requires_grad
+    return inputs or sinks
 
 
 def _is_transformed_beside(problem: Problem) -> bool:

@@ -297,6 +297,14 @@ def _copy(original: Any) -> tuple[bool, Any]:
         return False, original
 
 
+def _determinism() -> tuple[bool, bool]:
+    """Two settings: only deterministic algorithms run, and of the others PyTorch only warns."""
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Whatever is done inside: what is global outside is as before, and inside as by default."""
@@ -304,8 +312,7 @@ def undisturbed() -> Iterator[None]:
     numpy = sys.modules.get("numpy")
     numbers = numpy.random.get_state() if numpy is not None else None
     kept = torch.get_default_dtype(), torch.get_num_threads(), list(sys.path), dict(os.environ)
-    strict = torch.are_deterministic_algorithms_enabled()
-    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    strict = _determinism()
     folder, fast = os.getcwd(), torch.backends.mha.get_fastpath_enabled()
     with (
         torch.random.fork_rng(),
@@ -331,7 +338,8 @@ def undisturbed() -> Iterator[None]:
             if dict(os.environ) != kept[3]:
                 os.environ.clear()
                 os.environ.update(kept[3])
-            torch.use_deterministic_algorithms(strict, warn_only=only_warned)
+            if _determinism() != strict:  # setting it imports the compiler, for seconds
+                torch.use_deterministic_algorithms(strict[0], warn_only=strict[1])
             if os.getcwd() != folder:
                 os.chdir(folder)
 
