@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Payload
@@ -16,6 +16,13 @@ ARGUMENTS = (
 )
 AXE = Path(__file__).parents[2] / "frontend/node_modules/axe-core/axe.min.js"
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+
+# Milliseconds: a page that hangs ends a test, and a machine that is slow does not.
+WAIT = 120_000
+expect.set_options(timeout=WAIT)
+
+# What is observed is laid out anew with a frame, and drawn by the next one.
+TWO_FRAMES = "() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
 
 Opens = Callable[..., Page]
 
@@ -65,6 +72,7 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
             accept_downloads=True,
         )
         contexts.append(context)
+        context.set_default_timeout(WAIT)
 
         def check(route: Route) -> None:
             url = route.request.url.partition("#")[0]
@@ -90,6 +98,7 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
         page.goto(address)
         if isinstance(what, Payload):
             page.locator(".ch-shell, [role=alert]").first.wait_for()
+            page.evaluate(TWO_FRAMES)
         return page
 
     yield open_page

@@ -435,8 +435,10 @@ def test_a_head_over_a_picture(opens: Opens) -> None:
     }"""
     weights = seen[0, 1, 1, 1:].flatten()
     veil = 0.86 * (1 - (weights / weights.max()).sqrt())
-    page.wait_for_timeout(50)
-    assert page.evaluate(read) == pytest.approx((255 * (1 - veil) + 8 * veil).tolist(), abs=3)
+    page.wait_for_function(
+        f"(wanted) => ({read})().every((each, at) => Math.abs(each - wanted[at]) <= 3)",
+        arg=(255 * (1 - veil) + 8 * veil).tolist(),
+    )
     page.locator(".ch-photo").get_by_role("button", name="[CLS]").click()
     expect(page.locator(".ch-sentence")).to_contain_text("[CLS] gives")
     # The small maps are pictures too.
@@ -468,9 +470,14 @@ def test_a_head_over_a_sound(opens: Opens) -> None:
         return data[at] + data[at + 1] + data[at + 2];
       });
     }"""
-    page.wait_for_timeout(50)
-    order = torch.tensor(page.evaluate(read)).argsort()
-    assert order.tolist() == weights[:6].argsort(descending=True).tolist()
+    # Darker from each to the next, in the order of the weights.
+    page.wait_for_function(
+        f"""(order) => {{
+          const found = ({read})();
+          return order.slice(1).every((key, at) => found[order[at]] <= found[key]);
+        }}""",
+        arg=weights[:6].argsort(descending=True).tolist(),
+    )
     # A click on a moment asks for the pair; the keys go on from it.
     box = picture.bounding_box()
     assert box is not None
@@ -781,7 +788,7 @@ def test_a_narrow_page_is_laid_out_before_its_first_frame(opens: Opens) -> None:
     page = opens(heads_of(2, 4), size=PHONE)
     page.add_init_script("window.ResizeObserver = class { observe() {} disconnect() {} };")
     page.reload()
-    page.locator(".ch-heads").wait_for(timeout=5_000)
+    page.locator(".ch-heads").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 

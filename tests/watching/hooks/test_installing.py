@@ -91,8 +91,9 @@ def test_an_interrupt_at_any_moment_leaves_nothing(keep: Any, alarm: None) -> No
         return time.perf_counter() - start
 
     usual = sorted(seconds() for _ in range(9))[4]
-    interrupted, left = 0, []
-    for _ in range(150):
+    interrupted, tries, left = 0, 0, []
+    while tries < 150 or interrupted <= 20:  # which a run that is faster than usual escapes
+        tries += 1
         try:
             signal.setitimer(signal.ITIMER_REAL, 1e-5 + 1.2 * usual * at_random.random())
             watched()
@@ -103,7 +104,6 @@ def test_an_interrupt_at_any_moment_leaves_nothing(keep: Any, alarm: None) -> No
             signal.setitimer(signal.ITIMER_REAL, 0)
         left += left_behind()
     assert left == []
-    assert interrupted > 20
 
 
 @pytest.mark.parametrize("step", range(len(installing.HOOKS)))
