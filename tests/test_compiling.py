@@ -256,6 +256,7 @@ FAKE_MASKS: dict[str, Any] = {
     "valid": lambda: ch.padding(torch.ones(2, 5, dtype=torch.bool)),
     "documents": lambda: ch.documents([0, 0, 1, 1, 1]),
     "lengths of documents": lambda: ch.documents(lengths=[2, 3]),
+    "documents apart": lambda: ch.documents(lengths=[2, 3], queries=[4, 1], mask=ch.causal()),
 }
 
 

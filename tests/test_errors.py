@@ -107,6 +107,67 @@ MASKS = [
         "documents takes ids, lengths or offsets; got ids and lengths.",
     ),
     Case(
+        call(ch.documents, [0, 0], queries=[2]),
+        ch.ArgumentError,
+        "documents.ids",
+        "queries goes with lengths or offsets of the documents; got ids.",
+    ),
+    Case(
+        call(ch.documents, lengths=[2, 3], mask=torch.ones(2, 2).bool()),
+        ch.ArgumentTypeError,
+        "mask.type",
+        "a mask combines with a mask only; got Tensor. Wrap it: clearhead.dense(tensor).",
+    ),
+    *(
+        Case(
+            call(ch.documents, lengths=[2, 3], mask=within),
+            ch.MaskError,
+            "mask.documents-mask",
+            "the mask of each document must fit any length and sample, such as causal() and "
+            f"sliding_window(…) without offset, or prefix(3); got {got}.",
+        )
+        for within, got in [
+            (ch.causal(offset=0), "causal(offset=0)"),
+            (ch.causal() & ch.prefix([1, 2]), "prefix([1, 2])"),
+            (~ch.padding(2), "padding(2)"),
+            (ch.documents([0, 1]), "documents([0, 1])"),
+        ]
+    ),
+    Case(
+        call(ch.documents, lengths=[2, 3], queries=[2]),
+        ch.MaskError,
+        "mask.documents-pair",
+        "queries must be of as many documents as the keys, 0 tokens or more each; got lengths [2] of "
+        "the queries, [2, 3] of the keys.",
+    ),
+    Case(
+        call(ch.documents, offsets=[0, 3], queries=[1, 3]),
+        ch.MaskError,
+        "mask.offsets",
+        "queries must be whole numbers of shape (documents + 1,), from 0 on and never falling; got "
+        "[1, 3].",
+    ),
+    Case(
+        call(ch.documents, lengths=[3], queries=[-1]),
+        ch.MaskError,
+        "mask.lengths",
+        "queries must be whole numbers of shape (documents,), 0 or more each; got [-1].",
+    ),
+    Case(
+        call(ch.documents(lengths=[2, 3], queries=[1, 2]).to_dense, 3, 4),
+        ch.MaskError,
+        "mask.kv-len",
+        "the mask documents(lengths=[2, 3], queries=[1, 2]) is for 3 queries and 5 keys; there are "
+        "query_len=3, kv_len=4.",
+    ),
+    Case(
+        lambda: ch.documents(lengths=[2, 3], queries=[1, 2]) & (ch.full() | ~ch.causal()),
+        ch.MaskError,
+        "mask.documents-beside",
+        "causal() counts through the whole row, where queries and keys of one document stand apart. "
+        "To count in each document: documents(…, queries=…, mask=causal()).",
+    ),
+    Case(
         call(ch.padding([2, 3]).check, 5, 1, 3, 5, torch.device("cpu")),
         ch.MaskError,
         "mask.batch",

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 TEXT = "The animal did not cross the street because it was too tired."
@@ -90,3 +91,35 @@ def save_bart(folder: Path) -> Path:
     sizes |= {"forced_eos_token_id": None}
     config = transformers.BartConfig.from_dict(SIZES | encoder | decoder | sizes)
     return save(transformers.BartModel(config), byte_level(), folder)
+
+
+VISION: dict[str, Any] = {
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 24,
+    "patch_size": 4,
+}
+
+
+def save_with_processor(model: Any, folder: Path, height: int = 12, width: int = 20) -> Path:
+    """A model with a processor that makes pictures of this size, by mean 0.5 and deviation 0.25."""
+    model.save_pretrained(folder)
+    size = {"height": height, "width": width}
+    options: dict[str, Any] = {"image_mean": [0.5] * 3, "image_std": [0.25] * 3}
+    transformers.ViTImageProcessor(size=size, **options).save_pretrained(folder)
+    return folder
+
+
+def save_vit(folder: Path) -> Path:
+    """Two layers of three heads over a class token and 3 × 5 patches."""
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(image_size=(12, 20), initializer_range=0.5, **VISION)
+    return save_with_processor(transformers.ViTModel(config, add_pooling_layer=False), folder)
+
+
+def save_photo(folder: Path) -> Path:
+    """A picture of the size that `save_vit` reads."""
+    pixels = torch.randint(256, (12, 20, 3), generator=torch.manual_seed(1), dtype=torch.uint8)
+    Image.fromarray(pixels.numpy()).save(folder / "photo.png")
+    return folder / "photo.png"

@@ -270,3 +270,66 @@ test("numbers fit into their cells without becoming other numbers", () => {
   ];
   for (const [value, expected] of cases) assert.equal(cellNumber(value), expected);
 });
+
+test("norms and turns are written out, pair by pair", () => {
+  const weight = [1, 0.5, 2, -1, 0.25, 3];
+  const x = [[1], [-2]];
+  const eps = 1e-6;
+  const norm = { part: "QueryKeyNorm", eps, weight: [2, 1, 0.5, 1, 1, -1] };
+  const data = { tokens: ["a", "b"], source_tokens: ["a", "b"], heads: [0] };
+  for (const layout of ["half", "interleaved"]) {
+    const turned = 4;
+    const pairs =
+      layout === "half"
+        ? [
+            [0, 2],
+            [1, 3],
+          ]
+        : [
+            [0, 1],
+            [2, 3],
+          ];
+    const made = x.map(([by], row) => {
+      const before = weight.map((each) => by * each);
+      const root = Math.sqrt(before.reduce((sum, each) => sum + each * each, 0) / 6 + eps);
+      const after = before.map((each, d) => (each / root) * norm.weight[d]);
+      for (const [at, [one, two]] of pairs.entries()) {
+        const angle = (row + 1) / 10 ** at;
+        const [a, b] = [after[one], after[two]];
+        after[one] = a * Math.cos(angle) - b * Math.sin(angle);
+        after[two] = a * Math.sin(angle) + b * Math.cos(angle);
+      }
+      return after;
+    });
+    const explain = (row, column, changes) => {
+      const more = { rowAxis: "width", parts: "QueryKeyNorm, Rotary", changes };
+      const every = [matrix("x", x), matrix("W_query", [weight], more), matrix("query", made)];
+      return arithmeticOf(new Map(every), data, 0, "query", row, column).lines;
+    };
+    const changes = [norm, { part: "Rotary", layout, turned }];
+    for (const [row, column] of [0, 1].flatMap((r) => [0, 1, 2, 3, 4, 5].map((c) => [r, c]))) {
+      const lines = explain(row, column, changes);
+      const sums = lines.filter(({ sum }) => sum).map(({ text }) => text);
+      assert.equal(sums.length, column < turned ? 3 : 2);
+      // Each line begins with what the one before came to, or with the pair that is turned.
+      holds(sums[0]);
+      const [, before, root, scale, normed] = sums[1].match(/^(.*) \/ (.*) · (.*) = (.*)$/);
+      const value = (text) => Number(text.replace(/[()]/g, "").replace("−", "-"));
+      assert.ok(Math.abs((value(before) / value(root)) * value(scale) - value(normed)) < 1e-3);
+      if (column < turned) {
+        holds(sums[2]);
+        assert.ok(sums[2].endsWith(` = ${number(made[row][column])}`));
+        const [pair] = pairs.filter((each) => each.includes(column));
+        assert.match(lines.at(-2).text, new RegExp(`pair of numbers ${pair[0]} and ${pair[1]} is`));
+        const cos = number(Math.cos((row + 1) / 10 ** pairs.indexOf(pair)));
+        assert.ok(sums[2].includes(cos.startsWith("−") ? `·(${cos})` : `·${cos}`), sums[2]);
+      } else {
+        assert.equal(lines.at(-1).text, `Rotary: number ${column} is not turned.`);
+      }
+    }
+    // Of what does not come to the number, or is not known, there are no false steps.
+    const words = /^After QueryKeyNorm, Rotary: /;
+    assert.match(explain(1, 0, [changes[1], norm]).at(-1).text, words);
+    assert.match(explain(1, 0, null).at(-1).text, words);
+  }
+});

@@ -77,15 +77,25 @@ test("a layer stands for all of its heads", () => {
   assert.deepEqual(readState("heads=4.0,6.0", more, START).several, []);
 });
 
-test("what an address makes up is left out", () => {
+test("what an address makes up is left out, and named", () => {
   for (const text of [
     "head=9.9&with=x&pin=7,8&view=1,2,3&scale=loud&theme=<b>&order=rank&role=none&full=2&without=all&least=2&heads=9,4.0&mix=sum&links=arcs&minus=1",
     "pin=,&view=0,9,0,9",
     "pin=-1&view=NaN,1,1,1",
     "with=4.0",
+    "pin=3",
+    "pin=1,3",
+    "without=first,sinks",
+    "heads=4.0,4.0",
+    "colour=red",
     "%%%",
   ]) {
-    const found = readState(text, data, START);
+    const missing = [];
+    const found = readState(text, data, START, missing);
+    const every = [...new URLSearchParams(text)].map(([name, value]) =>
+      [name, value].filter(Boolean),
+    );
+    assert.deepEqual(missing.sort(), every.map((each) => each.join("=")).sort());
     assert.deepEqual(found.first, START);
     assert.equal(found.second, null);
     assert.deepEqual([found.pinned.query, found.pinned.key], [null, null]);
@@ -95,6 +105,15 @@ test("what an address makes up is left out", () => {
     assert.deepEqual([found.several, found.mix, found.columns], [[], "mean", false]);
     assert.equal(found.minus, false);
   }
+});
+
+test("what an address says once and rightly is not named", () => {
+  const missing = [];
+  const text = "head=A4.1&with=5.11&view=0,3,0,3&scale=root&least=0&full=1";
+  const state = readState(text, data, START, missing);
+  assert.deepEqual([missing, state.first], [[], { layer: 0, head: 1 }]);
+  assert.equal(readState("pin=1,2&pin=0,0", data, START, missing).pinned.key, 2);
+  assert.deepEqual(missing, ["pin=0,0"]);
 });
 
 test("what is pinned is a question to every head", async () => {

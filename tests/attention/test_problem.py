@@ -293,6 +293,12 @@ ADDED: list[Row] = [
         ["(2, 2, 5, 5)", "(1, 1, 4, 5)"],
     ),
     (
+        "by distance beside queries that are packed apart",
+        given(bias=ch.alibi(2), mask=ch.documents(lengths=[2, 3], queries=[4, 1])),
+        "bias.documents",
+        ["stand apart", "alibi(2)", "documents(lengths=[2, 3], queries=[4, 1])"],
+    ),
+    (
         "another device",
         given(bias=torch.zeros(5, 5, device="meta")),
         "bias.device",

@@ -17,7 +17,7 @@ ARGUMENTS = (
 AXE = Path(__file__).parents[2] / "frontend/node_modules/axe-core/axe.min.js"
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
-# Milliseconds: a page that hangs ends a test, and a machine that is slow does not.
+# In milliseconds: what is expected comes within a few, but for a machine that is busy elsewhere.
 WAIT = 120_000
 expect.set_options(timeout=WAIT)
 

@@ -302,10 +302,16 @@ def test_the_heads_answer_and_the_address_keeps_it(opens: Opens) -> None:
     expect(page.get_by_role("heading", level=2)).to_have_text("Layer 0, head 0")
     assert page.get_by_label("Colours").input_value() == "root"
     # Inside another page it is the head alone.
-    page.evaluate("location.hash = '#head=1.1&embed=1'")
+    page.evaluate("location.hash = '#head=1.1&pin=11,0&embed=1&colour=red'")
     expect(page.get_by_role("heading", level=1)).to_have_count(0)
     expect(page.get_by_role("heading", level=2)).to_have_text("Layer 1, head 1")
     expect(page.get_by_role("grid")).to_have_count(0)
+    # What the page does not have is said, until something else is looked at.
+    said = page.get_by_role("status").filter(has_text="address")
+    expect(said).to_have_text("Not on this page, and left out of the address: pin=11,0; colour=red")
+    page.keyboard.press("]")
+    page.wait_for_function("() => location.hash === '#head=1.2&embed=1'")
+    expect(said).to_have_count(0)
 
 
 def test_all_heads_answer_in_the_drawing_that_shows_the_pin(opens: Opens) -> None:

@@ -195,6 +195,15 @@ def test_from_x_to_the_output(opens: Opens) -> None:
     assert told(page).startswith("W_query bias · head_dim")
 
 
+def test_the_corner_of_a_table_is_no_number(opens: Opens) -> None:
+    """It was taken for the number above and to the left of the first, and the page stopped."""
+    page = drawn(opens, steps_payload(journey()))
+    before = told(page)
+    page.locator("section[data-stage=query] thead td").dispatch_event("pointerover")
+    page.locator("section[data-stage=query] thead td").dispatch_event("click")
+    assert told(page) == before
+
+
 def test_where_a_number_comes_from_is_marked(opens: Opens) -> None:
     page = drawn(opens, steps_payload(journey()))
     point_at(page, "scores", 4, 2)

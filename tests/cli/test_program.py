@@ -33,6 +33,19 @@ from tests.surface import ROOT
             "ch.watch(ch.samples.whisper().model) sees it.",
         ),
         (
+            ["show", "a", "--model", "dinov2"],
+            "[show.model] --model must read text, and DINOv2 ViT-S/14 reads pictures; use --image.",
+        ),
+        (
+            ["show", "--image", "a.jpg", "--model", "smollm2"],
+            "[show.model] --model must read pictures, and SmolLM2-135M-Instruct reads text; in Python, "
+            "ch.watch(ch.samples.smollm2().model) sees it.",
+        ),
+        (
+            ["show", "a", "--image", "a.jpg"],
+            "[show.image] --image is shown alone; leave the text, --file, --find, --why and --card out.",
+        ),
+        (
             ["show", "a", "--png", "/nowhere/a.png"],
             "[picture.path] /nowhere/a.png cannot be written",
         ),

@@ -169,6 +169,34 @@ def test_a_page_opens_where_it_was_shown(tmp_path: Path, monkeypatch: pytest.Mon
     assert [layer["number"] for layer in written[1].data["layers"]] == [3]
 
 
+def test_show_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vit, photo = str(tiny_models.save_vit(tmp_path)), str(tiny_models.save_photo(tmp_path))
+    found = lines("show", "--image", photo, "--model", vit)
+    assert found[0].endswith(": 2 layers × 3 heads")
+    assert found[1] == "[CLS] and 3 × 5 patches of 12 × 20 pixels"
+    at = found.index("shown since it looks at the fewest patches of the last layer")
+    assert found[at + 4].endswith(" of the attention of [CLS], by its square root")
+    assert {len(line) for line in found[at + 1 : at + 4]} == {10}
+    written: list[Payload] = []
+    monkeypatch.setattr(
+        head_page,
+        "write_page",
+        lambda path, payload: written.append(payload) or write_page(path, payload),
+    )
+    page, picture = str(tmp_path / "a.html"), tmp_path / "a.png"
+    head = ("--layer", "1", "--head", "2", "--html", page, "--png", str(picture))
+    found = lines("show", "--image", photo, "--model", vit, *head)
+    assert found[-1] == f"The picture of layer 1, head 2 is in {picture}"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    (payload,) = written
+    assert (payload.title, payload.data["start"]) == (
+        "photo.png",
+        {"layer": 0, "head": 2, "query": 0},
+    )
+    assert payload.data["photo"] == {"kind": "image/png", "grid": (3, 5), "skip": 1}
+    assert "Next: add --head" in lines("show", "--image", photo, "--model", vit, "--layer", "0")[-1]
+
+
 def test_show_reads_a_file(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     file.write_text("The cat sat\n", encoding="utf-8")

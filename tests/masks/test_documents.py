@@ -13,7 +13,11 @@ CPU = torch.device("cpu")
 
 
 def test_the_docstring_is_true() -> None:
-    assert docstring_drawings(ch.documents) == [ch.documents([7, 7, 9, 9, 9]).draw(5, 5)]
+    apart = ch.documents(lengths=[2, 3], queries=[1, 2])
+    in_each = ch.documents(lengths=[2, 3], queries=[1, 2], mask=ch.causal())
+    assert docstring_drawings(ch.documents) == [
+        ch.documents([7, 7, 9, 9, 9]).draw(5, 5), apart.draw(3, 5), in_each.draw(3, 5)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("ids", [[4, 4, -1], (4, 4, -1), torch.tensor([4, 4, -1]).int()])

@@ -90,6 +90,15 @@ CALLS: dict[str, Call] = {
         }
     ),
     "cross": Call(tokens=23, kv_len=41),
+    "documents apart": Call(
+        lambda: {
+            "mask": ch.documents(
+                lengths=[13, 0, 28], queries=[9, 3, 11], mask=ch.causal() | ch.prefix(2)
+            )
+        },
+        tokens=23,
+        kv_len=41,
+    ),
     "fewer queries": Call(lambda: {"mask": ch.causal()}, tokens=11, kv_len=29),
     "few tokens": Call(lambda: {"mask": ch.causal()}, tokens=3),
     "one token": Call(lambda: {"mask": ch.causal()}, tokens=1),

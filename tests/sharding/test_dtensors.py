@@ -53,6 +53,14 @@ def calls(group: Any) -> tuple[dict[str, float], dict[str, str]]:
         leaf = given_x.clone().requires_grad_()
         (expected,) = torch.autograd.grad(layer(leaf).sum(), leaf)
         apart[f"gradient of x, {x.ndim}"] = _apart(of_x, expected)
+    plain: dict[str, Any] = {name: each.detach().requires_grad_() for name, each in tensors.items()}
+    copies = [distribute_tensor(each.detach(), mesh, [Replicate()]) for each in plain.values()]
+    query, key, value = (each.requires_grad_() for each in copies)
+    context, expected = ch.attend(query, key, value), ch.attend(**plain)
+    apart["without across"] = _apart(context, expected)
+    ours = torch.autograd.grad(context.sum(), [query, key, value])
+    theirs = torch.autograd.grad(expected.sum(), list(plain.values()))
+    apart["its gradients"] = max(map(_apart, ours, theirs))
     return apart, refusals(mesh, tensors, layer, x)
 
 
@@ -68,7 +76,7 @@ def refusals(mesh: Any, tensors: dict[str, Tensor], layer: Any, x: Tensor) -> di
     def refused(name: str, call: Callable[[], Any]) -> None:
         try:
             call()
-        except ch.ArgumentError as error:
+        except (ch.ArgumentError, ch.UnsupportedError) as error:
             texts[name] = str(error)
 
     def query(*placements: Any, on: Any = mesh) -> Tensor:
@@ -82,6 +90,10 @@ def refusals(mesh: Any, tensors: dict[str, Tensor], layer: Any, x: Tensor) -> di
     refused("mesh", lambda: ch.attend(both, key, value, across=where))
     alone_here = DTensor.from_local(tensors["query"], flat["tp"], [Shard(2)])
     refused("ranks", lambda: ch.attend(alone_here, key, value, across=where))
+    options: dict[str, Any]
+    for name, options in (("mask", {"mask": ch.causal()}), ("sinks", {"sinks": torch.zeros(4)})):
+        refused(name, lambda o=options: ch.attend(both, both, both, **o))
+    refused("two", lambda: ch.attend(both, key, both))
     batch = distribute_tensor(x, mesh, [Shard(0)])
     refused("layer", lambda: layer(batch, across=where))
     return texts
@@ -95,10 +107,19 @@ def _apart(actual: Tensor, expected: Tensor) -> float:
 
 def test_dtensors_come_back_as_they_lie_or_are_refused() -> None:
     for apart, texts in ranks.run(3, calls):
-        assert len(apart) == 15
+        assert len(apart) == 17
         assert not {name: far for name, far in apart.items() if not far <= 1e-13}
         begin = "[across.dtensor] query is a DTensor that does not lie as across= says: "
         end = ". Redistribute it, or give this rank's tokens alone, as across.shard makes them."
+        plain = (
+            "[dtensor.plain] without across= DTensors go into attend all three, and with no mask, bias or "
+            "sinks; got {}. Share tokens by across=, heads by layers.tensor_parallel, or give this rank's "
+            "samples or heads alone: query.to_local()."
+        )
+        assert [texts.pop(name) for name in ("mask", "sinks", "two")] == [
+            plain.format(got)
+            for got in ("3 of three, with mask", "3 of three, with sinks", "2 of three")
+        ]
         assert all(text.endswith(end) for text in texts.values())
         reasons = {name: text.removesuffix(end) for name, text in texts.items()}
         assert reasons == {

@@ -14,6 +14,8 @@ from clearhead.attention.sharded import sharded_call
 from clearhead.sharding.layouts import LAYOUTS
 from tests.sharding import ranks
 
+CPU = torch.device("cpu")
+
 MASKS = {
     "full": None,
     "causal": ch.causal(),
@@ -112,6 +114,19 @@ def test_refusals(arguments: dict[str, Any], error: type[Exception], text: str) 
     assert text in str(caught.value)
 
 
+def test_no_transformation_goes_through_the_exchange() -> None:
+    whole = ch.across(world=1, tokens=5)
+    where = ch.across(world=1, tokens=5, layout=[torch.tensor([1, 0, 2, 3, 4])])
+    x = torch.randn(3, 2, 5, 4)
+    for transform in (torch.vmap, torch.func.jacrev):
+        with pytest.raises(
+            ch.UnsupportedError, match=r"\[across.transformed\] across= does not go"
+        ):
+            transform(lambda x: ch.attend(x, x, x, across=where))(x)
+    found = torch.vmap(lambda x: ch.attend(x, x, x, across=whole, kernel="eager"))(x)
+    torch.testing.assert_close(found, ch.attend(x, x, x))
+
+
 def test_a_plan_without_processes_computes_nothing() -> None:
     where = ch.across(world=2, tokens=5)
     x = torch.zeros(3, 4)
@@ -206,6 +221,17 @@ def other_numbers(group: Any) -> list[str]:
         {"mask": ch.causal() & ~ch.documents(ids)},
         {"mask": torch.ones(13, 13, dtype=torch.bool).tril(rank)},
         {"scale": 0.3 + 1e-9 * rank},
+        {"bias": torch.zeros(1, 13) + 1e-9 * rank},
+        {
+            "bias": ch.relative(torch.zeros(1, 3)),
+            "sinks": torch.zeros(1).fill_(rank).requires_grad_(),
+        },
+        {"bias": ch.alibi(slopes=torch.ones(1) + rank)},
+        {
+            "bias": ch.alibi(1),
+            "sinks": torch.ones(1),
+            "mask": ch.documents(ids[::3].new_zeros(26)[::2]),
+        },
         {"mask": ch.padding(real.new_ones(2, 13)), "scale": 0.3},
     ]
     for each in options:
@@ -216,23 +242,25 @@ def other_numbers(group: Any) -> list[str]:
         else:
             found.append("")
     with mock.patch.object(sharded_call, "WORDS", 7):
-        return [*found, str(sharded_call._checksum(options[2]["mask"]))]
+        return [*found, str(sharded_call.checksums([options[2]["mask"]], CPU))]
 
 
 def test_a_checksum_goes_by_what_is_there() -> None:
     valid = torch.rand(3, 41) > 0.5
-    aligned = sharded_call._checksum(valid[1:].clone())
-    assert sharded_call._checksum(valid[1:]) == aligned
-    assert sharded_call._checksum(valid[1:].mT.contiguous().mT) == aligned
-    assert sharded_call._checksum(valid[1:, None].expand(-1, 5, -1)) == aligned
-    assert sharded_call._checksum(valid[1:].flip(0)) != aligned
-    assert sharded_call._checksum(valid[:0]) == 0
+    some = valid[1:]
+    layouts = [some.clone(), some, some.mT.contiguous().mT, some[:, None].expand(-1, 5, -1)]
+    first, *same = sharded_call.checksums(layouts, CPU)
+    assert same == [first] * 3
+    assert sharded_call.checksums([some.flip(0)], CPU) != [first]
+    assert sharded_call.checksums([valid[:0]], CPU) == [0]
+    every_second = torch.arange(10.0)[::2]
+    assert len(set(sharded_call.checksums([every_second, every_second.clone()], CPU))) == 1
 
 
 def test_numbers_that_differ_are_refused() -> None:
     first, last = ranks.run(2, other_numbers)
-    assert first[:5] == last[:5] == ["across.differ"] * 4 + [""]
-    assert first[5] != last[5]
+    assert first[:-1] == last[:-1] == ["across.differ"] * 7 + [""] * 2
+    assert first[-1] != last[-1]
 
 
 def meshes(group: Any) -> list[str]:
@@ -261,7 +289,7 @@ def test_a_mesh_is_read_or_refused() -> None:
 
 def lost(group: Any) -> str:
     rank = group.rank()
-    dist.barrier()  # a group is made only if all come to it in its time
+    dist.barrier()  # so that neither waits for the start of the other in the seconds of the new one
     group = dist.new_group([0, 1], timeout=timedelta(seconds=3))
     where = ch.across(group, tokens=5)
     if rank:

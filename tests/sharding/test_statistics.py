@@ -23,6 +23,7 @@ NAMES = (
     "alibi",
     "everything",
     "cross",
+    "documents apart",
     "few tokens",
 )
 PER_QUERY = ("logsumexp", "entropy", "max", "distance", "first", "previous", "mass")

@@ -78,6 +78,7 @@ def test_a_value_comes_back(dims: int, tmp_path: Path) -> None:
         ~ch.sliding_window(left=1),
         ch.padding([3, 7], side="left") & ch.causal(offset=2),
         ch.documents([[0, 0, 1, 1, 1, 2, 2], [3, 3, 3, 3, 0, 0, 0]]),
+        ch.documents(lengths=[3, 4], queries=[4, 1], mask=ch.causal()),
         ch.padding(torch.tensor([True, False, True, True, True, True, False])),
     ],
     ids=lambda mask: mask.describe(),
@@ -223,14 +224,14 @@ def test_numbers_that_do_not_fit(field: str, value: object, text: str, tmp_path:
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("version", [0, 7, "1", True, None])
+@pytest.mark.parametrize("version", [0, 8, "1", True, None])
 def test_another_version(version: object, tmp_path: Path) -> None:
     path = rewritten(
         files.write(tmp_path / "a.clearhead", matrix()), lambda head: head.update(version=version)
     )
     text = refused(path, "file.version")
     assert (
-        f"must be of version 1 or 2 or 3 or 4 or 5 or 6, which this clearhead reads; it is of version {version!r}"
+        f"must be of version 1 or 2 or 3 or 4 or 5 or 6 or 7, which this clearhead reads; it is of version {version!r}"
         in text
     )
 

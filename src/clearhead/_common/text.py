@@ -56,6 +56,17 @@ def readable(text: str) -> str:
     return PERHAPS_ACTING.sub(lambda found: printable(found[0]), text)
 
 
+def patch_names(grid: tuple[int, int], skip: int) -> list[str]:
+    """Return a name for each token of a picture: those before the patches, then each by row and column.
+
+    Example:
+        >>> patch_names((1, 2), 2)
+        ['[CLS]', '[1]', '0,0', '0,1']
+    """
+    before = ["[CLS]", *(f"[{n}]" for n in range(1, skip))][:skip]
+    return before + [f"{row},{column}" for row in range(grid[0]) for column in range(grid[1])]
+
+
 def bounded(text: str, most: int) -> str:
     """Return a text that is readable, and of a long one the beginning and the end.
 

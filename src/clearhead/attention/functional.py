@@ -61,7 +61,7 @@ def attend(
         ShapeError, DtypeError, DeviceError, MaskError, ArgumentError, ArgumentTypeError: for input
             that attention is not defined for, before anything is computed.
         UnsupportedError: code `kernel.refused`, if the kernel asked for cannot run this; codes
-            `across.refused` and `across.dropout`.
+            `across.refused`, `across.dropout`, `across.transformed` and `dtensor.plain`.
         RankError: codes `across.rank`, `across.differ` and `across.lost`, on every rank.
 
     Example:

@@ -4,7 +4,9 @@ import torch
 from torch import Tensor
 
 from clearhead._common.axes import KEY_AXES, QUERY_AXES, VALUE_AXES, describe_tensor
-from clearhead.errors import DeviceError, DtypeError, ShapeError
+from clearhead.attention.biases import Bias, DenseBias
+from clearhead.errors import DeviceError, DtypeError, ShapeError, UnsupportedError
+from clearhead.masks.base import Mask
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -78,3 +80,17 @@ def mismatch(query: Tensor, key: Tensor, value: Tensor) -> ShapeError | DtypeErr
         "num_heads must be a multiple of num_kv_heads, both 1 or more; got "
         f"{num_heads} and {num_kv_heads}." + shapes + hint,
     )
+
+
+def check_bias_beside(mask: Mask | None, bias: Bias | None) -> None:
+    """Refuse a bias by distance where queries sit on no key of their row.
+
+    Raises:
+        UnsupportedError: code `bias.documents`.
+    """
+    if mask is not None and mask.cross and bias is not None and not isinstance(bias, DenseBias):
+        raise UnsupportedError(
+            "bias.documents",
+            "a bias by distance counts through the whole row, where queries and keys of one document "
+            f"stand apart; got {bias.describe()} beside {mask.describe()}. A bias as a tensor goes.",
+        )

@@ -23,16 +23,18 @@ from clearhead._common.torch_internals import (
     is_tracing,
 )
 from clearhead.attention.biases import Bias, as_bias
-from clearhead.attention.mismatches import DTYPES, listed, mismatch, shapes
+from clearhead.attention.mismatches import DTYPES, check_bias_beside, listed, mismatch, shapes
 from clearhead.errors import (
     DeviceError,
     DtypeError,
     ShapeError,
 )
 from clearhead.masks.base import Mask
+from clearhead.masks.causal import Causal
 from clearhead.masks.dense import dense
 from clearhead.masks.full import Full
 from clearhead.masks.spans import Spans
+from clearhead.sharding.dtensors import check_plain
 from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.sharding.sharding import Sharding
 
@@ -260,6 +262,11 @@ def make_problem(
     check_tensor("query", query)
     check_tensor("key", key)
     check_tensor("value", value)
+    if not type(query) is type(key) is type(value) is Tensor:
+        by_flag = type(mask) is Causal and not query.is_cpu
+        options = {"mask": None if by_flag else mask, "bias": bias, "sinks": sinks}
+        beside = [name for name, option in options.items() if option is not None]
+        check_plain(query, (key, value), ", ".join(beside))
     dims = query.ndim
     query, key, value = under_autocast(query, key, value)
     if dims != 4 or key.ndim != 4 or value.ndim != 4:
@@ -277,6 +284,7 @@ def make_problem(
     if bias is not None:
         bias = as_bias(bias)
         bias.check(batch, num_heads, query_len, kv_len, dtype, device)
+        check_bias_beside(mask, bias)
         bias = bias.within(dtype)
     if scale is None:
         scale = 1.0 / math.sqrt(head_dim)
@@ -306,6 +314,7 @@ def make_problem(
         dropout=dropout,
         dims=dims,
         keys_finite=keys_finite,
+        cross=mask is not None and mask.cross,
     )
 
 

@@ -3,15 +3,15 @@
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 from rich.console import Console
 
 from clearhead._common.text import count, format_bytes
+from clearhead.cli.loading import load_for_pictures, load_for_text
 from clearhead.cli.progress import busy, progress_bars, say
 from clearhead.errors import ArgumentError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from clearhead.drawing.page.runs import Layer
+    from clearhead.integrations.image_models import ImageModel, ImageReading
     from clearhead.integrations.text_models import LongReading, TextModel, TextReading
 
 
@@ -59,6 +60,13 @@ def show(
     file: Annotated[
         Path | None, typer.Option(help='Read the text from here; "-" is the standard input.')
     ] = None,
+    image: Annotated[
+        Path | None,
+        typer.Option(
+            help="A picture instead of a text, for a model that reads them; without --model dinov2.",
+            metavar="FILE",
+        ),
+    ] = None,
     html: Annotated[
         Path | None,
         typer.Option(help="Write a page to look around in, which opens offline.", metavar="FILE"),
@@ -68,13 +76,13 @@ def show(
         typer.Option(help="Keep what was seen in this file, for clearhead serve.", metavar="FILE"),
     ] = None,
 ) -> None:
-    """Show what a trained model attends to in a text.
+    """Show what a trained model attends to in a text, or with --image in a picture.
 
     Without --layer it shows every head of every layer, the strongest links, and one head as a heat
     map over the tokens. Of a text of more than 1024 tokens it shows numbers, a pooled map and the
     tokens that receive most, in memory that grows with the tokens; of a book, ask for one --layer.
     """
-    sentence = _read_text(text, file)
+    sentence = _read_text(text, file) if image is None else _no_text(text, file, find, why, card)
     if head is not None and layer is None:
         raise ArgumentError("show.head", f"--head {head} needs --layer as well.")
     wanted = None if find is None else _read_find(find, layer)
@@ -88,19 +96,22 @@ def show(
 
         check_writable(written)
     asked = ShowRequest(
-        Console(), _load(model), sentence, layer, head, wanted, explained, png, card, html, save
+        Console(), sentence, layer, head, wanted, explained, png, card, html, save, image
     )
+    if image is not None:
+        _write_files(asked, _show_image(asked, load_for_pictures(model)), "photo")
+        return
     from clearhead.drawing.page.head_page import LONG
 
-    long = asked.reader.count(sentence) > LONG
+    reader = load_for_text(model)
+    long = reader.count(sentence) > LONG
     if long and wanted is not None:
         raise ArgumentError("show.find", f"--find needs a text of {LONG} tokens at most.")
     if long and card is not None:
         raise ArgumentError("show.card", f"--card needs a text of {LONG} tokens at most.")
     if long and explained is not None:
         raise ArgumentError("show.why", f"--why needs a text of {LONG} tokens at most.")
-    shown = _show_long(asked) if long else _show_short(asked)
-    asked.console.print()
+    shown = _show_long(asked, reader) if long else _show_short(asked, reader)
     _write_files(asked, shown, "map" if long else "head")
 
 
@@ -109,7 +120,6 @@ class ShowRequest:
     """The options of `show`, read and checked."""
 
     console: Console
-    reader: "TextModel"
     text: str
     layer: int | None
     head: int | None
@@ -119,12 +129,14 @@ class ShowRequest:
     card: Path | None
     html: Path | None
     save: Path | None
+    image: Path | None
 
 
 class Shown(NamedTuple):
-    """The reading on the screen, its layers by their paths, and the head of the map."""
+    """The reading of a model on the screen, its layers by their paths, and the head of the map."""
 
-    reading: "TextReading | LongReading"
+    model: str
+    reading: "TextReading | LongReading | ImageReading"
     layers: "Sequence[Layer]"
     layer: int
     head: int
@@ -133,15 +145,14 @@ class Shown(NamedTuple):
     card: "Callable[[], Axes] | None" = None
 
 
-def _show_short(asked: ShowRequest) -> Shown:
+def _show_short(asked: ShowRequest, reader: "TextModel") -> Shown:
     with busy("reading"):
-        reading = asked.reader.read(asked.text)
-    from clearhead.drawing.page.runs import Layer
+        reading = reader.read(asked.text)
     from clearhead.drawing.terminal.screens import Screens
 
     screens = Screens(asked.console, reading)
     screens.check(asked.layer, asked.head)
-    screens.title(asked.reader.name, encoder_only=asked.reader.encoder_only)
+    screens.title(reader.name, encoder_only=reader.encoder_only)
     layer, head = asked.layer, asked.head
     pin: tuple[int | None, int | None] | None = None
     asks = asked.find or asked.why
@@ -161,23 +172,20 @@ def _show_short(asked: ShowRequest) -> Shown:
         assert query is not None
         assert key is not None
         screens.why(layer, head, query, key)
-    layers = [
-        Layer(name, matrix, number)
-        for number, (name, matrix) in enumerate(zip(reading.layers, reading.matrices, strict=True))
-        if asked.layer in (None, number)
-    ]
+    layers = _layers(asked, reading)
     return Shown(
+        reader.name,
         reading,
         layers,
         layer,
         head,
         lambda: screens.picture(layer, head),
         pin,
-        lambda: screens.card(layer, head, pin, asked.reader.name),
+        lambda: screens.card(layer, head, pin, reader.name),
     )
 
 
-def _show_long(asked: ShowRequest) -> Shown:
+def _show_long(asked: ShowRequest, reader: "TextModel") -> Shown:
     """Show numbers, maps and the tokens that stand out, without a matrix of weights."""
     from clearhead.drawing.page.head_arrays import LINKS, MAPS
     from clearhead.drawing.page.runs import Layer
@@ -186,7 +194,7 @@ def _show_long(asked: ShowRequest) -> Shown:
     cells = TERMINAL_CELLS if asked.png is None else PICTURE_CELLS
     pool, links = (cells, None) if asked.html is None else (MAPS[0], LINKS)
     with progress_bars() as progress:
-        reading = asked.reader.read_long(
+        reading = reader.read_long(
             asked.text,
             layer=asked.layer,
             head=asked.head,
@@ -195,7 +203,7 @@ def _show_long(asked: ShowRequest) -> Shown:
             progress=progress,
         )
     screens = LongScreens(asked.console, coarser(reading, cells))
-    screens.title(asked.reader.name, encoder_only=asked.reader.encoder_only)
+    screens.title(reader.name, encoder_only=reader.encoder_only)
     layer = screens.model() if asked.layer is None else asked.layer
     head = screens.layer(layer, asked.head)
     only = asked.head is not None
@@ -204,12 +212,52 @@ def _show_long(asked: ShowRequest) -> Shown:
         Layer(reading.layers[number], each, number, heads)
         for number, each in reading.summaries.items()
     ]
-    return Shown(reading, layers, layer, head, lambda: screens.picture(layer, head, only=only))
+
+    def picture() -> "Axes":
+        return screens.picture(layer, head, only=only)
+
+    return Shown(reader.name, reading, layers, layer, head, picture)
+
+
+def _show_image(asked: ShowRequest, reader: "ImageModel") -> Shown:
+    """Show where heads look in a picture."""
+    assert asked.image is not None
+    with busy("reading"):
+        reading = reader.read(asked.image)
+    from clearhead.drawing.terminal.image_screens import ImageScreens
+
+    screens = ImageScreens(asked.console, reading)
+    screens.check(asked.layer, asked.head)
+    screens.title(reader.name, encoder_only=reader.part)
+    layer, head = asked.layer, asked.head
+    if layer is None:
+        layer, head, _ = screens.model()
+    elif head is None:
+        head = screens.layer(layer)
+    else:
+        screens.head(layer, head)
+    pin = (0, None) if reading.skip else None
+
+    def picture() -> "Axes":
+        return screens.picture(layer, head)
+
+    return Shown(reader.name, reading, _layers(asked, reading), layer, head, picture, pin)
+
+
+def _layers(asked: ShowRequest, reading: "TextReading | ImageReading") -> "list[Layer]":
+    from clearhead.drawing.page.runs import Layer
+
+    return [
+        Layer(name, matrix, number)
+        for number, (name, matrix) in enumerate(zip(reading.layers, reading.matrices, strict=True))
+        if asked.layer in (None, number)
+    ]
 
 
 def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
     """Write the files that were asked for, and say where they are; or suggest some."""
     console, layer, head = asked.console, shown.layer, shown.head
+    console.print()
     if asked.html is not None:
         with busy("writing the page"):
             file, note = _write_page(asked.html, asked, shown)
@@ -229,7 +277,7 @@ def _write_files(asked: ShowRequest, shown: Shown, kind: str) -> None:
             from clearhead.drawing.figures.png_files import save_png
 
             file = save_png(shown.picture(), asked.png)
-        name = "picture" if kind == "head" else kind
+        name = "map" if kind == "map" else "picture"
         say(console, f"The {name} of layer {layer}, head {head} is in {file}")
     elif asked.html is None and asked.card is None:
         closer = ""
@@ -251,19 +299,25 @@ def _write_page(html: Path, asked: ShowRequest, shown: Shown) -> tuple[Path, str
     from clearhead.drawing.page.head_page import write_heads
     from clearhead.drawing.page.page import MOST_OF_TITLE
 
-    words, tokens = " ".join(asked.text.split()), shown.reading.tokens
+    text = asked.text if asked.image is None else asked.image.name
+    words, tokens = " ".join(text.split()), shown.reading.tokens
     counted = count(len(shown.layers), "layer")
+    media: dict[str, Any] = {}
+    if asked.image is not None:
+        reading = cast("ImageReading", shown.reading)
+        media = {"image": reading.pixels, "grid": reading.grid, "skip": reading.skip}
     file = write_heads(
         html,
         [shown.layers],
-        tokens=tokens,
+        tokens=None if media else tokens,
         title=words if len(words) <= MOST_OF_TITLE else f"{words[: MOST_OF_TITLE - 2]} …",
         start=(shown.layer, shown.head)
         if asked.why is None
         else f"head={shown.layer}.{shown.head}&why=1",
         pin=shown.pin,
         why=asked.why is not None,
-        note=f"{asked.reader.name} · {counted} · {count(len(tokens), 'token')}",
+        note=f"{shown.model} · {counted} · {count(len(tokens), 'token')}",
+        **media,
     )
     return file, format_bytes(file.stat().st_size)
 
@@ -316,21 +370,11 @@ def _read_text(text: str | None, file: Path | None) -> str:
         raise ArgumentError("show.file", f"{file} could not be read: {reason}.") from error
 
 
-def _load(model: str | None) -> "TextModel":
-    # While something is downloaded, the bars of the hub say more than we could.
-    downloads = model is not None and not Path(model).expanduser().exists()
-    with nullcontext() if downloads else busy("loading the model"):
-        from clearhead.integrations import huggingface
-        from clearhead.samples import SAMPLES
-        from clearhead.samples.models import folder_of
-
-        if model in SAMPLES and downloads:
-            sample = SAMPLES[model]
-            if sample.reads != "text":
-                raise ArgumentError(
-                    "show.model",
-                    f"--model must read text, and {sample.model} reads {sample.reads}; in Python, "
-                    f"ch.watch(ch.samples.{model}().model) sees it.",
-                )
-            model, downloads = str(folder_of(model)), False
-        return huggingface.load(model, progress=downloads and sys.stderr.isatty())
+def _no_text(text: str | None, file: Path | None, *others: object) -> str:
+    """Refuse, beside a picture, what is asked of a text."""
+    if any(each is not None for each in (text, file, *others)):
+        raise ArgumentError(
+            "show.image",
+            "--image is shown alone; leave the text, --file, --find, --why and --card out.",
+        )
+    return ""

@@ -12,6 +12,7 @@ from torch import nn
 
 from clearhead._common.text import shown
 from clearhead.errors import ModelError, missing_extra
+from clearhead.integrations.image_models import ImageModel, ImageReading
 from clearhead.integrations.text_models import (
     LongReading,
     TextModel,
@@ -21,7 +22,17 @@ from clearhead.integrations.text_models import (
     readable_tokens,
 )
 
-__all__ = ["PACKAGED", "LongReading", "TextModel", "TextReading", "load", "readable_tokens"]
+__all__ = [
+    "PACKAGED",
+    "ImageModel",
+    "ImageReading",
+    "LongReading",
+    "TextModel",
+    "TextReading",
+    "load",
+    "load_for_pictures",
+    "readable_tokens",
+]
 
 PACKAGED = "all-MiniLM-L6-v2"
 """The small sentence encoder that the extra `demo` brings (Wang et al., 2020,
@@ -60,6 +71,64 @@ def load(name: str | None = None, *, progress: bool = False) -> TextModel:
         >>> reading.layers[0], reading.matrices[0].shape
         ('encoder.layer.0.attention.self', torch.Size([1, 12, 7, 7]))
     """
+    where, called, options, model = _loaded(name, progress=progress)
+    with (
+        quiet(progress=progress),
+        _translated(called, missing="model.no-tokenizer", broken="model.no-tokenizer"),
+    ):
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(where, **options)
+    # Of a folder without one, transformers makes a tokenizer that knows no word.
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise ModelError("model.no-tokenizer", f"there is no tokenizer with {called}.")
+    encoder_only = bool(getattr(model.config, "is_encoder_decoder", False))
+    reader = model.get_encoder() if encoder_only else model
+    return TextModel(
+        called, reader.eval(), tokenizer, encoder_only, _max_tokens(model, reader, tokenizer)
+    )
+
+
+def load_for_pictures(name: str, *, progress: bool = False) -> ImageModel:
+    """Load a model of transformers that reads pictures with its processor, by its name or from a folder.
+
+    Of a model that reads text as well, such as CLIP, it is the part that reads pictures.
+
+    Args:
+        name: a folder, or a name on the Hugging Face Hub.
+        progress: let transformers draw its own bars while it downloads and loads.
+
+    Raises:
+        MissingExtraError: if transformers is not installed.
+        ModelError: as `load`, and code `model.no-pictures`, for a model that reads none.
+
+    Example:
+        >>> from clearhead.integrations import huggingface
+        >>> huggingface.load_for_pictures(huggingface.load().tokenizer.name_or_path)
+        Traceback (most recent call last):
+        clearhead.errors.ModelError: [model.no-pictures] ...
+    """
+    where, called, options, model = _loaded(name, progress=progress)
+    reader = (
+        model if model.main_input_name == "pixel_values" else getattr(model, "vision_model", None)
+    )
+    if reader is None:
+        raise ModelError(
+            "model.no-pictures",
+            f"the model must read pictures; {called}, {type(model).__name__}, reads {model.main_input_name}.",
+        )
+    with (
+        quiet(progress=progress),
+        _translated(called, missing="model.no-pictures", broken="model.no-pictures"),
+    ):
+        from transformers import AutoImageProcessor
+
+        processor = AutoImageProcessor.from_pretrained(where, **options)
+    return ImageModel(called, reader.eval(), processor, part=reader is not model)
+
+
+def _loaded(name: str | None, *, progress: bool) -> tuple[str, str, dict[str, Any], Any]:
+    """Where a model is, what it is called, how to read more from there, and the model, complete."""
     try:
         import transformers
     except ModuleNotFoundError as error:
@@ -87,20 +156,8 @@ def load(name: str | None = None, *, progress: bool = False) -> TextModel:
             output_loading_info=True,
             **options,
         )
-    with (
-        quiet(progress=progress),
-        _translated(called, missing="model.no-tokenizer", broken="model.no-tokenizer"),
-    ):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
-    # Of a folder without one, transformers makes a tokenizer that knows no word.
-    if len(tokenizer) <= len(tokenizer.all_special_ids):
-        raise ModelError("model.no-tokenizer", f"there is no tokenizer with {called}.")
     _check_complete(called, report)
-    encoder_only = bool(getattr(model.config, "is_encoder_decoder", False))
-    reader = model.get_encoder() if encoder_only else model
-    return TextModel(
-        called, reader.eval(), tokenizer, encoder_only, _max_tokens(model, reader, tokenizer)
-    )
+    return where, called, options, model
 
 
 def _packaged() -> str:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from clearhead.errors import DeviceError, MaskError
 from clearhead.masks.base import Mask
+from clearhead.masks.causal import Positioned
 from clearhead.masks.spans import Spans, complement, intersection, union
 
 T = TypeVar("T")
@@ -39,6 +40,19 @@ class _Pair(Mask):
                 "masks on different devices cannot be combined: "
                 f"{left.describe()} is on {left.device}, {right.describe()} on {right.device}.",
             )
+        if left.cross or right.cross:
+            for each in leaves(self):
+                if isinstance(each, Positioned) and each.offset is None:
+                    raise MaskError(
+                        "mask.documents-beside",
+                        f"{each.describe()} counts through the whole row, where queries and keys of "
+                        "one document stand apart. To count in each document: documents(…, "
+                        f"queries=…, mask={each.describe()}).",
+                    )
+
+    @property
+    def cross(self) -> bool:
+        return self.left.cross or self.right.cross
 
     @property
     def batch(self) -> int | None:
@@ -119,6 +133,10 @@ class Not(Mask):
     mask: Mask
 
     @property
+    def cross(self) -> bool:
+        return self.mask.cross
+
+    @property
     def batch(self) -> int | None:
         return self.mask.batch
 
@@ -155,6 +173,17 @@ class Not(Mask):
 
     def describe(self) -> str:
         return f"~{_bracketed(self.mask, Not)}"
+
+
+def leaves(mask: Mask) -> Iterator[Mask]:
+    """The masks of an expression that are not made of others."""
+    if isinstance(mask, _Pair):
+        yield from leaves(mask.left)
+        yield from leaves(mask.right)
+    elif isinstance(mask, Not):
+        yield from leaves(mask.mask)
+    else:
+        yield mask
 
 
 def _either(a: T | None, b: T | None) -> T | None:

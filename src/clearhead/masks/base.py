@@ -78,6 +78,11 @@ class Mask(ABC):
         return None
 
     @property
+    def cross(self) -> bool:
+        """True if queries sit on no key of their own row, so that no distance is between the two."""
+        return False
+
+    @property
     def leading(self) -> tuple[int, int]:
         """Batch and heads of the mask as a tensor: 1 where it fits any."""
         return 1 if self.batch is None else self.batch, 1 if self.heads is None else self.heads
@@ -297,12 +302,12 @@ class Mask(ABC):
     def __and__(self, other: "Mask") -> "Mask":
         from clearhead.masks.algebra import And
 
-        return And(self, _check_mask(other))
+        return And(self, check_mask(other))
 
     def __or__(self, other: "Mask") -> "Mask":
         from clearhead.masks.algebra import Or
 
-        return Or(self, _check_mask(other))
+        return Or(self, check_mask(other))
 
     def __invert__(self) -> "Mask":
         from clearhead.masks.algebra import Not
@@ -311,10 +316,10 @@ class Mask(ABC):
 
     # Reached where the left operand is no mask.
     def __rand__(self, other: "Mask") -> "Mask":
-        return _check_mask(other) & self
+        return check_mask(other) & self
 
     def __ror__(self, other: "Mask") -> "Mask":
-        return _check_mask(other) | self
+        return check_mask(other) | self
 
     def __bool__(self) -> bool:
         raise ArgumentTypeError(
@@ -338,7 +343,12 @@ class Mask(ABC):
         return drawing("notebook.inline.mask_grid").mask_html(self)
 
 
-def _check_mask(other: object) -> Mask:
+def check_mask(other: object) -> Mask:
+    """Refuse what is no mask, where one is combined.
+
+    Raises:
+        ArgumentTypeError: code `mask.type`.
+    """
     if not isinstance(other, Mask):
         hint = " Wrap it: clearhead.dense(tensor)." if isinstance(other, Tensor) else ""
         raise ArgumentTypeError(

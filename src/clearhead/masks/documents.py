@@ -12,7 +12,9 @@ from clearhead._common.checks import as_int, check_tensor
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_concrete
 from clearhead.errors import ArgumentError, DeviceError, MaskError
-from clearhead.masks.base import Mask
+from clearhead.masks.base import Mask, check_mask
+from clearhead.masks.each_document import EachDocument
+from clearhead.masks.full import full
 from clearhead.masks.spans import Spans
 
 RETURNS_WORTH_LISTING = 8
@@ -128,6 +130,8 @@ def documents(
     *,
     lengths: Sequence[int] | Tensor | None = None,
     offsets: Sequence[int] | Tensor | None = None,
+    queries: Sequence[int] | Tensor | None = None,
+    mask: Mask | None = None,
 ) -> Mask:
     """Let each token attend to the tokens of its own document only.
 
@@ -144,8 +148,17 @@ def documents(
     together, or in a few places; ids that keep coming back (0, 1, 0, 1, …) are compared pair by
     pair when they are used.
 
-    Elsewhere: FlexAttention document masks; flash-attention `cu_seqlens`; xformers
-    `BlockDiagonalMask`; transformers finds packing from `position_ids`.
+    Queries that are packed apart from the keys have lengths or offsets of their own, `queries`: the
+    source texts of cross-attention, or new tokens of many requests over the keys of each. What
+    counts from token to token is then said for one document, as `mask`: the last query of each
+    sits on its last key. With lengths=[2, 3] and queries=[1, 2], without a mask and with `causal()`::
+
+        ● ● · · ·     ● ● · · ·
+        · · ● ● ●     · · ● ● ·
+        · · ● ● ●     · · ● ● ●
+
+    Elsewhere: FlexAttention document masks; flash-attention `cu_seqlens`, `cu_seqlens_q` and
+    `cu_seqlens_k`; xformers `BlockDiagonalMask`; transformers finds packing from `position_ids`.
 
     Args:
         ids: which document each token belongs to, whole numbers of shape (tokens,), or
@@ -153,10 +166,19 @@ def documents(
         lengths: instead of ids, how many tokens each document has, one after the other.
         offsets: instead of ids, where each document begins, and where the last one ends: 0, …, tokens,
             as `cu_seqlens` has them.
+        queries: lengths or offsets of the queries, beside those of the keys; None if they are the
+            same tokens.
+        mask: beside lengths or offsets, the mask of each document alone, made of `causal()`,
+            `sliding_window(…)` and `prefix(…)`; None shows all of it.
 
     Raises:
-        ArgumentError: code `documents.which`, unless one of the three is given.
-        MaskError: codes `mask.lengths` and `mask.offsets`, for such of another kind.
+        ArgumentError: code `documents.which`, unless one of the three is given; `documents.ids`, for
+            `queries` or `mask` beside ids.
+        ArgumentTypeError: code `mask.type`, for a `mask` that is none.
+        MaskError: codes `mask.lengths` and `mask.offsets`, for such of another kind;
+            `mask.documents-pair`, for `queries` of more or fewer documents; `mask.documents-mask`, for
+            a mask that does not fit any length; `mask.documents-beside`, for one that counts through
+            the row, combined with `queries`.
         MaskError: code `mask.ids`, for ids of another kind; `mask.kv-len`, `mask.batch` when it
             meets tensors of other sizes.
 
@@ -168,6 +190,10 @@ def documents(
         · · ●
         >>> torch.equal(ch.documents(offsets=[0, 2, 3]).to_dense(3, 3), ch.documents([0, 0, 1]).to_dense(3, 3))
         True
+        >>> print(ch.documents(offsets=[0, 2, 5], queries=[0, 1, 3], mask=ch.causal()).draw(3, 5))
+        ● ● · · ·
+        · · ● ● ·
+        · · ● ● ●
     """
     options = {"ids": ids, "lengths": lengths, "offsets": offsets}
     given = [name for name, option in options.items() if option is not None]
@@ -176,11 +202,30 @@ def documents(
             "documents.which",
             f"documents takes ids, lengths or offsets; got {' and '.join(given) or 'none of them'}.",
         )
-    if offsets is not None:
-        lengths = _lengths_of(offsets)
-    if ids is None:
-        assert lengths is not None
-        return Documents(_ids_of(lengths), not isinstance(lengths, Tensor))
+    beside = [name for name, each in (("queries", queries), ("mask", mask)) if each is not None]
+    if ids is not None:
+        if beside:
+            raise ArgumentError(
+                "documents.ids",
+                f"{beside[0]} goes with lengths or offsets of the documents; got ids.",
+            )
+        return _of_ids(ids)
+    source = lengths if offsets is None else offsets
+    read = _lengths if offsets is None else _lengths_of_offsets
+    keys = read(source, given[0])
+    if beside:
+        within = full() if mask is None else check_mask(mask)
+        made = EachDocument(within, keys if queries is None else read(queries, "queries"), keys)
+        _ = made.places
+        return made
+    device = source.device if isinstance(source, Tensor) else None
+    # Plain numbers are on the CPU whatever the default device is: they go to that of the query.
+    counts = torch.tensor(keys, dtype=torch.int64, device=device or "cpu")
+    numbers = torch.arange(len(keys), device=counts.device)
+    return Documents(numbers.repeat_interleave(counts, output_size=sum(keys)), device is None)
+
+
+def _of_ids(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Documents:
     follows = not isinstance(ids, Tensor)
     tensor = ids if isinstance(ids, Tensor) else _as_tensor(ids)
     check_tensor("ids", tensor)
@@ -194,38 +239,39 @@ def documents(
     return Documents(tensor.to(torch.int64), follows)
 
 
-def _lengths_of(offsets: Sequence[int] | Tensor) -> list[int] | Tensor:
-    given = offsets.tolist() if isinstance(offsets, Tensor) else offsets
-    numbers = [as_int(each) for each in given] if isinstance(given, Sequence) else []
-    ends = [each for each in numbers if each is not None]
-    if len(ends) < max(1, len(numbers)) or ends[0] != 0 or ends != sorted(ends):
+def _lengths_of_offsets(offsets: object, name: str) -> list[int]:
+    numbers, given = _whole_numbers(offsets)
+    if not numbers or numbers[0] != 0 or numbers != sorted(numbers):
         raise MaskError(
             "mask.offsets",
-            "offsets must be whole numbers of shape (documents + 1,), from 0 on and never falling; "
+            f"{name} must be whole numbers of shape (documents + 1,), from 0 on and never falling; "
             f"got {shown(given)}.",
         )
-    lengths = [after - before for before, after in pairwise(ends)]
-    return torch.tensor(lengths, device=offsets.device) if isinstance(offsets, Tensor) else lengths
+    return [after - before for before, after in pairwise(numbers)]
 
 
-def _ids_of(lengths: Sequence[int] | Tensor) -> Tensor:
-    given = lengths.tolist() if isinstance(lengths, Tensor) else lengths
-    numbers = [as_int(each) for each in given] if isinstance(given, Sequence) else [None]
-    if any(number is None or number < 0 for number in numbers):
+def _lengths(lengths: object, name: str) -> list[int]:
+    numbers, given = _whole_numbers(lengths)
+    if numbers is None or any(number < 0 for number in numbers):
         raise MaskError(
             "mask.lengths",
-            "lengths must be whole numbers of shape (documents,), 0 or more each; got "
+            f"{name} must be whole numbers of shape (documents,), 0 or more each; got "
             f"{shown(given)}.",
         )
-    device = lengths.device if isinstance(lengths, Tensor) else None
-    tensor = torch.tensor(numbers, dtype=torch.int64, device=device)
-    ids = torch.arange(len(tensor), device=tensor.device)
-    return ids.repeat_interleave(tensor, output_size=sum(map(int, given)))
+    return numbers
+
+
+def _whole_numbers(given: object) -> tuple[list[int] | None, object]:
+    """The numbers of a sequence or a tensor, None unless all are whole; and what was given, as a list."""
+    plain = given.tolist() if isinstance(given, Tensor) else given
+    numbers = [as_int(each) for each in plain] if isinstance(plain, Sequence) else [None]
+    whole = [each for each in numbers if each is not None]
+    return (whole if len(whole) == len(numbers) else None), plain
 
 
 def _as_tensor(ids: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
     try:
-        tensor = torch.tensor(ids)
+        tensor = torch.tensor(ids, device="cpu")
         return tensor.long() if tensor.numel() == 0 else tensor
     except (TypeError, ValueError, RuntimeError) as error:
         raise MaskError(

@@ -29,6 +29,10 @@ class Selected(Mask):
     some_heads: slice | Tensor | None = None
 
     @property
+    def cross(self) -> bool:
+        return self.mask.cross
+
+    @property
     def batch(self) -> int | None:
         return self.mask.batch
 

@@ -2,13 +2,14 @@
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from clearhead.errors import ArgumentError
+from clearhead.errors import ArgumentError, UnsupportedError
 from clearhead.sharding.sharding import Sharding
 
 T = TypeVar("T")
@@ -18,6 +19,27 @@ def is_dtensor(tensor: object) -> bool:
     """True for a DTensor; their module, which takes long to import, is not imported for it."""
     module: Any = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
+
+
+def check_plain(query: object, others: Sequence[object], beside: str) -> None:
+    """Refuse DTensors beside plain tensors, which PyTorch refuses in the midst of a computation.
+
+    Args:
+        query: of a call without `across=`.
+        others: its key and value.
+        beside: the names of the options that are plain tensors, or become some.
+
+    Raises:
+        UnsupportedError: code `dtensor.plain`.
+    """
+    given = [is_dtensor(each) for each in (query, *others)]
+    if any(given) and (beside or not all(given)):
+        raise UnsupportedError(
+            "dtensor.plain",
+            "without across= DTensors go into attend all three, and with no mask, bias or sinks; got "
+            f"{sum(given)} of three{beside and ', with ' + beside}. Share tokens by across=, heads by "
+            "layers.tensor_parallel, or give this rank's samples or heads alone: query.to_local().",
+        )
 
 
 def local_tokens(name: str, tensor: T, held: Sharding) -> T:

@@ -12,6 +12,9 @@ from clearhead.ladder import ConcatenatedHeads, SelfAttention, SelfAttentionWith
 from clearhead.ladder.rung import Rung
 from clearhead.layers.inputs import split_heads
 from clearhead.layers.multi_head_attention import MultiHeadAttention
+from clearhead.layers.parts import Part
+from clearhead.layers.query_key_norm import QueryKeyNorm
+from clearhead.layers.rotary import Rotary
 
 INPUTS = ("query", "key", "value")
 
@@ -27,6 +30,7 @@ class TracedProjection:
         bias: (num_heads, head_dim), or (head_dim,); None without one.
         parts: the parts of the layer that change query, key or value afterwards, such as rotary
             positions, or, of the output, the contexts before; empty where none does.
+        changes: how each of these parts comes to its number, in order; None where that of one is not known.
 
     Example:
         >>> layer = ch.MultiHeadAttention(8, num_heads=2)
@@ -40,6 +44,7 @@ class TracedProjection:
     weight: Tensor
     bias: Tensor | None = None
     parts: str = ""
+    changes: tuple[dict[str, Any], ...] | None = None
 
     def split(self, num_heads: int) -> "TracedProjection":
         """The same map head by head, of one whose columns are those of all heads side by side."""
@@ -81,7 +86,8 @@ def of_layer(
             made, stage[..., stage.shape[-2] - rows :, :]
         )  # a cache has keys before these
         if same or parts:
-            found[name] = _of_linear(linear, given, "" if same else parts).split(heads)
+            made_by = _of_linear(linear, given, "" if same else parts).split(heads)
+            found[name] = replace(made_by, changes=None if same else _changes(layer.parts, name))
     plain = context.transpose(1, 2).flatten(2)
     for part in layer.parts:
         context = part.transform_context(context, x if x.ndim == 3 else x[None])
@@ -119,6 +125,26 @@ def of_rung(rung: Rung, inputs: dict[str, Tensor], joined: Tensor) -> dict[str, 
         found = {name: each.split(rung.num_heads) for name, each in found.items()}
         found["output"] = _of_linear(rung.output_projection, joined)
     return found
+
+
+def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | None:
+    """What each part does to a query or a key: turns pairs by an angle, which both ends of it show, or divides
+    a row by the root of its mean square. None where one does something else."""
+    found: list[dict[str, Any]] = []
+    for part in parts:
+        kind = type(part)
+        if name == "value" or kind.transform_query_key is Part.transform_query_key:
+            if name == "value" and kind.transform_value is not Part.transform_value:
+                return None
+        elif kind.transform_query_key is Rotary.transform_query_key:
+            found.append({"part": kind.__name__, "layout": part.layout, "turned": part.rotated_dim})
+        elif kind.transform_query_key is QueryKeyNorm.transform_query_key and not part.is_wide:
+            norm = getattr(part, f"{name}_norm")
+            eps = torch.finfo(norm.weight.dtype).eps if norm.eps is None else norm.eps
+            found.append({"part": kind.__name__, "eps": eps, "weight": norm.weight.tolist()})
+        else:
+            return None
+    return tuple(found)
 
 
 def _of_linear(linear: nn.Linear, given: Tensor, parts: str = "") -> TracedProjection:

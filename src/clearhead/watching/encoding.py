@@ -22,6 +22,7 @@ from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.causal import Causal
 from clearhead.masks.dense import Dense
 from clearhead.masks.documents import Documents
+from clearhead.masks.each_document import EachDocument
 from clearhead.masks.full import Full
 from clearhead.masks.padding import PaddedTo, Valid
 from clearhead.masks.per_row import PerRow
@@ -39,6 +40,7 @@ KINDS: dict[str, type] = {
     "dense": Dense,
     "dense_bias": DenseBias,
     "documents": Documents,
+    "each_document": EachDocument,
     "full": Full,
     "matrix": AttentionMatrix,
     "not": Not,
@@ -58,7 +60,7 @@ KINDS: dict[str, type] = {
 }
 NAMES = {kind: name for name, kind in KINDS.items()}
 
-SINCE = {"role_counts": 3, "totals": 4, "sum_of_biases": 5}
+SINCE = {"role_counts": 3, "totals": 4, "sum_of_biases": 5, "each_document": 7}
 """The version of a file that first had a kind, where that is not the first."""
 
 OPTIONAL = {"counts": None, "max_score": None, "cross": False, "value": None}
@@ -251,6 +253,8 @@ def _is_of(value: Any, expected: Any) -> bool:
     allowed = get_args(expected) or (expected,)
     if get_origin(expected) is Literal:
         return isinstance(value, str) and value in allowed
+    if get_origin(expected) is list:
+        return isinstance(value, list) and all(_is_of(each, allowed[0]) for each in value)
     # True is an int to Python.
     return isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
 
@@ -259,6 +263,8 @@ def _in_words(expected: Any) -> str:
     allowed = get_args(expected) or (expected,)
     if get_origin(expected) is Literal:
         return " or ".join(map(repr, allowed))
+    if get_origin(expected) is list:
+        return f"a list of {_in_words(allowed[0])}"
     return " or ".join("None" if each is type(None) else each.__name__ for each in allowed)
 
 

@@ -26,10 +26,10 @@ from clearhead.matrix.totals import Totals
 from clearhead.watching.encoding import Encoder, decode
 from clearhead.watching.token_ids import listed
 
-VERSIONS = (1, 2, 3, 4, 5, 6)
+VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 """In version 2 there may be the tokens beside what was seen, in version 3 how many queries a role
 is the mean of, in version 4 that keys are of another text than the queries, and totals, and in version 5
-the values of matrices."""
+the values of matrices. In version 7 there may be masks of documents whose queries are packed apart."""
 
 KEY = "clearhead"
 

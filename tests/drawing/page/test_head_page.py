@@ -370,3 +370,17 @@ def test_the_title_is_the_beginning_of_the_text(
     assert written[0].title == title
     kind = "keys" if tokens is None else "tokens"
     assert written[0].data["note"] == f"1 layer · {size} {kind}"
+
+
+def test_a_role_that_chance_fills_as_far_is_not_named() -> None:
+    """In a text of 11 tokens most keys are within 8 of any query: most heads were called local."""
+    generator = torch.Generator().manual_seed(0)
+    query, key = torch.randn(2, 1, 8, 11, 3, generator=generator)
+    matrix = ch.AttentionMatrix(3 * query, key)
+    (layer,) = heads_payload([Run("", [Layer("", matrix)])], "").data["layers"]
+    chance = layer["chance"]["local"]
+    found = [(row["role"], row["scores"]["local"] > chance) for row in layer["rows"]]
+    (named,) = ch.roles(matrix).names()
+    assert named.count("local") > 2
+    assert {("local", True), ("", False)} <= set(found)
+    assert all(beyond for role, beyond in found if role == "local")

@@ -7,11 +7,17 @@ import torch
 
 import clearhead as ch
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
-from clearhead.drawing.page.starts import STATE, Start, farthest_link
+from clearhead.drawing.page.starts import ANYWHERE, STATE, Start, farthest_link, start_of
 from clearhead.drawing.page.texts import read_text
 from clearhead.errors import ArgumentError
 
+NO_HEAD = "[page.start] start must be a layer and a head that the page has, such as (0, 0);"
+NOT_SHOWN = "[page.state] start must be what the page can show, where "
+MIXED = "heads are different ones of the same tokens, with all of their weights at hand"
 TOKENS = ["[CLS]", "the", " cat", "sat", "the", "mat", "."]
+
+
+EVEN = ch.AttentionMatrix(torch.zeros(1, 2, 7, 3), torch.zeros(1, 2, 7, 3))
 
 
 def opened(**options: Any) -> dict[str, Any] | None:
@@ -45,8 +51,7 @@ def test_it_opens_where_it_is_asked_to() -> None:
     [
         (
             {"head": head},
-            f"[page.start] start must be a layer and a head that the page has, such as "
-            f"(0, 0); got {head!r}.",
+            f"{NO_HEAD} got {head!r}.",
         )
         for head in ((5, 0), (9, 0), 5, (1,), ("4", 0))
     ]
@@ -54,9 +59,41 @@ def test_it_opens_where_it_is_asked_to() -> None:
         (
             {"head": f"least=0.1&{given}"},
             "[page.state] start must be what stands behind the # of a page's address, such as "
-            f"'head=5.11&without=first'; got {given!r} in it, of which {', '.join(STATE)} are known.",
+            f"'head=5.11&without=first'; got {given!r} in it, of which {', '.join(STATE)} are known, each once.",
         )
-        for given in ("without=sinks", "colour=red", "head=5", "least=")
+        for given in (
+            "without=sinks",
+            "colour=red",
+            "head=5",
+            "least=",
+            "least=2",
+            "pin=\u0663",
+            "least=0.2",
+        )
+    ]
+    + [
+        ({"head": f"head=5.9&{given}"}, f"{NOT_SHOWN}{there}; got {given.split('&')[0]!r}.")
+        for given, there in (
+            ("pin=9,9", "a pin is one of 7 queries and one of 7 keys"),
+            ("pin=7", "a pin is one of 7 queries and one of 7 keys"),
+            ("pin=,7", "a pin is one of 7 queries and one of 7 keys"),
+            ("view=0,8,0,7", "a view is row, rows, column and columns within 7 queries and 7 keys"),
+            ("view=0,0,0,7", "a view is row, rows, column and columns within 7 queries and 7 keys"),
+            ("minus=1", "minus needs with, the head that is subtracted"),
+            ("with=5.9", "with is another head, beside one"),
+            ("with=4.0&heads=5", "with is another head, beside one"),
+            ("heads=5.9,5.9", MIXED),
+            ("heads=6", MIXED),
+        )
+    ]
+    + [
+        ({"head": given}, f"{NO_HEAD} got {got!r}.")
+        for given, got in (
+            ("head=5.0", "5.0"),
+            ("head=05.9", "05.9"),
+            ("with=9.0", "9.0"),
+            ("heads=4.0,4.2", "4.2"),
+        )
     ]
     + [
         (
@@ -80,6 +117,47 @@ def test_what_is_not_there_is_refused(options: dict[str, Any], message: str) -> 
     with pytest.raises(ArgumentError) as caught:
         opened(**options)
     assert str(caught.value) == message
+
+
+def test_a_state_that_the_page_can_show() -> None:
+    for state in (
+        "head=A5.7&with=4.1&view=0,7,2.5,4.5&minus=1",
+        "head=5.7&heads=4",
+        "pin=,6",
+        "heads=4.0,5.9",
+    ):
+        start = opened(head=state)
+        assert start is not None
+        assert start["state"] == state
+
+
+def test_a_pin_stands_in_for_that_of_the_farthest_link() -> None:
+    """It was overridden by that of the link, without a word."""
+    far = {"layer": 1, "head": 0, "query": 6, "key": 2}
+    layers = heads_payload([Run("", [Layer("a", EVEN), Layer("b", EVEN)])], "").data["layers"]
+    assert start_of(Start("pin=1,2"), layers, [], far) == {
+        "layer": 1,
+        "head": 0,
+        "state": "pin=1,2",
+    }
+    assert start_of(Start(None, (3, None)), layers, [], far) == {"layer": 1, "head": 0, "query": 3}
+    assert start_of(Start("scale=log"), layers, [], far) == far | {"state": "scale=log"}
+    assert start_of(ANYWHERE, layers, [], far) == far
+
+
+def test_a_pin_is_of_the_layer_that_is_opened() -> None:
+    wide = ch.AttentionMatrix(torch.zeros(1, 2, 7, 3), torch.zeros(1, 2, 9, 3))
+    run = Run("", [Layer("a", EVEN), Layer("b", wide)])
+    start = heads_payload([run], "", start=Start(None, (3, 6))).data["start"]
+    assert start == {"layer": 0, "head": 0, "query": 3, "key": 6}
+    with pytest.raises(ArgumentError, match="a pin is one of 7 queries and one of 7 keys"):
+        heads_payload([run], "", start=Start("pin=3,8"))
+    heads_payload([run], "", start=Start("head=1.0&pin=3,8"))
+    # Of different tokens there is no mean.
+    with pytest.raises(ArgumentError, match="heads are different ones"):
+        heads_payload([run], "", start=Start("heads=0.0,1.0"))
+    # Beside a larger head, what is in view may be larger too.
+    heads_payload([run], "", start=Start("head=0.0&with=1.0&view=0,7,0,9"))
 
 
 def test_the_farthest_of_strong_links_between_words() -> None:

@@ -2,20 +2,23 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { label } from "../../shared/labels";
 import type { HeadsData } from "./data";
 import { readState, type ViewState, writeState } from "./state";
 
 /** Milliseconds after which a change stands in the address; browsers allow few changes a second. */
 const SOON = 250;
 
-/** Keep the address like the state, and the state like the address; returns whether there is one. */
+/** Keep the address like the state, and the state like the address; returns whether there is one, and what it
+ * asks for that the page does not have. */
 export function useAddress(
   root: { current: HTMLElement | null },
   data: HeadsData,
   start: ViewState,
   state: { value: ViewState },
-): boolean {
+): { there: boolean; missing: string[] } {
   const [there, setThere] = useState(false);
+  const [missing, setMissing] = useState<string[]>([]);
   const latest = useRef(state);
   latest.current = state;
   const text = writeState(state.value, data);
@@ -29,7 +32,9 @@ export function useAddress(
     setThere(true);
     const follow = () => {
       const given = location.hash.slice(1);
-      const next = given ? readState(given, data, start.first) : start;
+      const missing: string[] = [];
+      const next = given ? readState(given, data, start.first, missing) : start;
+      setMissing(missing);
       const { first, second, pinned } = next;
       known.current = {
         text: writeState(next, data),
@@ -47,12 +52,25 @@ export function useAddress(
     const timer = setTimeout(() => {
       const another = step !== known.current.step;
       known.current = { text, step };
+      setMissing([]);
       history[another ? "pushState" : "replaceState"](null, "", `#${text}`);
     }, SOON);
     return () => clearTimeout(timer);
   }, [text, step, there]);
 
-  return there;
+  return { there, missing };
+}
+
+const MOST = 60;
+
+/** A line that says what was left out of the address. */
+export function Missing({ missing }: { missing: string[] }) {
+  const named = missing.map((each) => label(each.length > MOST ? `${each.slice(0, MOST)}…` : each));
+  return (
+    <p class="ch-missing" role="status">
+      {missing.length > 0 && `Not on this page, and left out of the address: ${named.join("; ")}`}
+    </p>
+  );
 }
 
 /** Copies the address, which shows what the page shows. */

@@ -145,10 +145,47 @@ export function differenceTile(
       values[cell] = (values[cell] === NOWHERE ? 0 : values[cell]!) + by / tall;
     }
   }
-  const size = (at: number) => (values[at] === NOWHERE ? 0 : Math.abs(values[at]!));
-  const row = (at: number) => largestOf(size, at * columns.cells, (at + 1) * columns.cells);
-  const top = endOf(rows.cells, row);
+  const top = endOfDifferences(values, [rows.cells, columns.cells]);
   return { ...bounds(rows, columns), values, top, grain: [1, 1], links: 0, signed: true };
+}
+
+/** A − B where not all weights are at hand: a cell of it is the difference of both cells. null where one
+ * of the maps is finer than the other. */
+export async function differenceOfTiles(
+  tilesOf: (request: TileRequest) => Promise<(Tile | null)[]>,
+  request: TileRequest,
+): Promise<Tile | null> {
+  let [one, other] = await tilesOf(request);
+  if (one && other && !isAlike(one, other)) {
+    const cells = one.cells.map((count, side) => Math.min(count, other!.cells[side]!));
+    [one, other] = await tilesOf({ ...request, cells: cells as [number, number] });
+  }
+  if (!one || !other || !isAlike(one, other)) return null;
+  const values = one.values.map((here, at) => {
+    const there = other!.values[at]!;
+    if (here < 0 && there < 0) return NOWHERE;
+    return (here < 0 ? 0 : here) - (there < 0 ? 0 : there);
+  });
+  const { exact: _, ...tile } = one;
+  return {
+    ...tile,
+    values,
+    top: endOfDifferences(values, one.cells),
+    grain: [Math.max(one.grain[0], other.grain[0]), Math.max(one.grain[1], other.grain[1])],
+    ...(one.exact && other.exact && { exact: true }),
+    signed: true,
+  };
+}
+
+function isAlike(a: Tile, b: Tile): boolean {
+  return (["rows", "columns", "cells"] as const).every((side) =>
+    a[side].every((edge, at) => Math.abs(edge - b[side][at]!) < 1e-6),
+  );
+}
+
+function endOfDifferences(values: Float32Array, [rows, columns]: [number, number]): number {
+  const size = (at: number) => (values[at] === NOWHERE ? 0 : Math.abs(values[at]!));
+  return endOf(rows, (row) => largestOf(size, row * columns, (row + 1) * columns));
 }
 
 /** How far each head is from its partner, the farthest first. */

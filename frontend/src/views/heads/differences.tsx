@@ -2,14 +2,14 @@
 // from their partners.
 
 import { computed, type Signal } from "@preact/signals";
-import { useMemo } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { Bars } from "../../shared/bars";
 import { label, short } from "../../shared/labels";
 import { Legend } from "../../shared/legend";
 import { useLoaded } from "../../shared/loaded";
 import { HeatMap, type Point } from "../../shared/map";
 import { percent, signedPercent } from "../../shared/scale";
-import type { Source, Tile } from "../../source";
+import type { Source, Tile, TileRequest } from "../../source";
 import type { Answer } from "./ask";
 import { endOf, type HeadMap, type HeadsData, largestOf } from "./data";
 import {
@@ -17,17 +17,18 @@ import {
   apart,
   type Change,
   differenceOf,
+  differenceOfTiles,
   differences,
   differenceTile,
   largestChanges,
   NOWHERE,
 } from "./difference";
-import { leftOut } from "./filter";
+import { leftOut, shownTile } from "./filter";
 import { type Chosen, same, titleOf } from "./names";
 import { pin, type Shared, useActive, useFound, useHeadMaps } from "./panel";
-import { shortName } from "./several";
+import { sameTexts, shortName } from "./several";
 import { partner } from "./start";
-import { inside, tokenOf } from "./words";
+import { cellOf, detail, inside, tokenOf } from "./words";
 
 const SHOWN = 10;
 
@@ -45,6 +46,7 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
   const layer = data.layers[a.layer]!;
   const other = data.layers[b.layer]!;
   const [maps, failed] = useHeadMaps(source, data, pair);
+  const [unequal, setUnequal] = useState(false);
   const kinds = shared.without.value;
   const places = useMemo(() => alignment(data, layer, other), [data, layer, other]);
   const known = useMemo(() => {
@@ -69,10 +71,18 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
     () => (known ? largestChanges(known.by, layer.keys, SHOWN, query, asKey) : []),
     [known, layer, query, asKey],
   );
+  // Of long texts cells are subtracted.
+  const tiled = places === null && sameTexts(layer, other);
   const names = pair.map((each) => shortName(data, each)) as [string, string];
   const title = `${titleOf(data, a)} − ${titleOf(data, b).replace("Layer", "layer")}`;
-  const words = (point: Point) => {
+  const words = (point: Point, tile: Tile | null) => {
     const { query, key } = inside(point, layer);
+    if (tiled && tile && query !== null && key !== null && !point.token) {
+      const cell = cellOf(tile, layer, query, key);
+      if (!cell) return "Point at the map.";
+      const { pairs, about, value } = cell;
+      return `${pairs}: ${value === NOWHERE ? "hidden, or left out" : about + signedPercent(value)}`;
+    }
     if (!known || query === null || key === null) return "Point at the map.";
     const name = (token: (at: number) => string, at: number) =>
       `${at} ${short(label(token(at)), 16)}`;
@@ -93,12 +103,15 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
       </div>
       {failed && <p role="alert">{failed}</p>}
       <p class="ch-sentence">
-        {places
-          ? known &&
-            `${percent(known.apart)} of a query’s attention is elsewhere, on average: blue is what ${names[0]} gives more, orange what ${names[1]} gives more.`
-          : "These heads cannot be subtracted: their weights are not all in the page, or of texts that nobody named."}
+        {known && `${percent(known.apart)} of a query’s attention is elsewhere, on average. `}
+        {known || tiled
+          ? unequal
+            ? "These heads cannot be subtracted here: the map of one is finer than that of the other. Zoom in."
+            : `Blue is what ${names[0]} gives more, orange what ${names[1]} gives more.`
+          : !places &&
+            "These heads cannot be subtracted: they are of other texts, of which not all weights are in the page, or no tokens are known."}
       </p>
-      {places && (
+      {(places || tiled) && (
         <div class="ch-panel-body">
           <div class="ch-map-side">
             <HeatMap
@@ -107,9 +120,18 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
               name={`Map of ${title.toLowerCase()}: queries down, keys across`}
               rowLabel={(at) => short(label(queryToken(at)), 8)}
               columnLabel={(at) => short(label(keyToken(at)), 8)}
-              tile={async (rows, columns, cells) => {
+              tile={async (rows, columns, cells, abort) => {
+                const request = { ...a, rows, columns, cells, abort };
+                if (tiled) {
+                  const tilesOf = (asked: TileRequest) =>
+                    Promise.all(
+                      pair.map((head) => shownTile(data, source, { ...asked, ...head }, kinds, 0)),
+                    );
+                  const found = await differenceOfTiles(tilesOf, request);
+                  setUnequal(!found);
+                  return found;
+                }
                 if (!known) return null;
-                const request = { ...a, rows, columns, cells };
                 const tile = differenceTile(known.by, layer, request);
                 const single = tile.rows[1] - tile.rows[0] === tile.cells[0];
                 return single ? { ...tile, top: known.end } : tile;
@@ -121,7 +143,7 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
               onPin={(point) => pin(point, layer, shared)}
               drawn={drawn}
               top={top}
-              version={`${names} ${known === null} ${kinds}`}
+              version={`${names} ${known === null} ${kinds} ${source.changed?.value ?? 0}`}
               words={words}
             />
             <div class="ch-under">
@@ -132,14 +154,17 @@ export function DifferencePanel({ data, source, pair, shared, drawn }: Differenc
                 signed
               />
             </div>
+            {tiled && <p class="ch-remark">{detail(drawn.value, layer, null)}</p>}
           </div>
-          <Changes
-            changes={changes}
-            token={(change) =>
-              `${short(label(queryToken(change.query)), 10)} → ${short(label(keyToken(change.key)), 10)}`
-            }
-            onPin={(point) => pin(point, layer, shared)}
-          />
+          {places && (
+            <Changes
+              changes={changes}
+              token={(change) =>
+                `${short(label(queryToken(change.query)), 10)} → ${short(label(keyToken(change.key)), 10)}`
+              }
+              onPin={(point) => pin(point, layer, shared)}
+            />
+          )}
         </div>
       )}
     </article>
@@ -218,6 +243,7 @@ interface MostDifferentProps {
 /** The heads that are farthest from their partners. */
 export function MostDifferent({ data, answers, first, choose }: MostDifferentProps) {
   const listed = answers.filter(({ layer }) => data.layers[layer]!.run === 0).slice(0, 8);
+  if (!listed.length) return null;
   return (
     <section class="ch-answers" aria-label="Heads by how far they are apart">
       <p class="ch-caption">

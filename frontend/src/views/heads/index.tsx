@@ -7,7 +7,7 @@ import { including, type Point, whole } from "../../shared/map";
 import { nextScale, number, scale } from "../../shared/scale";
 import { Shell } from "../../shared/shell";
 import type { Tile, ViewProps } from "../../source";
-import { useAddress } from "./address";
+import { Missing, useAddress } from "./address";
 import { Answers, useAnswers } from "./ask";
 import { type HeadsData, isFew } from "./data";
 import { Depth } from "./depth_view";
@@ -52,7 +52,7 @@ export function Heads({ head, source }: ViewProps) {
     [ends, second.value],
   );
   const input = useRef<HTMLInputElement>(null);
-  const inAddress = useAddress(root, data, start, state);
+  const address = useAddress(root, data, start, state);
 
   const choose = (next: Chosen) => {
     const old = data.layers[(focused.value && second.value ? second.value : first.value).layer]!;
@@ -258,13 +258,14 @@ export function Heads({ head, source }: ViewProps) {
             comparing={both !== null}
             minus={minus}
             playing={playing}
-            linked={inAddress}
+            linked={address.there}
             compare={compare}
             subtract={subtract}
             picture={(kind) => void picture(kind)}
           />
         }
       >
+        <Missing missing={address.missing} />
         <main
           class={`ch-heads${both && !subtracted ? " ch-two" : ""}${full.value ? " ch-full" : ""}${embed.value ? " ch-embed" : ""}`}
         >

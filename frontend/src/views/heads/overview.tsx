@@ -79,6 +79,7 @@ export function Overview({
   );
   const weightOf = ({ layer, head }: Chosen) => weights?.get(`${layer}/${head}`) ?? -1;
   const strongest = answers?.[0]?.link.weight ?? 0;
+  const mayMix = data.layers.some(({ weights }) => weights);
   const grid = useRef<HTMLDivElement>(null);
   const runs = data.runs.length > 1;
   const every = data.layers.flatMap((layer, place) =>
@@ -129,14 +130,20 @@ export function Overview({
     const box = grid.current!;
     const small = box.querySelector(`[data-head="${layer}/${head}"]`);
     if (!small) return;
-    const [seen, own] = [box.getBoundingClientRect(), small.getBoundingClientRect()];
-    if (own.top < seen.top || own.bottom > seen.bottom) {
-      box.scrollTop += own.top - seen.top - (seen.height - own.height) / 2;
-    }
-    if (own.left < seen.left || own.right > seen.right) {
-      box.scrollLeft += own.left - seen.left - (seen.width - own.width) / 2;
-    }
-  }, [layer, head, order.value, only.value]);
+    // At first, and whenever small maps have got another size, such as that of a photo.
+    const watch = new ResizeObserver(() => {
+      if (!small.isConnected) return;
+      const [seen, own] = [box.getBoundingClientRect(), small.getBoundingClientRect()];
+      if (own.top < seen.top || own.bottom > seen.bottom) {
+        box.scrollTop += own.top - seen.top - (seen.height - own.height) / 2;
+      }
+      if (own.left < seen.left || own.right > seen.right) {
+        box.scrollLeft += own.left - seen.left - (seen.width - own.width) / 2;
+      }
+    });
+    watch.observe(small);
+    return () => watch.disconnect();
+  }, [layer, head, order.value, only.value, most]);
 
   const go = (down: number, right: number) => {
     const places = lines.flatMap(({ line }, row) =>
@@ -204,7 +211,7 @@ export function Overview({
             />
           </label>
         )}
-        {data.layers.some(({ weights }) => weights) && every.length > 1 && (
+        {mayMix && every.length > 1 && (
           <button
             type="button"
             class="ch-button"
@@ -278,6 +285,9 @@ export function Overview({
           ? `${every.length} ${every.length === 1 ? "head" : "heads"}`
           : `${shown.length} of ${every.length} heads`}
         {runs ? `, ${runsOf(data)}` : ""}. Each map up to its own largest value, by the square root.
+        {mayMix || every.length < 2
+          ? ""
+          : " Several at once, or a mean, need all weights, which are in the page for texts of up to 1,024 tokens."}
       </p>
     </section>
   );

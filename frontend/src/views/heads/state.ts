@@ -44,6 +44,11 @@ function written(data: HeadsData, chosen: Chosen): string {
   return `${layerName(data, chosen.layer)}.${headName(data, chosen)}`;
 }
 
+/** A name without the letter of the first run. */
+function bare(name: string): string {
+  return name.replace(/^A/, "");
+}
+
 function pointed({ query, key, token }: Point): string {
   return token ? String(query ?? `,${key}`) : `${query ?? ""},${key ?? ""}`;
 }
@@ -78,71 +83,99 @@ export function writeState(state: ViewState, data: HeadsData): string {
   return found.toString().replaceAll("%2C", ",");
 }
 
-/** What a text says of the state; what it does not say, or what there is not, is the default. */
-export function readState(text: string, data: HeadsData, start: Chosen): ViewState {
-  const given = new URLSearchParams(text);
-  const one = <Each extends string>(name: string, of: readonly Each[], otherwise: Each) =>
-    of.find((each) => each === given.get(name)) ?? otherwise;
-  const every = data.layers.flatMap((_, layer) => headsOf(data, layer));
-  const head = (wanted: string | null) =>
-    (wanted && every.find((each) => written(data, each) === wanted)) || null;
-  const first = head(given.get("head")) ?? start;
-  const several = readSeveral(given.get("heads"), data, first, head);
-  // Several heads are shown as one, with none beside them.
-  const second = several.length ? null : head(given.get("with"));
-  return {
-    first,
-    second: second && same(first, second) ? null : second,
-    pinned: readPoint(given.get("pin"), data.layers[first.layer]!),
-    viewport: readView(given.get("view"), data.layers[first.layer]!),
-    scale: one<Scale>("scale", SCALES, "root"),
-    theme: given.has("theme") ? one<Theme>("theme", ["light", "dark"], "light") : null,
-    order: one<Order>("order", ORDERS, "model"),
-    role: one("role", data.roles.all, ""),
-    full: given.get("full") === "1",
-    without: KINDS.filter((kind) => given.get("without")?.split(",").includes(kind)),
-    least: readShare(given.get("least")),
-    several,
-    mix: one<Mix>("mix", MIXES, "mean"),
-    minus: given.get("minus") === "1" && second !== null && !same(first, second),
-    why: given.get("why") === "1",
-    depth: given.get("depth") === "1",
-    embed: given.get("embed") === "1",
-    columns: given.get("links") === "columns",
-  };
-}
-
-/** Heads by their names, or a layer for all of its heads; those of the same texts as the first. */
-function readSeveral(
-  text: string | null,
+/** What a text says of the state. What it does not say is the default; what this page does not have goes to
+ * `missing` as it was written, and `starts.py` refuses it. */
+export function readState(
+  text: string,
   data: HeadsData,
-  first: Chosen,
-  head: (wanted: string) => Chosen | null,
-): Chosen[] {
-  const layer = data.layers.findIndex((_, place) => layerName(data, place) === text);
-  const named = (text ?? "").split(",").flatMap((each) => head(each) ?? []);
+  start: Chosen,
+  missing: string[] = [],
+): ViewState {
+  const given = new URLSearchParams(text);
+  const take = <Each>(
+    name: string,
+    read: (text: string) => Each | null | undefined,
+  ): Each | null => {
+    const [value, ...more] = given.getAll(name);
+    given.delete(name);
+    const found = value === undefined ? null : (read(value) ?? null);
+    const wrong = value !== undefined && found === null ? [value, ...more] : more;
+    missing.push(...wrong.map((each) => `${name}=${each}`));
+    return found;
+  };
+  const one = <Each extends string>(name: string, of: readonly Each[]) =>
+    take(name, (text) => of.find((each) => each === text));
+  const flag = (name: string) => one(name, ["1"]) !== null;
+  const every = data.layers.flatMap((_, layer) => headsOf(data, layer));
+  const head = (wanted: string) =>
+    every.find((each) => bare(written(data, each)) === bare(wanted)) ?? null;
+  const first = take("head", head) ?? start;
   const about = data.layers[first.layer]!;
-  const found = (layer < 0 ? named : headsOf(data, layer)).filter(
-    (each, place, all) =>
-      about.weights &&
+  const several = take("heads", (text) => readSeveral(text, data, about, head)) ?? [];
+  const second = take("with", (text) => {
+    const other = head(text);
+    // Several heads are shown as one, with none beside them.
+    return other && !several.length && !same(first, other) ? other : null;
+  });
+  const state = {
+    first,
+    second,
+    pinned: take("pin", (text) => readPoint(text, about)) ?? { query: null, key: null },
+    viewport: take("view", (text) => readView(text, ...extentOf(data, first, second))),
+    scale: one<Scale>("scale", SCALES) ?? "root",
+    theme: one<Theme>("theme", ["light", "dark"]),
+    order: one<Order>("order", ORDERS) ?? "model",
+    role: one("role", data.roles.all) ?? "",
+    full: flag("full"),
+    without: take("without", readKinds) ?? [],
+    least: take("least", readShare) ?? 0,
+    several,
+    mix: one<Mix>("mix", MIXES) ?? "mean",
+    minus: take("minus", (text) => (text === "1" && second) || null) !== null,
+    why: flag("why"),
+    depth: flag("depth"),
+    embed: flag("embed"),
+    columns: one("links", ["columns"]) !== null,
+  };
+  missing.push(...[...given].map(([name, value]) => (value ? `${name}=${value}` : name)));
+  return state;
+}
+
+/** Heads by their names, or a layer for all of its heads; of the same texts as another, each once. */
+function readSeveral(
+  text: string,
+  data: HeadsData,
+  about: LayerData,
+  head: (wanted: string) => Chosen | null,
+): Chosen[] | null {
+  const layer = data.layers.findIndex((_, place) => bare(layerName(data, place)) === bare(text));
+  const found = layer < 0 ? text.split(",").map(head) : headsOf(data, layer);
+  const mixed = found.filter(
+    (each, place): each is Chosen =>
+      each !== null &&
+      about.weights !== undefined &&
       sameTexts(data.layers[each.layer]!, about) &&
-      all.findIndex((other) => same(each, other)) === place,
+      found.findIndex((other) => other && same(each, other)) === place,
   );
-  return found.length > 1 ? found : [];
+  return mixed.length > 1 && mixed.length === found.length ? mixed : null;
 }
 
-function readShare(text: string | null): number {
-  const found = Number(text ?? 0);
-  return found > 0 && found <= 1 ? found : 0;
+function readKinds(text: string): Kind[] | null {
+  const named = text.split(",");
+  const found = KINDS.filter((kind) => named.includes(kind));
+  return found.length === named.length ? found : null;
 }
 
-function readPoint(text: string | null, layer: LayerData): Point {
-  const sides = (text ?? "").split(",");
-  const [query, key] = [layer.queries, layer.keys].map((length, side) => {
-    const at = /^\d{1,9}$/.test(sides[side] ?? "") ? Number(sides[side]) : -1;
-    return at >= 0 && at < length ? at : null;
-  }) as [number | null, number | null];
-  if (sides.length > 1 || query === null) return { query, key };
+function readShare(text: string): number | null {
+  const found = text ? Number(text) : -1;
+  return found >= 0 && found <= 1 ? found : null;
+}
+
+function readPoint(text: string, layer: LayerData): Point | null {
+  if (!/^(?=.*\d)\d{0,9}(,\d{0,9})?$/.test(text)) return null;
+  const [query = null, key = null] = text.split(",").map((each) => (each ? Number(each) : null));
+  if ((query ?? 0) >= layer.queries || (key ?? 0) >= layer.keys) return null;
+  if (text.includes(",") || query === null) return { query, key };
   return ofToken(query + layer.keys - layer.queries, layer);
 }
 
@@ -152,11 +185,35 @@ export function ofToken(key: number, layer: LayerData): Point {
   return { query: query >= 0 ? query : null, key, token: true };
 }
 
-function readView(text: string | null, { queries, keys }: LayerData): Viewport | null {
-  const found = (text ?? "").split(",").map(Number);
-  if (found.length !== 4 || !found.every((each) => Number.isFinite(each) && each >= 0)) return null;
+/** The queries and keys that one head has, or two beside each other. */
+export function extentOf(
+  data: HeadsData,
+  first: Chosen,
+  second: Chosen | null,
+): [queries: number, keys: number] {
+  const both = [first, second ?? first].map(({ layer }) => data.layers[layer]!);
+  return [
+    Math.max(...both.map(({ queries }) => queries)),
+    Math.max(...both.map(({ keys }) => keys)),
+  ];
+}
+
+export function isWithin(
+  { row, rows, column, columns }: Viewport,
+  queries: number,
+  keys: number,
+): boolean {
+  return (
+    Math.min(row, column) >= 0 &&
+    Math.min(rows, columns) > 0 &&
+    row + rows <= queries + 0.01 &&
+    column + columns <= keys + 0.01
+  );
+}
+
+function readView(text: string, queries: number, keys: number): Viewport | null {
+  const found = text.split(",").map((each) => (each ? Number(each) : Number.NaN));
   const [row, rows, column, columns] = found as [number, number, number, number];
-  if (!rows || !columns || row + rows > queries + 0.01 || column + columns > keys + 0.01)
-    return null;
-  return { row, rows, column, columns };
+  const view = { row, rows, column, columns };
+  return found.length === 4 && isWithin(view, queries, keys) ? view : null;
 }

@@ -10,15 +10,15 @@ import type { Kind } from "./filter";
 import type { Chosen } from "./names";
 import type { Order } from "./overview";
 import type { Mix } from "./several";
-import type { ViewState } from "./state";
+import { extentOf, isWithin, type ViewState } from "./state";
 
 export function useViewState(data: HeadsData, start: ViewState) {
-  const { queries, keys } = data.layers[start.first.layer]!;
+  const all = whole(...extentOf(data, start.first, start.second));
   const first = useSignal<Chosen>(start.first);
   const second = useSignal<Chosen | null>(start.second);
   /** Which of two heads is chosen anew. */
   const focused = useSignal<0 | 1>(0);
-  const viewport = useSignal(start.viewport ?? whole(queries, keys));
+  const viewport = useSignal(start.viewport ?? all);
   const pinned = useSignal<Point>(start.pinned);
   const order = useSignal<Order>(start.order);
   const role = useSignal(start.role);
@@ -39,13 +39,15 @@ export function useViewState(data: HeadsData, start: ViewState) {
 
   const state = {
     get value(): ViewState {
-      const { queries, keys } = data.layers[first.value.layer]!;
-      const [view, all] = [viewport.value, whole(queries, keys)];
+      const extent = extentOf(data, first.value, second.value);
+      const [view, all] = [viewport.value, whole(...extent)];
+      const isWhole = view.rows === all.rows && view.columns === all.columns;
       return {
         first: first.value,
         second: second.value,
         pinned: pinned.value,
-        viewport: view.rows === all.rows && view.columns === all.columns ? null : view,
+        // Of a larger head that was beside this one nothing is kept.
+        viewport: isWhole || !isWithin(view, ...extent) ? null : view,
         scale: scale.value,
         theme: chosenTheme.value,
         order: order.value,
@@ -63,10 +65,10 @@ export function useViewState(data: HeadsData, start: ViewState) {
       };
     },
     set value(next: ViewState) {
-      const { queries, keys } = data.layers[next.first.layer]!;
+      const all = whole(...extentOf(data, next.first, next.second));
       batch(() => {
         [first.value, second.value, pinned.value] = [next.first, next.second, next.pinned];
-        viewport.value = next.viewport ?? whole(queries, keys);
+        viewport.value = next.viewport ?? all;
         [scale.value, chosenTheme.value] = [next.scale, next.theme];
         [order.value, role.value, full.value] = [next.order, next.role, next.full];
         [without.value, least.value] = [next.without, next.least];

@@ -109,21 +109,30 @@ export function words(
     return `${name(queryToken, query)} → ${name(keyToken, key)}: ${value}${gone && weight >= 0 ? ", left out" : ""}`;
   }
   const pair = `${name(queryToken, query)} → ${name(keyToken, key)}`;
-  if (!tile) return pair;
+  const cell = tile && cellOf(tile, layer, query, key);
+  if (!cell) return pair;
+  const { about, value } = cell;
+  return `${cell.pairs}: ${value < 0 ? (out ? "hidden, or left out" : "hidden by the mask") : about + percent(value)}`;
+}
+
+/** The cell of a pair, and the pairs that it is of. */
+export function cellOf(tile: Tile, { queries, keys }: LayerData, query: number, key: number) {
   const tall = (tile.rows[1] - tile.rows[0]) / tile.cells[0];
   const wide = (tile.columns[1] - tile.columns[0]) / tile.cells[1];
   const row = Math.floor((query - tile.rows[0]) / tall);
   const column = Math.floor((key - tile.columns[0]) / wide);
   const within = row >= 0 && row < tile.cells[0] && column >= 0 && column < tile.cells[1];
-  if (!within) return pair;
-  const value = tile.values[row * tile.cells[1] + column]!;
+  if (!within) return null;
   const range = (first: number, size: number, at: number, most: number) => {
     const from = Math.max(0, Math.round(first + size * at));
     const to = Math.min(most, Math.max(from + 1, Math.round(first + size * (at + 1)))) - 1;
     return to > from ? `${number(from)}–${number(to)}` : number(from);
   };
-  const about = !tile.exact && (tile.links || tall < tile.grain[0] - 1) ? "about " : "";
-  return `${range(tile.rows[0], tall, row, layer.queries)} → ${range(tile.columns[0], wide, column, layer.keys)}: ${value < 0 ? (out ? "hidden, or left out" : "hidden by the mask") : about + percent(value)}`;
+  return {
+    pairs: `${range(tile.rows[0], tall, row, queries)} → ${range(tile.columns[0], wide, column, keys)}`,
+    value: tile.values[row * tile.cells[1] + column]!,
+    about: !tile.exact && (tile.links || tall < tile.grain[0] - 1) ? "about " : "",
+  };
 }
 
 function error(by: number): string {

@@ -1,5 +1,5 @@
 // How one number of a stage comes about: what was multiplied and added, and where that stands.
-import { factor, number, rowLabel, type Stage, type TraceData } from "./model";
+import { type Change, factor, number, rowLabel, type Stage, type TraceData } from "./model";
 
 /** A part of another stage: a row, a column or a cell. */
 export interface Origin {
@@ -208,13 +208,14 @@ function projected(
     { stage: source.name, row: place, column: null },
     { stage: matrix.name, row: null, column },
   );
-  const products = range(source.columns).map((d): [number, number] => [
-    source.at(place, d),
-    matrix.at(d, column),
-  ]);
-  const bias = matrix.bias ? matrix.at(source.columns, column) : 0;
+  const productsOf = (column: number) =>
+    range(source.columns).map((d): [number, number] => [source.at(place, d), matrix.at(d, column)]);
+  const biasOf = (column: number) => (matrix.bias ? matrix.at(source.columns, column) : 0);
+  const madeOf = (column: number) =>
+    productsOf(column).reduce((total, [a, b]) => total + a * b, biasOf(column));
+  const [products, bias] = [productsOf(column), biasOf(column)];
   const later = matrix.parts && name !== "output";
-  const made = later ? products.reduce((total, [a, b]) => total + a * b, bias) : at(row, column);
+  const made = later ? madeOf(column) : at(row, column);
   found.lines.push(
     {
       text: `The row of ${source.name} times the column of ${matrix.name}, added up${matrix.bias ? ", and the bias" : ""}:`,
@@ -225,9 +226,77 @@ function projected(
     },
   );
   if (later) {
-    found.lines.push({ text: `After ${matrix.parts}: ${number(at(row, column))}.` });
+    const every = range(matrix.columns);
+    const lines = changed(
+      every.map(madeOf),
+      every.map((d) => at(row, d)),
+      matrix.changes ?? [],
+      column,
+    );
+    const words = [{ text: `After ${matrix.parts}: ${number(at(row, column))}.` }];
+    found.lines.push(...(lines ?? words));
   }
   return true;
+}
+
+/** What parts of a layer make of a number, one after the other; null where that does not come to what was traced. */
+function changed(before: number[], after: number[], changes: Change[], column: number) {
+  const lines: Line[] = [];
+  for (const change of changes) {
+    if ("eps" in change) {
+      const squares = before.reduce((total, each) => total + each * each, 0);
+      const root = Math.sqrt(squares / before.length + change.eps);
+      const next = before.map((each, d) => (each / root) * change.weight[d]!);
+      lines.push(
+        {
+          text: `${change.part}: divided by the root of the mean square of this row, ${number(root)}, and times its weight:`,
+        },
+        {
+          text: `${factor(before[column]!)} / ${number(root)} · ${factor(change.weight[column]!)} = ${number(next[column]!)}`,
+          sum: true,
+        },
+      );
+      before = next;
+      continue;
+    }
+    const { part, layout, turned } = change;
+    if (column >= turned) {
+      lines.push({ text: `${part}: number ${column} is not turned.` });
+      continue;
+    }
+    const second = layout === "half" ? column >= turned / 2 : column % 2 === 1;
+    const other = column + (layout === "half" ? turned / 2 : 1) * (second ? -1 : 1);
+    const [one, two] = second ? [other, column] : [column, other];
+    const [a, b] = [before[one]!, before[two]!];
+    const [made, also] = [after[one]!, after[two]!];
+    // The turn from one pair to the other; it takes 0, 0 nowhere.
+    const size = a * a + b * b || 1;
+    const [cos, sin] = [(a * made + b * also) / size, (a * also - b * made) / size];
+    before = before.map((each, d) =>
+      d === one ? a * cos - b * sin : d === two ? a * sin + b * cos : each,
+    );
+    lines.push(
+      {
+        text: `${part}: the pair of numbers ${one} and ${two} is turned by the position of the token:`,
+      },
+      {
+        text: `${sum(
+          second
+            ? [
+                [a, sin],
+                [b, cos],
+              ]
+            : [
+                [a, cos],
+                [b, -sin],
+              ],
+        )} = ${number(before[column]!)}`,
+        sum: true,
+      },
+    );
+  }
+  const far = Math.abs(before[column]! - after[column]!);
+  return lines.length && far <= 1e-4 * (1 + Math.abs(after[column]!)) ? lines : null;
 }
 
 /** Softmax, step by step: the largest score, every exp, their sum, the share. */

@@ -4,6 +4,12 @@ import type { Source } from "../../source";
 
 export type Axis = "query" | "key" | "width";
 
+/** What a part of a layer does to a query or a key: pairs are turned, or a row is divided by the root of its
+ * mean square. */
+export type Change =
+  | { part: string; layout: "half" | "interleaved"; turned: number }
+  | { part: string; eps: number; weight: number[] };
+
 export interface StepData {
   name: string;
   axes: [string, string];
@@ -15,6 +21,8 @@ export interface StepData {
   bias?: boolean;
   /** Of a weight matrix: parts of the layer that change what is made with it, or what it is multiplied with. */
   parts?: string;
+  /** How each of these parts comes to its number; null where that is not known. */
+  changes?: Change[] | null;
 }
 
 export interface TraceData {
@@ -50,6 +58,7 @@ export interface Stage {
   rowName: string;
   bias: boolean;
   parts: string;
+  changes: Change[] | null;
   at(row: number, column: number): number;
   /** Largest finite number, its sign aside. */
   largest: number;
@@ -110,6 +119,7 @@ export function stagesOf(
       rowName: step.axes[0],
       bias: step.bias ?? false,
       parts: step.parts ?? "",
+      changes: step.changes ?? null,
       at: (row, column) => numbers[start + row * columns + column]!,
       largest,
     });

@@ -117,7 +117,7 @@ function windowOf(stage: Stage, state: State): Window {
 }
 
 function placeOf(target: EventTarget | null, view: Window) {
-  const cell = (target as Element | null)?.closest("td");
+  const cell = (target as Element | null)?.closest<HTMLTableCellElement>("tbody td");
   if (!cell) return null;
   const row = cell.parentElement as HTMLTableRowElement;
   return { row: view.row + row.rowIndex - 1, column: view.column + cell.cellIndex - 1 };

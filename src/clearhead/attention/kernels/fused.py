@@ -32,6 +32,7 @@ from clearhead.attention.kernels._lowering import (
 )
 from clearhead.attention.kernels._nonfinite import all_finite, contain
 from clearhead.attention.problem import Problem
+from clearhead.sharding.dtensors import is_dtensor
 
 NAME = "fused"
 SUMMARY = "PyTorch's fused scaled dot-product attention; memory grows with tokens"
@@ -61,6 +62,8 @@ def refusals(problem: Problem) -> list[str]:
         )
     if problem.query.dtype == torch.float64 and problem.query.is_cuda:
         reasons.append("float64: PyTorch's fused attention has none on CUDA")
+    if on_cpu and type(problem.query) is not Tensor and is_dtensor(problem.query):
+        reasons.append("DTensors: PyTorch's fused attention on the CPU gives them no gradient")
     has_others = problem.bias is not None or problem.sinks is not None
     if on_cpu and has_others and _is_transformed_beside(problem):
         reasons.append(
@@ -183,8 +186,11 @@ def _run(problem: Problem, pieces: list[Piece]) -> Tensor:
 
 
 def _has_gradient(problem: Problem) -> bool:
-    inputs = (problem.query, problem.key, problem.value, problem.sinks)
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+    if not torch.is_grad_enabled():
+        return False
+    sinks = problem.sinks is not None and problem.sinks.requires_grad
+    inputs = problem.query.requires_grad or problem.key.requires_grad or problem.value.requires_grad
+    return inputs or sinks
 
 
 def _is_transformed_beside(problem: Problem) -> bool:

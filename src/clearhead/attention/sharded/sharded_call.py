@@ -1,6 +1,6 @@
 """A call of attention over tokens that ranks share, checked on all ranks before anything is sent."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from clearhead._common.text import shown
+from clearhead._common.torch_internals import is_inside_functorch
 from clearhead.attention.biases import Bias, as_bias, select_bias
 from clearhead.attention.kernels import blockwise
+from clearhead.attention.mismatches import check_bias_beside
 from clearhead.attention.planning import choose, run
 from clearhead.attention.problem import Problem, make_problem, under_autocast
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError, UnsupportedError
@@ -128,9 +130,15 @@ def make_call(
         ClearheadError: as of `attend`, for the sizes of the whole matrix.
         ShapeError: code `across.rows`, for another number of tokens than this rank has.
         ArgumentError: code `across.dtensor`, for a DTensor that lies otherwise.
-        UnsupportedError: codes `kernel.refused` and `across.dropout`.
+        UnsupportedError: codes `kernel.refused`, `across.dropout` and `across.transformed`.
     """
     of_queries, of_keys = read_across(across)
+    if is_inside_functorch() and not (of_queries.is_whole and of_keys.is_whole):
+        raise UnsupportedError(
+            "across.transformed",
+            "across= does not go inside vmap, grad, jvp and the like of torch.func, which PyTorch's "
+            "exchange between ranks is not made for. Gradients come by backward(), and a batch is an axis.",
+        )
     query = local_tokens("query", query, of_queries)
     key, value = (
         local_tokens(name, each, of_keys) for name, each in (("key", key), ("value", value))
@@ -159,8 +167,9 @@ def make_call(
     if bias is not None:
         bias = as_bias(bias)
         bias.check(*sizes, problem.query.dtype, problem.device)
+        check_bias_beside(mask, bias)
         bias = bias.within(problem.query.dtype)
-    problem = problem.replace(mask=mask, bias=bias)
+    problem = problem.replace(mask=mask, bias=bias, cross=mask is not None and mask.cross)
     call = ShardedCall(problem, key, value, of_queries, of_keys, kernel)
     # A kernel that cannot run the call is refused before anything is sent.
     problem = row_problem(call)
@@ -173,10 +182,7 @@ WORDS = 1 << 20
 
 
 def describe(call: ShardedCall) -> str:
-    """A call in a text that is the same on every rank.
-
-    Of biases and sinks, which may be trained, the numbers are not compared.
-    """
+    """A call in a text that is the same on every rank."""
     problem = call.problem
     batch, heads, _, width = problem.query.shape
     trained = [
@@ -186,38 +192,47 @@ def describe(call: ShardedCall) -> str:
     options = problem.describe().splitlines()[-1]
     # Descriptions are for people, who want fewer digits, and no long list.
     exact = problem.scale, problem.softcap, problem.dropout
-    sums = [_checksum(each) for each in _tensors_of(problem.mask)]
+    shared = (*_tensors_of(problem.mask), *_tensors_of(problem.bias), *_tensors_of(problem.sinks))
+    sums = checksums(shared, problem.device)
     return (
         f"{call.of_queries.how}, kernel={call.kernel}, batch={batch}, num_heads={heads}, "
         f"num_kv_heads={problem.num_kv_heads}, head_dim={width}, "
         f"value_head_dim={call.value.shape[3]}, {problem.query.dtype}, {problem.device.type}, "
         f"keys={call.of_keys.fingerprint}, gradients={trained}, {options}, exactly {exact}, "
-        f"checksums of the mask={sums}"
+        f"checksums of mask, bias and sinks={sums}"
     )
 
 
 def _tensors_of(part: object) -> Iterator[Tensor]:
-    """The tensors that a mask is made of."""
+    """The tensors that a mask or a bias is made of."""
     if isinstance(part, Tensor):
         yield part
+    elif isinstance(part, list):  # of whole numbers
+        yield torch.tensor(part, dtype=torch.int64, device="cpu")
     elif is_dataclass(part):
         for each in fields(part):
             yield from _tensors_of(getattr(part, each.name))
 
 
-def _checksum(tensor: Tensor) -> int:
+def checksums(tensors: Sequence[Tensor], device: torch.device) -> list[int]:
+    """The checksum of each tensor, read at once, so that the device is waited for once."""
+    sums = [_checksum(each).to(device) for each in tensors if not each.is_meta]
+    return torch.stack(sums).tolist() if sums else []
+
+
+def _checksum(tensor: Tensor) -> Tensor:
     """A sum of the words of 8 bytes by their place, modulo 2⁶⁴: the same in any order of summation."""
     for axis, stride in enumerate(tensor.stride()):
         if not stride and tensor.shape[axis]:  # broadcast
             tensor = tensor.narrow(axis, 0, 1)
-    octets = tensor.detach().flatten().view(torch.uint8)
+    octets = tensor.detach().flatten().contiguous().view(torch.uint8)
     if len(octets) % 8 or octets.storage_offset() % 8:
         octets = torch.cat([octets, octets.new_zeros(-len(octets) % 8)])
     words = octets.view(torch.int64)
     total = words.new_zeros(())
     for some in words.split(WORDS):
         total = total * 31 + (some * torch.arange(1, len(some) + 1, device=some.device)).sum()
-    return int(total)
+    return total
 
 
 def row_problem(call: ShardedCall) -> Problem:

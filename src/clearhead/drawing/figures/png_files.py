@@ -108,6 +108,44 @@ def pooled_picture(shares: Tensor, tokens: int, *, title: str) -> Axes:
     return axes
 
 
+def photo_picture(pixels: Tensor, shares: Tensor, *, title: str) -> Axes:
+    """Draw where a head looks over the picture that it looks at.
+
+    Args:
+        pixels: (3, height, width), from 0 to 1.
+        shares: (rows, columns), shares of one, for the patches.
+        title: what stands above the picture.
+
+    Returns:
+        The axes; `axes.figure` is the figure.
+
+    Example:
+        >>> axes = photo_picture(torch.rand(3, 8, 8), torch.eye(2) / 2, title="layer 3, head 5")
+        >>> [image.get_array().shape for image in axes.images]
+        [(8, 8), (2, 2)]
+    """
+    _, height, width = pixels.shape
+    axes = _empty_axes(6.4, 5.6 * height / width)
+    extent = (0.0, float(width), float(height), 0.0)
+    grey = pixels.detach().float().cpu().mean(dim=0)
+    axes.imshow(grey.numpy(), cmap="gray", vmin=0.0, vmax=1.0, extent=extent)
+    looks = shares.detach().float().cpu()
+    # Most patches get little, so brightness and ink grow with the root.
+    strength = (looks / looks.max().clamp(min=1e-30)).clamp(0, 1).sqrt()
+    image = axes.imshow(
+        looks.numpy(),
+        cmap=scales.WEIGHTS,
+        norm=PowerNorm(0.5, vmin=0.0),
+        alpha=(0.2 + 0.7 * strength).numpy(),
+        extent=extent,
+    )
+    entitle(axes, title)
+    axes.set_axis_off()
+    colours = figure_of(axes).colorbar(image, ax=axes, shrink=0.8)
+    colours.set_label("share of its attention")
+    return axes
+
+
 def save_png(
     axes: Axes, path: str | os.PathLike[str], dots_per_inch: float = DOTS_PER_INCH
 ) -> Path:

@@ -43,7 +43,7 @@ from clearhead.drawing.page.head_arrays import (
     strongest_links,
     weights_of,
 )
-from clearhead.drawing.page.head_rows import by_chance, rows_of_heads
+from clearhead.drawing.page.head_rows import beyond_chance, by_chance, rows_of_heads
 from clearhead.drawing.page.media import Media, read_media, texts_with
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
@@ -122,13 +122,14 @@ def heads_payload(
         if why and each.short is not None:
             vectors = query_and_key(place, each.short, each.run.sample)
             packing.layers[place]["why"] = packing.take(vectors)
+    texts = [text.tokens for text in packing.texts]
     data = {
         "note": note,
         "roles": {"all": ROLES, "matching": MATCHING},
         "runs": [run.name for run in runs],
-        "texts": [text.tokens for text in packing.texts],
+        "texts": texts,
         "layers": packing.layers,
-        "start": packing.opening(start),
+        "start": start_of(start, packing.layers, texts, packing.start),
     }
     if media is not None:
         media.check([layer["keys"] for layer in packing.layers])
@@ -289,6 +290,8 @@ class _Packing:
         summary = self._summary(shown, own)
         short, sample = shown.short, shown.run.sample
         fine = BYTE if short is None else WORD
+        rows = rows_of_heads(shown.layer.name, summary, crosses=shown.crosses)
+        chance = None if short is None or shown.crosses else by_chance(short, own, sample)
         entry: dict[str, Any] = {
             "name": shown.layer.name,
             "number": shown.layer.number,
@@ -301,8 +304,8 @@ class _Packing:
             "keys": summary.kv_len,
             "query": query._asdict(),
             "key": key._asdict(),
-            "rows": rows_of_heads(shown.layer.name, summary, crosses=shown.crosses),
-            "chance": None if short is None or shown.crosses else by_chance(short, own, sample),
+            "rows": beyond_chance(rows, chance),
+            "chance": chance,
         }
         per_token: dict[str, Tensor | Deflated] = {}
         for name, levels, power in (
@@ -339,13 +342,6 @@ class _Packing:
             self.farthest = found.score
             self.start = {"layer": place} | found._asdict()
             del self.start["score"]
-
-    def opening(self, asked: Start) -> dict[str, Any] | None:
-        """The start as it was asked for; where that names no head, at the farthest link."""
-        found = start_of(asked, self.layers, [text.tokens for text in self.texts])
-        if found is None or found.keys() == {"state"}:
-            return (self.start or {}) | (found or {}) or None
-        return found
 
     def _add_pooled(
         self, place: int, shown: _Located, summary: Summary, entry: dict[str, Any], room: float

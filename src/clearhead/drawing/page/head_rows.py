@@ -25,6 +25,28 @@ def rows_of_heads(name: str, summary: Summary, *, crosses: bool) -> list[dict[st
     ]
 
 
+def beyond_chance(
+    rows: list[dict[str, Any]], chance: dict[str, float | None] | None
+) -> list[dict[str, Any]]:
+    """The numbers of each head, without the role that it fills no further than chance does.
+
+    A head is called uniform for being as even as chance is.
+
+    Example:
+        >>> local = {"role": "local", "scores": {"local": 0.66}}
+        >>> beyond_chance([local], {"local": 0.77})[0]["role"], beyond_chance([local], None)[0]["role"]
+        ('', 'local')
+    """
+    even = {role: 0.0 if share is None else share for role, share in (chance or {}).items()}
+    return [
+        row | {"role": ""}
+        if row["role"] not in ("", "uniform")
+        and row["scores"][row["role"]] <= even.get(row["role"], 0)
+        else row
+        for row in rows
+    ]
+
+
 def by_chance(
     matrix: AttentionMatrix, text: PageText | None, sample: int
 ) -> dict[str, float | None] | None:

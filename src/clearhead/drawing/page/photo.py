@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
-from clearhead._common.text import format_bytes, shown
+from clearhead._common.text import format_bytes, patch_names, shown
 from clearhead.drawing.png import png
 from clearhead.errors import ArgumentError
 
@@ -37,9 +37,7 @@ class Photo(NamedTuple):
     @property
     def tokens(self) -> list[str]:
         """A name for each token: those that are skipped, then each patch by its row and column."""
-        before = ["[CLS]", *(f"[{n}]" for n in range(1, self.skip))][: self.skip]
-        rows, columns = self.grid
-        return before + [f"{row},{column}" for row in range(rows) for column in range(columns)]
+        return patch_names(self.grid, self.skip)
 
     @property
     def entry(self) -> dict[str, Any]:

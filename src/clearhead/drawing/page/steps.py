@@ -63,7 +63,11 @@ def steps_payload(trace: Trace, *, sample: int | None = None, head: int | None =
             if numbers <= room:
                 room -= numbers
                 arrays |= {each: part for each, (_, part) in operands.items()}
-                about = {"bias": projection.bias is not None, "parts": projection.parts}
+                about = {
+                    "bias": projection.bias is not None,
+                    "parts": projection.parts,
+                    "changes": projection.changes,
+                }
                 steps += [_told(each) | about for each, _ in operands.values()]
             else:
                 told["formula"] += f"; its {numbers:,} numbers have no room here"

@@ -21,6 +21,7 @@ from clearhead.drawing.terminal.word_links import (
     strongest_links,
     which_are_words,
 )
+from clearhead.integrations.image_models import ImageReading
 from clearhead.integrations.text_models import TextReading, check_place
 from clearhead.matrix.parts import visible_pairs
 from clearhead.watching.finding import links_of_heads
@@ -50,7 +51,7 @@ class Screens:
         True
     """
 
-    def __init__(self, console: Console, reading: TextReading) -> None:
+    def __init__(self, console: Console, reading: TextReading | ImageReading) -> None:
         self._console = console
         self._reading = reading
         self._words = which_are_words(reading.tokens, reading.special)

@@ -1,0 +1,156 @@
+"""Packed texts whose queries and keys are packed apart, and masks that count in each text by itself."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from clearhead._common.checks import as_int
+from clearhead._common.text import shown
+from clearhead.errors import MaskError
+from clearhead.masks.algebra import leaves
+from clearhead.masks.base import Mask
+from clearhead.masks.causal import Positioned
+from clearhead.masks.full import Full
+from clearhead.masks.prefix import Prefix
+from clearhead.masks.spans import Spans
+
+LENGTHS_WORTH_SAYING = 8
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EachDocument(Mask):
+    """The queries of each document see the keys of the same document, as a mask of it alone says.
+
+    Args:
+        mask: that of one document, of any length; the last query sits on the last key.
+        query_lengths: how many queries each document has, one after the other.
+        key_lengths: how many keys.
+    """
+
+    mask: Mask
+    query_lengths: list[int]
+    key_lengths: list[int]
+
+    def __post_init__(self) -> None:
+        for each in leaves(self.mask):
+            goes = isinstance(each, Positioned) and each.offset is None
+            if not (goes or (isinstance(each, Full | Prefix) and each.batch is None)):
+                raise MaskError(
+                    "mask.documents-mask",
+                    "the mask of each document must fit any length and sample, such as causal() and "
+                    f"sliding_window(…) without offset, or prefix(3); got {each.describe()}.",
+                )
+        queries, keys = self.query_lengths, self.key_lengths
+        lengths = [as_int(each) for each in (*queries, *keys)]
+        if len(queries) != len(keys) or any(each is None or each < 0 for each in lengths):
+            raise MaskError(
+                "mask.documents-pair",
+                "queries must be of as many documents as the keys, 0 tokens or more each; got "
+                f"lengths {shown(queries)} of the queries, {shown(keys)} of the keys.",
+            )
+
+    @property
+    def _totals(self) -> tuple[int, int]:
+        return sum(self.query_lengths), sum(self.key_lengths)
+
+    @property
+    def cross(self) -> bool:
+        return self.query_lengths != self.key_lengths
+
+    @cached_property
+    def places(self) -> tuple[Tensor, Tensor]:
+        """For queries and keys, the document of each and its position there: int64, (2, tokens).
+
+        Read before a compiler comes, which does not trace what is cached.
+        """
+        first = [keys - queries for queries, keys in self._pairs]
+        none = [0] * len(first)
+        return _places_of(self.query_lengths, first), _places_of(self.key_lengths, none)
+
+    @property
+    def _pairs(self) -> list[tuple[int, int]]:
+        return list(zip(self.query_lengths, self.key_lengths, strict=True))
+
+    def sizes(self) -> tuple[int, int] | None:
+        return self._totals
+
+    def check(
+        self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
+    ) -> None:
+        if self._totals != (query_len, kv_len):
+            queries, keys = self._totals
+            raise MaskError(
+                "mask.kv-len",
+                f"the mask {self.describe()} is for {queries} queries and {keys} keys; there are "
+                f"query_len={query_len}, kv_len={kv_len}.",
+            )
+
+    def visible(
+        self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
+    ) -> Tensor:
+        queries, keys = (each.to(key_index.device) for each in self.places)
+        query_document, query = queries[:, query_index]
+        key_document, key = keys[:, key_index]
+        # Of equal lengths, so that the mask adds no offset of its own.
+        return (query_document == key_document) & self.mask.visible(query, key, kv_len, kv_len)
+
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+        # Documents of the same lengths have the same runs, but for where their keys begin.
+        row_of_pair: dict[tuple[int, int], int] = {}
+        runs: list[Spans] = []
+        for pair in self._pairs:
+            if pair not in row_of_pair:
+                row_of_pair[pair] = sum(each.start.shape[1] for each in runs)
+                spans = self.mask.spans(*pair, device)
+                if spans is None:
+                    return None
+                runs.append(spans)
+        if query_len == 0:
+            nothing = torch.zeros(1, 0, 1, dtype=torch.int64, device=device)
+            return Spans(nothing, nothing)
+        most = max(each.pieces for each in runs)
+        start, stop = (
+            torch.cat([pad(edge[0], (0, most - edge.shape[-1])) for edge in edges])
+            for edges in ([each.start for each in runs], [each.stop for each in runs])
+        )
+        (document, _), _ = (each.to(device) for each in self.places)
+        row = torch.tensor([row_of_pair[pair] for pair in self._pairs], device=device)
+        query = (
+            torch.arange(query_len, device=device) - _begins(self.query_lengths, device)[document]
+        )
+        row = row[document] + query
+        first = _begins(self.key_lengths, device)[document, None]
+        empty = stop[row] <= start[row]
+        start, stop = (
+            (edge[row] + first).masked_fill(empty, kv_len)[None] for edge in (start, stop)
+        )
+        return Spans(start, stop)
+
+    def describe(self) -> str:
+        keys, queries = (
+            str(each) if len(each) <= LENGTHS_WORTH_SAYING else f"<{len(each)} numbers>"
+            for each in (self.key_lengths, self.query_lengths)
+        )
+        queries = f", queries={queries}" if self.cross else ""
+        mask = "" if isinstance(self.mask, Full) else f", mask={self.mask.describe()}"
+        return f"documents(lengths={keys}{queries}{mask})"
+
+
+def _begins(lengths: list[int], device: torch.device | str = "cpu") -> Tensor:
+    """The first token of each document."""
+    ends = torch.tensor(lengths, dtype=torch.int64, device=device).cumsum(0)
+    return ends - torch.tensor(lengths, dtype=torch.int64, device=device)
+
+
+def _places_of(lengths: list[int], first: list[int]) -> Tensor:
+    """The document of each token, and its position; `first` is that of the first token of each."""
+    tokens = sum(lengths)
+    counts = torch.tensor(lengths, dtype=torch.int64, device="cpu")
+    documents = torch.arange(len(lengths), device="cpu").repeat_interleave(
+        counts, output_size=tokens
+    )
+    shift = torch.tensor(first, dtype=torch.int64, device="cpu") - _begins(lengths)
+    return torch.stack([documents, torch.arange(tokens, device="cpu") + shift[documents]])
