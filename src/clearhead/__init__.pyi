@@ -56,7 +56,8 @@ from .watching.missing import Missing
 from .watching.relevance import relevance, weight_gradients
 from .watching.seen import Seen, load
 from .watching.table import HeadRow, Table
-from .watching.watch import Watch, watch
+from .watching.watch import watch
+from .watching.watcher import Watch
 
 __all__ = [
     "ArgumentError",

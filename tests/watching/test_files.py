@@ -121,6 +121,14 @@ def test_a_summary_comes_back(tmp_path: Path) -> None:
     assert again.top_k.keys.equal(summary.top_k.keys)
 
 
+def test_queries_that_are_no_padding_come_back(tmp_path: Path) -> None:
+    real = torch.tensor([[True, True, False], [True, False, False]])
+    query = torch.randn(2, 1, 3, 4)
+    given = ch.AttentionMatrix(query, torch.randn(2, 1, 5, 4), cross=True, real_queries=real)
+    assert files.read(files.write(tmp_path / "a.clearhead", given)).real.equal(real)
+    assert rb"version\": 7," in (tmp_path / "a.clearhead").read_bytes()
+
+
 def test_plain_values_come_back(tmp_path: Path) -> None:
     given = {"a": [1, 2.5, None, True, "x"], "b": torch.arange(3)}
     again = files.read(files.write(tmp_path / "a.clearhead", given))
@@ -246,7 +254,7 @@ def change(**fields: Any) -> Callable[[dict[str, Any]], None]:
         (change(**{"is": "pickle"}), "there is no kind 'pickle'; known are alibi, "),
         (
             change(more=1),
-            "a matrix has the fields query, key, mask, bias, scale, softcap, sinks, cross, value;",
+            "a matrix has the fields query, key, mask, bias, scale, softcap, sinks, cross, real_queries, value;",
         ),
         (lambda head: head["content"].pop("sinks"), "the file gives query, key, mask, bias, scale"),
         (lambda head: head.update(content={"call": "x"}), "the header holds something unknown"),

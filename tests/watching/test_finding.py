@@ -1,5 +1,7 @@
 """Which heads look from this token to that one: held to the weights themselves."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -93,8 +95,13 @@ def test_what_cannot_be_found(seen: ch.Seen[ch.AttentionMatrix]) -> None:
         seen.find(9)
     assert missing.value.code == "matrix.range"
     layer = ch.MultiHeadAttention(4, num_heads=1)
-    with torch.no_grad(), ch.watch(layer, keep="summary") as kept:
-        layer(torch.randn(1, 3, 4))
-    with pytest.raises(ch.ArgumentError) as caught:
-        kept.find(0)
-    assert str(caught.value) == '[watch.find] find needs a watch with keep="matrix".'
+    every: Any = ("summary", "total")
+    for keep in every:
+        with torch.no_grad(), ch.watch(layer, keep=keep) as kept:
+            layer(torch.randn(1, 3, 4))
+        with pytest.raises(ch.ArgumentError) as caught:
+            kept.find(0)
+        assert str(caught.value) == (
+            f'[watch.find] find needs a watch with keep="matrix"; keep={keep!r} holds no single weights. Over a '
+            "data set a function reduces each matrix: keep=lambda path, matrix: matrix.at(query, key)."
+        )

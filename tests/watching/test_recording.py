@@ -165,3 +165,72 @@ def test_a_summary_of_every_size(lengths: tuple[int, int]) -> None:
     assert summary.pooled is not None
     assert summary.top_k.keys.shape[-1] == min(8, lengths[1])
     assert summary.pooled.shape[-2:] == (min(64, lengths[0]), min(64, lengths[1]))
+
+
+@pytest.mark.parametrize("valid", [None, torch.tensor([[True] * 5, [True] * 3 + [False] * 2])])
+def test_a_cache_of_fixed_length_is_seen_as_one_that_grows(valid: Tensor | None) -> None:
+    # Its room has no place in the text, and the length that it masks by is written to at each step.
+    layer = ch.MultiHeadAttention(
+        8, num_heads=2, mask=ch.causal(), parts=[ch.layers.ScoreBias(ch.alibi(2))]
+    )
+    x = torch.randn(2, 7, 8)
+    for keep in ("matrix", "summary"):
+        tables = []
+        for cache in (ch.layers.GrowingCache(), ch.layers.FixedCache(19)):
+            with torch.no_grad(), ch.watch(layer, keep=keep) as seen:
+                layer(x[:, :5], cache=cache, valid=valid)
+                layer(x[:, 5:], cache=cache)
+            tables.append(seen.table())
+            assert [call.kv_len for call in seen.calls(0)] == [5, 7]
+        for one, other in zip(*tables, strict=True):
+            assert one[:3] == other[:3]
+            assert one[3:6] == pytest.approx(other[3:6])
+
+
+def test_padding_behind_a_prefix_of_keys() -> None:
+    # Prefix tuning, or a prompt in chunks: the queries are the last of the keys.
+    query, key = torch.randn(2, 1, 3, 4), torch.randn(2, 1, 5, 4)
+    valid = torch.tensor([[True] * 5, [True] * 4 + [False]])
+    matrix = ch.AttentionMatrix(query, key, mask=ch.causal() & ch.padding(valid))
+    assert matrix.real is not None
+    assert matrix.real.tolist() == [[True, True, True], [True, True, False]]
+    # Behind the last token of a sample is room, of which nothing is known.
+    room = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
+    assert ch.AttentionMatrix(query, key, mask=ch.padding(room)).real is None
+
+
+def test_queries_that_are_real_as_given() -> None:
+    query, key = torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 5, 4)
+    real = torch.tensor([True, True, False])
+    matrix = ch.AttentionMatrix(query, key, cross=True, real_queries=real)
+    assert matrix.real is not None
+    assert matrix.real.tolist() == [[True, True, False]] * 2
+    with pytest.raises(ch.ArgumentTypeError, match=r"\[queries.type\] real_queries must be bool"):
+        ch.AttentionMatrix(query, key, real_queries=real.int())
+    with pytest.raises(
+        ch.ShapeError, match=r"\[queries.shape\] real_queries must have shape \(query_len,\)"
+    ):
+        ch.AttentionMatrix(query, key, real_queries=real[:2])
+
+
+def test_padded_queries_of_cross_attention_are_those_of_the_layer() -> None:
+    layer = torch.nn.TransformerDecoderLayer(8, 2, 16, batch_first=True).eval()
+    model = torch.nn.TransformerDecoder(layer, 2)
+    text, source = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    padded = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    of_source = torch.tensor([[False] * 4 + [True], [False] * 5])
+    with torch.no_grad(), ch.watch(model) as seen:
+        model(text, source, tgt_key_padding_mask=padded, memory_key_padding_mask=of_source)
+    for row in seen.table():
+        assert row.queries == 8
+        entropy = seen[row.layer].entropy()[:, row.head]
+        assert row.entropy == pytest.approx(float(entropy[~padded].mean()), rel=1e-5)
+    # An encoder before it is another text, also of the same length.
+    both = torch.nn.ModuleDict({"encoder": layer.self_attn, "decoder": layer.multihead_attn})
+    with torch.no_grad(), ch.watch(both) as seen:
+        both.forward = lambda: [
+            both["encoder"](source, source, source, key_padding_mask=of_source),
+            both["decoder"](text, source, source, key_padding_mask=of_source),
+        ]
+        both()
+    assert [row.queries for row in seen.table()] == [9, 9, 10, 10]

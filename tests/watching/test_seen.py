@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.watching import files
-from clearhead.watching.watch import Keep
+from clearhead.watching.kept_by_path import Keep
 
 TOKENS = torch.tensor([[5, 3, 9, 5, 3, 9, 5], [1, 1, 2, 2, 4, 4, 8]])
 

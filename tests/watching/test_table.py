@@ -261,10 +261,12 @@ def test_heads_have_the_numbers_of_their_layer(tmp_path: Path) -> None:
     with torch.no_grad(), ch.watch(model) as whole:
         model(x)
     every: tuple[Any, ...] = ("matrix", "summary", "total")
+    records: list[Any] = []
     for keep in every:
         seen: Any
         with torch.no_grad(), ch.watch(model, heads=[3, 1], keep=keep) as seen:
             model(x)
+        records.append(seen)
         merged = seen.merge(seen) if keep == "total" else seen
         for record in (seen, ch.load(seen.save(tmp_path / "a.clearhead")), merged):
             rows = record.table()
@@ -277,3 +279,70 @@ def test_heads_have_the_numbers_of_their_layer(tmp_path: Path) -> None:
                 page = record.to_html(tmp_path / "a.html", tokens=list("abcde"), start=(0, 3))
                 assert page.exists()
     assert whole.head_numbers(0) == (0, 1, 2, 3)
+    with torch.no_grad(), ch.watch(model, heads=[0, 2], keep="total") as others:
+        model(x)
+    with pytest.raises(
+        ch.ArgumentError, match=r"\[merge.heads\] both must be of the same heads of"
+    ):
+        records[-1].merge(others)
+
+
+def test_norms_of_some_heads_read_from_a_file(tmp_path: Path) -> None:
+    model = nn.Sequential(ch.MultiHeadAttention(8, num_heads=4))
+    with torch.no_grad(), ch.watch(model, heads=[3, 1], values=True) as seen:
+        model(torch.randn(1, 5, 8))
+    again = ch.load(seen.save(tmp_path / "a.clearhead"))
+    assert again.norms(0, model).received().equal(seen.norms(0, model).received())
+    assert again.weighted_by_values(model).head_numbers(0) == (3, 1)
+
+
+class Universal(nn.Module):
+    """One layer that is applied again and again, as in ALBERT."""
+
+    def __init__(self, times: int = 3) -> None:
+        super().__init__()
+        self.layer, self.times = ch.MultiHeadAttention(8, num_heads=2), times
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.times):
+            x = self.layer(x)
+        return x
+
+
+def test_totals_of_a_module_that_is_several_layers(tmp_path: Path) -> None:
+    model = Universal()
+    texts = [torch.randn(2, length, 8) for length in (5, 7)]
+    every: Any = ("matrix", "total")
+    tables: list[Any] = []
+    records: list[Any] = []
+    for keep in every:
+        seen: Any
+        with torch.no_grad(), ch.watch(model, keep=keep) as seen:
+            for text in texts:
+                model(text)
+        records.append(seen)
+        tables.append(seen.table())
+    for one, other in zip(*tables, strict=True):
+        assert one[:3] == other[:3]
+        assert one[3:6] == pytest.approx(other[3:6])
+    assert [row.layer for row in tables[1]][::2] == [f"layer, call {at}" for at in range(3)]
+    kept = records[1]
+    assert kept[0].queries == 3 * 24
+    again = ch.load(kept.save(tmp_path / "a.clearhead"))
+    assert list(again.table()) == list(kept.table())
+    both = kept.merge(again).table()
+    assert [row.queries for row in both] == [48] * 6
+    assert both[2].entropy == pytest.approx(tables[1][2].entropy)
+    # Where runs have other numbers of calls, or calls other lengths, they are not layers.
+    for change in (lambda: setattr(model, "times", 2), lambda: setattr(model, "times", 4)):
+        model.times = 3
+        with torch.no_grad(), ch.watch(model, keep="total") as seen:
+            model(texts[0])
+            change()
+            model(texts[0])
+        assert [row.layer for row in seen.table()] == ["layer"] * 2
+        assert seen.table()[0].queries == 10 * (3 + model.times)
+    with torch.no_grad(), ch.watch(model, keep="total") as seen:
+        model.layer(texts[0])
+        model.layer(texts[0])
+    assert [row.queries for row in seen.table()] == [20, 20]

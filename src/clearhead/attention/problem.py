@@ -59,6 +59,7 @@ class Problem:
         part: the place in the matrix that all ranks share, of which mask and bias are a part as
             well; None for a whole matrix.
         cross: True if the keys are of another text than the queries, which changes no number here.
+        real_queries: (batch, query_len), bool: those that are no padding, where the keys do not tell.
     """
 
     query: Tensor
@@ -74,6 +75,7 @@ class Problem:
     keys_finite: bool = False
     part: MatrixPart | None = None
     cross: bool = False
+    real_queries: Tensor | None = None
 
     @property
     def batch(self) -> int:

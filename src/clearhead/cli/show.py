@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
@@ -209,7 +209,7 @@ def _show_long(asked: ShowRequest, reader: "TextModel") -> Shown:
     only = asked.head is not None
     heads = (head,) if only else None
     layers = [
-        Layer(reading.layers[number], each, number, heads)
+        Layer(reading.layers[number], replace(each, heads=heads), number)
         for number, each in reading.summaries.items()
     ]
 

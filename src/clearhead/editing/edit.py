@@ -24,6 +24,7 @@ from clearhead.editing.selections import Selection
 from clearhead.errors import ArgumentTypeError, EditError
 from clearhead.watching.estimate import attending
 from clearhead.watching.hooks import installing, tap
+from clearhead.watching.recording import of_texts
 
 _lock = threading.Lock()
 _active: list["Edit"] = []
@@ -242,7 +243,7 @@ def _edited(read: tap.Read, child: str | None) -> tap.Edited | None:
             continue
         if problem is None:
             with tap.guard():
-                problem = read()
+                problem = of_texts(read(), found[0])
         with tap.guard():
             at = places_of(each._stack, problem)
         place = found[0]

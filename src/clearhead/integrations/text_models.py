@@ -23,7 +23,8 @@ from clearhead.matrix.parts import free_bytes
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.watching.seen import Seen
-from clearhead.watching.watch import Watch, watch
+from clearhead.watching.watch import watch
+from clearhead.watching.watcher import Watch
 
 MOST_OF_MESSAGE = 300
 

@@ -12,7 +12,6 @@ from clearhead.attention.kernels import blockwise, eager, fused
 from clearhead.attention.problem import Problem, check_fit, make_problem, under_autocast
 from clearhead.errors import ArgumentError, DtypeError, ShapeError, UnsupportedError
 from clearhead.masks.dense import dense
-from clearhead.matrix.head_numbers import real_queries
 from clearhead.matrix.indexing import as_indices
 from clearhead.matrix.norms import Norms, norms_of_values
 from clearhead.matrix.parts import (
@@ -23,6 +22,7 @@ from clearhead.matrix.parts import (
     is_narrow,
     is_one_portion,
 )
+from clearhead.matrix.real_queries import real_queries
 
 if TYPE_CHECKING:
     from clearhead.matrix.matrix import AttentionMatrix
@@ -151,8 +151,8 @@ class BaseMatrix:
 
     @property
     def heads(self) -> Tensor | None:
-        """int64, (num_heads,): the number of each head in its layer, where `tensor_parallel` shares
-        them among ranks; None where all are here."""
+        """int64, (num_heads,): the number of each head in its layer, where `watch(heads=…)` kept some or
+        `tensor_parallel` shares them among ranks; None where all are here."""
         return None if self.posed.part is None else self.posed.part.heads
 
     @property
@@ -250,7 +250,7 @@ class BaseMatrix:
     def _from_rows(self, queries: Tensor, keys: Tensor) -> Tensor | None:
         """The weights of pairs, (batch, num_heads, pairs), from the rows of their queries; None where the
         logsumexp is at hand, or so many queries cost less with it."""
-        if self._logsumexp is not None or self.posed.part is not None:
+        if self._logsumexp is not None or self.posed.sharding is not None:
             return None
         problem = self.problem
         rows, places = queries.unique(return_inverse=True)

@@ -13,10 +13,7 @@ from torch import Tensor
 
 from clearhead._common.checks import is_number
 from clearhead._common.text import shown
-from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError, ShapeError
-from clearhead.masks.causal import Causal
-from clearhead.matrix.parts import visible_pairs
 
 if TYPE_CHECKING:
     from clearhead.matrix.summary import Summary
@@ -32,9 +29,6 @@ attention sink included; and those that say how the weight is spread."""
 
 ROLES = ("first", "previous", "duplicate", "induction", "local", "uniform")
 """All of them, in the order of a table's columns."""
-
-PORTION = 1 << 21
-"""Pairs of a mask that are read at a time."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -142,6 +136,15 @@ class Roles:
         return f"Roles [{', '.join(sizes)}] of {', '.join(measured)}"
 
 
+class HasHeads(Protocol):
+    """What has a number for each of some heads of a layer."""
+
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def heads(self) -> Tensor | tuple[int, ...] | None: ...
+
+
 class Attended(Protocol):
     """A matrix of attention weights or the summary of one: what everything that draws takes."""
 
@@ -160,6 +163,20 @@ class Attended(Protocol):
     @property
     def real(self) -> Tensor | None: ...
     def statistic(self, name: str) -> Tensor: ...
+
+
+def numbers_of_heads(kept: HasHeads) -> tuple[int, ...]:
+    """The number in its layer of each head of a matrix, a summary or totals: its place, where all are there.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> numbers_of_heads(ch.AttentionMatrix(torch.zeros(2, 5, 4), torch.zeros(2, 5, 4)))
+        (0, 1)
+    """
+    heads = kept.heads
+    if heads is None:
+        return tuple(range(kept.num_heads))
+    return tuple(heads.tolist()) if isinstance(heads, Tensor) else heads
 
 
 class HeadAverages(NamedTuple):
@@ -261,6 +278,20 @@ def totalled_roles(call: "Summary") -> Roles:
     return Roles(**scores, counts=RoleCounts(**numbers))
 
 
+def check_same_heads(one: HasHeads, other: HasHeads) -> None:
+    """Refuse numbers of other heads of a layer.
+
+    Raises:
+        ArgumentError: code `merge.heads`.
+    """
+    mine, theirs = numbers_of_heads(one), numbers_of_heads(other)
+    if len(mine) == len(theirs) and mine != theirs:
+        raise ArgumentError(
+            "merge.heads",
+            f"both must be of the same heads of the layer; got {shown(mine)} and {shown(theirs)}.",
+        )
+
+
 def check_same_roles(one: Roles, other: Roles) -> None:
     """Refuse roles that cannot be put together.
 
@@ -306,33 +337,6 @@ def _real_per_sample(call: Attended) -> Tensor:
     if call.real is None:
         return torch.full((call.batch,), call.query_len, dtype=torch.float64)
     return torch.atleast_2d(call.real).sum(dim=1).double().cpu()
-
-
-def real_queries(problem: Problem) -> Tensor | None:
-    """The queries that are no padding, (batch, query_len), bool; None for all.
-
-    In self-attention the queries are the tokens that the keys are, and a key that no query may see
-    is padding. In cross-attention the padding of the keys says nothing of the queries.
-    """
-    mask, bias = problem.mask, problem.bias
-    hides = bias is not None and bias.may_hide
-    if (
-        problem.cross
-        or problem.query_len != problem.kv_len
-        or (not hides and (mask is None or isinstance(mask, Causal)))
-    ):
-        return None
-    # A bias may hide with −∞, whatever the mask says, in some samples and heads only.
-    batch, heads = problem.query.shape[:2] if hides or mask is None else mask.leading
-    seen = torch.zeros(batch, problem.kv_len, dtype=torch.bool, device=problem.device)
-    portion = max(1, PORTION // max(1, batch * heads * problem.kv_len))
-    for start in range(0, problem.query_len, portion):
-        visible = visible_pairs(problem, slice(start, min(start + portion, problem.query_len)))
-        assert visible is not None
-        seen = seen | visible.any(dim=2).any(dim=1)
-    if hides and not seen.is_meta and bool(seen.all()):
-        return None  # the bias hides nothing
-    return seen.expand(problem.batch, -1)
 
 
 def _named(indices: Any, names: list[str]) -> list[Any] | str:

@@ -26,6 +26,7 @@ from clearhead.masks.base import Mask
 from clearhead.matrix.base import problem_of_weights
 from clearhead.matrix.indexing import Index, index_of, read_pairs
 from clearhead.matrix.parts import pairs
+from clearhead.matrix.real_queries import counting
 from clearhead.matrix.transposed import Transposed
 from clearhead.matrix.weight_statistics import WeightStatistics
 from clearhead.sharding.sharding import Sharding
@@ -50,6 +51,9 @@ class AttentionMatrix(WeightStatistics):
             padding of the keys is none of the queries, and roles that compare places are not measured.
         value: (batch, num_kv_heads, kv_len, value_head_dim), what the call multiplies the weights by; no
             weight depends on it. Not with `across`.
+        real_queries: bool, (query_len,) or (batch, query_len): False for padding, which averages over
+            queries leave out. None takes all in cross-attention; else a query is padding if no query may
+            attend to its own key, the last query sitting on the last.
 
     Raises:
         ClearheadError: for input that `attend` refuses.
@@ -80,6 +84,7 @@ class AttentionMatrix(WeightStatistics):
         across: Sharding | tuple[Sharding, Sharding] | None = None,
         cross: bool = False,
         value: Tensor | None = None,
+        real_queries: Tensor | None = None,
     ) -> None:
         check_bool("cross", cross)
         options: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scale}
@@ -95,7 +100,11 @@ class AttentionMatrix(WeightStatistics):
             else rows_across(query, key, across, **options)
         )
         known = None if value is None else problem.value
-        super().__init__(problem.replace(value=problem.key, cross=cross or problem.cross), known)
+        problem = problem.replace(value=problem.key, cross=cross or problem.cross)
+        if real_queries is not None:
+            real = counting("real_queries", real_queries, problem).expand(problem.batch, -1)
+            problem = problem.replace(real_queries=real)
+        super().__init__(problem, known)
 
     @classmethod
     def _of(cls, problem: Problem, value: Tensor | None = None) -> "AttentionMatrix":

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, DtypeError, ShapeError
-from clearhead.matrix.head_numbers import check_same_roles, pooled_roles
+from clearhead.matrix.head_numbers import check_same_heads, check_same_roles, pooled_roles
 from clearhead.matrix.indexing import bins
 from clearhead.matrix.summary import ROWS, Summary, each_tensor
 
@@ -42,6 +42,7 @@ def merged(one: Summary, other: Summary, along: str) -> Summary:
         roles=roles,
         real=real,
         cross=one.cross,
+        heads=one.heads,
     )
 
 
@@ -93,6 +94,7 @@ def _check_merge(one: Summary, two: object, along: str) -> None:
         )
     if along == "batch" and one.ndim != 4:
         raise ShapeError("merge.shape", f"along the batch, both must have one; this is {one!r}.")
+    check_same_heads(one, two)
     if one.roles is not None and two.roles is not None:
         check_same_roles(one.roles, two.roles)
     for name in (each.name for each in fields(one) if each.name != "real"):

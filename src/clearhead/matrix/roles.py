@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead._common.checks import check_ids, check_tensor
+from clearhead._common.checks import check_ids
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError
 from clearhead.matrix.head_numbers import NEAR, RoleCounts, Roles
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.parts import visible_pairs
+from clearhead.matrix.real_queries import counting
 from clearhead.matrix.summary import Summary
 
 RECENT = 8
@@ -70,7 +71,7 @@ def roles(
     matrix.check_whole("roles")
     ids = None if tokens is None else _ids(tokens, matrix.problem)
     with torch.no_grad():
-        means = _Means(matrix, _counting(queries, matrix.problem))
+        means = _Means(matrix, counting("queries", queries, matrix.problem))
         scores: dict[str, Tensor] = {}
         counts: dict[str, Tensor] = {}
         for name, measure in means.measures(ids).items():
@@ -97,7 +98,7 @@ def mean_weight(matrix: AttentionMatrix, keys: Sequence[Tensor]) -> Tensor:
         tensor(0.4167)
     """
     with torch.no_grad():
-        return _Means(matrix, _counting(matrix.real, matrix.problem)).on_keys(keys)
+        return _Means(matrix, counting("real", matrix.real, matrix.problem)).on_keys(keys)
 
 
 def summary_with_roles(
@@ -141,25 +142,6 @@ def _ids(given: object, problem: Problem) -> Tensor:
             f"{(problem.batch, problem.kv_len)}; got {tuple(tokens.shape)}.",
         )
     return torch.atleast_2d(tokens).to(problem.device)
-
-
-def _counting(queries: object, problem: Problem) -> Tensor:
-    """The queries that count, (batch or 1, query_len)."""
-    if queries is None:
-        return torch.ones(1, problem.query_len, dtype=torch.bool, device=problem.device)
-    check_tensor("queries", queries, "a bool tensor, or None")
-    assert isinstance(queries, Tensor)
-    if queries.dtype != torch.bool:
-        raise ArgumentTypeError(
-            "queries.type", f"queries must be bool, True for those that count; got {queries.dtype}."
-        )
-    if tuple(queries.shape) not in ((problem.query_len,), (problem.batch, problem.query_len)):
-        raise ShapeError(
-            "queries.shape",
-            f"queries must have shape (query_len,) = ({problem.query_len},) or (batch, query_len) "
-            f"= {(problem.batch, problem.query_len)}; got {tuple(queries.shape)}.",
-        )
-    return torch.atleast_2d(queries).to(problem.device)
 
 
 class _Means:

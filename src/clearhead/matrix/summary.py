@@ -72,6 +72,7 @@ class Summary:
         real: (batch, query_len), bool: the queries that are no padding, if a watch found some.
         cross: True if the keys are of another text than the queries; `distance` and `previous` then
             compare the places of two texts.
+        heads: the number of each head in its layer, where it is of some only; None where all are here.
 
     Example:
         >>> import torch, clearhead as ch
@@ -98,6 +99,7 @@ class Summary:
     roles: Roles | None = None
     real: Tensor | None = None
     cross: bool = False
+    heads: tuple[int, ...] | None = None
 
     @property
     def ndim(self) -> int:
@@ -280,11 +282,11 @@ class Summary:
 
 def each_tensor(kept: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A dataclass or a named tuple with every tensor in it changed, those of its fields included."""
-    if kept is None or isinstance(kept, bool):
-        return kept
     if isinstance(kept, Tensor):
         return change(kept)
     if isinstance(kept, TopK):
         return TopK(*map(change, kept))
+    if kept is None or isinstance(kept, bool | tuple):
+        return kept
     every = {field.name: each_tensor(getattr(kept, field.name), change) for field in fields(kept)}
     return type(kept)(**every)

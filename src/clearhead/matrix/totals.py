@@ -9,6 +9,7 @@ from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.matrix.head_numbers import (
     HeadAverages,
     Roles,
+    check_same_heads,
     head_averages,
     mean_over_queries,
     pooled_roles,
@@ -32,6 +33,7 @@ class Totals:
         max_score: the largest score of any query; −∞ where none sees anything.
         roles: how far each head fills each role; each is the mean over the queries that have the
             choice.
+        heads: the number of each head in its layer, where these are some only; None for all.
 
     Example:
         >>> import torch, clearhead as ch
@@ -49,6 +51,7 @@ class Totals:
     max: Tensor
     max_score: Tensor
     roles: Roles
+    heads: tuple[int, ...] | None = None
 
     @property
     def num_heads(self) -> int:
@@ -62,7 +65,8 @@ class Totals:
         Raises:
             ArgumentTypeError: code `merge.type`, for what are no totals.
             ShapeError: code `merge.shape`, for another number of heads.
-            ArgumentError: code `merge.fields`, where one is of cross-attention.
+            ArgumentError: codes `merge.fields`, where one is of cross-attention, and `merge.heads`, where they
+                are of other heads of a layer.
 
         Example:
             >>> import torch, clearhead as ch
@@ -81,6 +85,7 @@ class Totals:
                 "merge.shape",
                 f"both totals must have the same heads; got {self.num_heads} and {other.num_heads}.",
             )
+        check_same_heads(self, other)
         if (self.distance is None) != (other.distance is None):
             raise ArgumentError(
                 "merge.fields",
@@ -102,6 +107,7 @@ class Totals:
             max=mean(self.max, other.max),
             max_score=torch.maximum(self.max_score, other.max_score),
             roles=pooled_roles(self.roles, other.roles),
+            heads=self.heads,
         )
 
     def averages(self) -> HeadAverages:
@@ -143,4 +149,5 @@ def totals_of(summary: Summary) -> Totals:
         max=mean_over_queries("max", [summary]),
         max_score=largest.double().cpu(),
         roles=totalled_roles(summary),
+        heads=summary.heads,
     )

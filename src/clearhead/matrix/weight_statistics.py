@@ -13,7 +13,7 @@ from clearhead.errors import ArgumentTypeError
 from clearhead.matrix import parts
 from clearhead.matrix.base import BaseMatrix
 from clearhead.matrix.distances import Distance, Near
-from clearhead.matrix.head_numbers import NEAR
+from clearhead.matrix.head_numbers import NEAR, numbers_of_heads
 from clearhead.matrix.indexing import bins, check_bins, read_k, read_segments, read_slice
 from clearhead.matrix.reductions import (
     Context,
@@ -347,6 +347,7 @@ class WeightStatistics(BaseMatrix):
             mass=None if mass is None or members is None else self._of_sets(mass, members[1]),
             pooled=None if pooled is None else self._restore(pooled.result),
             cross=problem.cross,
+            heads=None if self.heads is None else numbers_of_heads(self),
         )
 
     def statistic(self, name: str) -> Tensor:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import count
 from typing import Any, Generic, TypeVar
 
@@ -161,6 +162,16 @@ class Calls(ABC, Generic[Kept]):
         """Return the whole alone, or every call where there is none."""
         return self.all() if self.several() else (self.whole(),)
 
+    def layers(self, runs: int) -> list[list[Any]]:
+        """Return the parts of each layer that the module is: of several, where it attends several times in
+        each of so many runs of the model, with as many queries and keys each time."""
+        parts: list[Any] = list(self.parts())
+        each, rest = divmod(len(parts), runs) if runs else (1, 0)
+        sizes = {(call.query_len, call.kv_len) for call in parts[:each]} if each > 1 else ()
+        if rest or len(sizes) != 1 or not self.several():
+            return [parts]
+        return [parts[at::each] for at in range(each)]
+
 
 class Matrices(Calls[AttentionMatrix]):
     """The calls of one module, as matrices. A call whose key begins with that of the call before
@@ -246,22 +257,64 @@ class Results(Calls[Kept]):
 
 
 class Accumulated(Calls[Totals]):
-    """The calls of one module, merged as they come."""
+    """The calls of one module, merged as they come: each with those that have its place in the other runs of
+    the model, as long as all calls of a run have as many queries and keys."""
 
     def __init__(self) -> None:
-        self._totals: Totals | None = None
+        self._places: list[Totals] = []
+        self._next = 0
+        self._first: object = None
+        self._run: object = None
+        self._sizes: object = None
+        self._apart = True
 
-    def add(self, call: Totals) -> None:
-        self._totals = call if self._totals is None else self._totals.merge(call)
+    def add(self, call: Totals, run: object = None, sizes: object = None) -> None:
+        """Keep the totals of a call.
+
+        Args:
+            call: its totals.
+            run: the run of the model that it belongs to; None if that is not known.
+            sizes: of its queries and keys.
+        """
+        if not self._places:
+            self._first = self._run = run
+            self._sizes = sizes
+        elif run != self._run:
+            self._end_run()
+            self._next, self._run, self._sizes = 0, run, sizes
+        is_new = self._next == len(self._places)
+        if is_new:
+            self._places.append(call)
+        else:
+            self._places[self._next] = self._places[self._next].merge(call)
+        if run is None or sizes != self._sizes or (is_new and run != self._first):
+            self._apart = False
+        if self._apart:
+            self._next += 1
+        else:
+            self._merge()
+
+    def _end_run(self) -> None:
+        # A run of fewer calls than another tells no layers apart.
+        if self._apart and self._next != len(self._places):
+            self._merge()
+
+    def _merge(self) -> None:
+        self._apart, self._next = False, 0
+        self._places = [reduce(Totals.merge, self._places)]
 
     def all(self) -> tuple[Totals, ...]:
-        return () if self._totals is None else (self._totals,)
+        self._end_run()
+        return tuple(self._places)
 
     def several(self) -> str:
         return ""
 
     def whole(self) -> Totals:
-        return self.all()[0]
+        return reduce(Totals.merge, self.all())
+
+    def layers(self, runs: int) -> list[list[Totals]]:
+        return [[each] for each in self.all()]
 
 
 def _line(kept: object) -> str:

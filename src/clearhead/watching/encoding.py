@@ -63,13 +63,21 @@ NAMES = {kind: name for name, kind in KINDS.items()}
 SINCE = {"role_counts": 3, "totals": 4, "sum_of_biases": 5, "each_document": 7}
 """The version of a file that first had a kind, where that is not the first."""
 
-OPTIONAL = {"counts": None, "max_score": None, "cross": False, "value": None}
+OPTIONAL = {
+    "counts": None,
+    "max_score": None,
+    "cross": False,
+    "value": None,
+    "real_queries": None,
+}
 """Fields that a file of an earlier version does not have, and what they are then."""
 
-FIELD_SINCE = {"cross": 4, "value": 5}
+FIELD_SINCE = {"cross": 4, "value": 5, "real_queries": 7}
 """The version of a file that first had a field, where it is not that of the kind."""
 
-OF_PROBLEM = ("query", "key", "mask", "bias", "scale", "softcap", "sinks", "cross")
+OF_PROBLEM = (
+    "query", "key", "mask", "bias", "scale", "softcap", "sinks", "cross", "real_queries",
+)  # fmt: skip
 PLAIN = (bool, int, float, str, type(None))
 
 
@@ -142,7 +150,10 @@ def _fields(kind: Any) -> Mapping[str, Any]:
     if kind is AttentionMatrix:
         return dict.fromkeys((*OF_PROBLEM, "value"), Any)
     if dataclasses.is_dataclass(kind):
-        return {field.name: field.type for field in dataclasses.fields(kind)}
+        every = {field.name: field.type for field in dataclasses.fields(kind)}
+        if kind in (Summary, Totals):
+            del every["heads"]  # a record has them once for each module
+        return every
     return kind.__annotations__
 
 

@@ -11,6 +11,7 @@ import math
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,13 +24,15 @@ from clearhead.errors import ArgumentTypeError, FileError, UnsupportedError, mis
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
+from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.watching.encoding import Encoder, decode
 from clearhead.watching.token_ids import listed
 
 VERSIONS = (1, 2, 3, 4, 5, 6, 7)
 """In version 2 there may be the tokens beside what was seen, in version 3 how many queries a role
-is the mean of, in version 4 that keys are of another text than the queries, and totals, and in version 5
-the values of matrices. In version 7 there may be masks of documents whose queries are packed apart."""
+is the mean of, in version 4 that keys are of another text than the queries, and totals, in version 5
+the values of matrices, in version 6 the numbers of heads and of runs, and in version 7 the queries that are
+no padding, where keys do not tell, and masks of documents whose queries are packed apart."""
 
 KEY = "clearhead"
 
@@ -238,7 +241,12 @@ def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(seen["model"], str):
         kind = type(seen["model"]).__name__
         raise FileError("file.content", f"{path}: model must be a string; the file gives {kind}.")
-    return seen | texts | {"heads": _heads_of(path, seen), "runs": _runs_of(path, seen)}
+    heads = _heads_of(path, seen)
+    calls = {
+        name: [_with_heads(call, heads[name]) for call in calls] if name in heads else calls
+        for name, calls in modules.items()
+    }
+    return seen | texts | {"calls": calls, "runs": _runs_of(path, seen)}
 
 
 def _heads_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -256,6 +264,15 @@ def _heads_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> dict[str, t
                 "file.content", f"{path} must have a number for each head; it gives {shown(given)}."
             )
     return {name: tuple(numbers) for name, numbers in given.items()}
+
+
+def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
+    """A call that has the numbers of its heads."""
+    if not isinstance(call, AttentionMatrix):
+        return replace(call, heads=numbers)
+    problem = call.problem
+    part = MatrixPart(heads=torch.tensor(numbers, device=problem.device))
+    return AttentionMatrix._of(problem.replace(part=part), call._value)
 
 
 def _runs_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> int:

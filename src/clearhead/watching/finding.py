@@ -7,6 +7,7 @@ from typing import NamedTuple
 from clearhead._common.checks import as_int, check_head_numbers
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, WatchError
+from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
 
 
@@ -26,10 +27,9 @@ def links_of_heads(
     query: int | None,
     key: int | None,
     sample: int = 0,
-    numbers: Sequence[int] | None = None,
 ) -> list[HeadLink]:
     """Return the link from a query to a key in each head; of one of them, with None for the other, the
-    strongest. A row or a column is computed, never the matrix. `numbers` are those of its heads."""
+    strongest. A row or a column is computed, never the matrix."""
     if query is not None and key is not None:
         weights = matrix[sample, :, query, key]
         places = [(query, key)] * matrix.num_heads
@@ -41,8 +41,8 @@ def links_of_heads(
         weights, at = matrix[sample, :, :, key].nan_to_num(-1.0).max(-1)
         places = [(int(each), key) for each in at]
     return [
-        HeadLink(layer, head if numbers is None else numbers[head], *place, float(weight))
-        for head, (place, weight) in enumerate(zip(places, weights, strict=True))
+        HeadLink(layer, head, *place, float(weight))
+        for head, place, weight in zip(numbers_of_heads(matrix), places, weights, strict=True)
         if weight >= 0  # a row that is not finite looks nowhere
     ]
 

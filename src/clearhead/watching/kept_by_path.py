@@ -7,9 +7,11 @@ from torch import nn
 
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
-from clearhead.errors import ArgumentError, SelectionError
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
+from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.norms import Norms
+from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Accumulated, Call, Calls, Kept, Matrices, Results
 from clearhead.watching.files import TEXTS
 from clearhead.watching.missing import Missing
@@ -27,12 +29,10 @@ WEIGHTED = ", weighted by values"
 class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     """The calls of every module, by its path or its number."""
 
-    def __init__(self, model_name: str, keep: Kind, heads: tuple[int, ...] | None = None) -> None:
+    def __init__(self, model_name: str, keep: Kind) -> None:
         self._model_name = model_name
         self._keep = keep
-        self._heads = heads
         self._modules: dict[str, Calls[Any]] = {}
-        self._numbers: dict[str, tuple[int, ...] | None] = {}
         self._runs = 0
         self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(TEXTS)
         self.missing: list[Missing] = []
@@ -115,31 +115,22 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         """
         found: list[tuple[str, list[Any]]] = []
         for name in self._modules if layers is None else map(self.path, layers):
-            module = self._modules[name]
-            parts = list(module.parts())
-            each, rest = divmod(len(parts), self._runs) if self._runs else (1, 0)
-            sizes = {(call.query_len, call.kv_len) for call in parts[:each]} if each > 1 else ()
-            if rest or len(sizes) != 1 or not module.several():
-                found.append((name, parts))
-            else:
-                found += [(f"{name}, call {at}", parts[at::each]) for at in range(each)]
+            each = self._modules[name].layers(self._runs)
+            found += [
+                (name if len(each) == 1 else f"{name}, call {at}", parts)
+                for at, parts in enumerate(each)
+            ]
         return found
-
-    def layers_of_page(self, layers: Sequence[str | int] | None = None) -> list[Any]:
-        """Return the layers of a page, (path, matrix or summary, None, numbers of its heads or None) as `parts` has
-        them."""
-        wanted = None if layers is None else {self.path(layer) for layer in layers}
-        return [
-            (name, kept, None, self._numbers.get(path))
-            for path in self._modules
-            if wanted is None or path in wanted
-            for name, kept in self.parts([path])
-        ]
 
     def numbering(self) -> dict[str, Any]:
         """Return what a file must say of heads that are not all of a layer's, and of runs whose calls are apart."""
         apart = any(name not in self._modules for name, _ in self.apart())
-        heads = {name: list(each) for name, each in self._numbers.items() if each is not None}
+        kept = {name: module.all()[0] for name, module in self._modules.items()}
+        heads = {
+            name: list(numbers_of_heads(each))
+            for name, each in kept.items()
+            if each.heads is not None
+        }
         return ({"heads": heads} if heads else {}) | ({"runs": self._runs} if apart else {})
 
     def head_numbers(self, layer: str | int) -> tuple[int, ...]:
@@ -157,8 +148,45 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             >>> seen.head_numbers(0)
             (1, 3)
         """
-        path = self.path(layer)
-        return self._numbers.get(path) or tuple(range(self._modules[path].parts()[0].num_heads))
+        return numbers_of_heads(self._modules[self.path(layer)].all()[0])
+
+    def merge(self, other: "KeptByPath[Totals]") -> Self:
+        """Return the totals of two watches of one model with `keep="total"`, as of two parts of a data
+        set.
+
+        Args:
+            other: of the same modules.
+
+        Raises:
+            ArgumentTypeError: code `merge.type`, for what is no such record.
+            ShapeError: code `merge.shape`, for other modules or heads.
+            ArgumentError: code `merge.fields`, as `Totals.merge` does.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+            >>> with torch.no_grad(), ch.watch(layer, keep="total") as seen:
+            ...     output = layer(torch.randn(1, 3, 8))
+            >>> seen.merge(seen)[0]
+            Totals [num_heads=2] of 6 queries
+        """
+        if not isinstance(other, KeptByPath) or self._keep != "total" or other._keep != "total":
+            raise ArgumentTypeError(
+                "merge.type", 'merge takes two records of watches with keep="total".'
+            )
+        if self.layers != other.layers:
+            raise ShapeError(
+                "merge.shape",
+                f"both records must have the same modules; got {', '.join(map(repr, self.layers))} and "
+                f"{', '.join(map(repr, other.layers))}.",
+            )
+        both = type(self)(self._model_name, "total")
+        both._runs = self._runs + other._runs
+        for run, record in enumerate((self, other)):
+            for name in self.layers:
+                for each in record.calls(name):
+                    both._add(name, each, run=run)
+        return both
 
     def norms(
         self, layer: str | int, model: nn.Module | None = None, *, call: int | None = None
@@ -221,9 +249,8 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             1.0
         """
         self._need_values()
-        shares = type(self)(f"{self._model_name}{WEIGHTED}", "matrix", self._heads)
-        shares._texts, shares._numbers = dict(self._texts), dict(self._numbers)
-        shares._runs = self._runs
+        shares = type(self)(f"{self._model_name}{WEIGHTED}", "matrix")
+        shares._texts, shares._runs = dict(self._texts), self._runs
         for path, module in self._modules.items():
             calls = shares._modules[path] = Results[Any]()
             for matrix in module.parts():
@@ -233,7 +260,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
     def _norms(self, path: str, matrix: AttentionMatrix, model: nn.Module | None) -> Norms:
         output = None
         if model is not None and matrix.value is not None:
-            output = output_weight(model, path, matrix, self._heads)
+            output = output_weight(model, path, matrix)
         return matrix.norms(output)
 
     def _need_values(self) -> None:

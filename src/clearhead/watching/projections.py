@@ -22,9 +22,7 @@ OUTPUTS = frozenset(
 """The names of output projections that other libraries have."""
 
 
-def output_weight(
-    model: nn.Module, path: str, matrix: AttentionMatrix, heads: tuple[int, ...] | None
-) -> Tensor:
+def output_weight(model: nn.Module, path: str, matrix: AttentionMatrix) -> Tensor:
     """Return the weight of the output projection of the heads of a matrix, (output_dim, num_heads ·
     value_head_dim).
 
@@ -32,7 +30,6 @@ def output_weight(
         model: the model that was watched.
         path: of the module that attended.
         matrix: one of its calls, with its value.
-        heads: the heads that the matrix has, or None for all.
 
     Raises:
         ArgumentTypeError: code `norms.model`.
@@ -43,7 +40,7 @@ def output_weight(
         >>> layer = torch.nn.MultiheadAttention(6, num_heads=2)
         >>> with ch.watch(layer, values=True) as seen:
         ...     output = layer(*torch.randn(3, 5, 6))
-        >>> output_weight(layer, "", seen[0], None).shape
+        >>> output_weight(layer, "", seen[0]).shape
         torch.Size([6, 6])
     """
     if not isinstance(model, nn.Module):
@@ -56,6 +53,7 @@ def output_weight(
     if module is None:
         raise _unknown(path, f"{type(model).__name__} has no such module")
     assert matrix.value is not None
+    heads = None if matrix.heads is None else matrix.heads.tolist()
     width = matrix.value.shape[-1]
     for holder in _holders(modules, path):
         _check_context(path, holder, matrix)
@@ -75,7 +73,7 @@ def output_weight(
                 raise _unknown(path, reason)
             if heads is None:
                 return weight
-            return weight.unflatten(1, (total, width))[:, list(heads)].flatten(1)
+            return weight.unflatten(1, (total, width))[:, heads].flatten(1)
     raise _unknown(path, f"no name in {type(module).__name__} is one of an output projection")
 
 

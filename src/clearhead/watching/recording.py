@@ -16,6 +16,7 @@ from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
+from clearhead.layers.caches.fixed import Held
 from clearhead.masks.algebra import And, Not, Or
 from clearhead.masks.base import Mask
 from clearhead.masks.causal import Causal
@@ -23,9 +24,13 @@ from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import Dense, dense
 from clearhead.masks.full import Full
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.matrix.real_queries import queries_of_keys, real_queries
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals, totals_of
+from clearhead.sharding.matrix_part import MatrixPart
+from clearhead.watching.hooks import tap
+from clearhead.watching.hooks.running import is_cross
 from clearhead.watching.mask_recovery import read_bias, read_mask
 
 TOP_K = 8
@@ -47,6 +52,19 @@ class Copies:
     def __init__(self) -> None:
         self._masks: list[tuple[Tensor, Mask]] = []
         self._biases: list[tuple[Tensor, Tensor]] = []
+        self._before: tuple[str, Problem] | None = None
+
+    def of_call(self, problem: Problem, name: str) -> Problem:
+        """Return `of` of a call that a module of this name makes, by `of_texts`. Of cross-attention the queries
+        that are padding are those of the self-attention before it in the same layer."""
+        problem = self.of(of_texts(problem, name))
+        if not problem.cross:
+            self._before = name, problem
+        elif problem.real_queries is None and self._before is not None:
+            before, own = self._before
+            if _in_one_layer(before, name) and own.query.shape[::2] == problem.query.shape[::2]:
+                return problem.replace(real_queries=real_queries(own))
+        return problem
 
     def of(self, problem: Problem) -> Problem:
         """Return the problem with copies in the place of what the model may write to, except query
@@ -71,6 +89,7 @@ class Copies:
         """Forget the copies, which were for the layers to come."""
         self._masks.clear()
         self._biases.clear()
+        self._before = None
 
     def _mask(self, mask: Mask, kv_len: int) -> Mask:
         if isinstance(mask, And):
@@ -103,6 +122,14 @@ def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
     """The problem and its mask without the room behind the last token, as a static cache has it: keys
     of zeros that no query sees."""
     query_len, kv_len = problem.query_len, problem.kv_len
+    held = _held(mask)
+    if held is not None:
+        # The length that it goes by is the cache's own, which writes to it.
+        used = int(held.length)
+        rows, columns = slice(0, query_len), slice(0, used)
+        key, value = problem.key[:, :, :used], problem.value[:, :, :used]
+        cut = dense(mask.block(rows, columns, query_len, kv_len, problem.device))
+        return problem.replace(key=key, value=value), cut
     if problem.cross or problem.key.is_meta or not 0 < query_len < kv_len:
         return problem, mask
     if isinstance(mask, Dense):
@@ -110,7 +137,7 @@ def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
             return problem, mask
         seen = mask.tensor.reshape(-1, kv_len).any(dim=0)
         used = int(seen.nonzero()[-1]) + 1 if bool(seen.any()) else 0
-        cut: Mask = dense(mask.tensor[..., :used])
+        cut = dense(mask.tensor[..., :used])
     else:
         spans = mask.spans(query_len, kv_len, problem.device) if isinstance(mask, Causal) else None
         used = kv_len if spans is None else int(spans.stop.max())
@@ -119,6 +146,15 @@ def _without_room(problem: Problem, mask: Mask) -> tuple[Problem, Mask]:
         return problem, mask
     key, value = problem.key[:, :, :used], problem.value[:, :, :used]
     return problem.replace(key=key, value=value), cut
+
+
+def _held(mask: Mask) -> Held | None:
+    """The keys that a cache of fixed length holds, if the mask is of one."""
+    if isinstance(mask, And):
+        return next(
+            (each for each in map(_held, (mask.left, mask.right)) if each is not None), None
+        )
+    return mask if isinstance(mask, Held) else None
 
 
 def _as_mask(tensor: Tensor) -> Mask:
@@ -148,6 +184,29 @@ def _small(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def _in_one_layer(path: str, other: str) -> bool:
+    """True for two modules of one numbered layer, such as "layers.0.self_attn" and "layers.0.cross_attn", or
+    parts of such modules."""
+    mine, theirs = path.split("."), other.split(".")
+    shared = 0
+    while mine[shared : shared + 1] == theirs[shared : shared + 1] != []:
+        shared += 1
+    numbered = any(part.isdigit() for part in mine[:shared])
+    return numbered and shared >= len(theirs) - 2
+
+
+def of_texts(problem: Problem, name: str) -> Problem:
+    """The problem of a call that a module of this name makes, which knows whether its keys are the tokens
+    that its queries are, and where keys do not tell which queries are padding, these."""
+    if is_cross(name):
+        return problem.replace(cross=True)
+    more = tap.appended()
+    if not more:
+        return problem
+    # The last query is not on the last key, and no key behind the tokens has a place in the text.
+    return problem.replace(cross=True, real_queries=queries_of_keys(problem, more))
+
+
 def key_heads(heads: Sequence[int], num_heads: int, num_kv_heads: int, name: str) -> list[int]:
     """Return the key heads of some query heads: each once, where each is used by as many of them,
     one after the other; else one for each.
@@ -172,14 +231,15 @@ def key_heads(heads: Sequence[int], num_heads: int, num_kv_heads: int, name: str
     )
 
 
-def numbers_of(problem: Problem, heads: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Return the numbers in its layer of the heads of a call that are kept; None where these are all of its
-    heads, from 0 on."""
-    of_rank = None if problem.part is None else problem.part.heads
-    if of_rank is None:
-        return None if heads is None else tuple(heads)
-    every = of_rank.tolist()
-    return tuple(every if heads is None else (every[each] for each in heads if each < len(every)))
+def kept_heads(problem: Problem, heads: Sequence[int], name: str) -> Problem:
+    """Return the problem of the heads that are kept, which has their numbers in the layer.
+
+    Raises:
+        WatchError: code `watch.heads`, for a head that the module of this name does not have.
+    """
+    part = MatrixPart() if problem.part is None else problem.part
+    picked = part.head_numbers(torch.tensor(heads, device=problem.device))
+    return of_heads(problem, heads, name).replace(part=part._replace(heads=picked))
 
 
 def of_heads(problem: Problem, heads: Sequence[int], name: str) -> Problem:

@@ -3,15 +3,14 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 from clearhead._common.elements import element
 from clearhead._common.lazy import drawing
 from clearhead._common.text import readable
-from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
-from clearhead.matrix.totals import Totals
+from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.watching.calls import Kept
 from clearhead.watching.files import TEXTS, read_seen, write_seen
 from clearhead.watching.finding import HeadLink, links_of_heads, place_of_token
@@ -77,7 +76,7 @@ class Seen(KeptByPath[Kept]):
         for path in self._modules:
             ids = source_tokens if encodes and reads_source(path) else tokens
             for name, parts in self.apart([path]):
-                rows += rows_of(name, [summary_of(e, ids) for e in parts], self._numbers.get(path))
+                rows += rows_of(name, [summary_of(each, ids) for each in parts])
         return Table(rows)
 
     def find(
@@ -114,20 +113,23 @@ class Seen(KeptByPath[Kept]):
             >>> len(links), links[0].query, links[0].key
             (4, 2, 1)
         """
-        self.need_attention("find")
-        if (query is None and key is None) or self._keep == "summary":
-            words = (
-                "a query, a key or both" if self._keep == "matrix" else 'a watch with keep="matrix"'
+        if self._keep in ("summary", "total"):
+            raise ArgumentError(
+                "watch.find",
+                f'find needs a watch with keep="matrix"; keep={self._keep!r} holds no single weights. Over a data '
+                "set a function reduces each matrix: keep=lambda path, matrix: matrix.at(query, key).",
             )
-            raise ArgumentError("watch.find", f"find needs {words}.")
+        self.need_attention("find")
+        if query is None and key is None:
+            raise ArgumentError("watch.find", "find needs a query, a key or both.")
         mine = self.tokens if tokens is None else tokens
         other = self.source_tokens if source_tokens is None else source_tokens
         row = place_of_token("query", query, mine)
         column = place_of_token("key", key, mine if other is None else other)
         found = [
             link
-            for name, matrix, _, numbers in self.layers_of_page(layers)
-            for link in links_of_heads(name, matrix, row, column, sample, numbers)
+            for name, matrix in self.parts(layers)
+            for link in links_of_heads(name, cast(Any, matrix), row, column, sample)
         ]
         return sorted(found, key=lambda link: -link.weight)
 
@@ -255,7 +257,7 @@ class Seen(KeptByPath[Kept]):
             '<!doctype html>'
         """
         self.need_attention("to_html")
-        runs = [each.layers_of_page() for each in (self, other) if isinstance(each, Seen)]
+        runs = [each.parts() for each in (self, other) if isinstance(each, Seen)]
         if other is not None:
             if not isinstance(other, Seen):
                 raise ArgumentTypeError(
@@ -316,43 +318,6 @@ class Seen(KeptByPath[Kept]):
         record = {"model": self._model_name, "keep": self._keep, "calls": calls}
         return write_seen(path, record | texts | self.numbering())
 
-    def merge(self, other: "Seen[Totals]") -> "Seen[Totals]":
-        """Return the totals of two watches of one model with `keep="total"`, as of two parts of a data
-        set.
-
-        Args:
-            other: of the same modules.
-
-        Raises:
-            ArgumentTypeError: code `merge.type`, for what is no such record.
-            ShapeError: code `merge.shape`, for other modules or heads.
-            ArgumentError: code `merge.fields`, as `Totals.merge` does.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
-            >>> with torch.no_grad(), ch.watch(layer, keep="total") as seen:
-            ...     output = layer(torch.randn(1, 3, 8))
-            >>> seen.merge(seen)[0]
-            Totals [num_heads=2] of 6 queries
-        """
-        if not isinstance(other, Seen) or self._keep != "total" or other._keep != "total":
-            raise ArgumentTypeError(
-                "merge.type", 'merge takes two records of watches with keep="total".'
-            )
-        if self.layers != other.layers:
-            raise ShapeError(
-                "merge.shape",
-                f"both records must have the same modules; got {', '.join(map(repr, self.layers))} and "
-                f"{', '.join(map(repr, other.layers))}.",
-            )
-        both: Seen[Totals] = Seen(self._model_name, "total")
-        both._numbers, both._runs = dict(self._numbers), self._runs + other._runs
-        for name in self.layers:
-            for each in (self[name], other[name]):
-                both._add(name, each)
-        return both
-
     def __repr__(self) -> str:
         modules = "1 module" if len(self) == 1 else f"{len(self)} modules"
         lines = [f"{self._model_name}: {modules} attended"]
@@ -393,8 +358,8 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
     loaded: Seen[Any] = Seen(content["model"], content["keep"])
     for name, calls in content["calls"].items():
         for call in calls:
-            loaded._add(name, call)
+            loaded._add(name, call, **({"run": 0} if content["keep"] == "total" else {}))
     loaded._texts |= {name: content[name] for name in TEXTS & content.keys()}
-    loaded._numbers, loaded._runs = content["heads"], content["runs"]
+    loaded._runs = content["runs"]
     loaded._close()
     return loaded

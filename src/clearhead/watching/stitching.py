@@ -19,6 +19,7 @@ from clearhead.masks.documents import documents
 from clearhead.masks.padding import PaddedTo, Valid, padding
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.matrix.real_queries import counting
 
 Held = Sequence[Tensor]
 """The key of a call, and its value where that is known."""
@@ -83,7 +84,21 @@ def _of_one_source(calls: Sequence[Problem], held: Sequence[Held]) -> AttentionM
     assert valid is not None
     query = torch.cat([each.query[some] for each, some in zip(calls, rows, strict=True)], dim=2)
     key, *value = held[-1]
-    return matrix_of(first.replace(query=query, key=key, mask=_padding(valid)), *value)
+    changes = {"query": query, "key": key, "mask": _padding(valid)}
+    return matrix_of(first.replace(**changes, real_queries=_real_queries(calls, rows)), *value)
+
+
+def _real_queries(calls: Sequence[Problem], rows: Sequence[Tensor]) -> Tensor | None:
+    """Those of all calls, whose samples are these rows; None where no call says."""
+    if all(each.real_queries is None for each in calls):
+        return None
+    return torch.cat(
+        [
+            counting("real_queries", each.real_queries, each).expand(each.batch, -1)[some]
+            for each, some in zip(calls, rows, strict=True)
+        ],
+        dim=1,
+    )
 
 
 def _of_growing_keys(calls: Sequence[Problem], held: Sequence[Held]) -> AttentionMatrix | str:

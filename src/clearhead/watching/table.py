@@ -7,7 +7,7 @@ from torch import Tensor
 
 from clearhead._common.text import readable
 from clearhead.errors import MissingExtraError
-from clearhead.matrix.head_numbers import ROLES, head_averages
+from clearhead.matrix.head_numbers import ROLES, head_averages, numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
@@ -125,15 +125,12 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def rows_of(
-    layer: str, summaries: Sequence[Summary | Totals], numbers: Sequence[int] | None = None
-) -> list[HeadRow]:
+def rows_of(layer: str, summaries: Sequence[Summary | Totals]) -> list[HeadRow]:
     """The rows of a layer: averages over the real queries of all samples and of all its calls.
 
     Args:
         layer: the name of the layer.
         summaries: its calls; without roles the rows have none. Or their one totals.
-        numbers: those of its heads; None counts them from 0.
 
     Raises:
         ShapeError: code `table.heads`, for calls with different numbers of heads.
@@ -141,10 +138,11 @@ def rows_of(
     totals = summaries[0] if summaries and isinstance(summaries[0], Totals) else None
     known = [each for each in summaries if isinstance(each, Summary)]
     means = head_averages(layer, known) if totals is None else totals.averages()
+    numbers = numbers_of_heads(summaries[0])
     return [
         HeadRow(
             layer=layer,
-            head=head if numbers is None else numbers[head],
+            head=numbers[head],
             queries=means.queries,
             entropy=float(means.entropy[head]),
             distance=None if means.distance is None else float(means.distance[head]),

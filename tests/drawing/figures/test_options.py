@@ -1,9 +1,12 @@
 """What a figure is not drawn of, and what is said then."""
 
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from matplotlib.text import Text
 
 import clearhead as ch
 from tests.drawing.figures.drawn import matrix
@@ -156,3 +159,31 @@ def test_layers_that_are_not_there() -> None:
     with pytest.raises(ch.SelectionError, match="1 modules attended; there is no 7") as no:
         seen().plot("entropy", layers=[7])
     assert no.value.code == "watch.layer"
+
+
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_heads_that_were_kept_have_the_numbers_of_the_layer(keep: Any, tmp_path: Path) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=4)
+    with torch.no_grad(), ch.watch(layer, heads=[3, 1], keep=keep) as found:
+        layer(torch.randn(1, 5, 8))
+    for record in (found, ch.load(found.save(tmp_path / "a.clearhead"))):
+        kept: Any = record[0]
+        assert kept.plot(head=3).get_title() == "head 3"
+        assert [each.get_title() for each in kept.plot()] == ["head 3", "head 1"]
+        assert [each.get_title() for each in record.plot(heads=[1])[0]] == ["head 1"]
+        strips = kept.plot("entropy")
+        assert [each.get_text() for each in strips.get_yticklabels()] == ["3", "1"]
+        line = record.plot("entropy", heads=[1])
+        assert [each.get_text() for each in line.get_xticklabels()] == ["1"]
+        assert line.images[0].get_array()[0, 0] == pytest.approx(record.table()[1].entropy)
+        assert kept.plot("received", head=1).get_title() == "head 1"
+        assert kept.plot("received").get_title() == "mean of heads 3, 1"
+        assert "<b>head 3</b>" in kept._repr_html_()
+        assert "heads, 3, 1" in record._repr_html_()
+    card = "" if keep == "summary" else found[0].plot("card", head=3, tokens=list("abcde"))
+    assert not card or any("head 3" in each.get_text() for each in card.figure.findobj(Text))
+    text = r"\[plot.part\] head must be a whole number among 3, 1, the heads that were kept; got 0"
+    with pytest.raises(ch.SelectionError, match=text):
+        found[0].plot(head=0)
+    with pytest.raises(ch.SelectionError, match=r"\[plot.part\] heads must be a whole number"):
+        found.plot(heads=[2])

@@ -6,10 +6,13 @@ import pytest
 import torch
 
 import clearhead as ch
+from clearhead.attention.problem import make_problem
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
 from clearhead.drawing.page.starts import ANYWHERE, STATE, Start, farthest_link, start_of
 from clearhead.drawing.page.texts import read_text
 from clearhead.errors import ArgumentError
+from clearhead.matrix.matrix import matrix_of
+from clearhead.sharding.matrix_part import MatrixPart
 
 NO_HEAD = "[page.start] start must be a layer and a head that the page has, such as (0, 0);"
 NOT_SHOWN = "[page.state] start must be what the page can show, where "
@@ -23,9 +26,11 @@ EVEN = ch.AttentionMatrix(torch.zeros(1, 2, 7, 3), torch.zeros(1, 2, 7, 3))
 def opened(**options: Any) -> dict[str, Any] | None:
     """Two layers, 4 and 5, the second of which has the heads 7 and 9 only."""
     query = torch.zeros(1, 2, 7, 3)
+    heads = MatrixPart(heads=torch.tensor([7, 9]))
+    some = make_problem(query, query, query).replace(part=heads)
     layers = [
         Layer("a", ch.AttentionMatrix(query, query), 4),
-        Layer("b", ch.AttentionMatrix(query, query), 5, (7, 9)),
+        Layer("b", matrix_of(some), 5),
     ]
     run = Run("", layers, read_text("tokens", TOKENS))
     return heads_payload([run], "", start=Start(**options)).data["start"]

@@ -72,6 +72,52 @@ def test_keys_that_are_no_tokens_have_no_place_in_the_text(name: str) -> None:
         ch.relevance(seen, output.sum())
 
 
+class Own(nn.Module):
+    """Calls PyTorch's function itself, as fairseq does."""
+
+    def __init__(self, layer: nn.MultiheadAttention) -> None:
+        super().__init__()
+        self.layer = [layer]
+
+    def forward(self, x: Tensor, padded: Tensor, need_weights: bool) -> Tensor:
+        layer = self.layer[0]
+        x = x.transpose(0, 1)
+        return F.multi_head_attention_forward(
+            x, x, x, 12, 2, layer.in_proj_weight, layer.in_proj_bias, layer.bias_k, layer.bias_v,
+            layer.add_zero_attn, 0.0, layer.out_proj.weight, layer.out_proj.bias,
+            key_padding_mask=padded, need_weights=need_weights,
+        )[0]  # fmt: skip
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("name", ["a learned key", "a key of zeros", "both"])
+def test_padded_queries_beside_keys_that_are_no_tokens(
+    name: str, own: bool, need_weights: bool
+) -> None:
+    layer = nn.MultiheadAttention(12, 2, batch_first=True, **LAYERS[name])
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    x, padded = torch.randn(2, 5, 12), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    rows = {}
+    for keep in ("matrix", "summary", "total"):
+        model = Own(layer) if own else layer
+        given: tuple[Any, ...] = (
+            (x, padded, need_weights) if own else (x, x, x, padded, need_weights)
+        )
+        with torch.no_grad(), ch.watch(model, keep=keep) as seen:
+            model(*given)
+        rows[keep] = seen.table()[1]
+    _, weights = layer.double()(
+        *[x.double()] * 3, key_padding_mask=padded, average_attn_weights=False
+    )
+    entropy = torch.special.entr(weights).sum(dim=-1)[:, 1][~padded].mean().detach()
+    for row in rows.values():
+        assert row.queries == 8
+        assert row.entropy == pytest.approx(float(entropy), rel=1e-5)
+        assert (row.distance, row.previous, row.local) == (None, None, None)
+
+
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_the_value_of_a_fast_path(norm_first: bool) -> None:
     layer = nn.TransformerEncoderLayer(12, 2, 16, batch_first=True, norm_first=norm_first).eval()

@@ -24,7 +24,7 @@ class Cells:
         shares: (heads, rows, columns): the weights, or, pooled, which share of its attention a
             query of the row's tokens gives to the column's tokens, on average; masked where
             everything is hidden.
-        heads: which heads they are.
+        heads: which heads of the layer they are.
         query_len: how many queries the rows are.
         kv_len: how many keys the columns are.
 

@@ -1,6 +1,7 @@
 """Figures of a matrix, of a summary, and of everything that a watch has seen."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,15 +14,21 @@ from clearhead.drawing.figures.cells import Cells, check_cells, of_pooled, of_we
 from clearhead.drawing.figures.lettering import short_paths
 from clearhead.drawing.figures.numbers import QUANTITIES
 from clearhead.drawing.figures.options import (
+    check_head,
+    check_heads,
     check_kind,
     check_options,
     check_place,
-    check_places,
     check_words,
 )
 from clearhead.drawing.figures.paper import new_figure
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
-from clearhead.matrix.head_numbers import ROLES, head_averages, mean_over_queries
+from clearhead.matrix.head_numbers import (
+    ROLES,
+    head_averages,
+    mean_over_queries,
+    numbers_of_heads,
+)
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
@@ -56,10 +63,11 @@ def of_attention(
     most = check_cells(cells)
     sample = check_place("sample", sample, weights.batch)
     single = weights.ndim < 3 if head is None else not isinstance(head, Sequence)
-    one = (
-        None if not single else check_place("head", 0 if head is None else head, weights.num_heads)
-    )
-    heads = check_places("head", head, weights.num_heads) if one is None else [one]
+    known = numbers_of_heads(weights)
+    one = None
+    if single:
+        one = 0 if head is None and known else check_head("head", head, known)
+    heads = check_heads("head", head, known) if one is None else [one]
     rows, columns = check_words(tokens, source_tokens, weights.query_len, weights.kv_len)
     _check_something(weights)
     where = [f"sample {sample}"] * (weights.batch > 1)
@@ -94,7 +102,14 @@ def of_attention(
         )
     title = ", ".join(where)
     return numbers.strips(
-        values, heads, quantity, title=title, tokens=rows, log=log, most=most, ax=ax
+        values,
+        [known[each] for each in heads],
+        quantity,
+        title=title,
+        tokens=rows,
+        log=log,
+        most=most,
+        ax=ax,
     )
 
 
@@ -127,7 +142,7 @@ def of_seen(
     ]
     for weights in wholes:
         _check_something(weights)
-    chosen = [check_places("heads", heads, weights.num_heads) for weights in wholes]
+    chosen = [check_heads("heads", heads, numbers_of_heads(weights)) for weights in wholes]
     place = [check_place("sample", sample or 0, weights.batch) for weights in wholes]
     short = short_paths(names)
     if kind == "map":
@@ -173,7 +188,8 @@ def _card(
             "a card is of one head of a matrix, of up to 1024 tokens, with its words: head=3, tokens=….",
         )
     sample = check_place("sample", sample, weights.batch)
-    place = check_place("head", 0 if head is None else head, weights.num_heads)
+    known = numbers_of_heads(weights)
+    place = 0 if head is None and known else check_head("head", head, known)
     _check_something(weights)
     title = ", ".join([f"sample {sample}"] * (weights.batch > 1) + _head(place, weights))
     figure = new_figure(1.0, 1.0)
@@ -212,12 +228,16 @@ def _numbers_by_layer(
         for weights in parts:
             _check_something(weights)
         layers.append(_mean(parts, kind, sample))
-    counts = [len(each) for each in layers]
-    chosen = check_places("heads", heads, max(counts))
-    rows = [each[[head for head in chosen if head < len(each)]] for each in layers]
-    if heads is not None and min(counts) < max(counts):
-        for count in counts:
-            check_places("heads", heads, count)
+    known = [numbers_of_heads(parts[0]) for _, parts in layers_apart]
+    most = max(known, key=len)
+    chosen = [most[place] for place in check_heads("heads", heads, most)]
+    if heads is not None:
+        for each in known:
+            check_heads("heads", heads, each)
+    rows = [
+        values[[each.index(head) for head in chosen if head in each]]
+        for each, values in zip(known, layers, strict=True)
+    ]
     return numbers.by_layer(
         rows,
         short_paths([name for name, _ in layers_apart]),
@@ -245,10 +265,15 @@ def _mean(parts: Sequence[Weights], kind: str, sample: int | None) -> Tensor:
 
 
 def _cells(weights: Weights, sample: int, heads: list[int], most: int | None, one: bool) -> Cells:
-    """The maps of some heads of a sample."""
+    """The maps of some heads of a sample, with the numbers of the heads."""
+    known = numbers_of_heads(weights)
+
+    def numbered(cells: Cells) -> Cells:
+        return replace(cells, heads=[known[each] for each in heads])
+
     if isinstance(weights, AttentionMatrix):
         usual = head_map.MOST_CELLS if one else head_grid.MOST_CELLS
-        return of_weights(weights, sample, heads, most or usual)
+        return numbered(of_weights(weights, sample, heads, most or usual))
     if most is not None:
         raise ArgumentError(
             "plot.option",
@@ -260,7 +285,7 @@ def _cells(weights: Weights, sample: int, heads: list[int], most: int | None, on
             "this summary holds no map; A.summary(pool=(rows, columns)) keeps one. "
             f"There are {', '.join(KINDS[1:])}.",
         )
-    return of_pooled(weights.pooled, sample, heads, weights.query_len, weights.kv_len)
+    return numbered(of_pooled(weights.pooled, sample, heads, weights.query_len, weights.kv_len))
 
 
 def _received(weights: Weights, one: int | None, heads: list[int]) -> tuple[Tensor, list[str]]:
@@ -274,15 +299,20 @@ def _received(weights: Weights, one: int | None, heads: list[int]) -> tuple[Tens
     members = [head for each in shared for head in range(each * group, (each + 1) * group)]
     if len(members) == 1:
         return mean, _head(members[0], weights)
-    if members == list(range(weights.num_heads)):
+    if weights.heads is None and members == list(range(weights.num_heads)):
         return mean, [f"mean of {weights.num_heads} heads"]
+    known = numbers_of_heads(weights)
+    members = [known[each] for each in members]
     if one is not None:
-        return mean, [f"mean of heads {members[0]} to {members[-1]}, which share their keys"]
+        which = f"{members[0]} to {members[-1]}"
+        if members != list(range(members[0], members[-1] + 1)):
+            which = ", ".join(map(str, members))
+        return mean, [f"mean of heads {which}, which share their keys"]
     return mean, [f"mean of heads {', '.join(map(str, members))}"]
 
 
-def _head(head: int, weights: Weights) -> list[str]:
-    return [f"head {head}"] if weights.ndim > 2 else []
+def _head(place: int, weights: Weights) -> list[str]:
+    return [f"head {numbers_of_heads(weights)[place]}"] if weights.ndim > 2 else []
 
 
 def _check_something(weights: Weights) -> None:

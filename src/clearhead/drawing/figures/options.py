@@ -35,7 +35,7 @@ def check_options(kind: str, options: Mapping[str, Any], used: Collection[str]) 
 
 
 def check_place(name: str, place: object, count: int) -> int:
-    """A head or a sample by its number, those from the end included.
+    """A sample, or a head of a mask, by its number, those from the end included.
 
     Raises:
         SelectionError: code `plot.part`.
@@ -49,21 +49,43 @@ def check_place(name: str, place: object, count: int) -> int:
     return number % count
 
 
-def check_places(name: str, places: object, count: int) -> list[int]:
-    """Several heads by their numbers; None is all of them.
+def check_head(name: str, head: object, numbers: Sequence[int]) -> int:
+    """The place of a head that is given by its number in the layer, or from the end.
 
     Raises:
         SelectionError: code `plot.part`.
     """
-    if places is None:
-        return list(range(count))
-    if not isinstance(places, Sequence) or isinstance(places, str) or not places:
+    number, count = as_int(head), len(numbers)
+    if number is not None and number in numbers:
+        return numbers.index(number)
+    if number is None or not -count <= number < 0:
+        raise SelectionError(
+            "plot.part", f"{name} must be a whole number {_among(numbers)}; got {shown(head)}."
+        )
+    return number % count
+
+
+def check_heads(name: str, heads: object, numbers: Sequence[int]) -> list[int]:
+    """The places of several heads by their numbers; None is all of them.
+
+    Raises:
+        SelectionError: code `plot.part`.
+    """
+    if heads is None:
+        return list(range(len(numbers)))
+    if not isinstance(heads, Sequence) or isinstance(heads, str) or not heads:
         raise SelectionError(
             "plot.part",
-            f"{name} must be a whole number, or one or more of them, from 0 to {count - 1}; "
-            f"got {shown(places)}.",
+            f"{name} must be a whole number, or one or more of them, {_among(numbers)}; "
+            f"got {shown(heads)}.",
         )
-    return [check_place(name, place, count) for place in places]
+    return [check_head(name, head, numbers) for head in heads]
+
+
+def _among(numbers: Sequence[int]) -> str:
+    if list(numbers) == list(range(len(numbers))):
+        return f"from 0 to {len(numbers) - 1}"
+    return f"among {', '.join(map(str, numbers))}, the heads that were kept"
 
 
 def check_words(

@@ -173,7 +173,7 @@ def serve_seen(
         True
     """
     given = seen.tokens if tokens is None else tokens
-    run = read_run(seen.layers_of_page(layers), given, seen.source_tokens)
+    run = read_run(seen.parts(layers), given, seen.source_tokens)
     return Server(heads_payload([run], title, progress=progress), Tiles(run.matrices), port=port)
 
 

@@ -89,7 +89,7 @@ def view(
         thing.need_attention("view")
         tokens = thing.tokens if tokens is None else tokens
         source_tokens = thing.source_tokens if source_tokens is None else source_tokens
-        layers = thing.layers_of_page()
+        layers = thing.parts()
     elif isinstance(thing, AttentionMatrix | Summary):
         layers = [("", thing)]
     else:

@@ -53,7 +53,7 @@ from clearhead.drawing.page.starts import ANYWHERE, Start, farthest_link, start_
 from clearhead.drawing.page.texts import PageText, TextOffset, beginning, offsets
 from clearhead.drawing.pooling import hidden_cells, row_means
 from clearhead.errors import ArgumentError, ArgumentTypeError
-from clearhead.matrix.head_numbers import MATCHING, ROLES
+from clearhead.matrix.head_numbers import MATCHING, ROLES, numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
@@ -285,7 +285,7 @@ class _Packing:
 
     def add(self, place: int, shown: _Located) -> None:
         """Add a layer: its entry in the head of the payload, and its arrays."""
-        query, key = shown.query, shown.key
+        query, key, weights = shown.query, shown.key, shown.layer.weights
         own = None if key.text is None or key.text != query.text else self.texts[key.text]
         summary = self._summary(shown, own)
         short, sample = shown.short, shown.run.sample
@@ -298,7 +298,7 @@ class _Packing:
             "run": shown.number,
             "cross": shown.crosses,
             "heads": summary.num_heads,
-            "head_numbers": shown.layer.heads,
+            "head_numbers": None if weights.heads is None else numbers_of_heads(weights),
             "kv_heads": summary.num_kv_heads,
             "queries": summary.query_len,
             "keys": summary.kv_len,

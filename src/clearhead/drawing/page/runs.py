@@ -21,13 +21,11 @@ class Layer(NamedTuple):
         name: its path, and the number of the call.
         weights: its matrix or its summary, of any leading dimensions.
         number: its place in the model; None is that in the run.
-        heads: the numbers of its heads, where it is some of them only.
     """
 
     name: str
     weights: AttentionMatrix | Summary
     number: int | None = None
-    heads: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)

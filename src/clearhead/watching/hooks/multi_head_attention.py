@@ -143,8 +143,16 @@ def _visible(mask: Tensor, mask_type: int | None) -> Mask:
 def _edited_forward(*args: Any, **kwargs: Any) -> Any:
     """The layer's own function; edited, the output is that of PyTorch's function of attention, which
     is edited in turn, beside the weights of the edited call."""
+    if tap.is_guarded():
+        return _forward(*args, **kwargs)
+    call = _bind(FORWARD, args, kwargs)
+    with tap.appending((call.bias_k is not None) + bool(call.add_zero_attn)):
+        return _edited_or_observed(*args, **kwargs)
+
+
+def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
     edited = None
-    if not tap.is_guarded() and _works_out_weights(*args, **kwargs):
+    if _works_out_weights(*args, **kwargs):
         edited = tap.edit(lambda: _read_forward(*args, **kwargs))
     if edited is None:
         return _observed_forward(*args, **kwargs)

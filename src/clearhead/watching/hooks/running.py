@@ -132,8 +132,6 @@ def _texts(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any])
             inputs[place] if len(inputs) > place else named.get(name)
             for place, name in enumerate(("query", "key"))
         )
-        if module.bias_k is not None or module.add_zero_attn:
-            own = None  # the keys that it appends are no tokens, and the last query is not on the last
     else:
         places = _places(type(module))
         for name in SOURCES:

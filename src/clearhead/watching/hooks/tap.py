@@ -165,6 +165,28 @@ def is_guarded() -> bool:
 
 
 @contextmanager
+def appending(keys: int) -> Iterator[None]:
+    """Say of the calls in this block that so many keys stand behind those of the tokens, which are none."""
+    state = _state
+    try:
+        state.appended = keys
+        yield
+    finally:
+        state.appended = 0
+
+
+def appended() -> int:
+    """Return the number of keys behind those of the tokens in the call that is reported.
+
+    Example:
+        >>> with appending(1):
+        ...     appended()
+        1
+    """
+    return getattr(_state, "appended", 0)
+
+
+@contextmanager
 def guard() -> Iterator[None]:
     """Re-entrancy guard: what runs in this block belongs to a call that was reported."""
     state, depth = _state, getattr(_state, "depth", 0)

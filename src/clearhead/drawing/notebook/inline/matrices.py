@@ -17,6 +17,7 @@ from clearhead.drawing.notebook.inline.markup import (
     title,
 )
 from clearhead.drawing.notebook.inline.pictures import enlarged, picture, shade, side_by_side
+from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.summary import Summary
 
@@ -52,7 +53,8 @@ def matrix_html(thing: "AttentionMatrix | Summary") -> str:
     if maps.entropy is None:
         return frame(*parts, line(_unseen(thing), small=True))
     heads = len(maps.entropy)
-    parts.append(element("div", *(_head(maps, head) for head in range(min(heads, MOST_HEADS)))))
+    numbers = numbers_of_heads(thing)[:MOST_HEADS]
+    parts.append(element("div", *(_head(maps, at, number) for at, number in enumerate(numbers))))
     notes = [_legend(maps), *_part_drawn(thing, maps)]
     if heads > MOST_HEADS:
         notes.append(f"{heads - MOST_HEADS} more heads are not drawn.")
@@ -95,7 +97,9 @@ def seen_html(seen: "Seen[Any]") -> str:
                 _range(None if thing.cross else maps.distance),
             ]
         )
-    heading = ["layer", "heads, from 0 on", "entropy, nats", "distance, tokens"]
+    known = {numbers_of_heads(each) for each in shown if each.heads is not None}
+    which = ", ".join(map(str, known.pop())) if len(known) == 1 else "from 0 on"
+    heading = ["layer", f"heads, {which}", "entropy, nats", "distance, tokens"]
     drawn = next((maps for maps in every if maps.shares is not None), every[0])
     notes = [_legend(drawn) or _unseen(shown[0]), *_part_drawn(shown[0], drawn)]
     if len(seen.layers) > MOST_LAYERS:
@@ -107,15 +111,15 @@ def seen_html(seen: "Seen[Any]") -> str:
     )
 
 
-def _head(maps: Maps, head: int) -> Html:
+def _head(maps: Maps, head: int, number: int) -> Html:
     assert maps.entropy is not None
     assert maps.distance is not None
     numbers = f"{maps.entropy[head]:.2f} nats · {maps.distance[head]:.1f} tokens"
-    parts = [line(element("b", f"head {head}"))]
+    parts = [line(element("b", f"head {number}"))]
     if maps.shares is not None:
         shares = maps.shares[head]
         top = float(shares.nan_to_num().max())
-        alt = f"map of head {head}, from 0 to {top:.3g}: entropy and distance {numbers}"
+        alt = f"map of head {number}, from 0 to {top:.3g}: entropy and distance {numbers}"
         pixels = max(1, SIDE // max(shares.shape))
         parts.append(picture(enlarged(_shaded(shares), pixels), alt, border=True))
         parts.append(line(f"largest {top:.3g}", small=True))

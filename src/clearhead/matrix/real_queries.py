@@ -1,0 +1,76 @@
+"""The queries that are no padding, which averages over queries are of."""
+
+import torch
+from torch import Tensor
+
+from clearhead._common.checks import check_tensor
+from clearhead.attention.problem import Problem
+from clearhead.errors import ArgumentTypeError, ShapeError
+from clearhead.masks.causal import Causal
+from clearhead.matrix.parts import visible_pairs
+
+PORTION = 1 << 21
+"""Pairs of a mask that are read at a time."""
+
+
+def real_queries(problem: Problem) -> Tensor | None:
+    """The queries that are no padding, (batch, query_len), bool; None for all.
+
+    In self-attention the queries are the last of the tokens that the keys are, and a key that no query may
+    see is padding. In cross-attention the padding of the keys says nothing of the queries.
+    """
+    if problem.cross or problem.real_queries is not None:
+        return problem.real_queries
+    return queries_of_keys(problem)
+
+
+def queries_of_keys(problem: Problem, appended: int = 0) -> Tensor | None:
+    """The queries of self-attention whose own key some query may see, likewise; `appended` keys behind
+    those of the tokens are none of a token."""
+    mask, bias = problem.mask, problem.bias
+    hides = bias is not None and bias.may_hide
+    before = problem.kv_len - appended - problem.query_len
+    if (
+        before < 0
+        or (before and (problem.sharding is not None or problem.key.is_meta))
+        or (not hides and (mask is None or isinstance(mask, Causal)))
+    ):
+        return None
+    # A bias may hide with −∞, whatever the mask says, in some samples and heads only.
+    batch, heads = problem.query.shape[:2] if hides or mask is None else mask.leading
+    seen = torch.zeros(batch, problem.kv_len, dtype=torch.bool, device=problem.device)
+    portion = max(1, PORTION // max(1, batch * heads * problem.kv_len))
+    for start in range(0, problem.query_len, portion):
+        visible = visible_pairs(problem, slice(start, min(start + portion, problem.query_len)))
+        assert visible is not None
+        seen = seen | visible.any(dim=2).any(dim=1)
+    if hides and not seen.is_meta and bool(seen.all()):
+        return None  # the bias hides nothing
+    own = seen[:, before : before + problem.query_len]
+    if before and not bool(own.any(dim=1).all()):
+        return None  # room behind the last token
+    return own.expand(problem.batch, -1)
+
+
+def counting(name: str, queries: object, problem: Problem) -> Tensor:
+    """The queries that count, of the argument of this name, as (batch or 1, query_len).
+
+    Raises:
+        ArgumentTypeError: code `queries.type`.
+        ShapeError: code `queries.shape`.
+    """
+    if queries is None:
+        return torch.ones(1, problem.query_len, dtype=torch.bool, device=problem.device)
+    check_tensor(name, queries, "a bool tensor, or None")
+    assert isinstance(queries, Tensor)
+    if queries.dtype != torch.bool:
+        raise ArgumentTypeError(
+            "queries.type", f"{name} must be bool, True for those that count; got {queries.dtype}."
+        )
+    if tuple(queries.shape) not in ((problem.query_len,), (problem.batch, problem.query_len)):
+        raise ShapeError(
+            "queries.shape",
+            f"{name} must have shape (query_len,) = ({problem.query_len},) or (batch, query_len) "
+            f"= {(problem.batch, problem.query_len)}; got {tuple(queries.shape)}.",
+        )
+    return torch.atleast_2d(queries).to(problem.device)

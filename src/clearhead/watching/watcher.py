@@ -1,0 +1,248 @@
+"""The context manager of a watch, which listens while the model runs and keeps what it attends to."""
+
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any, Generic
+
+from torch import Tensor, nn
+
+from clearhead._common.checks import check_sizes
+from clearhead._common.text import readable
+from clearhead._common.torch_internals import is_transformed
+from clearhead.errors import WatchError, WatchWarning
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.watching.calls import Kept
+from clearhead.watching.estimate import Estimate, estimated, sizes_of
+from clearhead.watching.finding import ChosenLayers
+from clearhead.watching.hooks import installing, tap
+from clearhead.watching.kept_by_path import Keep, Kind
+from clearhead.watching.listening import Listener, listen
+from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen
+from clearhead.watching.recording import Copies, kept_heads, reduced, summarised, totalled
+from clearhead.watching.seen import Seen
+from clearhead.watching.token_ids import TokenIds
+
+OF_ARGUMENTS = ("watch.heads", "watch.tokens", "watch.function")
+"""The codes of arguments that do not fit the model; the call itself is as it should be."""
+
+
+class Watch(Listener, Generic[Kept]):
+    """The context manager that `watch` returns.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> model = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
+        >>> watching = ch.watch(model, heads=[1])
+        >>> watching
+        watch(TransformerEncoderLayer): query and key of each call, heads [1]
+        >>> print(watching.estimate(batch=1, query_len=1000))
+        1 layer × 1 head, 1000 tokens: 64.0 kB with keep='matrix' (the matrices would take 4.0 MB)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: ChosenLayers,
+        heads: tuple[int, ...] | None,
+        keep: Keep | Callable[[str, AttentionMatrix], Any],
+        tokens: tuple[Tensor | None, Tensor | None],
+        strict: bool,
+        values: bool = False,
+    ) -> None:
+        self._model = model
+        self._layers = layers
+        self._heads = heads
+        self._function = keep if callable(keep) else None
+        self._graph = keep == "gradients"
+        kind = "matrix" if keep == "gradients" else keep
+        self._keep: Kind = "function" if callable(kind) else kind
+        self._tokens, self._source_tokens = tokens
+        self._strict = strict
+        self._values = values or self._graph
+
+    def _begin(self) -> None:
+        model = self._model
+        self.thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._modules = dict(model.named_modules())
+        self._paths, self._parts = Paths(self._modules), Ran(model, self._modules)
+        self._ids = TokenIds(model, self._tokens, self._source_tokens)
+        self._ran = False
+        self._trouble: Exception | None = None
+        self._attended: dict[str, int] = {}
+        self._copies = Copies()
+        self.seen: Seen[Kept] = Seen(type(model).__name__, self._keep)
+
+    def estimate(self, batch: int, query_len: int, kv_len: int | None = None) -> Estimate:
+        """Return the memory that watching one run of the model would keep, in bytes.
+
+        It is read from the sizes of the layers of this package and of nn.MultiheadAttention, or
+        from the `config` of a model of transformers: hybrid ones, latent attention, an encoder and a
+        decoder as well. Every module is taken to attend once, with these lengths.
+
+        Args:
+            batch: samples.
+            query_len: tokens that attend; of a decoder beside an encoder, those that it reads.
+            kv_len: tokens that are attended to, or those of the source; None is query_len.
+
+        Raises:
+            ArgumentError: code `argument.size`, for a size below 1.
+            ArgumentTypeError: code `argument.type`, for what is no whole number.
+            WatchError: codes `watch.sizes`, if sizes cannot be read or keep= is a function, and
+                `watch.heads`, for a head that a module does not have.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in "ab"))
+            >>> print(ch.watch(model, keep="summary").estimate(batch=1, query_len=3000))
+            2 layers × 2 heads, 3000 tokens: ... (the matrices would take 144.0 MB)
+        """
+        if self._function is not None:
+            raise WatchError("watch.sizes", "the size of what keep= returns is not known.")
+        kv_len = query_len if kv_len is None else kv_len
+        check_sizes(batch=batch, query_len=query_len, kv_len=kv_len)
+        kept = sizes_of(self._model, self._layers.has if self._layers else None)
+        sizes = batch, query_len, kv_len
+        return estimated(kept, self._heads, self._keep, sizes, values=self._values)
+
+    def __repr__(self) -> str:
+        matrix = "query, key and value" if self._values else "query and key"
+        kinds = {"matrix": matrix, "summary": "a summary", "function": "a result"}
+        heads = "" if self._heads is None else f", heads {list(self._heads)}"
+        of = f"{kinds.get(self._keep, 'the totals')} of each call{self._layers}{heads}"
+        return readable(f"watch({type(self._model).__name__}): {of}")
+
+    def __enter__(self) -> Seen[Kept]:
+        if any(each is self for each in installing.users()):
+            raise WatchError(
+                "watch.entered",
+                "a watch must be left before it is entered again; this one is still entered. Nested "
+                "blocks take a watch each.",
+            )
+        try:
+            self._begin()
+            if self._values:
+                tap.value_readers.add(self)
+            installing.install(self, listen)
+            installing.hold(self._modules.values())
+        except BaseException:
+            tap.value_readers.discard(self)
+            installing.uninstall(self)
+            raise
+        return self.seen
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            tap.value_readers.discard(self)
+            installing.uninstall(self)
+        except BaseException:
+            installing.uninstall(self)  # finishes what an interrupt cut
+            raise
+        with self._lock:
+            self._copies.clear()
+            self.seen._close(self._missing())
+        if error is None:
+            self._raise_trouble()
+
+    def path_of(self, stack: list[nn.Module], child: str | None) -> str | None:
+        """Return the path of the innermost running module of this model, or of the child that it
+        does the work of; None if none is running."""
+        found = self._paths.innermost(stack)
+        if found is None:
+            return None
+        part = None if child is None else self._paths.of(getattr(found[0], child, None))
+        return found[1] if part is None else part
+
+    def record(self, name: str, read: tap.Read) -> tap.Change | None:
+        """Keep a call that a module makes, and its context with keep="gradients". A failure is raised when the
+        block ends: until then the model goes on as if it was not watched."""
+        with self._lock:
+            self._attended[name] = self._attended.get(name, 0) + 1
+            place = list(self._attended).index(name) if self._layers.numbers else None
+            if not self._layers.has(name, place):
+                return None
+            try:
+                problem = read()
+                if is_transformed(problem.query):
+                    raise WatchError(
+                        "watch.transformed", "it ran inside a transformation such as torch.vmap."
+                    )
+                problem = self._copies.of_call(problem, name)
+                measures = {"summary": summarised, "total": totalled}.get(self._keep)
+                tokens = None if measures is None else self._ids.of(problem, name)
+                if self._heads is not None:
+                    problem = kept_heads(problem, self._heads, name)
+                value = problem.value if self._values else None
+                if self._function is not None:
+                    self.seen._add(name, reduced(problem, value, name, self._function))
+                elif measures is not None:
+                    run: dict[str, Any] = {}
+                    if self._keep == "total":
+                        sizes = problem.query_len, problem.kv_len
+                        run = {"run": self.seen._runs or None, "sizes": sizes}
+                    self.seen._add(name, measures(problem, tokens), **run)
+                else:
+                    call = self.seen._add(name, problem, value, graph=self._graph)
+                    call.heads = self._heads
+                    return call.take if self._graph else None
+            except Exception as error:
+                self._trouble = self._trouble or error
+            return None
+
+    def enter(self, module: nn.Module, inputs: Any, parents: list[nn.Module]) -> None:
+        """Follow a module that begins to run inside others."""
+        name = self._paths.find(module, parents)
+        if name is None:
+            return
+        if module is self._model:
+            self._ran = True
+            self.seen._runs += 1
+            self._ids.forget()
+        self._parts.enter(name, module)
+        self._ids.read(module, inputs)
+
+    def leave(self, module: nn.Module, output: Any) -> None:
+        """Follow a module that has run."""
+        if module is self._model:
+            self._ids.forget()
+            self._parts.leave(output)
+
+    def witness(self, stack: list[nn.Module], kind: str, shape: tuple[int, ...]) -> None:
+        """Note what attends and cannot be read."""
+        found = self._paths.innermost(stack)
+        if found is not None:
+            self._parts.witness(found[1], found[0], kind, shape)
+
+    def renew_lock(self) -> None:
+        """Take a lock that no other thread has."""
+        self._lock = threading.Lock()
+
+    def _missing(self) -> list[Missing]:
+        found = self._parts.missing(self._attended, sum(self._attended.values()))
+        # What was not seen has no number, and those behind it would have others.
+        return [each for each in found if self._layers.numbers or self._layers.has(each.path)]
+
+    def _raise_trouble(self) -> None:
+        trouble = self._trouble
+        if isinstance(trouble, WatchError) and trouble.code in OF_ARGUMENTS:
+            raise trouble
+        if trouble is not None:
+            raise WatchError(
+                "watch.unreadable", f"a call of attention could not be read: {trouble}"
+            ) from trouble
+        name = type(self._model).__name__
+        if not self._attended:
+            raise nothing_seen(name, self.seen.missing, ran=self._ran)
+        self._layers.check(name, self._attended)
+        self._say_missing(name)
+
+    def _say_missing(self, name: str) -> None:
+        missing = self.seen.missing
+        if not missing:
+            return
+        places = "1 place that was" if len(missing) == 1 else f"{len(missing)} places that were"
+        text = f"{name} attended in {places} not seen:{listed(missing)}"
+        if self._strict:
+            raise WatchError("watch.missing", text)
+        warnings.warn(f"[watch.missing] {text}", WatchWarning, stacklevel=4)
