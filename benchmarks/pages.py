@@ -1,6 +1,6 @@
 """The cost of a page: its size, the time to write it, and how it moves in a real browser.
 
-    .venv/bin/python -m benchmarks.pages [--long 50000]
+    .venv/bin/python -m benchmarks.pages [--long 50000] [--beside 512]
 
 It needs chromium, prints a line for each page, and files them in benchmarks/results/pages.md.
 Weights are those of random query and key; those of a trained model deflate worse. Where BertViz
@@ -10,6 +10,7 @@ here; BertViz's neuron view reads its own copies of three models, and has no pag
 """
 
 import argparse
+import gzip
 import importlib.util
 import shutil
 import statistics
@@ -27,6 +28,7 @@ from benchmarks.harness import environment
 from benchmarks.report import RESULTS, stamp
 from benchmarks.report import place as place_of
 from clearhead._common.text import format_bytes
+from clearhead.drawing.page.page import asset
 
 LAYERS, HEADS, HEAD_DIM = 12, 12, 64
 FRAMES = 60
@@ -66,7 +68,7 @@ ASK = """async () => {
   for (const at of [5, 11, 17, 29, 41]) {
     const before = answers();
     const start = performance.now();
-    document.querySelector(`.ch-token[data-at="${at}"]`).click();
+    document.querySelectorAll(".ch-token")[at].click(); // of a long text those that are in sight
     while (!answers() || answers() === before) await frame();
     asked.push(performance.now() - start);
   }
@@ -180,10 +182,19 @@ def main() -> None:
     """Write the pages, open them, print a line for each."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--long", type=int, default=50_000, help="tokens of the long text")
-    long = arguments.parse_args().long
+    arguments.add_argument(
+        "--beside",
+        type=int,
+        default=512,
+        help="tokens of the longest text of which others draw a page",
+    )
+    given = arguments.parse_args()
+    long = given.long
     place = shutil.which("chromium") or shutil.which("chromium-browser")
     torch.manual_seed(0)
-    lines: list[str] = []
+    bundle = gzip.compress("".join(map(asset, ("page.js", "page.css"))).encode(), 9)
+    lines = [f"script and style in each page: {format_bytes(len(bundle))}, gzipped"]
+    print(*lines, flush=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=place, args=["--no-sandbox", "--disable-gpu"]
@@ -199,7 +210,7 @@ def main() -> None:
                 f"{seconds:.1f} s, {drawn(page, path)}"
             )
             print(lines[-1], flush=True)
-            if isinstance(seen, ch.Seen):
+            if isinstance(seen, ch.Seen) and tokens <= given.beside:
                 lines += beside(seen, words, size, seconds)
                 print(*lines[-len(PEERS) :], sep="\n", flush=True)
         browser.close()

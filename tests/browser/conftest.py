@@ -5,7 +5,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    FloatRect,
+    Locator,
+    Page,
+    Route,
+    expect,
+    sync_playwright,
+)
 
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Payload
@@ -17,10 +26,14 @@ ARGUMENTS = (
 AXE = Path(__file__).parents[2] / "frontend/node_modules/axe-core/axe.min.js"
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
-Opens = Callable[..., Page]
-
 # In milliseconds: what is expected comes within a few, but for a machine that is busy elsewhere.
-expect.set_options(timeout=30_000)
+WAIT = 120_000
+expect.set_options(timeout=WAIT)
+
+# What is observed is laid out anew with a frame, and drawn by the next one.
+TWO_FRAMES = "() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
+
+Opens = Callable[..., Page]
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +81,7 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
             accept_downloads=True,
         )
         contexts.append(context)
+        context.set_default_timeout(WAIT)
 
         def check(route: Route) -> None:
             url = route.request.url.partition("#")[0]
@@ -93,12 +107,30 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
         page.goto(address)
         if isinstance(what, Payload):
             page.locator(".ch-shell, [role=alert]").first.wait_for()
+            page.evaluate(TWO_FRAMES)
         return page
 
     yield open_page
     for context in contexts:
         context.close()
     assert not complaints, "\n".join(complaints)
+
+
+def still(place: Locator) -> FloatRect:
+    """The box of an element that moves no more: the same in three frames in a row."""
+    place.evaluate(
+        """async (each) => {
+            const box = () => JSON.stringify(each.getBoundingClientRect());
+            for (let [same, last, frame] = [0, box(), 0]; same < 3 && frame < 300; frame++) {
+                await new Promise(requestAnimationFrame);
+                const now = box();
+                [same, last] = [now === last ? same + 1 : 0, now];
+            }
+        }"""
+    )
+    found = place.bounding_box()
+    assert found is not None
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from clearhead.drawing.page.photo import read_photo
 from clearhead.drawing.page.sound import read_sound
 from clearhead.drawing.page.starts import Start
 from clearhead.drawing.page.texts import read_text
-from tests.browser.conftest import DESKTOP, PHONE, Opens
+from tests.browser.conftest import DESKTOP, PHONE, Opens, still
 
 WORDS = ["the", "cat", "sat", "on", "the", "mat", "because", "it", "was", "tired", "."]
 HOSTILE = [
@@ -69,12 +69,30 @@ def canvas(page: Page) -> Locator:
 
 def at(page: Page, query: int, key: int, tokens: tuple[int, int]) -> tuple[float, float]:
     """Where on the screen a pair is, while the whole map is shown."""
-    box = canvas(page).bounding_box()
-    assert box is not None
+    box = still(canvas(page))
     return (
         box["x"] + box["width"] * (key + 0.5) / tokens[1],
         box["y"] + box["height"] * (query + 0.5) / tokens[0],
     )
+
+
+def pictures(page: Page) -> bytes:
+    """The page as it is when nothing moves any more."""
+    found, before = page.screenshot(), b""
+    for _ in range(50):
+        if found == before:
+            break
+        found, before = page.screenshot(), found
+    return found
+
+
+def becomes(page: Page, read: str, right: Callable[[Any], bool]) -> None:
+    """Waits for what a script reads, which is drawn in one of the next frames."""
+    for _ in range(200):
+        if right(page.evaluate(read)):
+            return
+        page.wait_for_timeout(25)
+    assert right(page.evaluate(read)), page.evaluate(read)
 
 
 def choose(page: Page, layer: int, head: int) -> None:
@@ -293,11 +311,11 @@ def test_the_heads_answer_and_the_address_keeps_it(opens: Opens) -> None:
         "(hash) => location.hash === hash", arg=f"#head={order[1]}&pin=9,5&scale=linear&order=link"
     )
     page.evaluate("document.activeElement.blur()")
-    before = page.screenshot()
+    before = pictures(page)
     page.reload()
     expect(page.locator(".ch-map-side > .ch-remark")).to_contain_text("One cell")
     answers.wait_for()
-    assert page.screenshot() == before
+    assert pictures(page) == before
     page.go_back()
     expect(page.get_by_role("heading", level=2)).to_have_text("Layer 0, head 0")
     assert page.get_by_label("Colours").input_value() == "root"
@@ -441,8 +459,8 @@ def test_a_head_over_a_picture(opens: Opens) -> None:
     }"""
     weights = seen[0, 1, 1, 1:].flatten()
     veil = 0.86 * (1 - (weights / weights.max()).sqrt())
-    page.wait_for_timeout(50)
-    assert page.evaluate(read) == pytest.approx((255 * (1 - veil) + 8 * veil).tolist(), abs=3)
+    bright = (255 * (1 - veil) + 8 * veil).tolist()
+    becomes(page, read, lambda found: found == pytest.approx(bright, abs=3))
     page.locator(".ch-photo").get_by_role("button", name="[CLS]").click()
     expect(page.locator(".ch-sentence")).to_contain_text("[CLS] gives")
     # The small maps are pictures too.
@@ -474,12 +492,10 @@ def test_a_head_over_a_sound(opens: Opens) -> None:
         return data[at] + data[at + 1] + data[at + 2];
       });
     }"""
-    page.wait_for_timeout(50)
-    order = torch.tensor(page.evaluate(read)).argsort()
-    assert order.tolist() == weights[:6].argsort(descending=True).tolist()
+    order = weights[:6].argsort(descending=True).tolist()
+    becomes(page, read, lambda found: torch.tensor(found).argsort().tolist() == order)
     # A click on a moment asks for the pair; the keys go on from it.
-    box = picture.bounding_box()
-    assert box is not None
+    box = still(picture)
     page.mouse.click(box["x"] + box["width"] * 4.5 / 6, box["y"] + 10)
     expect(page.locator(".ch-sentence")).to_contain_text("attention to 2.00s")
     picture.focus()
@@ -499,8 +515,7 @@ def test_a_token_through_the_layers_ends_in_its_rollout(opens: Opens) -> None:
     rows.append(ch.rollout(layers, output=9)[0])
     expect(strip).to_contain_text("rollout")
     place.scroll_into_view_if_needed()
-    box = place.bounding_box()
-    assert box is not None
+    box = still(place)
     # At least half of what reaches the token flows from itself: a line, in the ink of what is marked.
     page.wait_for_function(
         """(place) => {
@@ -582,15 +597,13 @@ def test_two_runs_of_different_models(opens: Opens) -> None:
         page.keyboard.press("c")
     page.keyboard.press("c")
     # The longer one is there whole, and what the shorter one does not have is not made up.
-    box = canvas(page).bounding_box()
-    assert box is not None
+    box = still(canvas(page))
     for query, key in ((8, 7), (4, 6)):
         page.mouse.move(
             box["x"] + box["width"] * (key + 0.5) / 9, box["y"] + box["height"] * (query + 0.5) / 9
         )
         second = page.locator(".ch-panel").nth(1)
-        box_of_second = second.locator(".ch-map-canvas").bounding_box()
-        assert box_of_second is not None
+        box_of_second = still(second.locator(".ch-map-canvas"))
         page.mouse.move(
             box_of_second["x"] + box_of_second["width"] * (key + 0.5) / 9,
             box_of_second["y"] + box_of_second["height"] * (query + 0.5) / 9,
@@ -745,8 +758,7 @@ def test_the_map_has_room_at_any_width(opens: Opens) -> None:
             page.wait_for_function(
                 "(width) => document.documentElement.scrollWidth <= width", arg=width
             )
-            box = canvas(page).bounding_box()
-            assert box is not None
+            box = still(canvas(page))
             found[width, both] = box["width"]
             if both:
                 page.locator(".ch-token").nth(3).hover()
@@ -905,8 +917,7 @@ def test_a_hostile_vocabulary_is_shown_and_never_run(opens: Opens) -> None:
 def test_a_text_from_right_to_left_runs_so(opens: Opens) -> None:
     page = opens(payload(["שלום", "לכל", "העולם", "!", "."]))
     assert page.get_by_role("listbox").get_attribute("dir") == "rtl"
-    boxes = [each.bounding_box() for each in page.locator(".ch-token").all()]
-    lefts = [box["x"] for box in boxes if box is not None]
+    lefts = [still(each)["x"] for each in page.locator(".ch-token").all()]
     assert lefts == sorted(lefts, reverse=True)
 
 

@@ -17,7 +17,7 @@ from clearhead.drawing.live import tile_store, tiles
 from clearhead.drawing.live.server import Server, serve_seen
 from clearhead.drawing.live.tiles import Level
 from clearhead.matrix.sweep import Progress
-from tests.browser.conftest import Opens
+from tests.browser.conftest import Opens, still
 from tests.drawing.live.test_tiles import pooled
 
 LONG = 1500
@@ -75,8 +75,7 @@ def zoom(page: Page, by: int) -> None:
 def point(page: Page, across: float, down: float) -> None:
     """Move the pointer to a place on the map, in shares of it."""
     canvas(page).scroll_into_view_if_needed()
-    box = canvas(page).bounding_box()
-    assert box is not None
+    box = still(canvas(page))
     page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
 
 
@@ -199,7 +198,16 @@ def test_summaries_are_served_as_they_are(serves: Callable[..., Server], opens: 
     page.wait_for_function(f"{ANSWERED}.some((each) => each.name.includes('/tile?'))")
     point(page, 0.3, 0.7)
     expect(reading(page)).to_have_text(re.compile("→"))
-    page.wait_for_timeout(500)
+    # Nothing has been asked for twice in a row: the page's own clock is as late as its questions.
+    page.evaluate(
+        """async () => {
+            const count = () => performance.getEntriesByType("resource").length;
+            for (let [still, last] = [0, count()]; still < 2; last = count()) {
+                await new Promise((go) => setTimeout(go, 250));
+                still = count() === last ? still + 1 : 0;
+            }
+        }"""
+    )
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     for _ in range(3):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.checks import as_ints, check_ids
+from clearhead._common.checks import as_ints, check_has_numbers, check_ids
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError, WatchError
 from clearhead.matrix.matrix import matrix_of
@@ -217,6 +217,7 @@ def listed(name: str, tokens: Tokens) -> tuple[str, ...] | tuple[int, ...]:
 
     Raises:
         ArgumentTypeError: code `save.tokens`, for tokens that are neither.
+        DeviceError: code `<name>.meta`, for tokens without numbers.
 
     Example:
         >>> listed("tokens", torch.tensor([3, 1])), listed("tokens", ["to", " be"])
@@ -224,6 +225,7 @@ def listed(name: str, tokens: Tokens) -> tuple[str, ...] | tuple[int, ...]:
     """
     found: Any = tokens
     if isinstance(tokens, Tensor):
+        check_has_numbers(name, tokens)
         # A tensor that is no row of ids, such as one of floats, is refused below.
         found = tokens.tolist() if tokens.ndim == 1 else None
     if isinstance(found, Sequence) and not isinstance(found, str | bytes):
