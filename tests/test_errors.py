@@ -134,6 +134,18 @@ MASKS = [
         ]
     ),
     Case(
+        call(ch.documents, lengths=META[0].long()),
+        ch.DeviceError,
+        "lengths.meta",
+        "lengths must hold numbers; got a tensor on the meta device.",
+    ),
+    Case(
+        call(ch.documents, offsets=[0, 3], queries=SPARSE),
+        ch.ArgumentTypeError,
+        "queries.layout",
+        "queries must be a dense tensor; got one of layout torch.sparse_coo. .to_dense() makes one of it.",
+    ),
+    Case(
         call(ch.documents, lengths=[2, 3], queries=[2]),
         ch.MaskError,
         "mask.documents-pair",

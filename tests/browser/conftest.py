@@ -26,10 +26,14 @@ ARGUMENTS = (
 AXE = Path(__file__).parents[2] / "frontend/node_modules/axe-core/axe.min.js"
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
-Opens = Callable[..., Page]
-
 # In milliseconds: what is expected comes within a few, but for a machine that is busy elsewhere.
-expect.set_options(timeout=30_000)
+WAIT = 120_000
+expect.set_options(timeout=WAIT)
+
+# What is observed is laid out anew with a frame, and drawn by the next one.
+TWO_FRAMES = "() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
+
+Opens = Callable[..., Page]
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +81,7 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
             accept_downloads=True,
         )
         contexts.append(context)
+        context.set_default_timeout(WAIT)
 
         def check(route: Route) -> None:
             url = route.request.url.partition("#")[0]
@@ -102,6 +107,7 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
         page.goto(address)
         if isinstance(what, Payload):
             page.locator(".ch-shell, [role=alert]").first.wait_for()
+            page.evaluate(TWO_FRAMES)
         return page
 
     yield open_page

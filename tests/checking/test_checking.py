@@ -178,6 +178,24 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         "declare in the contract or as keywords, not both; got a contract and causal.",
     ),
     (
+        refused(subject=plain, takes="qkv", contract={"causal": True}),
+        ch.ArgumentTypeError,
+        "check.contract",
+        "contract must be a clearhead.Contract, or None; got dict.",
+    ),
+    (
+        refused(subject=plain, takes="qkv", sizes=[("d_in", 3)]),
+        ch.ArgumentTypeError,
+        "sizes.type",
+        "sizes must be a mapping of names to numbers; got list.",
+    ),
+    (
+        refused(subject=plain, takes="qkv", seed=-1.5),
+        ch.ArgumentError,
+        "check.seed",
+        "seed must be a whole number, of size below 2⁶²; got -1.5.",
+    ),
+    (
         refused(subject=never, takes="qkv"),
         ch.ModelError,
         "check.call",

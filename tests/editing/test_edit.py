@@ -293,6 +293,7 @@ REFUSED: list[tuple[Callable[[Any], Any], type[ClearheadError], str]] = [
     (lambda e: e[0].hide(key=slice("a")), ArgumentTypeError, "[edit.selection] key must be a pos"),
     (lambda e: e[0].hide(query=-1), ArgumentError, "[edit.position] query must hold positions"),
     (lambda e: e[0].hide(key=slice(-2, None)), ArgumentError, "[edit.position] key must hold posi"),
+    (lambda e: e[0].hide(key=2**70), EditError, "[edit.no-token] key= of '' begins at position"),
     (lambda e: e[0].hide(key=LEN), EditError, "[edit.no-token] key= of '' begins at position 7; "),
     (
         lambda e: e[0].hide(key=torch.ones(3, LEN).bool()),

@@ -1,6 +1,7 @@
 """The effects of the heads, held against each ablation alone."""
 
 import re
+from typing import Any
 
 import matplotlib
 import pytest
@@ -79,5 +80,14 @@ def test_what_has_no_effect_to_measure_is_refused() -> None:
         ch.effects(model(), x, metric, over="all")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ArgumentTypeError, match=re.escape("[effects.metric] metric must make one")):
         ch.effects(model(), x, lambda output: output)
+    wrong: dict[str, tuple[Any, str]] = {
+        "metric": (None, "[effects.metric] metric must make one number of an output; got None."),
+        "layers": ("0", "[layers.list] layers must be a list of paths and numbers, or None for all; got '0'."),
+        "progress": (3, "[effects.progress] progress must be True, False, or a function of the runs"),
+    }  # fmt: skip
+    for name, (given, text) in wrong.items():
+        options = {"metric": metric, name: given}
+        with pytest.raises(ArgumentTypeError, match=re.escape(text)):
+            ch.effects(model(), x, **options)
     with pytest.raises(EditError, match=re.escape("[effects.none] nothing in Linear that was")):
         ch.effects(nn.Linear(WIDTH, 2), x, metric)

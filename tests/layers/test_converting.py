@@ -1387,9 +1387,11 @@ def test_what_is_not_known() -> None:
 def test_types() -> None:
     layer = ch.MultiHeadAttention(15, num_heads=3)
     wrong: Any = "a layer"
-    text = "module must be a torch.nn.Module; got str."
-    with refused("convert.type", text, ArgumentTypeError):
-        ch.convert(wrong)
+    nothing: Any = None
+    for given, name in ((wrong, "str"), (nothing, "NoneType")):
+        text = f"module must be a torch.nn.Module; got {name}."
+        with refused("convert.type", text, ArgumentTypeError):
+            ch.convert(given)
     text = "output must be a torch.nn.Module; got str."
     with refused("convert.type", text, ArgumentTypeError):
         ch.convert(nn.Linear(2, 2), output=wrong)

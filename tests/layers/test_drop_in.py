@@ -46,10 +46,12 @@ def check(
         module.zero_grad()
         leaves = [each.detach().clone().requires_grad_() for each in given]
         output, weights = module(*leaves, **options)
-        torch.manual_seed(1)
-        total = (output * torch.randn(output.shape, dtype=output.dtype)).sum()
-        if weights is not None:
-            total = total + (weights * torch.randn(weights.shape, dtype=output.dtype)).sum()
+        generator = torch.Generator().manual_seed(1)
+        total = output.new_zeros(())
+        for each in (output, weights):
+            if each is not None:
+                numbers = torch.randn(each.shape, dtype=each.dtype, generator=generator)
+                total = total + (each * numbers).sum()
         total.backward()
         gradients = [each.grad for each in (*leaves, *module.parameters())]
         results.append((output, weights, *gradients))

@@ -14,6 +14,7 @@ from clearhead.errors import (
     ArgumentTypeError,
     DeviceError,
     DtypeError,
+    SelectionError,
     ShapeError,
 )
 from clearhead.matrix.merging import tensors_of
@@ -53,6 +54,10 @@ def test_samples_and_their_padding_are_merged() -> None:
     weights = AttentionMatrix(query, key, mask=mask)
     roles = ch.roles(weights)
     whole = replace(weights.summary(top_k=2), roles=roles, real=weights.real)
+    assert whole.sample(-1).real is not None
+    for index in (2, -3, None, 1.0, True):
+        with pytest.raises(SelectionError, match=r"\[summary.sample\] there is no sample .* of 2."):
+            whole.sample(index)  # pyright: ignore[reportArgumentType]
     one, two = whole.sample(0), replace(whole.sample(1), real=None)
     merged = one.merge(replace(two, real=whole.sample(1).real), along="batch")
     for mine, theirs in zip(tensors_of(merged), tensors_of(whole), strict=True):

@@ -94,6 +94,7 @@ CASES: dict[str, Case] = {
         lambda a: a.received(), lambda w, group: w.sum(dim=2).unflatten(1, (-1, group)).sum(dim=2)
     ),
     "distance": Case(lambda a: a.distance(), lambda w, _: (w * tokens_away(w)).sum(dim=-1)),
+    "near, further than any key": Case(lambda a: a.near(2**70), lambda w, _: w.sum(dim=-1)),
     "near": Case(lambda a: a.near(2), lambda w, _: (w * (tokens_away(w) <= 2)).sum(dim=-1)),
     "mass of a set": Case(
         lambda a: a.mass(sets(a.shape[-1]) == 0),

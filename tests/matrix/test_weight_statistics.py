@@ -13,7 +13,13 @@ import torch
 
 import clearhead as ch
 from clearhead import AttentionMatrix
-from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeviceError,
+    SelectionError,
+    ShapeError,
+)
 from clearhead.matrix import parts
 from tests.matrix.test_matrix import BATCH, HEADS, KEYS, close, inputs
 
@@ -102,6 +108,11 @@ SEGMENTS = torch.zeros(KEYS, dtype=torch.int64)
             lambda a: a.mass(SEGMENTS.double()),
             ArgumentTypeError,
             "[segments.type] segments must be bool or whole numbers; got torch.float64.",
+        ),
+        (
+            lambda a: a.mass(SEGMENTS.to("meta")),
+            DeviceError,
+            "[segments.meta] segments must hold numbers; got a tensor on the meta device.",
         ),
         (
             lambda a: a.mass(SEGMENTS[1:]),

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-WATCHDOG = 60.0
+WATCHDOG = 300.0
 """Seconds after which a group is ended."""
 
 

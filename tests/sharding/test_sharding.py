@@ -114,6 +114,16 @@ def test_refusals(arguments: dict[str, Any], error: type[Exception], text: str) 
     assert text in str(caught.value)
 
 
+@pytest.mark.parametrize("place", [2, -1, 1.0, True, None, "0"])
+def test_a_rank_or_an_axis_that_is_none(place: Any) -> None:
+    where = ch.across(world=2, tokens=5)
+    with pytest.raises(ch.ArgumentError) as refused:
+        where.positions_of(place)
+    assert str(refused.value) == f"[across.no-rank] rank must be 0 to 1; got {place!r}."
+    with pytest.raises(ch.ShapeError, match=r"\[across.rows\] .* with its tokens along dim="):
+        where.shard(torch.zeros(3, 4), dim=place)
+
+
 def test_no_transformation_goes_through_the_exchange() -> None:
     whole = ch.across(world=1, tokens=5)
     where = ch.across(world=1, tokens=5, layout=[torch.tensor([1, 0, 2, 3, 4])])

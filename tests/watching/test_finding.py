@@ -94,6 +94,16 @@ def test_what_cannot_be_found(seen: ch.Seen[ch.AttentionMatrix]) -> None:
     with pytest.raises(ch.SelectionError) as missing:
         seen.find(9)
     assert missing.value.code == "matrix.range"
+    wrong: Any = (1.5, True, [0])
+    for given in wrong:
+        with pytest.raises(ch.ArgumentTypeError) as refused:
+            seen.find(key=given)
+        assert str(refused.value) == (
+            f"[watch.find-type] key must be a token as it reads, its place, or None; got {given!r}."
+        )
+    for given in (True, "it", {0}):
+        with pytest.raises(ch.ArgumentTypeError, match=r"\[layers.list\] layers must be a list of"):
+            seen.find(0, layers=given)  # pyright: ignore[reportArgumentType]
     layer = ch.MultiHeadAttention(4, num_heads=1)
     every: Any = ("summary", "total")
     for keep in every:

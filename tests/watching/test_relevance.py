@@ -1,6 +1,8 @@
 """Relevance and gradients of weights, held against dense autograd through eager attention."""
 
+import pickle
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -254,6 +256,15 @@ def test_what_was_kept_is_not_copied() -> None:
     model.key[..., 0] = 0.0
     with pytest.raises(WatchError, match=r"\[watch.written\] .* wrote to"):
         ch.relevance(seen, output.sum())
+
+
+@pytest.mark.parametrize("copy", [deepcopy, pickle.dumps])
+def test_a_graph_is_not_copied(copy: Callable[[object], object]) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    with ch.watch(layer, keep="gradients") as seen:
+        layer(torch.randn(1, 3, 8))
+    with pytest.raises(WatchError, match=r"\[watch.copy\] .* neither copied nor pickled; save"):
+        copy(seen)
 
 
 def test_the_graph_goes_with_one_target_unless_it_is_retained() -> None:

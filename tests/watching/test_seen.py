@@ -106,11 +106,25 @@ def test_padding_does_not_count(keep: Keep) -> None:
     assert padded[0].distance == pytest.approx((7 * rows[0].distance + 4 * rows[1].distance) / 11)
 
 
+@pytest.mark.parametrize("keep", ["matrix", "summary", "total"])
+def test_a_batch_of_no_texts_has_rows_without_queries(keep: Keep) -> None:
+    model = Model()
+    with ch.watch(model, keep=keep) as found:
+        model(TOKENS[:0])
+    assert {row.queries for row in found.table()} == {0}
+
+
 def test_tokens_come_too_late_for_summaries() -> None:
     with pytest.raises(ch.ArgumentError) as raised:
         seen("summary").table(TOKENS)
     assert raised.value.code == "tokens.keep"
     assert "tokens must be given to watch(…, keep='summary', tokens=…)" in str(raised.value)
+
+
+@pytest.mark.parametrize("tokens", [True, [1, 2], torch.zeros(7), torch.tensor(3)])
+def test_a_table_of_what_are_no_ids(tokens: Any) -> None:
+    with pytest.raises(ch.ClearheadError, match=r"\[tokens\."):
+        seen("matrix").table(tokens)
 
 
 def test_matrices_come_back(tmp_path: Path) -> None:
@@ -200,6 +214,8 @@ def test_tokens_that_are_none(tokens: Any, got: str, tmp_path: Path) -> None:
             f"[save.tokens] {name} must be strings, or ids as whole numbers, one for each token; "
             f"got {got}."
         )
+    with pytest.raises(ch.DeviceError, match=r"\[tokens.meta\] tokens must hold numbers"):
+        seen("matrix").save(tmp_path / "run.clearhead", tokens=torch.zeros(7, device="meta").long())
     assert not list(tmp_path.iterdir())
 
 

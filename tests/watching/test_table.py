@@ -346,3 +346,44 @@ def test_totals_of_a_module_that_is_several_layers(tmp_path: Path) -> None:
         model.layer(texts[0])
         model.layer(texts[0])
     assert [row.queries for row in seen.table()] == [20, 20]
+
+
+@pytest.mark.parametrize("keep", ["summary", "total"])
+def test_the_first_token_behind_a_window(keep: Any) -> None:
+    config = transformers.MistralConfig(
+        vocab_size=19, hidden_size=16, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, sliding_window=4, initializer_range=0.6,
+    )  # fmt: skip
+    model: Any = transformers.MistralForCausalLM(config).eval()
+    ids, valid = torch.randint(1, 19, (2, 6)), torch.ones(2, 6, dtype=torch.long)
+    valid[1, :3] = 0  # its first token stays in the window for longer
+    tables = []
+    every: Any = ("matrix", keep)
+    for each in every:
+        with torch.no_grad(), ch.watch(model, keep=each) as seen:
+            given = {"attention_mask": valid, "pad_token_id": 0, "eos_token_id": None}
+            model.generate(ids, max_new_tokens=7, do_sample=False, **given)
+        tables.append(seen.table())
+    for one, other in zip(*tables, strict=True):
+        assert other.queries == one.queries
+        assert other.first == pytest.approx(one.first, abs=1e-5)
+
+
+def test_the_first_token_of_a_cache_that_is_cut_or_older() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+    x = torch.randn(1, 9, 8)
+    cache = ch.layers.GrowingCache()
+    with torch.no_grad(), ch.watch(layer) as whole:
+        layer(x)
+    first = whole[0].dense()[0, 0, :, 0]
+    with torch.no_grad():
+        layer(x[:, :2], cache=cache)
+        with ch.watch(layer, keep="summary") as seen:
+            layer(x[:, 2:6], cache=cache)
+            cache.truncate(4)
+            layer(x[:, 4:9], cache=cache)
+    found = [call.roles.first[0, 0] for call in seen.calls(0) if call.roles is not None]
+    assert found == [
+        pytest.approx(float(first[2:6].mean())),
+        pytest.approx(float(first[4:].mean())),
+    ]

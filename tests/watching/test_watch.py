@@ -657,7 +657,7 @@ def test_other_threads() -> None:
 
     def run(model: nn.Module, tensor: Tensor) -> None:
         try:
-            start.wait(timeout=30)
+            start.wait()
             for _ in range(20):
                 model(tensor)
         except BaseException as error:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.text import shown
-from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError
 
 
 def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> None:
@@ -34,6 +34,18 @@ def check_tensor(name: str, given: object, expected: str = "a torch.Tensor") -> 
             f"{name}.layout",
             f"{name} must be a dense tensor; got one of layout {given.layout}. "
             ".to_dense() makes one of it.",
+        )
+
+
+def check_has_numbers(name: str, tensor: Tensor) -> None:
+    """Refuse a tensor on the meta device, where its numbers are to be read.
+
+    Raises:
+        DeviceError: code `<name>.meta`.
+    """
+    if tensor.is_meta:
+        raise DeviceError(
+            f"{name}.meta", f"{name} must hold numbers; got a tensor on the meta device."
         )
 
 

@@ -131,6 +131,16 @@ def contract_of(
             f"{', '.join(sorted(declared))}.",
         )
     promised = contract if contract is not None else Contract(**declared)
+    if not isinstance(promised, Contract):
+        raise ArgumentTypeError(
+            "check.contract",
+            f"contract must be a clearhead.Contract, or None; got {type(contract).__name__}.",
+        )
+    if sizes is not None and not isinstance(sizes, Mapping):
+        raise ArgumentTypeError(
+            "sizes.type",
+            f"sizes must be a mapping of names to numbers; got {type(sizes).__name__}.",
+        )
     if sizes is not None:
         promised = replace(promised, sizes={**promised.sizes, **sizes})
     return promised

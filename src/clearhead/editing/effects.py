@@ -117,7 +117,8 @@ def effects(
         `Effects`, a row for each head.
 
     Raises:
-        ArgumentTypeError: codes `edit.model` and `effects.metric`, for a metric that is no number.
+        ArgumentTypeError: codes `edit.model`, `effects.progress`, `layers.list`, and `effects.metric`, for a
+            metric that makes no number.
         ArgumentError: code `over.value`.
         EditError: codes `edit.layers`, `effects.none`, if nothing attends in a way that can be
             edited, and those of `edit`.
@@ -131,6 +132,21 @@ def effects(
     """
     if over not in ("heads", "layers"):
         raise ArgumentError("over.value", f'over must be "heads" or "layers"; got {shown(over)}.')
+    if not callable(metric):
+        raise ArgumentTypeError(
+            "effects.metric", f"metric must make one number of an output; got {shown(metric)}."
+        )
+    if not isinstance(progress, bool) and not callable(progress):
+        raise ArgumentTypeError(
+            "effects.progress",
+            "progress must be True, False, or a function of the runs done and all runs; got "
+            f"{shown(progress)}.",
+        )
+    if isinstance(layers, str) or not isinstance(layers, Sequence | None):
+        raise ArgumentTypeError(
+            "layers.list",
+            f"layers must be a list of paths and numbers, or None for all; got {shown(layers)}.",
+        )
     with torch.no_grad(), edit(model) as plain:
         chosen = None if layers is None else [plain.pattern(each) for each in layers]
         baseline = _number(metric(_call(model, inputs)))

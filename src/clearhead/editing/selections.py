@@ -105,7 +105,9 @@ def selection(name: str, given: object) -> Selection | None:
         raise ArgumentTypeError("edit.selection", f"{expected}; got {shown(given)}.")
     if numbers and min(numbers) < 0:
         raise _negative(name, given)
-    return Selection(name, torch.tensor(numbers, dtype=torch.int64), min(numbers, default=None))
+    # Beyond any length there is.
+    places = torch.tensor([min(each, 1 << 60) for each in numbers], dtype=torch.int64)
+    return Selection(name, places, min(numbers, default=None))
 
 
 def _negative(name: str, given: object) -> ArgumentError:

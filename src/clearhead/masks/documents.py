@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from clearhead._common.checks import as_int, check_tensor
+from clearhead._common.checks import as_int, check_has_numbers, check_tensor
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_concrete
 from clearhead.errors import ArgumentError, DeviceError, MaskError
@@ -240,7 +240,7 @@ def _of_ids(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Documents:
 
 
 def _lengths_of_offsets(offsets: object, name: str) -> list[int]:
-    numbers, given = _whole_numbers(offsets)
+    numbers, given = _whole_numbers(offsets, name)
     if not numbers or numbers[0] != 0 or numbers != sorted(numbers):
         raise MaskError(
             "mask.offsets",
@@ -251,7 +251,7 @@ def _lengths_of_offsets(offsets: object, name: str) -> list[int]:
 
 
 def _lengths(lengths: object, name: str) -> list[int]:
-    numbers, given = _whole_numbers(lengths)
+    numbers, given = _whole_numbers(lengths, name)
     if numbers is None or any(number < 0 for number in numbers):
         raise MaskError(
             "mask.lengths",
@@ -261,9 +261,13 @@ def _lengths(lengths: object, name: str) -> list[int]:
     return numbers
 
 
-def _whole_numbers(given: object) -> tuple[list[int] | None, object]:
+def _whole_numbers(given: object, name: str) -> tuple[list[int] | None, object]:
     """The numbers of a sequence or a tensor, None unless all are whole; and what was given, as a list."""
-    plain = given.tolist() if isinstance(given, Tensor) else given
+    plain = given
+    if isinstance(given, Tensor):
+        check_tensor(name, given)
+        check_has_numbers(name, given)
+        plain = given.tolist()
     numbers = [as_int(each) for each in plain] if isinstance(plain, Sequence) else [None]
     whole = [each for each in numbers if each is not None]
     return (whole if len(whole) == len(numbers) else None), plain

@@ -243,7 +243,7 @@ def _weighed(name: str, call: "Summary", real: Tensor) -> tuple[Tensor, Tensor] 
     score = None if call.roles is None else getattr(call.roles, name)
     if call.roles is None or score is None:
         return None
-    score = score.double().cpu().reshape(len(real), -1)
+    score = score.double().cpu().reshape(len(real), *score.shape[-1:] or (1,))
     # A file of before version 3 does not say how many had the choice.
     counts = call.roles.counts
     number = real[:, None].expand_as(score) if counts is None else getattr(counts, name)

@@ -6,7 +6,7 @@ from types import EllipsisType
 import torch
 from torch import Tensor
 
-from clearhead._common.checks import as_int, check_tensor
+from clearhead._common.checks import as_int, check_has_numbers, check_tensor
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 
@@ -171,6 +171,7 @@ def read_segments(
             f"segments must have shape (kv_len,) = ({kv_len},) or (batch, kv_len) = {sizes}; got "
             f"{tuple(segments.shape)}.",
         )
+    check_has_numbers("segments", segments)
     segments = torch.atleast_2d(segments).to(device)
     if segments.dtype == torch.bool:
         return segments[..., None], True

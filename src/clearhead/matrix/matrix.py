@@ -262,7 +262,8 @@ class AttentionMatrix(WeightStatistics):
                 (shares of 1), as `Summary` has them. "received" is what each key gets of all
                 queries, the mean over query heads. "card" is one head with its `tokens` for a slide or
                 a chat, 1200 × 630: the link between words that reaches farthest, as a sentence.
-            head: one head; or several, or None for all, side by side, and averaged for "received".
+            head: one head, by its number in the layer; or several, or None for all, side by side, and averaged
+                for "received".
             sample: which row of the batch.
             tokens: a word for each query, and for each key where there are as many.
             source_tokens: a word for each key.

@@ -70,8 +70,11 @@ def roles(
         )
     matrix.check_whole("roles")
     ids = None if tokens is None else _ids(tokens, matrix.problem)
+    return _measured(_Means(matrix, counting("queries", queries, matrix.problem)), ids)
+
+
+def _measured(means: "_Means", ids: Tensor | None) -> Roles:
     with torch.no_grad():
-        means = _Means(matrix, counting("queries", queries, matrix.problem))
         scores: dict[str, Tensor] = {}
         counts: dict[str, Tensor] = {}
         for name, measure in means.measures(ids).items():
@@ -101,14 +104,34 @@ def mean_weight(matrix: AttentionMatrix, keys: Sequence[Tensor]) -> Tensor:
         return _Means(matrix, counting("real", matrix.real, matrix.problem)).on_keys(keys)
 
 
+def first_keys(matrix: AttentionMatrix) -> Tensor:
+    """The first key of each sample that one of its real queries may see in any head, int64, (batch, 1); −1 for
+    none.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> left = ch.padding([[False, True, True]])
+        >>> query = torch.zeros(1, 1, 3, 2)
+        >>> first_keys(ch.AttentionMatrix(query, query, mask=ch.causal() & left))
+        tensor([[1]])
+    """
+    means = _Means(matrix, counting("real", matrix.real, matrix.problem))
+    return means.first.expand(matrix.batch, -1)
+
+
 def summary_with_roles(
-    matrix: AttentionMatrix, tokens: Tensor | None = None, **options: Any
+    matrix: AttentionMatrix,
+    tokens: Tensor | None = None,
+    first: Tensor | None = None,
+    **options: Any,
 ) -> Summary:
     """The summary of a matrix, with the roles of its heads and its real queries.
 
     Args:
         matrix: the attention of one layer.
         tokens: as for `roles`; not read in cross-attention.
+        first: (batch, 1), int64: the key that is the first token of each sample, −1 where it is not among
+            the keys; None for the first that is seen.
         options: as for `AttentionMatrix.summary`.
 
     Raises:
@@ -121,7 +144,12 @@ def summary_with_roles(
     """
     real = matrix.real
     summary = matrix.summary(**options)  # keeps what the roles need as well
-    found = roles(matrix, None if matrix.problem.cross else tokens, queries=real)
+    matrix.check_whole("roles")
+    problem = matrix.problem
+    ids = None if tokens is None or problem.cross else _ids(tokens, problem)
+    means = _Means(matrix, counting("real", real, problem))
+    means.first = means.first if first is None else first
+    found = _measured(means, ids)
     return replace(summary, roles=found, real=real)
 
 

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead._common.checks import as_int
 from clearhead._common.lazy import drawing
+from clearhead._common.text import shown
+from clearhead.errors import SelectionError
 from clearhead.matrix.head_numbers import Roles
 from clearhead.sharding.sharding import Sharding
 
@@ -143,6 +146,9 @@ class Summary:
         Args:
             index: the row of the batch.
 
+        Raises:
+            SelectionError: code `summary.sample`, for no such row.
+
         Example:
             >>> import torch, clearhead as ch
             >>> query = key = torch.zeros(2, 3, 5, 4)
@@ -150,11 +156,17 @@ class Summary:
             Summary [batch=1, num_heads=3, query_len=5, kv_len=5]
         """
 
-        def one(tensor: Tensor) -> Tensor:
-            full = tensor.reshape((1,) * (4 - self.ndim) + tensor.shape)
-            return full[index : index + 1]
+        number = as_int(index)
+        if number is None or not -self.batch <= number < self.batch:
+            raise SelectionError(
+                "summary.sample", f"there is no sample {shown(index)} in a batch of {self.batch}."
+            )
+        row = slice(number % self.batch, number % self.batch + 1)
 
-        real = None if self.real is None else torch.atleast_2d(self.real)[index : index + 1]
+        def one(tensor: Tensor) -> Tensor:
+            return tensor.reshape((1,) * (4 - self.ndim) + tensor.shape)[row]
+
+        real = None if self.real is None else torch.atleast_2d(self.real)[row]
         return replace(each_tensor(replace(self, real=None), one), real=real)
 
     def merge(self, other: "Summary", *, along: str = "queries") -> "Summary":

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.torch_internals import is_autocast
-from clearhead.attention.biases import DenseBias
+from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
 from clearhead.attention.problem import Problem
 from clearhead.masks.spans import Spans
@@ -163,9 +163,15 @@ def _is_ordinary(problem: Problem) -> bool:
         return False
     if problem.sinks is not None and not stages.all_finite(problem.sinks):
         return False
-    bias = problem.bias
+    return _is_ordinary_bias(problem.bias, problem.query_len + problem.kv_len)
+
+
+def _is_ordinary_bias(bias: Bias | None, farthest: int) -> bool:
+    """The same for a bias, of tokens up to so far apart."""
+    if isinstance(bias, SumOfBiases):
+        return all(_is_ordinary_bias(each, farthest) for each in (bias.left, bias.right))
     if isinstance(bias, Alibi):
-        return _magnitude(bias.slopes) * (problem.query_len + problem.kv_len) <= LARGEST
+        return _magnitude(bias.slopes) * farthest <= LARGEST
     if isinstance(bias, DenseBias | Relative):
         added = bias.tensor if isinstance(bias, DenseBias) else bias.values
         return bool(((added.abs() <= LARGEST) | (added == -torch.inf)).all())

@@ -169,7 +169,8 @@ class WeightStatistics(BaseMatrix):
             >>> ch.AttentionMatrix(torch.zeros(4, 2), torch.zeros(4, 2)).near(1)
             tensor([0.5000, 0.7500, 0.7500, 0.5000])
         """
-        tokens = check_length("tokens", tokens)
+        # Further than the keys there are, so that positions and it fit into one dtype.
+        tokens = min(check_length("tokens", tokens), self.posed.kv_len + self.posed.all_queries)
         if tokens not in self._near:
             self._near[tokens] = self._gather(Near(self.posed, tokens))
         return self._near[tokens].clone()

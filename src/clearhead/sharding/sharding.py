@@ -62,7 +62,15 @@ class Sharding:
         self.world, self.rank, self.group = len(self.counts), rank, group
 
     def positions_of(self, rank: int) -> Tensor:
-        """The tokens of a rank, int64, (tokens of the rank,)."""
+        """The tokens of a rank, int64, (tokens of the rank,).
+
+        Raises:
+            ArgumentError: code `across.no-rank`.
+        """
+        if as_int(rank) not in range(self.world):
+            raise ArgumentError(
+                "across.no-rank", f"rank must be 0 to {self.world - 1}; got {shown(rank)}."
+            )
         first = sum(self.counts[:rank])
         return self._order[first : first + self.counts[rank]]
 
@@ -213,11 +221,12 @@ class Sharding:
         """Refuse a tensor of another number of tokens; `who` begins the sentence of what there are."""
         check_tensor("tensor", tensor)
         assert isinstance(tensor, Tensor)
-        if not -tensor.ndim <= dim < tensor.ndim or tensor.shape[dim] != tokens:
+        axis = as_int(dim)
+        if axis is None or not -tensor.ndim <= axis < tensor.ndim or tensor.shape[axis] != tokens:
             raise ShapeError(
                 "across.rows",
                 f"{who} {tokens} {self.noun}; got a tensor of shape {tuple(tensor.shape)}, with its "
-                f"{self.noun} along dim={dim}.",
+                f"{self.noun} along dim={shown(dim)}.",
             )
 
     def _check_group(self) -> None:

@@ -105,6 +105,20 @@ class Call:
     number: int = field(default_factory=lambda: next(_numbers))
     """Higher than that of every call before."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields to copy or to pickle.
+
+        Raises:
+            WatchError: code `watch.copy`, for a graph, which PyTorch copies no more than it pickles.
+        """
+        if self.graph:
+            raise WatchError(
+                "watch.copy",
+                'what watch(model, keep="gradients") keeps is the graph of a run, which can be neither '
+                "copied nor pickled; save(…) writes its matrices.",
+            )
+        return vars(self)
+
     def take(self, context: Tensor) -> Tensor:
         """Hold the graph of the context, and return it; where nothing before it requires a gradient, the
         graph begins here."""

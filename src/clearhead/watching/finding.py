@@ -65,6 +65,7 @@ def place_of_token(
 
     Raises:
         ArgumentError: code `watch.find`, for a text where no tokens are known.
+        ArgumentTypeError: code `watch.find-type`, for what is neither.
         SelectionError: code `watch.token`, for a token that is not there.
     """
     if wanted is None:
@@ -72,12 +73,17 @@ def place_of_token(
     number = as_int(wanted)
     if number is not None:
         return number
+    if not isinstance(wanted, str):
+        raise ArgumentTypeError(
+            "watch.find-type",
+            f"{side} must be a token as it reads, its place, or None; got {shown(wanted)}.",
+        )
     if tokens is None:
         raise ArgumentError(
             "watch.find",
             f"{side} {shown(wanted)} needs the tokens of the text: find(…, tokens=…), or a place.",
         )
-    place = first_place(str(wanted), tokens)
+    place = first_place(wanted, tokens)
     if place is None:
         raise SelectionError("watch.token", f"there is no token {shown(wanted)} in the text.")
     return place

@@ -66,6 +66,22 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         """
         return self._modules[self.path(layer)].all()
 
+    def _paths(self, layers: Sequence[str | int] | None) -> list[str]:
+        """Return the paths of some layers, or of all.
+
+        Raises:
+            ArgumentTypeError: code `layers.list`.
+            SelectionError: code `watch.layer`.
+        """
+        if layers is None:
+            return list(self._modules)
+        if isinstance(layers, str) or not isinstance(layers, Sequence):
+            raise ArgumentTypeError(
+                "layers.list",
+                f"layers must be a list of paths and numbers, or None for all; got {shown(layers)}.",
+            )
+        return [self.path(layer) for layer in layers]
+
     def parts(self, layers: Sequence[str | int] | None = None) -> list[tuple[str, Kept]]:
         """Return every module by its path, with its one matrix or summary; call by call, as
         "path, call 0", where its calls are not rows of one matrix.
@@ -84,7 +100,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             >>> [path for path, matrix in seen.parts()]
             [', call 0', ', call 1']
         """
-        wanted = self._modules.keys() if layers is None else {self.path(layer) for layer in layers}
+        wanted = self._paths(layers)
         return [
             (name if len(calls) == 1 else f"{name}, call {number}", call)
             for name, module in self._modules.items()
@@ -114,7 +130,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             ['0.self_attn, call 0', '0.self_attn, call 1']
         """
         found: list[tuple[str, list[Any]]] = []
-        for name in self._modules if layers is None else map(self.path, layers):
+        for name in self._paths(layers):
             each = self._modules[name].layers(self._runs)
             found += [
                 (name if len(each) == 1 else f"{name}, call {at}", parts)

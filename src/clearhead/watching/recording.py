@@ -314,20 +314,23 @@ def reduced(
     return result
 
 
-def totalled(problem: Problem, tokens: Tensor | None) -> Totals:
+def totalled(problem: Problem, tokens: Tensor | None, first: Tensor | None = None) -> Totals:
     """Return the totals of a call; arguments as for `summarised`."""
-    return totals_of(summary_with_roles(matrix_of(problem), tokens))
+    return totals_of(summary_with_roles(matrix_of(problem), tokens, first))
 
 
-def summarised(problem: Problem, tokens: Tensor | None) -> Summary:
+def summarised(problem: Problem, tokens: Tensor | None, first: Tensor | None = None) -> Summary:
     """Return the summary of a call that takes the place of its query and key.
 
     Args:
         problem: the call.
         tokens: ids of its keys, (batch, kv_len), or None if they are not known.
+        first: the key that is the first token of each sample, as `summary_with_roles` has it.
     """
     query_len, kv_len = problem.query_len, problem.kv_len
     if min(query_len, kv_len) == 0:
-        return summary_with_roles(matrix_of(problem), tokens)
+        return summary_with_roles(matrix_of(problem), tokens, first)
     pool = (min(POOL, query_len), min(POOL, kv_len))
-    return summary_with_roles(matrix_of(problem), tokens, top_k=min(TOP_K, kv_len), pool=pool)
+    return summary_with_roles(
+        matrix_of(problem), tokens, first, top_k=min(TOP_K, kv_len), pool=pool
+    )

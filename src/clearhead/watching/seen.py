@@ -152,7 +152,7 @@ class Seen(KeptByPath[Kept]):
                 (tokens), "max", "first" and "previous" (shares of 1) are one picture of layers ×
                 heads, with the mean over all queries that are not padded. "received" is what each
                 key gets in each layer, the mean over heads.
-            layers, heads: only these; layers by path or number.
+            layers, heads: only these; layers by path or number, heads by their number in the layer.
             sample: which row of the batch. None is the first; for means over queries, all of them.
             tokens: a word for each key, for "received".
             log: a logarithmic scale.

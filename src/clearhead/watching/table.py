@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, overload
 
 from torch import Tensor
 
+from clearhead._common.checks import check_ids
 from clearhead._common.text import readable
 from clearhead.errors import MissingExtraError
 from clearhead.matrix.head_numbers import ROLES, head_averages, numbers_of_heads
@@ -160,5 +161,7 @@ def summary_of(call: AttentionMatrix | Summary | Totals, tokens: Tensor | None) 
     """Return the summary of a call with its roles, or what is one; tokens may go on beyond its keys."""
     if isinstance(call, Summary | Totals):
         return call
-    ids = None if tokens is None or call.cross else tokens[..., : call.kv_len]
-    return summary_with_roles(call, ids)
+    if tokens is None or call.cross:
+        return summary_with_roles(call, None)
+    ids = check_ids(tokens)
+    return summary_with_roles(call, ids[..., : call.kv_len] if ids.ndim else ids)

@@ -1,16 +1,30 @@
 """The tokens that a watched model reads: their ids, as far as they are known, or their strings."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.checks import as_ints, check_ids
+from clearhead._common.checks import as_ints, check_has_numbers, check_ids
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError, WatchError
+from clearhead.matrix.matrix import matrix_of
+from clearhead.matrix.roles import first_keys
 
 Tokens = Sequence[str] | Sequence[int] | Tensor
+
+
+class _First(NamedTuple):
+    """The first token of each sample.
+
+    Attributes:
+        prints: numbers of its key, (batch, 1), as `_prints` has them.
+        place: its place among the keys of the last call, (batch, 1), −1 where it was not there.
+    """
+
+    prints: Tensor
+    place: Tensor
 
 
 class TokenIds:
@@ -39,6 +53,7 @@ class TokenIds:
         self._has_source: bool | None = None
         self._last: Tensor | None = None
         self._calls: dict[str, tuple[Tensor, Tensor | None]] = {}
+        self._firsts: dict[str, _First] = {}
 
     def forget(self) -> None:
         """Forget the ids that were read last: the next are known when the embedding runs."""
@@ -52,6 +67,10 @@ class TokenIds:
         if ids.ndim != 2 or ids.is_floating_point():
             return
         self._last = ids.clone()
+
+    def of_call(self, problem: Problem, name: str) -> tuple[Tensor | None, Tensor | None]:
+        """Return the ids of the keys of a call, and the places of first tokens, as `of` and `first_of`."""
+        return self.of(problem, name), self.first_of(problem, name)
 
     def of(self, problem: Problem, name: str) -> Tensor | None:
         """Return the ids of the keys of a call, (batch, kv_len), or None if they are not known.
@@ -86,6 +105,30 @@ class TokenIds:
             ids = None if past is None else torch.cat([past, last.to(past.device)], dim=1)
         self._calls[name] = prints, ids
         return ids
+
+    def first_of(self, problem: Problem, name: str) -> Tensor | None:
+        """Return the key of a call that is the first token of each sample, (batch, 1), −1 where a window has
+        left it behind; None where nothing is known but the keys of the call."""
+        query_len, kv_len, batch = problem.query_len, problem.kv_len, problem.batch
+        if problem.cross or problem.key.is_meta or not 0 < query_len <= kv_len:
+            return None
+        before = kv_len - query_len
+        known = self._firsts.get(name)
+        if not before or known is None or len(known.place) != batch:
+            place = first_keys(matrix_of(problem))
+            self._firsts[name] = _First(_prints_at(problem.key, place), place)
+            return place if before else None
+        place = known.place.clamp(min=0)
+        there = place < before
+        same = torch.isin(_prints_at(problem.key, place.clamp(max=before - 1)), known.prints)
+        found = torch.where(there & same & (known.place >= 0), place, -1)
+        lost = (found < 0) & (known.place >= 0)
+        if bool(lost.any()):
+            again = torch.isin(_prints(problem.key[:, :, :before]), known.prints)
+            at = again.to(torch.uint8).argmax(dim=1, keepdim=True)
+            found = torch.where(lost & again.any(dim=1, keepdim=True) & (at < place), at, found)
+        self._firsts[name] = known._replace(place=found)
+        return found
 
     def _is_source(self, name: str) -> bool:
         """True for a module that reads the source."""
@@ -133,6 +176,12 @@ def _prints(key: Tensor) -> Tensor:
     return (bits * (place * 0x9E3779B97F4A7C1 | 1)).sum(dim=-1)
 
 
+def _prints_at(key: Tensor, place: Tensor) -> Tensor:
+    """The number of the key at one place of each sample, (batch, 1)."""
+    sample = torch.arange(len(place), device=place.device)[:, None]
+    return _prints(key[sample, :1, place.clamp(min=0)].transpose(1, 2))
+
+
 def _past_of(prints: Tensor, known: Tensor | None, ids: Tensor | None) -> Tensor | None:
     """The ids of keys that an earlier call had: as its first keys, or as its last where a window
     slides. A beam search takes rows of the call before, in any order. None for keys that it did not
@@ -168,6 +217,7 @@ def listed(name: str, tokens: Tokens) -> tuple[str, ...] | tuple[int, ...]:
 
     Raises:
         ArgumentTypeError: code `save.tokens`, for tokens that are neither.
+        DeviceError: code `<name>.meta`, for tokens without numbers.
 
     Example:
         >>> listed("tokens", torch.tensor([3, 1])), listed("tokens", ["to", " be"])
@@ -175,6 +225,7 @@ def listed(name: str, tokens: Tokens) -> tuple[str, ...] | tuple[int, ...]:
     """
     found: Any = tokens
     if isinstance(tokens, Tensor):
+        check_has_numbers(name, tokens)
         # A tensor that is no row of ids, such as one of floats, is refused below.
         found = tokens.tolist() if tokens.ndim == 1 else None
     if isinstance(found, Sequence) and not isinstance(found, str | bytes):

@@ -68,7 +68,7 @@ class Watch(Listener, Generic[Kept]):
         self._modules = dict(model.named_modules())
         self._paths, self._parts = Paths(self._modules), Ran(model, self._modules)
         self._ids = TokenIds(model, self._tokens, self._source_tokens)
-        self._ran = False
+        self._ran = self._running = False
         self._trouble: Exception | None = None
         self._attended: dict[str, int] = {}
         self._copies = Copies()
@@ -170,18 +170,18 @@ class Watch(Listener, Generic[Kept]):
                     )
                 problem = self._copies.of_call(problem, name)
                 measures = {"summary": summarised, "total": totalled}.get(self._keep)
-                tokens = None if measures is None else self._ids.of(problem, name)
+                known = None if measures is None else self._ids.of_call(problem, name)
                 if self._heads is not None:
                     problem = kept_heads(problem, self._heads, name)
                 value = problem.value if self._values else None
                 if self._function is not None:
                     self.seen._add(name, reduced(problem, value, name, self._function))
-                elif measures is not None:
+                elif measures is not None and known is not None:
                     run: dict[str, Any] = {}
                     if self._keep == "total":
                         sizes = problem.query_len, problem.kv_len
-                        run = {"run": self.seen._runs or None, "sizes": sizes}
-                    self.seen._add(name, measures(problem, tokens), **run)
+                        run = {"run": self.seen._runs if self._running else None, "sizes": sizes}
+                    self.seen._add(name, measures(problem, *known), **run)
                 else:
                     call = self.seen._add(name, problem, value, graph=self._graph)
                     call.heads = self._heads
@@ -196,7 +196,7 @@ class Watch(Listener, Generic[Kept]):
         if name is None:
             return
         if module is self._model:
-            self._ran = True
+            self._ran = self._running = True
             self.seen._runs += 1
             self._ids.forget()
         self._parts.enter(name, module)
@@ -205,6 +205,7 @@ class Watch(Listener, Generic[Kept]):
     def leave(self, module: nn.Module, output: Any) -> None:
         """Follow a module that has run."""
         if module is self._model:
+            self._running = False
             self._ids.forget()
             self._parts.leave(output)
 

@@ -442,18 +442,19 @@ def test_connections_without_the_token_shut_nobody_out(sent: bytes, server: Serv
 
 def test_a_head_that_comes_byte_by_byte(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline is one for the whole head, and not for each byte of it."""
-    monkeypatch.setattr(served, "SECONDS", 0.3)
 
     def send(connection: socket.socket) -> None:
         for letter in b"GET / HTTP/1.1\r\nX: " + b"a" * 2000:  # 40 seconds
             connection.sendall(bytes([letter]))
             time.sleep(0.02)
 
-    with (
-        socket.create_connection(("127.0.0.1", server.port), timeout=20) as slow,
-        pytest.raises(OSError, match=r"Broken pipe|reset"),
-    ):
-        send(slow)
+    with monkeypatch.context() as patch:
+        patch.setattr(served, "SECONDS", 0.3)
+        with (
+            socket.create_connection(("127.0.0.1", server.port), timeout=20) as slow,
+            pytest.raises(OSError, match=r"Broken pipe|reset"),
+        ):
+            send(slow)
     assert ask(server, TILE).status == 200
 
 

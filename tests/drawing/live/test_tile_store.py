@@ -43,7 +43,7 @@ def long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_for(store: Tiles, *given: object) -> MapTile:
-    for _ in range(1000):
+    for _ in range(10_000):
         tile = store.tile(*given)  # pyright: ignore[reportArgumentType]
         if isinstance(tile, MapTile):
             return tile
@@ -83,7 +83,7 @@ def test_the_head_asked_for_last_comes_first(store: Tiles, monkeypatch: pytest.M
     made, go = [], threading.Event()
 
     def slowly(problem: Problem, progress: Progress | None = None) -> Level:
-        assert go.wait(10)
+        assert go.wait(100)
         made.append(problem.query)
         return make_level(problem, progress)
 
@@ -131,7 +131,7 @@ def test_closing_ends_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tile_store, "make_level", endless)
     store = Tiles([matrix()])
     store.tile(0, 0, (0, LENGTH), (0, LENGTH), (4, 4))
-    assert begun.wait(10)
+    assert begun.wait(100)
     while store.tile(0, 0, (0, LENGTH), (0, LENGTH), (4, 4)) != Pending(0.5):
         time.sleep(0.001)
     store.close()

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.checks import as_int
 from clearhead._common.text import shown
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.calling import by_heads, call
@@ -169,6 +170,11 @@ def prepare(
     if takes not in TAKES:
         raise ArgumentError(
             "check.takes", f"takes must be one of {', '.join(TAKES)}; got {shown(takes)}."
+        )
+    number = as_int(seed)
+    if number is None or abs(number) >= 1 << 62:
+        raise ArgumentError(
+            "check.seed", f"seed must be a whole number, of size below 2⁶²; got {shown(seed)}."
         )
     if torch.get_default_device().type == "meta":
         raise ArgumentError(

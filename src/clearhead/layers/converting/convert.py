@@ -292,7 +292,7 @@ def _rows(reader: ModuleReader, backwards: bool) -> tuple[Row, ...]:
 
 def _check_types(module: object, into: object | None, beside: Mapping[str, object]) -> None:
     for name, each in {"module": module, "into": into, **beside}.items():
-        if each is not None and not isinstance(each, nn.Module):
+        if not isinstance(each, nn.Module if name == "module" else nn.Module | None):
             raise ArgumentTypeError(
                 "convert.type", f"{name} must be a torch.nn.Module; got {type(each).__name__}."
             )
