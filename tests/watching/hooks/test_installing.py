@@ -85,19 +85,15 @@ def test_an_interrupt_at_any_moment_leaves_nothing(keep: Any, alarm: None) -> No
         with ch.watch(model, keep=keep):
             model(X)
 
-    def seconds() -> float:
-        start = time.perf_counter()
-        watched()
-        return time.perf_counter() - start
-
-    # The least: a machine that was busy elsewhere meanwhile would let most of the tries end before.
-    usual = min(seconds() for _ in range(9))
-    interrupted, left = 0, []
+    watched()
+    usual, interrupted, left = 0.1, 0, []
     for _ in range(150):
+        start = time.perf_counter()
         try:
             signal.setitimer(signal.ITIMER_REAL, 1e-5 + 1.2 * usual * at_random.random())
             watched()
             signal.setitimer(signal.ITIMER_REAL, 0)
+            usual = time.perf_counter() - start  # that of now: the machine may be busy elsewhere
         except Interrupt:
             interrupted += 1
         finally:
