@@ -64,7 +64,7 @@ class BaseMatrix:
 
     @property
     def value(self) -> Tensor | None:
-        """What the call multiplies the weights by, (batch, num_kv_heads, kv_len, value_head_dim), with as many
+        """The value that the weights are multiplied by, (batch, num_kv_heads, kv_len, value_head_dim), with as many
         dimensions as the query; None where it is not known. `watch(model, values=True)` keeps it.
 
         Example:

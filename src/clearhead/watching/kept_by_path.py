@@ -50,7 +50,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
 
     @property
     def _title(self) -> str | None:
-        """What a page must say of what it shows; None for weights."""
+        """The note of a page on what it shows; None for weights."""
         return self._model_name if self._model_name.endswith(WEIGHTED) else None
 
     @property

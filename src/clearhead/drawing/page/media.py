@@ -1,4 +1,4 @@
-"""What the keys of a page are parts of: a picture, or a sound."""
+"""A picture or a sound, whose parts the keys of a page are."""
 
 from collections.abc import Sequence
 from typing import Any

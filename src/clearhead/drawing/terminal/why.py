@@ -1,4 +1,4 @@
-"""How the weight of one pair comes about, as lines for a terminal."""
+"""The steps to the weight of one pair, as lines for a terminal."""
 
 from clearhead.drawing.labels import label
 from clearhead.drawing.live.pairs import PairStages
