@@ -101,6 +101,11 @@ def test_what_cannot_be_found(seen: ch.Seen[ch.AttentionMatrix]) -> None:
         assert str(refused.value) == (
             f"[watch.find-type] key must be a token as it reads, its place, or None; got {given!r}."
         )
+        with pytest.raises(ch.ArgumentTypeError) as refused:
+            seen.find(0, sample=given)
+        assert str(refused.value) == (
+            f"[watch.find-type] sample must be a whole number; got {given!r}."
+        )
     for given in (True, "it", {0}):
         with pytest.raises(ch.ArgumentTypeError, match=r"\[layers.list\] layers must be a list of"):
             seen.find(0, layers=given)  # pyright: ignore[reportArgumentType]

@@ -353,7 +353,11 @@ class WeightStatistics(BaseMatrix):
 
     def statistic(self, name: str) -> Tensor:
         """A field of `summary` by its name, with axes of batch and heads: (batch, num_heads,
-        query_len), and for "received" (batch, num_kv_heads, kv_len)."""
+        query_len), and for "received" (batch, num_kv_heads, kv_len).
+
+        Raises:
+            ArgumentError: code `summary.statistic`, for another name.
+        """
         if name in ("entropy", "distance", "max", "received"):
             found = getattr(self, name)()
             return found.reshape((1,) * (4 - self.ndim) + found.shape)

@@ -29,7 +29,16 @@ def links_of_heads(
     sample: int = 0,
 ) -> list[HeadLink]:
     """Return the link from a query to a key in each head; of one of them, with None for the other, the
-    strongest. A row or a column is computed, never the matrix."""
+    strongest. A row or a column is computed, never the matrix.
+
+    Raises:
+        ArgumentTypeError: code `watch.find-type`, for a sample that is no whole number.
+        SelectionError: code `matrix.range`.
+    """
+    if as_int(sample) is None:
+        raise ArgumentTypeError(
+            "watch.find-type", f"sample must be a whole number; got {shown(sample)}."
+        )
     if query is not None and key is not None:
         weights = matrix[sample, :, query, key]
         places = [(query, key)] * matrix.num_heads
