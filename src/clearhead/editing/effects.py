@@ -13,6 +13,7 @@ from clearhead._common.text import shown
 from clearhead.editing.edit import edit, is_like
 from clearhead.editing.operations import Ablate
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
+from clearhead.watching.finding import check_layers
 
 Progress = Callable[[int, int], None]
 """Called with the number of runs that are done, and of all."""
@@ -142,11 +143,7 @@ def effects(
             "progress must be True, False, or a function of the runs done and all runs; got "
             f"{shown(progress)}.",
         )
-    if isinstance(layers, str) or not isinstance(layers, Sequence | None):
-        raise ArgumentTypeError(
-            "layers.list",
-            f"layers must be a list of paths and numbers, or None for all; got {shown(layers)}.",
-        )
+    check_layers(layers)
     with torch.no_grad(), edit(model) as plain:
         chosen = None if layers is None else [plain.pattern(each) for each in layers]
         baseline = _number(metric(_call(model, inputs)))

@@ -128,7 +128,7 @@ def load_for_pictures(name: str, *, progress: bool = False) -> ImageModel:
 
 
 def _loaded(name: str | None, *, progress: bool) -> tuple[str, str, dict[str, Any], Any]:
-    """Where a model is, what it is called, how to read more from there, and the model, complete."""
+    """The place of a model, its name, the options to read more from there, and the model, complete."""
     try:
         import transformers
     except ModuleNotFoundError as error:

@@ -106,7 +106,7 @@ class ImageModel:
         )
 
     def _pixels(self, file: Path) -> Tensor:
-        """What the processor makes of a picture, (1, 3, height, width)."""
+        """The input that the processor makes of a picture, (1, 3, height, width)."""
         try:
             from PIL import Image, ImageOps
         except ModuleNotFoundError as error:

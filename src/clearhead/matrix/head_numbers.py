@@ -137,7 +137,7 @@ class Roles:
 
 
 class HasHeads(Protocol):
-    """What has a number for each of some heads of a layer."""
+    """The heads of a matrix, a summary or totals, with their numbers in the layer."""
 
     @property
     def num_heads(self) -> int: ...

@@ -147,9 +147,7 @@ def summary_with_roles(
     matrix.check_whole("roles")
     problem = matrix.problem
     ids = None if tokens is None or problem.cross else _ids(tokens, problem)
-    means = _Means(matrix, counting("real", real, problem))
-    means.first = means.first if first is None else first
-    found = _measured(means, ids)
+    found = _measured(_Means(matrix, counting("real", real, problem), first), ids)
     return replace(summary, roles=found, real=real)
 
 
@@ -178,19 +176,24 @@ class _Means:
     Args:
         matrix: the attention of one layer.
         counts: the queries that count, (batch or 1, query_len).
+        first: the key that is the first token, (batch, 1); None for the first that is seen.
 
     Attributes:
         position: of each query among the keys, (1, query_len): the last sits on the last.
         visible: the number of keys that each query sees, (batch or 1, num_heads or 1, query_len).
-        first: the first key that a query that counts sees in any head, (batch or 1, 1); −1 for none.
+        first: the key that was given, or the first that a query that counts sees in any head,
+            (batch or 1, 1); −1 for none.
         number: how many queries the last mean was over, (batch, num_heads).
     """
 
     number: Tensor
 
-    def __init__(self, matrix: AttentionMatrix, counts: Tensor) -> None:
+    def __init__(
+        self, matrix: AttentionMatrix, counts: Tensor, first: Tensor | None = None
+    ) -> None:
         self.matrix, self.counts = matrix, counts
-        self.visible, self.first = _visible_keys(matrix.problem, counts)
+        self.visible, seen = _visible_keys(matrix.problem, counts)
+        self.first = seen if first is None else first
         position = torch.arange(matrix.query_len, device=matrix.device)[None]
         self.position = position + (matrix.kv_len - matrix.query_len)
 

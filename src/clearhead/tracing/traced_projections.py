@@ -128,8 +128,8 @@ def of_rung(rung: Rung, inputs: dict[str, Tensor], joined: Tensor) -> dict[str, 
 
 
 def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | None:
-    """What each part does to a query or a key: turns pairs by an angle, which both ends of it show, or divides
-    a row by the root of its mean square. None where one does something else."""
+    """The change that each part makes to a query or a key: it turns pairs by an angle, which both ends of it
+    show, or divides a row by the root of its mean square. None where one does something else."""
     found: list[dict[str, Any]] = []
     for part in parts:
         kind = type(part)

@@ -98,6 +98,19 @@ def place_of_token(
     return place
 
 
+def check_layers(layers: object) -> None:
+    """Refuse what is no list of layers, and not None for all.
+
+    Raises:
+        ArgumentTypeError: code `layers.list`.
+    """
+    if isinstance(layers, str) or not isinstance(layers, Sequence | None):
+        raise ArgumentTypeError(
+            "layers.list",
+            f"layers must be a list of paths and numbers, or None for all; got {shown(layers)}.",
+        )
+
+
 class ChosenLayers:
     """The modules that are watched: those of some paths or numbers, or all.
 

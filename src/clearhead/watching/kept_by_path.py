@@ -14,6 +14,7 @@ from clearhead.matrix.norms import Norms
 from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Accumulated, Call, Calls, Kept, Matrices, Results
 from clearhead.watching.files import TEXTS
+from clearhead.watching.finding import check_layers
 from clearhead.watching.missing import Missing
 from clearhead.watching.projections import output_weight
 
@@ -75,11 +76,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         """
         if layers is None:
             return list(self._modules)
-        if isinstance(layers, str) or not isinstance(layers, Sequence):
-            raise ArgumentTypeError(
-                "layers.list",
-                f"layers must be a list of paths and numbers, or None for all; got {shown(layers)}.",
-            )
+        check_layers(layers)
         return [self.path(layer) for layer in layers]
 
     def parts(self, layers: Sequence[str | int] | None = None) -> list[tuple[str, Kept]]:

@@ -186,7 +186,7 @@ def _read_state(given: str) -> tuple[str, dict[str, str]]:
 def _impossible(
     state: dict[str, str], found: dict[str, Any], layers: Sequence[dict[str, Any]]
 ) -> tuple[str, str] | None:
-    """What of a state this page cannot show, and what it has instead; `state.ts` says so of an address."""
+    """The part of a state that this page cannot show, and what it has instead; `state.ts` says so of an address."""
     first = layers[found.get("layer", 0)]
     second = _named(state["with"], layers) if "with" in state else None
     if second is None and "minus" in state:
@@ -235,7 +235,7 @@ def _sides(layer: dict[str, Any]) -> list[Any]:
 
 
 def _names(layer: dict[str, Any]) -> tuple[str, ...]:
-    """How an address writes a layer: with the letter of its run, which the first may leave out."""
+    """The names of a layer in an address: with the letter of its run, which the first may leave out."""
     number = str(layer["number"])
     return (f"A{number}", number) if layer["run"] == 0 else (f"B{number}",)
 
