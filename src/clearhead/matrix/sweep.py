@@ -251,10 +251,17 @@ class _Buffers:
         scores, weights = self.scores[:count].view(shape), self.weights[:count].view(shape)
         # The heads of a group share their key, so their queries stand below each other.
         rows = group * query.shape[1]
-        # Scaled after the product: products of 16-bit numbers are exact, those of scaled ones are not.
+        # Products of 16-bit numbers are exact, those of scaled ones are not; and a matrix product may take
+        # its factor to the numbers before they are multiplied (MKL with AVX2 does).
+        exact = query.dtype != problem.query.dtype
         scores.view(key.shape[0], rows, key.shape[1]).baddbmm_(
-            query.reshape(key.shape[0], rows, query.shape[2]), key.mT, beta=0, alpha=problem.scale
+            query.reshape(key.shape[0], rows, query.shape[2]),
+            key.mT,
+            beta=0,
+            alpha=1.0 if exact else problem.scale,
         )
+        if exact:
+            scores.mul_(problem.scale)
         if problem.softcap is not None:
             scores.div_(problem.softcap).tanh_().mul_(problem.softcap)
         empty = part.empty
