@@ -158,6 +158,17 @@ def is_exporting() -> bool:
     return torch.compiler.is_exporting() or is_jit_tracing()
 
 
+def is_exporting_to_onnx() -> bool:
+    """Return True inside torch.onnx.export, which is asked only while something is exported: `torch.onnx`
+    is imported by its first use, which takes a quarter of a second.
+
+    Example:
+        >>> is_exporting_to_onnx()
+        False
+    """
+    return is_exporting() and torch.onnx.is_in_onnx_export()
+
+
 def is_concrete(tensor: Tensor) -> bool:
     """Return True if a tensor holds numbers: not on the meta device, nor under FakeTensorMode.
 

@@ -15,6 +15,7 @@ from clearhead._common.text import format_bytes
 from clearhead._common.torch_internals import (
     can_sync,
     is_autocast,
+    is_exporting_to_onnx,
     is_inside_functorch,
     is_plain,
     is_transformed,
@@ -52,7 +53,7 @@ def refusals(problem: Problem) -> list[str]:
             f"sinks: they need the logsumexp, which PyTorch's fused attention gives on the CPU; "
             f"the tensors are on {problem.device}"
         )
-    if problem.sinks is not None and torch.onnx.is_in_onnx_export():
+    if problem.sinks is not None and is_exporting_to_onnx():
         reasons.append("sinks in ONNX: its operator for attention gives no logsumexp")
     if problem.dropout is not None and on_cpu:
         reasons.append("dropout: PyTorch's fused attention has none on the CPU")
@@ -145,7 +146,7 @@ def attend(problem: Problem) -> Tensor:
         # A GPU's kernels show a NaN in the open themselves, and spare the passes over the inputs that
         # contain it; ONNX has an operator for attention, which says nothing of NaN.
         is_open = pieces is EVERYTHING and not query.is_cpu
-        is_safe = is_open or torch.onnx.is_in_onnx_export()
+        is_safe = is_open or is_exporting_to_onnx()
     if is_safe:
         return _run(problem, pieces)
     return contain(
