@@ -1,6 +1,7 @@
 """Everything that the ranks of a test import, imported once in the process that they are forked from."""
 
 import torch
+import torch._dynamo
 import torch.distributed
 import torch.distributed.checkpoint.state_dict
 import torch.distributed.fsdp
