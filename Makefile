@@ -28,8 +28,11 @@ SHAPED_CALLS := $(addprefix tests/attention/kernels/test_,agreement.py::test_any
 SAMPLE_TESTS := $(filter-out %/test_packages.py,$(wildcard tests/samples/test_*.py))
 EMPTY :=
 COMMA := ,
-# A process for each core, up to four; threads that wait for each other must not spin meanwhile.
-PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
+# What waits for a browser, a server or a group of processes.
+WAITING := $(addprefix tests/,browser checking/ranks drawing/live sharding)
+BESIDE := pages types shaped waiting
+# Threads that wait for each other must not spin meanwhile.
+PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest --quiet
 
 SHAPED_MODULES := $(subst $(EMPTY) ,$(COMMA),$(SHAPED:%=clearhead.%))
 
@@ -42,23 +45,35 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `test` means style first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test tests lint style types page bench across bounds soak cover lock setup browser samples speech test-samples applications
+.PHONY: demo test tests waiting shaped pages lint style types page bench across bounds soak cover lock setup browser samples speech test-samples applications
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
 
-# Types are checked on one core for minutes: beside the tests, which often wait for a process or a browser.
-test: setup browser style
-	@mkdir -p .cache; $(MAKE) types > .cache/types.log 2>&1 & types=$$!; \
-		$(MAKE) tests; tests=$$?; wait $$types; types=$$?; cat .cache/types.log; exit $$((tests + types))
+# What keeps one core, or waits for a browser and for processes, runs beside the rest; its output comes when it is done.
+test: setup browser style $(PACKAGES)
+	@mkdir -p .cache; trap 'kill 0' INT; for part in $(BESIDE); do \
+			{ $(MAKE) $$part > .cache/$$part.log 2>&1; echo $$? > .cache/$$part.status; } & \
+		done; \
+		$(MAKE) tests; failed=$$?; wait; \
+		for part in $(BESIDE); do cat .cache/$$part.log; failed=$$((failed + $$(cat .cache/$$part.status))); done; \
+		exit $$failed
 
-tests: setup browser $(PACKAGES)
+tests: setup
+	@echo "test: everything else"
+	@$(PYTEST) --numprocesses=auto --maxprocesses=4 --dist=worksteal $(addprefix --ignore=,$(SHAPED_TESTS) $(WAITING) $(SAMPLE_TESTS))
+
+waiting: setup browser
+	@echo "test: what waits for a browser and for processes"
+	@$(PYTEST) $(WAITING)
+
+shaped: setup
+	@echo "test: $(SHAPED), with every shape checked at run time"
+	@$(PYTEST) --jaxtyping-packages=$(SHAPED_MODULES),beartype.beartype $(SHAPED_TESTS) $(SHAPED_CALLS)
+
+pages: setup $(PACKAGES)
 	@echo "test: the page's code, without a browser"
 	@$(NPM) run --silent test
-	@echo "test: $(SHAPED), with every shape checked at run time"
-	@$(PYTEST) --quiet --jaxtyping-packages=$(SHAPED_MODULES),beartype.beartype $(SHAPED_TESTS) $(SHAPED_CALLS)
-	@echo "test: everything else"
-	@$(PYTEST) --quiet $(patsubst %,--ignore=%,$(SHAPED_TESTS) $(SAMPLE_TESTS))
 
 lint: style types
 
@@ -138,7 +153,7 @@ soak: setup
 # Lines and branches that no test runs, in .cache/cover. Code that is compiled is traced as it is, so those tests stay out.
 cover: setup browser
 	@$(RUN) -m pip install -qq pytest-cov
-	@$(PYTEST) --quiet --ignore=tests/test_compiling.py --ignore=tests/test_exporting.py \
+	@$(PYTEST) --numprocesses=auto --ignore=tests/test_compiling.py --ignore=tests/test_exporting.py \
 		--cov=clearhead --cov-branch --cov-report=term:skip-covered --cov-report=html:.cache/cover
 
 setup: $(READY)
