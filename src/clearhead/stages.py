@@ -221,6 +221,10 @@ def longest(dtype: torch.dtype) -> float:
     return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).max / 4
 
 
+SAFE_LENGTH = 2.0**60
+"""The length that all rows together may have so that each of them counts as finite, in any dtype."""
+
+
 def zero_rows(tensor: Tensor, rows: Bool[Tensor, "*batch len"]) -> Tensor:
     """The tensor with 0 in these rows."""
     return tensor.masked_fill(rows[..., None], 0.0)
@@ -254,7 +258,7 @@ def rows_finite(tensor: Tensor, factor: float = 1.0) -> bool:
         >>> rows_finite(torch.tensor([[1e18, 1.0]])), rows_finite(torch.tensor([[1e20, 1.0]]))
         (True, False)
     """
-    safe = 2.0**500 if tensor.dtype == torch.float64 else 2.0**60
+    safe = 2.0**500 if tensor.dtype == torch.float64 else SAFE_LENGTH
     if torch.linalg.vector_norm(tensor).item() * factor <= safe:
         return True
     return not nonfinite_rows(tensor, factor).any()

@@ -45,6 +45,9 @@ is_inside_functorch = private("_C._are_functorch_transforms_active")
 """True inside torch.func and vmap, also for tensors that are not transformed: no autograd.Function of
 one's own runs there."""
 
+norms = private("_foreach_norm")
+"""The Euclidean length of each of several tensors: one call of PyTorch's for all of them."""
+
 set_grad_enabled = private("_C._set_grad_enabled")
 """As `torch.set_grad_enabled`, in one step that nothing interrupts."""
 
