@@ -256,10 +256,18 @@ assert not wanted, f"import clearhead wants {wanted}"
 new = packages() - before - set(sys.stdlib_module_names)
 allowed = {"clearhead", "jaxtyping", "lazy_loader"}
 assert new <= allowed, f"import clearhead also brings {sorted(new)}"
+
+# Each takes longer to import than a check takes.
+def attends(x):
+    return (x @ x.mT / x.shape[-1] ** 0.5).softmax(-1) @ x
+
+assert clearhead.check(attends, takes="x", causal=False).ok
+slow = {"sympy", "torch._dynamo"} & set(sys.modules)
+assert not slow, f"a check brings {sorted(slow)}"
 """
 
 
-def test_import_brings_no_extra(tmp_path: Path) -> None:
+def test_import_brings_no_extra_and_a_check_no_compiler(tmp_path: Path) -> None:
     extras = [*EXTRAS, "IPython", "click", "huggingface_hub", "numpy", "safetensors"]
     run = subprocess.run(
         [sys.executable, "-c", COLD_IMPORT, *extras], cwd=tmp_path, capture_output=True, text=True
