@@ -151,7 +151,8 @@ class Recorder(DispatchMode):
         shadow = self._shadow.get(storage_of(tensor))
         if shadow is None or not (tensor.is_floating_point() or tensor.is_complex()):
             return None
-        return shadow.each(lambda channel: channel.as_strided(*_geometry(tensor)))
+        place = _geometry(tensor)
+        return shadow.each(lambda channel: channel.as_strided(*place))
 
     def __torch_dispatch__(
         self,
@@ -187,12 +188,14 @@ class Recorder(DispatchMode):
         if not outputs:
             return
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-        tagged = [(each, tags) for each in tensors if (tags := self.tags(each)) is not None]
-        tagged = [(each, tags) for each, tags in tagged if tags.node.any()]
-        chance = name in RANDOM or any(storage_of(each) in self._random for each in tensors)
         output = outputs[0]
         self.halves |= output.dtype in (torch.float16, torch.bfloat16)
         written = bool(name.endswith("_") and args and isinstance(args[0], Tensor))
+        if not written and storage_of(output) in {storage_of(each) for each in tensors}:
+            return  # a view
+        tagged = [(each, tags) for each in tensors if (tags := self.tags(each)) is not None]
+        tagged = [(each, tags) for each, tags in tagged if tags.node.any()]
+        chance = name in RANDOM or any(storage_of(each) in self._random for each in tensors)
         if not tagged or name.endswith("_like") or name.startswith("new_") or name in DRAWS:
             # What is new holds no number that went in, whatever its shape was taken from.
             if chance:
@@ -208,8 +211,6 @@ class Recorder(DispatchMode):
         if name in PRODUCTS or name.startswith(FUSED):
             self._multiply(name, args, kwargs, output)
             return
-        if not written and storage_of(output) in {storage_of(each) for each in tensors}:
-            return  # a view
         for each in outputs[1:]:
             if storage_of(each) not in self._shadow:
                 self._begin("other", name, each)
