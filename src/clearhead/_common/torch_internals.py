@@ -94,7 +94,7 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def unravelled(index: Tensor, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
+def unravelled(index: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
     """Return what `torch.unravel_index` does of three axes; its first call imports sympy as well.
 
     Example:

@@ -82,7 +82,8 @@ def measure(
         still = run(scaled.clone(), capture)
         count = 0
         if capture is not None:
-            count, operands = capture.count, [capture.operands]
+            count = capture.count
+            operands.append(capture.operands)
         finite = still.isfinite()
         size = max(still[finite].abs().max().item() if finite.any() else 1.0, 1e-30)
         if not len(moves):
