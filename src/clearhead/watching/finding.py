@@ -128,8 +128,9 @@ class ChosenLayers:
     """
 
     def __init__(self, given: object) -> None:
-        one = isinstance(given, str | bytes) or not isinstance(given, Sequence)
-        every = [given] if one else given
+        every: Sequence[object] = [given]
+        if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+            every = given
         read = [each if isinstance(each, str) else as_int(each) for each in every]
         known = [each for each in read if each is not None]
         if given is not None and len(known) < len(read):
