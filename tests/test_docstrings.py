@@ -6,14 +6,21 @@
 import doctest
 import importlib
 import inspect
+import sys
 
 import pytest
 import torch
 
+from tests.conftest import manual_seed
 from tests.environment import SEED
 from tests.surface import MODULES, public_objects
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.DONT_ACCEPT_TRUE_FOR_1
+
+
+def package_of(module: str) -> str:
+    """The first two names of a module: those of one package run in one test."""
+    return ".".join(module.split(".")[:2])
 
 
 def lacks(value: object) -> str | None:
@@ -36,15 +43,19 @@ def test_every_public_name_has_an_example() -> None:
     assert not lacking, "\n" + "\n".join(lacking)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_docstring_examples_run(name: str) -> None:
-    module = importlib.import_module(name)
-    names = {"torch": torch, "ch": importlib.import_module("clearhead"), **vars(module)}
+@pytest.mark.parametrize("package", sorted({package_of(name) for name in MODULES}))
+def test_docstring_examples_run(package: str) -> None:
     report: list[str] = []
     runner = doctest.DocTestRunner(optionflags=FLAGS)
-    for example in doctest.DocTestFinder(exclude_empty=True).find(module, name, globs=names):
-        torch.manual_seed(SEED)
-        runner.run(example, out=report.append)
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    for name in (each for each in MODULES if package_of(each) == package):
+        module = importlib.import_module(name)
+        names = {"torch": torch, "ch": importlib.import_module("clearhead"), **vars(module)}
+        for example in finder.find(module, name, globs=names):
+            manual_seed(SEED)
+            runner.run(example, out=report.append)
+            if pyplot := sys.modules.get("matplotlib.pyplot"):
+                pyplot.close("all")
     assert not report, "\n" + "".join(report)
 
 

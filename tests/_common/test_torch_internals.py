@@ -5,6 +5,8 @@ A failure here says what a version of PyTorch has changed, before anything else 
 
 import inspect
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from clearhead._common.torch_internals import (
+    DispatchMode,
     argument_names,
+    broadcast_shape,
     flash_cpu,
     flash_cpu_backward,
     has_tangent,
@@ -23,6 +27,7 @@ from clearhead._common.torch_internals import (
     norms,
     private,
     softmax_backward_,
+    unravelled,
 )
 from clearhead.errors import UnsupportedError
 
@@ -37,6 +42,39 @@ def test_what_is_gone_is_named() -> None:
         "[torch.private] torch._C._functorch.gone must be there; "
         f"PyTorch {torch.__version__} no longer has it."
     )
+
+
+def test_the_compiler_leaves_the_code_of_a_mode_alone() -> None:
+    seen, graphs = [], []
+
+    class Seen(DispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        ) -> Any:
+            seen.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    mode, compiled = Seen(), torch.compile(lambda x: 2 * x + 1, backend=backend)
+    for _ in range(2):
+        with mode:
+            compiled(torch.ones(2))
+    assert seen == ["aten::ones", "aten::mul", "aten::add"] * 2
+    assert graphs == [], f"torch.compile has read {[each.code for each in graphs]}"
+    assert "__torch_dispatch__" not in vars(mode)  # a mode that knows itself would live on
+
+
+def test_shapes_and_places_are_those_of_pytorch() -> None:
+    for shapes in ([(3, 1, 4), (5, 1)], [(0, 2), (1,)], [(2,), ()], [(1, 1), (7, 1, 2)]):
+        assert broadcast_shape(*shapes) == torch.broadcast_shapes(*shapes)
+    for shapes in ([(3,), (2,)], [(0,), (2,)], [(2, 3), (3, 2)]):
+        with pytest.raises(RuntimeError, match="do not go together"):
+            broadcast_shape(*shapes)
+    index, shape = torch.arange(30).view(5, 6).flip(0), (2, 3, 5)
+    assert all(map(torch.equal, unravelled(index, shape), torch.unravel_index(index, shape)))
 
 
 def test_transformations_are_seen() -> None:

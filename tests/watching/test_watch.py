@@ -879,6 +879,12 @@ def test_heads_that_are_not_there() -> None:
             "None for all; got 3.5.",
         ),
         (
+            {"layers": b"encoder"},
+            ArgumentTypeError,
+            '[layers.type] layers must be a glob of paths such as "encoder.*", a number, a list of them, or '
+            "None for all; got b'encoder'.",
+        ),
+        (
             {"layers": ["encoder", None]},
             ArgumentTypeError,
             '[layers.type] layers must be a glob of paths such as "encoder.*", a number, a list of them, or '

@@ -3,12 +3,14 @@
 A part that a version of PyTorch no longer has is refused by its name where it is first used.
 """
 
-from typing import Any
+import sys
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from clearhead.errors import UnsupportedError
 
@@ -50,6 +52,61 @@ norms = private("_foreach_norm")
 
 set_grad_enabled = private("_C._set_grad_enabled")
 """As `torch.set_grad_enabled`, in one step that nothing interrupts."""
+
+
+class DispatchMode(TorchDispatchMode):
+    """A mode that sees every operation, and whose own code torch.compile leaves alone.
+
+    PyTorch sees to that itself by importing the compiler, which takes two seconds; only where somebody else has
+    imported it can there be anything to leave alone.
+
+    Private: `TorchDispatchMode._should_skip_dynamo` and `torch._disable_dynamo`, in 2.13.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __enter__(self) -> Self:
+        if "torch._dynamo" in sys.modules:
+            dispatch = private("_disable_dynamo")(type(self).__torch_dispatch__)
+            vars(self)["__torch_dispatch__"] = dispatch.__get__(self)
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        vars(self).pop("__torch_dispatch__", None)
+
+
+def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what `torch.broadcast_shapes` does, whose first call imports sympy, for half a second.
+
+    Raises:
+        RuntimeError: for shapes that do not go together.
+
+    Example:
+        >>> broadcast_shape((2, 1, 4), (3, 1))
+        (2, 3, 4)
+    """
+    found = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for place, size in enumerate(reversed(shape), 1):
+            if size != 1 and found[-place] not in (1, size):
+                raise RuntimeError(f"{shapes} do not go together")
+            found[-place] = size if size != 1 else found[-place]
+    return tuple(found)
+
+
+def unravelled(index: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `torch.unravel_index` does of three axes; its first call imports sympy as well.
+
+    Example:
+        >>> unravelled(torch.tensor([0, 5, 23]), (2, 3, 4))
+        (tensor([0, 0, 1]), tensor([0, 1, 2]), tensor([0, 1, 3]))
+    """
+    _, rows, columns = shape
+    row = index // columns
+    return row // rows, row % rows, index % columns
 
 
 def is_compiled(module: nn.Module) -> bool:

@@ -104,7 +104,7 @@ def check_layers(layers: object) -> None:
     Raises:
         ArgumentTypeError: code `layers.list`.
     """
-    if isinstance(layers, str) or not isinstance(layers, Sequence | None):
+    if isinstance(layers, str | bytes) or not isinstance(layers, Sequence | None):
         raise ArgumentTypeError(
             "layers.list",
             f"layers must be a list of paths and numbers, or None for all; got {shown(layers)}.",
@@ -128,7 +128,9 @@ class ChosenLayers:
     """
 
     def __init__(self, given: object) -> None:
-        every = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+        every: Sequence[object] = [given]
+        if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+            every = given
         read = [each if isinstance(each, str) else as_int(each) for each in every]
         known = [each for each in read if each is not None]
         if given is not None and len(known) < len(read):

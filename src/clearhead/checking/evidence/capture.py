@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from clearhead._common.torch_internals import DispatchMode
 from clearhead.checking.evidence.recorder import PRODUCTS, UNCOUNTED, Node
 
 
-class Capture(TorchDispatchMode):
+class Capture(DispatchMode):
     """Take the operands of the operations at given places, and nothing else."""
 
     def __init__(self, places: Mapping[int, tuple[int, ...]]) -> None:

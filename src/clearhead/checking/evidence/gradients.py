@@ -52,10 +52,11 @@ def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int)
     def run() -> Tensor:
         return subject(*given.values())
 
-    if not run().isfinite().all():
+    output = run()
+    if not output.isfinite().all():
         return Gradients(why="finite")
     try:
-        found = tuple(_measured(run, leaves, seed))
+        found = tuple(_measured(run, output, leaves, seed))
     except RuntimeError as error:
         return Gradients(raised=str(error).splitlines()[0])
     if subject.dtype == torch.float64:
@@ -65,11 +66,10 @@ def measure_gradients(subject: Subject, inputs: Mapping[str, Tensor], seed: int)
 
 
 def _measured(
-    run: Callable[[], Tensor], leaves: Sequence[tuple[str, Tensor]], seed: int
+    run: Callable[[], Tensor], output: Tensor, leaves: Sequence[tuple[str, Tensor]], seed: int
 ) -> list[Gradient]:
     """Compare along random directions."""
     generator = torch.Generator().manual_seed(seed)
-    output = run()
     weight = torch.randn(output.shape, generator=generator, dtype=torch.float64)
     tensors = [leaf for _, leaf in leaves]
     gradients: Sequence[Tensor | None] = (None,) * len(tensors)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._common.torch_internals import unravelled
 from clearhead.checking.evidence.recorder import SOFTMAXES, Node, Recorder, ScoreStep, Tags
 
 
@@ -178,7 +179,7 @@ def _of_products(
     element, valid, weights = (each[..., kept] for each in (element, valid, weights))
     shape = blocks_of(scores.output).shape
     whole = (element - root.base).clamp(0, shape.numel() - 1)
-    index = torch.unravel_index(whole, shape)
+    index = unravelled(whole, shape)
     sides, clean = _orientation(index, valid)
     layout = ScoreLayout(
         scores,
@@ -274,7 +275,7 @@ def _axis(step: ScoreStep, root: Node, whole: Tensor, valid: Tensor) -> str:
     inside = (element >= root.base) & (element < root.base + root.output.numel())
     where = order[(element - root.base).clamp(0, root.output.numel() - 1)]
     inside &= where >= 0
-    index = torch.unravel_index(where.clamp_min(0), whole.shape)
+    index = unravelled(where.clamp_min(0), whole.shape)
     names = [
         name
         for name, each in zip(("blocks", "queries", "keys"), index, strict=True)

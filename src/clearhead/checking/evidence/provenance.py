@@ -4,6 +4,7 @@ The same calls tell which output moves with which token, whatever the module is 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -65,11 +66,11 @@ def measure(
     grouped = any(isinstance(part, nn.GroupNorm) for part in subject.parts())
     moves, broken, mixed = torch.zeros(0), torch.zeros(0), False
 
-    def run(x: Tensor, capture: Capture) -> Tensor:
+    def run(x: Tensor, capture: Capture | None) -> Tensor:
         tensors = [
             each.to(subject.dtype) if each.is_floating_point() else each for each in given(x)
         ]
-        with torch.no_grad(), capture:
+        with torch.no_grad(), capture or nullcontext():
             output = subject.bare(*tensors)
         return output.detach() if output.ndim == x.ndim else output.detach()[None]
 
@@ -77,10 +78,12 @@ def measure(
     # Small inputs as well: weights of large ones can be too uneven for anything to be felt.
     for factor in (1.0, 0.2):
         scaled = factor * x
-        capture = Capture(places if factor == 1.0 else {})
+        capture = Capture(places) if places and factor == 1.0 else None
         still = run(scaled.clone(), capture)
-        count = capture.count
-        operands += [capture.operands] if factor == 1.0 else []
+        count = 0
+        if capture is not None:
+            count = capture.count
+            operands.append(capture.operands)
         finite = still.isfinite()
         size = max(still[finite].abs().max().item() if finite.any() else 1.0, 1e-30)
         if not len(moves):
@@ -94,13 +97,13 @@ def measure(
             else:
                 noise = torch.randn(x.shape[-1], generator=generator, dtype=x.dtype)
                 changed[-1, token] += 2 * scaled.std() * noise
-            capture = Capture(places if factor == 1.0 else {})
+            capture = Capture(places) if places and factor == 1.0 else None
             output = run(changed, capture)
             gap = (output - still).nan_to_num(0.0, 0.0, 0.0).abs().amax(-1)
             moved = gap > MOVES[still.dtype] * size
             moves[:, token] |= moved[-1]
             mixed |= bool(moved[:-1].any())
-            if factor == 1.0:
+            if capture is not None:
                 operands.append(capture.operands if capture.count == count else {})
     return Dependency(moves, broken[-1], mixed, tuple(operands))
 

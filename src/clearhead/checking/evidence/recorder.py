@@ -1,6 +1,6 @@
 """Record what a call computes, operation by operation, and which number came from which.
 
-A `TorchDispatchMode` sees every operation below autograd, whatever the code above looks like:
+A `DispatchMode` sees every operation below autograd, whatever the code above looks like:
 `nn.MultiheadAttention`, einsum, `F.linear` with a slice of a weight, one projection for all heads.
 Beside each storage lies a shadow of tags: for every number, the element of the last product, or of
 the input, that it stands for. Views share the storage and so the shadow; an operation in place
@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+
+from clearhead._common.torch_internals import DispatchMode, broadcast_shape
 
 PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1)}
 FUSED = "_scaled_dot_product_"
@@ -118,7 +119,7 @@ def storage_of(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(DispatchMode):
     """Record a call; `inputs` are the tensors that it depends on, `parameters` names by storage, and
     `buffers` the storages of other tensors that a module owns."""
 
@@ -150,7 +151,8 @@ class Recorder(TorchDispatchMode):
         shadow = self._shadow.get(storage_of(tensor))
         if shadow is None or not (tensor.is_floating_point() or tensor.is_complex()):
             return None
-        return shadow.each(lambda channel: channel.as_strided(*_geometry(tensor)))
+        place = _geometry(tensor)
+        return shadow.each(lambda channel: channel.as_strided(*place))
 
     def __torch_dispatch__(
         self,
@@ -186,12 +188,14 @@ class Recorder(TorchDispatchMode):
         if not outputs:
             return
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-        tagged = [(each, tags) for each in tensors if (tags := self.tags(each)) is not None]
-        tagged = [(each, tags) for each, tags in tagged if tags.node.any()]
-        chance = name in RANDOM or any(storage_of(each) in self._random for each in tensors)
         output = outputs[0]
         self.halves |= output.dtype in (torch.float16, torch.bfloat16)
         written = bool(name.endswith("_") and args and isinstance(args[0], Tensor))
+        if not written and storage_of(output) in {storage_of(each) for each in tensors}:
+            return  # a view
+        tagged = [(each, tags) for each in tensors if (tags := self.tags(each)) is not None]
+        tagged = [(each, tags) for each, tags in tagged if tags.node.any()]
+        chance = name in RANDOM or any(storage_of(each) in self._random for each in tensors)
         if not tagged or name.endswith("_like") or name.startswith("new_") or name in DRAWS:
             # What is new holds no number that went in, whatever its shape was taken from.
             if chance:
@@ -207,8 +211,6 @@ class Recorder(TorchDispatchMode):
         if name in PRODUCTS or name.startswith(FUSED):
             self._multiply(name, args, kwargs, output)
             return
-        if not written and storage_of(output) in {storage_of(each) for each in tensors}:
-            return  # a view
         for each in outputs[1:]:
             if storage_of(each) not in self._shadow:
                 self._begin("other", name, each)
@@ -282,8 +284,7 @@ class Recorder(TorchDispatchMode):
             return Tags(*(func(*each, **plain) for each in moved))
         leaves = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         known = [tags for each in leaves if (tags := self.tags(each)) is not None]
-        shape = torch.broadcast_shapes(*(each.node.shape for each in known))
-        if torch.broadcast_shapes(shape, output.shape) != output.shape:
+        if broadcast_shape(*(each.node.shape for each in known), output.shape) != output.shape:
             return None
         total = known[0]
         for other in known[1:]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.foreign_names import role
+from clearhead._common.torch_internals import unravelled
 from clearhead.checking.evidence.arranging import Arrangement
 from clearhead.checking.evidence.observed import ObservedAttention, blocks_of
 from clearhead.checking.evidence.provenance import Provenance
@@ -224,7 +225,7 @@ def _merged(
     for each, known in zip(group, found, strict=True):
         node = each.layout.context
         place = (tags.element - node.base).clamp(0, node.output.numel() - 1)
-        block, row, column = torch.unravel_index(place, blocks_of(node.output).shape)
+        block, row, column = unravelled(place, blocks_of(node.output).shape)
         row = column if each.layout.flip else row
         assert known is not None
         mine = (tags.node == node.index) & (tags.element > 0)

@@ -1,5 +1,6 @@
 """Find the recipe that a subject follows: the right one, or a mutant of the bank."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -93,6 +94,10 @@ def distance(found: Tensor, target: Tensor) -> float:
     """The largest difference, of the largest number of the target; inf where NaN differs."""
     if found.shape != target.shape:
         return torch.inf
+    if target.numel():
+        gap = (found - target).abs().max().item()
+        if math.isfinite(gap):  # and so is every number of both
+            return gap / max(target.abs().max().item(), 1e-30)
     finite = target.isfinite()
     if not torch.equal(finite, found.isfinite()):
         return torch.inf

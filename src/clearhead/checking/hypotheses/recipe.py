@@ -7,6 +7,7 @@ the mistake, on the same query, key and value. What a recipe is given besides is
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -113,17 +114,26 @@ def right_visible(at: Setting) -> Tensor:
 def visible(at: Setting, offset: int, left: int = 0, right: int = 0) -> Tensor:
     """True where a query may see a key, the first query at position `offset`; `left` and `right`
     move the edges of causal and window outwards."""
-    distance = torch.arange(at.kv_len) - torch.arange(offset, offset + at.query_len)[:, None]
-    seen = torch.ones(at.query_len, at.kv_len, dtype=torch.bool)
-    if at.contract.causal:
-        seen &= distance <= right
-    if at.contract.window is not None:
-        before, after = at.contract.window
-        if before is not None:
-            seen &= distance >= -before - left
-        if after is not None and not (at.contract.causal and after == 0):
-            seen &= distance <= after + right
+    before, after = at.contract.window or (None, None)
+    ahead = [right] if at.contract.causal else []
+    if after is not None and not (ahead and after == 0):
+        ahead.append(after + right)
+    back = None if before is None else before + left
+    seen = _band(at.query_len, at.kv_len, offset, back, min(ahead, default=None))
     return seen if at.mask is None else seen & at.mask
+
+
+@lru_cache(maxsize=256)
+def _band(query_len: int, kv_len: int, offset: int, back: int | None, ahead: int | None) -> Tensor:
+    """True of so many keys before the place of a query and after it; None for all. Nobody writes to it."""
+    places = torch.arange(offset, offset + query_len, device="cpu")[:, None]
+    distance = torch.arange(kv_len, device="cpu") - places
+    seen = torch.ones(query_len, kv_len, dtype=torch.bool, device="cpu")
+    if ahead is not None:
+        seen &= distance <= ahead
+    if back is not None:
+        seen &= distance >= -back
+    return seen
 
 
 def declared_bias(at: Setting) -> Tensor | None:
@@ -199,7 +209,10 @@ class Recipe:
         """The weights, (batch, heads, query_len, kv_len), of heads that are already split."""
         query, key = self.rotate(query, self.group(key, at), at)
         seen = self.seen(at)
-        masked = self.prepare(stages.scores(query, key), seen, self.scale(at), at, self)
+        # Where all is finite, what keeps a NaN to itself changes nothing.
+        plain = stages.rows_finite(query) and stages.rows_finite(key)
+        scores = stages.matmul(query, key.mT) if plain else stages.scores(query, key)
+        masked = self.prepare(scores, seen, self.scale(at), at, self)
         return self.after(self.share(masked, self.empty, at), seen, at)
 
     def seen(self, at: Setting) -> Tensor:

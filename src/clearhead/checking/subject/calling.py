@@ -1,9 +1,11 @@
 """Call a subject: by `takes`, by the kind of PyTorch's own modules, by its parameters."""
 
 import inspect
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -218,8 +220,24 @@ def of_transformers(run: nn.Module) -> bool:
 
 def parameters(run: Any) -> Mapping[str, inspect.Parameter]:
     """The parameters of a call; none where it does not show them, as what torch.jit makes."""
+    call = run.forward if isinstance(run, nn.Module) else run
+    written = getattr(call, "__func__", call)
+    if not isinstance(written, types.FunctionType) or vars(written):
+        return _read_parameters(call)  # what stands in its place may change
+    code, found = _parameters.get(written, (None, {}))
+    if code != (written.__code__, call is written):
+        found = _read_parameters(call)
+        _parameters[written] = (written.__code__, call is written), found
+    return found
+
+
+# Reading them takes longer than most calls.
+_parameters: WeakKeyDictionary[types.FunctionType, Any] = WeakKeyDictionary()
+
+
+def _read_parameters(call: Any) -> Mapping[str, inspect.Parameter]:
     try:
-        found = inspect.signature(run.forward if isinstance(run, nn.Module) else run).parameters
+        found = inspect.signature(call).parameters
     except (TypeError, ValueError):
         return {}
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
