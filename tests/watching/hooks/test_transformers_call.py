@@ -193,12 +193,13 @@ VALID = {
 
 
 @pytest.mark.usefixtures("flash")
-@pytest.mark.parametrize("room", [0, 4])
 @pytest.mark.parametrize("window", [None, 2, 3])
 @pytest.mark.parametrize("side", VALID)
-def test_flash_attention(side: str, window: int | None, room: int) -> None:
-    """Its mask says which keys are real, and the last query sits on the last of them."""
+def test_flash_attention(side: str, window: int | None) -> None:
+    """Its mask says which keys are real, and the last query sits on the last of them. There is room for more
+    keys in every other case."""
     valid = torch.tensor(VALID[side])
+    room = 4 * ((list(VALID).index(side) + (window or 0)) % 2)
     for query_len in (1, 3, 7):
         for is_causal in (True, False):
             query, key = tensors(query_len, 7 + room, batch=2)
