@@ -475,13 +475,13 @@ def test_a_table_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_transformers_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code of a model loads them while it is watched."""
+    """The code of a model loads them while it is watched. In eager attention nothing else would see it."""
     loaded = sys.modules["transformers.modeling_utils"]
 
     class Later(nn.Module):
         def forward(self) -> None:
             monkeypatch.setitem(sys.modules, "transformers.modeling_utils", loaded)
-            self.model = make("llama", "sdpa", num_hidden_layers=1).model
+            self.model = make("llama", num_hidden_layers=1).model
             self.model(**inputs("llama"))
 
     later = Later()
