@@ -1,5 +1,8 @@
-"""How much memory a computation asks for, tensor by tensor."""
+"""How much memory a computation asks for, tensor by tensor, and the garbage that it leaves."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -40,3 +43,13 @@ def held_bytes(value: object) -> int:
 def numbers(*shape: int) -> int:
     """Bytes of a tensor of int64 of that shape."""
     return 8 * int(torch.Size(shape).numel())
+
+
+@contextmanager
+def new_garbage() -> Iterator[None]:
+    """Let `gc.collect` look at what is made in the block only: to go through all modules takes a second."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -81,13 +81,13 @@ def attention(
     return context.transpose(1, 2).contiguous(), weights
 
 
-def by_hand(name: str, model: Any, **sizes: Any) -> Any:
+def by_hand(model: Any) -> Any:
     """The model with the attention that is written out here, and the weights of another."""
     interface: Any = transformers.AttentionInterface
     masks: Any = transformers.AttentionMaskInterface
     interface.register(NAME, attention)
     masks.register(NAME, masks()["eager"])
-    return same(name, model, NAME, **sizes)
+    return same(model, NAME)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Small models of transformers with random weights, one of each kind of attention."""
 
+import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -126,11 +127,11 @@ def make(name: str, implementation: str = "eager", **sizes: Any) -> Any:
     return model
 
 
-def same(name: str, model: Any, implementation: str, **sizes: Any) -> Any:
+def same(model: Any, implementation: str) -> Any:
     """A model of another implementation with the weights and the dtype of one."""
-    other = make(name, implementation, **sizes)
-    other.load_state_dict(model.state_dict())
-    return other.to(next(model.parameters()).dtype)
+    other = copy.deepcopy(model)
+    other.set_attn_implementation(implementation)
+    return other
 
 
 def padded(side: str, batch: int = 3, tokens: int = TOKENS) -> Tensor:

@@ -166,7 +166,7 @@ SMALL: Any = {
     "vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 4, "initializer_range": 0.4,
 }  # fmt: skip
-PLAIN: Any = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "max_new_tokens": 9}
+PLAIN: Any = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "max_new_tokens": 5}
 
 
 def llama() -> Any:

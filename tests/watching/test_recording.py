@@ -111,14 +111,15 @@ GROUPED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("heads", [[0], [5, 0], [0, 1, 2], [1, 4], [0, 1, 3], [5, 4, 3, 2, 1, 0]])
 @pytest.mark.parametrize("name", GROUPED)
-@pytest.mark.parametrize("kv_heads", [6, 2, 1])
-def test_some_heads(name: str, kv_heads: int, heads: list[int]) -> None:
-    asked = problem(heads=6, kv_heads=kv_heads, **GROUPED[name])
-    some = of_heads(asked, heads, "attention")
-    assert some.key.shape[1] <= len(heads)
-    torch.testing.assert_close(weights_of(some), weights_of(asked)[:, heads])
+def test_some_heads(name: str) -> None:
+    for kv_heads in (6, 2, 1):
+        asked = problem(heads=6, kv_heads=kv_heads, **GROUPED[name])
+        every = weights_of(asked)
+        for heads in ([0], [5, 0], [0, 1, 2], [1, 4], [0, 1, 3], [5, 4, 3, 2, 1, 0]):
+            some = of_heads(asked, heads, "attention")
+            assert some.key.shape[1] <= len(heads), (kv_heads, heads)
+            torch.testing.assert_close(weights_of(some), every[:, heads])
 
 
 def test_a_head_that_is_not_there() -> None:

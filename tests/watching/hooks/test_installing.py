@@ -19,6 +19,7 @@ from torch.nn.modules import module as torch_module
 import clearhead as ch
 from clearhead.attention import planning
 from clearhead.watching.hooks import installing, running, tap
+from tests.memory import new_garbage
 
 FUNCTIONS = {
     (F, "scaled_dot_product_attention"): F.scaled_dot_product_attention,
@@ -87,7 +88,7 @@ def test_an_interrupt_at_any_moment_leaves_nothing(keep: Any, alarm: None) -> No
 
     watched()
     usual, interrupted, left = 0.1, 0, []
-    for _ in range(150):
+    for _ in range(100):
         start = time.perf_counter()
         try:
             signal.setitimer(signal.ITIMER_REAL, 1e-5 + 1.2 * usual * at_random.random())
@@ -139,11 +140,12 @@ def test_an_error_in_undoing_does_not_stop_it() -> None:
 
 def test_the_next_watch_cleans_up_after_one_that_was_never_left() -> None:
     model = Model()
-    forgotten = ch.watch(model)
-    forgotten.__enter__()
-    assert left_behind() != []
-    del forgotten
-    gc.collect()
+    with new_garbage():
+        forgotten = ch.watch(model)
+        forgotten.__enter__()
+        assert left_behind() != []
+        del forgotten
+        gc.collect()
     assert left_behind() == []
 
 

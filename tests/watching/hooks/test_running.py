@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from clearhead.watching.hooks import running
 from clearhead.watching.hooks.patching import Undo
+from tests.memory import new_garbage
 
 
 class Noting(nn.Module):
@@ -53,13 +54,14 @@ def test_an_error_leaves_none() -> None:
 
 def test_an_interrupt_keeps_none_alive() -> None:
     """PyTorch runs the hooks that always run for an Exception only."""
-    model = Noting(KeyboardInterrupt())
-    reference = weakref.ref(model)
-    with pytest.raises(KeyboardInterrupt):
-        model(torch.zeros(1))
-    found.clear()
-    del model
-    gc.collect()  # the error knows its frames
+    with new_garbage():
+        model = Noting(KeyboardInterrupt())
+        reference = weakref.ref(model)
+        with pytest.raises(KeyboardInterrupt):
+            model(torch.zeros(1))
+        found.clear()
+        del model
+        gc.collect()  # the error knows its frames
     assert reference() is None
     assert running.stack() == []
 

@@ -1,8 +1,9 @@
 """Models of transformers under watch: as they ran, and with the weights that they give themselves."""
 
-import subprocess
+import copy
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice
 from typing import Any
 
 import pytest
@@ -31,9 +32,8 @@ from tests.integrations.models import (
 from tests.tolerances import assert_no_worse
 from tests.watching.hooks.test_transformers_call import Layer, tensors
 
-ALL = [(name, each) for name, kind in KINDS.items() for each in kind.implementations]
-CACHED = [(name, each) for name, each in ALL if KINDS[name].causal]
-NEW = 5
+SIDES = ("none", "left", "right")
+NEW = 4
 INTERFACE: Any = transformers.AttentionInterface
 ORIGINAL = (INTERFACE.get_interface,)
 
@@ -52,6 +52,12 @@ def nothing_stays_behind() -> Iterator[None]:
     yield
     assert hooks() == before
     assert INTERFACE.get_interface is ORIGINAL[0]
+
+
+def dealt(name: str) -> Iterator[str]:
+    """The implementations of a model over and over, from the next one on with each model."""
+    start = list(KINDS).index(name)
+    return islice(cycle(KINDS[name].implementations), start % 2, None)
 
 
 def result(output: Any) -> Tensor:
@@ -88,24 +94,25 @@ def assert_are_those_of_eager(
     assert_no_worse(actual, reference.double(), plain)
 
 
-@pytest.mark.parametrize("side", ["none", "left", "right"])
-@pytest.mark.parametrize(("name", "implementation"), ALL)
+@pytest.mark.parametrize("name", KINDS)
 @torch.no_grad()
-def test_what_is_seen_are_the_weights_of_eager(name: str, implementation: str, side: str) -> None:
-    given = inputs(name, side)
+def test_what_is_seen_are_the_weights_of_eager(name: str) -> None:
+    """Every side of every model, every implementation of it, and every pair of the two among the models."""
     eager = make(name)
-    model = same(name, eager, implementation)
-    with ch.watch(model) as seen:
-        watched = model(**given)
-    assert torch.equal(result(watched), result(model(**given)))
-    modules = dict(model.named_modules())
-    assert all("Attention" in type(modules[path]).__name__ for path in seen)
-    exact_model = same(name, eager, implementation).double()
-    with ch.watch(exact_model) as exactly:
-        exact_model(**given)
-    theirs = attentions(eager(**given, output_attentions=True))
-    found, exact = ([each[path].dense() for path in each] for each in (seen, exactly))
-    assert_are_those_of_eager(name, found, exact, theirs, given["attention_mask"])
+    exact_model = copy.deepcopy(eager).double()
+    models = {each: same(eager, each) for each in KINDS[name].implementations}
+    for side, implementation in zip(SIDES, dealt(name), strict=False):
+        given, model = inputs(name, side), models[implementation]
+        with ch.watch(model) as seen:
+            watched = model(**given)
+        assert torch.equal(result(watched), result(model(**given))), (side, implementation)
+        modules = dict(model.named_modules())
+        assert all("Attention" in type(modules[path]).__name__ for path in seen)
+        with ch.watch(exact_model) as exactly:
+            exact_model(**given)
+        theirs = attentions(eager(**given, output_attentions=True))
+        found, exact = ([each[path].dense() for path in each] for each in (seen, exactly))
+        assert_are_those_of_eager(name, found, exact, theirs, given["attention_mask"])
 
 
 def test_names_are_paths_in_the_order_of_the_calls() -> None:
@@ -167,31 +174,31 @@ def text_of(name: str, given: dict[str, Tensor], made: Tensor) -> dict[str, Tens
     return {"input_ids": made[:, :-1], "attention_mask": real, "position_ids": places}
 
 
-@pytest.mark.parametrize("side", ["none", "left"])
-@pytest.mark.parametrize(("name", "implementation"), CACHED)
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.causal])
 @torch.no_grad()
-def test_generation_with_a_cache(name: str, implementation: str, side: str) -> None:
+def test_generation_with_a_cache(name: str) -> None:
     """The rows of all steps are the matrix that eager has of the whole text at once."""
-    given = inputs(name, side)
-    if KINDS[name].reads_twice:
-        del given["decoder_input_ids"]
     eager = make(name)
-    model = same(name, eager, implementation)
-    options: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
-    with ch.watch(model) as seen:
-        made = model.generate(**given, **options)
-    assert torch.equal(made, model.generate(**given, **options))
-    whole = text_of(name, given, made)
-    exact_model = same(name, eager, implementation).double()
-    with ch.watch(exact_model) as exactly:
-        exact_model(**whole)
-    theirs = attentions(eager(**whole, output_attentions=True))
-    found = [
-        stitched(seen.calls(path), weights.shape[-1], weights.shape[-2] == weights.shape[-1])
-        for path, weights in zip(seen, theirs, strict=True)
-    ]
-    exact = [exactly[path].dense() for path in exactly]
-    assert_are_those_of_eager(name, found, exact, theirs, whole["attention_mask"])
+    exact_model = copy.deepcopy(eager).double()
+    for side, implementation in zip(("left", "none"), dealt(name), strict=False):
+        given = inputs(name, side)
+        if KINDS[name].reads_twice:
+            del given["decoder_input_ids"]
+        model = same(eager, implementation)
+        options: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+        with ch.watch(model) as seen:
+            made = model.generate(**given, **options)
+        assert torch.equal(made, model.generate(**given, **options)), (side, implementation)
+        whole = text_of(name, given, made)
+        with ch.watch(exact_model) as exactly:
+            exact_model(**whole)
+        theirs = attentions(eager(**whole, output_attentions=True))
+        found = [
+            stitched(seen.calls(path), weights.shape[-1], weights.shape[-2] == weights.shape[-1])
+            for path, weights in zip(seen, theirs, strict=True)
+        ]
+        exact = [exactly[path].dense() for path in exactly]
+        assert_are_those_of_eager(name, found, exact, theirs, whole["attention_mask"])
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -199,7 +206,7 @@ def test_generation_with_a_cache(name: str, implementation: str, side: str) -> N
 def test_a_text_in_portions(implementation: str) -> None:
     """Several tokens go on from a cache: the last query sits on the last key."""
     eager = make("qwen3")
-    model = same("qwen3", eager, implementation)
+    model = same(eager, implementation)
     ids = torch.randint(2, VOCABULARY, (3, 13))
 
     def portions(each: Any) -> tuple[list[Tensor], Tensor]:
@@ -219,7 +226,7 @@ def test_a_text_in_portions(implementation: str) -> None:
         past = output.past_key_values
         alone.append(output.logits)
     assert torch.equal(logits, torch.cat(alone, dim=1))
-    exact, _ = portions(same("qwen3", eager, implementation).double())
+    exact, _ = portions(same(eager, implementation).double())
     theirs = attentions(eager(ids, output_attentions=True))
     assert_are_those_of_eager("qwen3", found, exact, theirs, torch.ones_like(ids))
 
@@ -289,7 +296,7 @@ def test_a_model_in_few_bits(way: str, implementation: str) -> None:
     eager = make("llama")
     if way == "bfloat16":
         eager.bfloat16()
-    model = same("llama", eager, implementation)
+    model = same(eager, implementation)
     with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
         alone = model(**given).logits
         with ch.watch(model) as seen:
@@ -297,7 +304,7 @@ def test_a_model_in_few_bits(way: str, implementation: str) -> None:
         theirs = eager(**given, output_attentions=True).attentions
     assert torch.equal(watched, alone)
     assert {seen[path].problem.query.dtype for path in seen} == {torch.bfloat16}
-    exact = same("llama", eager, "eager").double()
+    exact = same(eager, "eager").double()
     reference = torch.stack(exact(**given, output_attentions=True).attentions).double()
     plain = torch.stack(theirs).float()
     # A mask that is read wrongly moves weights by more.
@@ -467,22 +474,19 @@ def test_a_table_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.eager_attention_forward is eager_attention_forward
 
 
-def test_transformers_may_come_later() -> None:
-    code = f"""
-import torch, clearhead as ch
-class Later(torch.nn.Module):
-    def forward(self):
-        import transformers
-        sizes = dict(vocab_size={VOCABULARY}, hidden_size=16, intermediate_size=16)
-        config = transformers.LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
-        self.model = transformers.LlamaModel(config)
-        return self.model(torch.arange(5)[None])
-later = Later()
-with ch.watch(later) as seen, torch.no_grad():
-    later()
-print(tuple(seen[0].shape))
-"""
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True
-    )
-    assert run.stdout.strip() == "(1, 2, 5, 5)", run.stderr
+def test_transformers_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code of a model loads them while it is watched. In eager attention nothing else would see it."""
+    loaded = sys.modules["transformers.modeling_utils"]
+
+    class Later(nn.Module):
+        def forward(self) -> None:
+            monkeypatch.setitem(sys.modules, "transformers.modeling_utils", loaded)
+            self.model = make("llama", num_hidden_layers=1).model
+            self.model(**inputs("llama"))
+
+    later = Later()
+    monkeypatch.delitem(sys.modules, "transformers.modeling_utils")
+    with ch.watch(later) as seen, torch.no_grad():
+        assert INTERFACE.get_interface is ORIGINAL[0]
+        later()
+    assert tuple(seen[0].shape) == (3, 4, TOKENS, TOKENS)
