@@ -35,10 +35,15 @@ def test_the_numbers_are_those_of_the_weights(monitoring: Any) -> None:
     )
 
 
-def test_scores_grow_without_a_norm_of_query_and_key(monitoring: Any, tmp_path: Path) -> None:
+def test_scores_grow_without_a_norm_of_query_and_key(
+    monitoring: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An eighth of the example's work at each step is enough to diverge.
+    monkeypatch.setattr(monitoring, "TOKENS", 32)
+    monkeypatch.setattr(monitoring, "BATCH", 8)
     text = (ROOT / "DESIGN.md").read_text(encoding="utf-8")[:20_000]
     monitors = {
-        qk_norm: monitoring.trained(text, qk_norm, 41, every=10)[0] for qk_norm in (True, False)
+        qk_norm: monitoring.trained(text, qk_norm, 51, every=25)[0] for qk_norm in (True, False)
     }
     largest = {name: [step[:, 0].max() for step in each.steps] for name, each in monitors.items()}
     assert largest[False][-1] > 20 * largest[False][0]

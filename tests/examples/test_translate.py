@@ -22,7 +22,7 @@ def on_new_sentences(translating: Any, model: Any) -> float:
 def test_it_learns_by_looking_at_the_sentence(translating: Any) -> None:
     torch.manual_seed(0)
     model, least = translating.Translator(), translating.least_loss()
-    translating.train(model, 150, batch=64)
+    translating.train(model, 150, batch=32)
     # 4 096 sentences of six letters: the misspellings of a sample vary by about 0.01.
     assert least - 0.03 <= on_new_sentences(translating, model) <= least + 0.1
     source, target, valid = translating.sentences(64)
@@ -34,13 +34,13 @@ def test_it_learns_by_looking_at_the_sentence(translating: Any) -> None:
     blind = translating.Translator()
     torch.nn.init.zeros_(blind.looking.output_projection.weight)
     blind.looking.output_projection.requires_grad_(False)
-    translating.train(blind, 20, batch=64)
+    translating.train(blind, 15, batch=32)
     assert on_new_sentences(translating, blind) > 2.4
 
     # And one that sees what it is to write is better than the misspellings allow.
     leaking = translating.Translator()
     leaking.writing.mask = ch.full()
-    translating.train(leaking, 70, batch=64)
+    translating.train(leaking, 70, batch=32)
     assert on_new_sentences(translating, leaking) < least - 0.03
 
 
