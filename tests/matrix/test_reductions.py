@@ -164,7 +164,9 @@ def close(actual: Tensor, expected: Tensor, weights: AttentionMatrix, what: obje
 CHUNKS = [(31, 11, 3), (1 << 21, 64, 128)]
 
 
-@pytest.mark.parametrize(("name", "sizes"), list(zip(NAMES, itertools.cycle(CHUNKS), strict=False)), ids=str)
+@pytest.mark.parametrize(
+    ("name", "sizes"), list(zip(NAMES, itertools.cycle(CHUNKS), strict=False)), ids=str
+)
 def test_statistics_are_those_of_the_whole(name: str, sizes: tuple[int, int, int]) -> None:
     weights = EVERY[name]()
     problem = weights.problem
