@@ -265,7 +265,7 @@ def test_no_more_than_the_recent_occurrences_are_looked_at() -> None:
 
 
 def test_rounding_does_not_lead_out_of_0_to_1() -> None:
-    for kv_len in range(2, 200, 5):
+    for kv_len in range(2, 200):
         assert roles(even(1, kv_len)).uniform.item() <= 1.0
 
 
