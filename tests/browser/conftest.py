@@ -21,7 +21,7 @@ from clearhead.drawing.page.payload import Payload
 
 ARGUMENTS = (
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
-    "--disable-sync --disable-extensions --no-first-run --mute-audio"
+    "--disable-sync --disable-extensions --no-first-run --mute-audio --renderer-process-limit=1"
 )
 AXE = Path(__file__).parents[2] / "frontend/node_modules/axe-core/axe.min.js"
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
@@ -48,14 +48,27 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
+@pytest.fixture(scope="session")
+def window(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
+    """One window for all tests, in which each page is a page of its own, drawn by one warm process."""
+    context = chromium.new_context(offline=True, accept_downloads=True)
+    context.set_default_timeout(WAIT)
+    # Between tests a page in a file keeps the process that draws pages in files.
+    blank = tmp_path_factory.mktemp("window") / "blank.html"
+    blank.write_text("<!doctype html><title>blank</title>", encoding="utf-8")
+    context.new_page().goto(blank.as_uri())
+    yield context
+    context.close()
+
+
 @pytest.fixture
-def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
+def opens(window: BrowserContext, tmp_path: Path) -> Iterator[Opens]:
     """Opens a payload as a page in a file, or an address: `opens(payload, width=390)`.
 
     At the end of the test it fails for any error or warning of the console, and any request that
     is not for the file itself, or below `allowed`; if that may stop, a request may fail.
     """
-    contexts: list[BrowserContext] = []
+    pages: list[Page] = []
     complaints: list[str] = []
 
     def open_page(
@@ -68,20 +81,19 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
         forced: bool = False,
     ) -> Page:
         if isinstance(what, Payload):
-            path = write_page(tmp_path / f"page{len(contexts)}.html", what)
+            path = write_page(tmp_path / f"page{len(pages)}.html", what)
             address = path.as_uri()
         else:
             address = what
-        context = chromium.new_context(
-            viewport={"width": size["width"], "height": size["height"]},
+        window.set_offline(allowed is None)
+        page = window.new_page()
+        pages.append(page)
+        page.set_viewport_size({"width": size["width"], "height": size["height"]})
+        page.emulate_media(
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
             forced_colors="active" if forced else "none",
-            offline=allowed is None,
-            accept_downloads=True,
         )
-        contexts.append(context)
-        context.set_default_timeout(WAIT)
 
         def check(route: Route) -> None:
             url = route.request.url.partition("#")[0]
@@ -92,8 +104,7 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
                 complaints.append(f"asked for {url}")
                 route.abort()
 
-        context.route("**/*", check)
-        page = context.new_page()
+        page.route("**/*", check)
         page.on(
             "console",
             lambda said: (
@@ -111,8 +122,8 @@ def opens(chromium: Browser, tmp_path: Path) -> Iterator[Opens]:
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
     assert not complaints, "\n".join(complaints)
 
 

@@ -1,6 +1,7 @@
 """What draws itself at the end of a cell, in a browser that runs no script."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ NOTEBOOK = """<!doctype html>
 <h1>A notebook</h1><h2>A section</h2>{cells}</main></body></html>"""
 
 
+@cache
 def cells() -> list[str]:
+    torch.manual_seed(0)
     mask = ch.causal() & ch.sliding_window(left=3)
     weights = ch.AttentionMatrix(*torch.randn(2, 1, 2, 17, 4), mask=mask)
     model = torch.nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=2) for _ in range(3)))
@@ -33,8 +36,7 @@ def cells() -> list[str]:
     return [str(thing._repr_html_()) for thing in things]
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+@pytest.mark.parametrize(("dark", "size"), [(False, DESKTOP), (True, PHONE)], ids=["light", "dark"])
 def test_everybody_can_read_it(
     opens: Opens,
     violations: Callable[[Page], list[str]],

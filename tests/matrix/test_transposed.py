@@ -200,13 +200,14 @@ def test_it_is_the_adjoint(query_len: int, kv_len: int, offset: int) -> None:
 
 
 def test_a_long_text_is_never_squared() -> None:
-    tokens = 20_000
+    tokens = 8_009
     query, key = torch.randn(2, 1, 1, tokens, 8).unbind()
     vectors = torch.randn(tokens, 8, requires_grad=True)
     weights = AttentionMatrix(query, key, mask=ch.sliding_window(left=60, right=0))
     with LargestTensor() as memory:
         (weights.mT @ vectors).sum().backward()
-    assert memory.largest <= 4 * 128 * tokens
+    # One chunk of weights.
+    assert memory.largest <= 4 * 262 * tokens
 
 
 @pytest.mark.parametrize(

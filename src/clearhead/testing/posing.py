@@ -92,7 +92,7 @@ def pose(
 
 
 def defined(posed: Posed, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The definition of the tensors: context and logsumexp."""
+    """The definition of the tensors: the context, and the logsumexp where it is asked for."""
     query, key, value = (tensors[name] for name in ("query", "key", "value"))
     if query.ndim > 2:
         key, value = (stages.repeat_kv_heads(each, query.shape[-3]) for each in (key, value))
@@ -106,6 +106,8 @@ def defined(posed: Posed, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         visible=posed.visible,
         sinks=tensors.get("sinks"),
     )
+    if not posed.options.get("return_logsumexp"):
+        return {"context": found.context}
     return {"context": found.context, "logsumexp": stages.logsumexp(found.masked_scores)}
 
 

@@ -1,5 +1,7 @@
 """Tiles, held against all of the weights."""
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
@@ -22,66 +24,59 @@ RECTANGLES = [
 
 
 def pooled(weights: Tensor, rows: range, columns: range) -> Tensor:
-    """(queries, keys) in cells, by the plainest way: average over queries of sums over keys."""
-    cells = [
-        [
-            weights[i : min(i + rows.step, rows.stop), j : min(j + columns.step, columns.stop)]
-            .sum(dim=1)
-            .mean()
-            for j in columns
-        ]
-        for i in rows
-    ]
-    return torch.tensor(cells, dtype=weights.dtype)
+    """(queries, keys) in cells, token by token: average over queries of sums over keys."""
+    part = weights[rows.start : rows.stop, columns.start : columns.stop]
+    row, column = (
+        torch.arange(max(0, cells.stop - cells.start)) // cells.step for cells in (rows, columns)
+    )
+    sums = part.new_zeros(len(rows), part.shape[1]).index_add_(0, row, part)
+    sums = sums.new_zeros(len(rows), len(columns)).index_add_(1, column, sums)
+    return sums / row.bincount()[:, None]
 
 
-def visible(weights: AttentionMatrix, sample: int, head: int) -> Tensor:
-    """(queries, keys): what neither mask nor bias hides."""
-    problem = weights.problem
-    size = (problem.batch, problem.num_heads, problem.query_len, problem.kv_len)
-    seen = torch.ones(size, dtype=torch.bool)
-    mask, bias = problem.visible(), problem.bias_block()
-    if mask is not None:
-        seen &= mask
-    if bias is not None:
-        seen &= bias > -torch.inf
-    return seen[sample, head]
+class Whole:
+    """All of a matrix, to hold tiles against: the weights, what is seen of them, and each query's logsumexp."""
 
+    def __init__(self, weights: AttentionMatrix) -> None:
+        problem = weights.problem
+        sizes = (problem.batch, problem.num_heads, problem.query_len, problem.kv_len)
+        self.weights, self.total = (
+            plain(weights).reshape(sizes),
+            weights.logsumexp.reshape(sizes[:3]),
+        )
+        self.seen = torch.ones(sizes, dtype=torch.bool)
+        mask, bias = problem.visible(), problem.bias_block()
+        if mask is not None:
+            self.seen &= mask
+        if bias is not None:
+            self.seen &= bias > -torch.inf
 
-def total(weights: AttentionMatrix) -> Tensor:
-    problem = weights.problem
-    sizes = (problem.batch, problem.num_heads, problem.query_len)
-    return weights.logsumexp.reshape(sizes)
-
-
-def check(tile: MapTile, weights: AttentionMatrix, sample: int, head: int) -> None:
-    problem = weights.problem
-    sizes = (problem.batch, problem.num_heads, problem.query_len, problem.kv_len)
-    expected = pooled(plain(weights).reshape(sizes)[sample, head], tile.rows, tile.columns)
-    # Rounded to float32 at the end, and nowhere before.
-    torch.testing.assert_close(tile.values, expected.float(), rtol=2e-7, atol=1e-14, equal_nan=True)
-    seen = pooled(visible(weights, sample, head).double(), tile.rows, tile.columns)
-    assert tile.hidden.equal(seen == 0)
+    def check(self, tile: MapTile, sample: int, head: int) -> None:
+        expected = pooled(self.weights[sample, head], tile.rows, tile.columns)
+        # Rounded to float32 at the end, and nowhere before.
+        torch.testing.assert_close(
+            tile.values, expected.float(), rtol=2e-7, atol=1e-14, equal_nan=True
+        )
+        seen = pooled(self.seen[sample, head].double(), tile.rows, tile.columns)
+        assert tile.hidden.equal(seen == 0)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_tile_is_the_weights_pooled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     weights = PROBLEMS[name]()
-    problem = weights.problem
-    for most in (1 << 20, 7):  # in one chunk, and in chunks of a query or two
-        monkeypatch.setattr(tiles, "CHUNK", most)
-        for sample in range(problem.batch):
-            for head in range(problem.num_heads):
-                for rows, columns in RECTANGLES:
-                    high, wide = (
-                        range(each.start, min(each.stop, size), each.step)
-                        for each, size in ((rows, problem.query_len), (columns, problem.kv_len))
-                    )
-                    tile = exact_tile(
-                        problem, total(weights)[sample, head], sample, head, high, wide
-                    )
-                    check(tile, weights, sample, head)
+    problem, whole = weights.problem, Whole(weights)
+    heads = itertools.product(range(problem.batch), range(problem.num_heads))
+    for (sample, head), (rows, columns) in itertools.product(heads, RECTANGLES):
+        high, wide = (
+            range(each.start, min(each.stop, size), each.step)
+            for each, size in ((rows, problem.query_len), (columns, problem.kv_len))
+        )
+        # In chunks of a query or two, and those of one head of two in one chunk.
+        for most in (7, 1 << 20)[: 1 + (sample + head) % 2]:
+            monkeypatch.setattr(tiles, "CHUNK", most)
+            tile = exact_tile(problem, whole.total[sample, head], sample, head, high, wide)
+            whole.check(tile, sample, head)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -89,7 +84,7 @@ def test_a_level_is_the_weights_pooled(name: str, monkeypatch: pytest.MonkeyPatc
     torch.manual_seed(0)
     monkeypatch.setattr(tiles, "LEVEL_CELLS", 4)
     weights = PROBLEMS[name]()
-    problem = weights.problem
+    problem, whole = weights.problem, Whole(weights)
     for head in range(problem.num_heads):
         level = make_level(of_heads(problem, [head], ""))
         high, wide = level.step
@@ -98,7 +93,7 @@ def test_a_level_is_the_weights_pooled(name: str, monkeypatch: pytest.MonkeyPatc
             (range(0, problem.query_len, 3 * high), range(wide, problem.kv_len, 2 * wide)),
         ):
             for sample in range(problem.batch):
-                check(tile_of_level(level, sample, rows, columns), weights, sample, head)
+                whole.check(tile_of_level(level, sample, rows, columns), sample, head)
 
 
 @pytest.mark.parametrize(
@@ -118,28 +113,29 @@ def test_longer(mask: ch.Mask | None, kv_heads: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(tiles, "MOST_QUERIES", 13)
     query, key = (torch.randn(1, heads, 311, 5, dtype=DTYPE) for heads in (3, kv_heads))
     weights = AttentionMatrix(query, key, mask=mask)
+    whole = Whole(weights)
     for rows, columns in (
         (range(0, 311, 37), range(0, 311, 23)),
         (range(7, 301, 2), range(11, 307, 5)),
         (range(300, 311), range(3, 23)),
         (range(11), range(290, 311)),
     ):
-        tile = exact_tile(weights.problem, total(weights)[0, 2], 0, 2, rows, columns)
-        check(tile, weights, 0, 2)
+        whole.check(exact_tile(weights.problem, whole.total[0, 2], 0, 2, rows, columns), 0, 2)
 
 
 def test_other_lengths() -> None:
     torch.manual_seed(0)
     weights = AttentionMatrix(torch.randn(29, 7, dtype=DTYPE), torch.randn(53, 7, dtype=DTYPE))
-    tile = exact_tile(weights.problem, total(weights)[0, 0], 0, 0, range(3, 29, 5), range(0, 53, 7))
-    check(tile, weights, 0, 0)
+    whole = Whole(weights)
+    rows, columns = range(3, 29, 5), range(0, 53, 7)
+    whole.check(exact_tile(weights.problem, whole.total[0, 0], 0, 0, rows, columns), 0, 0)
 
 
 def test_nothing_to_see() -> None:
     weights = AttentionMatrix(
         torch.randn(5, 2, dtype=DTYPE), torch.randn(5, 2, dtype=DTYPE), mask=ch.causal(offset=-3)
     )
-    tile = exact_tile(weights.problem, total(weights)[0, 0], 0, 0, range(3), range(5))
+    tile = exact_tile(weights.problem, Whole(weights).total[0, 0], 0, 0, range(3), range(5))
     assert tile.hidden.all()
     assert tile.values.equal(torch.zeros(3, 5))
 
@@ -148,8 +144,8 @@ def test_what_is_no_number_stays_none() -> None:
     query, key = torch.randn(2, 6, 3, dtype=DTYPE)
     query[1], key[4] = torch.nan, torch.inf
     weights = AttentionMatrix(query, key, mask=ch.causal())
-    tile = exact_tile(weights.problem, total(weights)[0, 0], 0, 0, range(6), range(6))
-    check(tile, weights, 0, 0)
+    whole = Whole(weights)
+    whole.check(exact_tile(weights.problem, whole.total[0, 0], 0, 0, range(6), range(6)), 0, 0)
 
 
 def test_half_precision_is_summed_in_single() -> None:
