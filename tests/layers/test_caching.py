@@ -16,6 +16,7 @@ from clearhead.layers import Cache, GrowingCache, MultiHeadAttention, Part, Slid
 from clearhead.layers.parts import check_parts
 from tests.layers.caches.texts import KINDS
 from tests.tolerances import assert_no_worse
+from tests.turns import in_turn
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM = 12, 4, 2, 6
 
@@ -56,11 +57,14 @@ MASKS = {
 }
 
 
-def in_turn(masks: list[str]) -> list[tuple[str, str]]:
-    """Each part with one of the masks, and no part with all of them."""
-    pairs = [("plain", mask) for mask in masks]
-    parts = [name for name in PARTS if name != "plain"]
-    return pairs + [(name, masks[place % len(masks)]) for place, name in enumerate(parts)]
+def with_caches(masks: list[str], *shifts: int) -> list[tuple[str, str, str]]:
+    """Plain layers with every kind of cache, and each part with some kinds, under masks in turn."""
+    names, kinds = [name for name in PARTS if name != "plain"], [*KINDS]
+    cases = [("plain", mask, kind) for kind, mask in in_turn(kinds, masks)]
+    for shift in shifts:
+        cases += in_turn(names, masks[shift % len(masks) :] + masks, kinds[shift:] + kinds)
+    # A ring drops the prefix.
+    return [case for case in cases if not (case[1].startswith("prefix") and "sliding" in case[2])]
 
 
 def made(parts: str = "plain", mask: str = "causal") -> MultiHeadAttention:
@@ -93,24 +97,20 @@ def assert_equal(found: Tensor, layer: MultiHeadAttention, x: Tensor, cache: Cac
         assert_no_worse(found, exact, plain)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("parts", "mask"), in_turn(list(MASKS)))
+@pytest.mark.parametrize(("parts", "mask", "kind"), with_caches([*MASKS], 0, 3, 6))
 @torch.no_grad()
 def test_a_text_in_chunks(parts: str, mask: str, kind: str) -> None:
     layer, cache = made(parts, mask), KINDS[kind]()
-    if mask == "prefix or window" and isinstance(cache, SlidingCache):
-        pytest.skip("a ring drops the prefix")
     x = torch.randn(2, 13, WIDTH)
-    for _ in range(2):
+    for _ in range(2 if parts == "plain" else 1):
         steps = [layer(chunk, cache=cache) for chunk in x.split([5, 1, 1, 4, 1, 1], dim=1)]
         for row in range(2):
             assert_equal(torch.cat(steps, dim=1)[row], layer, x[row], cache)
         cache.reset()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("parts", "mask"), in_turn(["causal", "window"]))
-@settings(max_examples=4, deadline=None)
+@pytest.mark.parametrize(("parts", "mask", "kind"), with_caches(["causal", "window"], 0, 3))
+@settings(max_examples=3, deadline=None)
 @given(data=st.data())
 @torch.no_grad()
 def test_rows_of_any_length_with_padding_anywhere(

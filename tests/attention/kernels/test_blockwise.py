@@ -175,7 +175,6 @@ def test_sinks(parts: bool, mask: ch.Mask | None) -> None:
 @pytest.mark.parametrize(
     ("dtype", "mask"),
     [(torch.float64, TWO_RUNS), (torch.bfloat16, ch.causal()), (torch.float16, TWO_RUNS)],
-    ids=str,
 )
 @indirect_ways
 def test_dtypes(parts: bool, dtype: torch.dtype, mask: ch.Mask) -> None:

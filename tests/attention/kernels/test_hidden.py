@@ -137,14 +137,14 @@ def test_one_token(kernel: str, poison: float, name: str, tensor: str, token: in
 OVERFLOWS: list[dict[str, Any]] = [
     {}, {"scale": -2.0}, {"softcap": 0.3}, {"sinks": torch.tensor([0.5, INF, -INF, NAN])}
 ]  # fmt: skip
-# Compiling takes long: each option with one of the masks.
+# Compiling takes long: a cap behind a window, and sinks in the open.
 ONE_ANSWER = [
     (way, options, mask)
     for way in ("blockwise", "fused", "fused, without looking", "compiled")
     for turn, options in enumerate(OVERFLOWS)
     for place, mask in enumerate([None, ch.causal(), ch.sliding_window(left=1)])
     if "fused" not in way or "softcap" not in options  # it has none
-    if way != "compiled" or turn % 3 == place
+    if way != "compiled" or (turn, place) in ((2, 2), (3, 0))
 ]
 
 
