@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from jaxtyping import TypeCheckError
 
 import clearhead as ch
 from clearhead.layers.caches import SlidingCache
@@ -96,8 +95,7 @@ def test_a_window_of_one_token_holds_nothing_that_is_wanted() -> None:
 
 @pytest.mark.parametrize("size", [{"window": 0}, {"window": 2.0}, {"window": 2, "spare": -1}])
 def test_what_is_no_size_is_refused(size: dict[str, Any]) -> None:
-    refusals = (ch.ArgumentError, ch.ArgumentTypeError, TypeCheckError)
-    with pytest.raises(refusals, match=r"window|spare"):
+    with pytest.raises((ch.ArgumentError, ch.ArgumentTypeError), match=r"window|spare"):
         SlidingCache(**size)
 
 
