@@ -80,6 +80,7 @@ def test_the_description_is_an_expression(expression: Expression) -> None:
         (ch.causal() & ch.full() & ch.prefix(1), "causal() & full() & prefix(1)"),
         (ch.causal() & (ch.full() | ch.prefix(1)), "causal() & (full() | prefix(1))"),
         (ch.causal() & ch.full() | ch.prefix(1), "(causal() & full()) | prefix(1)"),
+        (ch.causal() | (ch.full() & ch.prefix(1)), "causal() | (full() & prefix(1))"),
         (~(ch.causal() | ch.prefix(1)), "~(causal() | prefix(1))"),
         (~~ch.causal(), "~~causal()"),
         (~ch.causal() & ch.full(), "~causal() & full()"),

@@ -74,11 +74,11 @@ def test_so_they_do_when_read_row_by_row(
 @pytest.mark.parametrize("block", [1, 2, 13, 14, (5, 3), (100, 1), [4, 4]])
 def test_lengths_and_blocks_of_any_size(block: int | tuple[int, int]) -> None:
     query_block, kv_block = (block, block) if isinstance(block, int) else block
-    for lengths in product((0, 1, 13), repeat=2):
+    for query_len, kv_len in product((0, 1, 13), repeat=2):
         for mask in (ch.causal(), ch.full(), ~ch.full(), ch.sliding_window(left=2, right=1)):
-            dense = mask.to_dense(*lengths)[None, None]
-            found = mask.blocks(*lengths, block).kinds
-            assert torch.equal(found, counted(dense, query_block, kv_block)[0, 0]), (mask, lengths)
+            dense = mask.to_dense(query_len, kv_len)[None, None]
+            found = mask.blocks(query_len, kv_len, block).kinds
+            assert torch.equal(found, counted(dense, query_block, kv_block)[0, 0]), mask
 
 
 def test_several_sets_of_keys_that_are_no_runs() -> None:
