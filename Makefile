@@ -12,18 +12,20 @@ TORCH := $(shell grep -o '^torch==[^ ]*' constraints.txt)
 CUDA := cuda-bindings cuda-pathfinder cuda-toolkit triton $(addprefix nvidia-,cublas cuda-cupti cuda-nvrtc cuda-runtime \
 	cudnn-cu13 cufft cufile curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx)
 
-# The modules whose annotations are checked at run time, shape by shape, in the tests of those modules.
+# The modules whose annotations are checked at run time, in a pass of its own before the tests run without these checks.
 SHAPED := stages attention.kernels ladder layers
-# Their tests, but for those that go over the same calls thousands of times, which the checks make twice as slow, or are
-# read by a compiler that the checks would stop.
-OFTEN := $(addprefix tests/attention/kernels/test_,agreement.py blockwise.py flex.py hidden.py) \
-	tests/layers/test_caching.py tests/layers/caches/test_base.py
-SHAPED_TESTS := $(filter-out $(OFTEN),\
-	$(sort $(shell find $(foreach name,$(subst .,/,$(SHAPED)),$(wildcard tests/$(name) tests/test_$(name).py)) -name 'test_*.py')))
-# What calls each way of them once.
-SHAPED_CALLS := $(addprefix tests/attention/kernels/test_,agreement.py::test_any_problem blockwise.py::test_any_problem \
-		blockwise.py::test_empty_axes blockwise.py::test_trained_numbers_of_a_bias) \
-	tests/layers/test_caching.py::test_a_text_in_chunks tests/layers/caches/test_base.py::test_a_padded_row_is_what_it_is_alone
+# All tests of those that name their shapes, and for the others, which name types alone, what calls each of them.
+SHAPED_TESTS := tests/test_stages.py tests/ladder \
+	$(addprefix tests/attention/kernels/,test_agreement.py::test_heads_and_widths test_agreement.py::test_sinks \
+		test_fused.py::test_logsumexp_and_its_gradient test_blockwise.py::test_empty_axes test_blockwise.py::test_sinks \
+		test_blockwise.py::test_trained_numbers_of_a_bias) \
+	$(addprefix tests/layers/,test_positions.py test_kernels.py::test_the_kernel_that_is_asked_for_runs \
+		test_inputs.py::test_low_rank test_nested.py::test_beside_a_cache_it_is_the_padded_batch \
+		test_parts.py::test_the_trace_and_the_weights_are_those_of_the_layer \
+		test_drop_in.py::test_it_shares_all_with_a_module_of_pytorch) \
+	$(addprefix tests/layers/caches/,test_bundle.py::test_each_layer_has_its_own \
+		$(addprefix test_base.py::test_,a_padded_row_is_what_it_is_alone beams_part_ways a_cache_in_another_dtype \
+			each_row_takes_its_share_of_a_draft))
 # `make test-samples` runs them.
 SAMPLE_TESTS := $(filter-out %/test_packages.py,$(wildcard tests/samples/test_*.py))
 EMPTY :=
@@ -60,8 +62,8 @@ test: setup browser style $(PACKAGES)
 		exit $$failed
 
 tests: setup
-	@echo "test: everything else"
-	@$(PYTEST) --numprocesses=auto --maxprocesses=4 --dist=worksteal $(addprefix --ignore=,$(SHAPED_TESTS) $(WAITING) $(SAMPLE_TESTS))
+	@echo "test: everything but what runs beside"
+	@$(PYTEST) --numprocesses=auto --maxprocesses=4 --dist=worksteal $(addprefix --ignore=,$(WAITING) $(SAMPLE_TESTS))
 
 waiting: setup browser
 	@echo "test: what waits for a browser and for processes"
@@ -69,7 +71,7 @@ waiting: setup browser
 
 shaped: setup
 	@echo "test: $(SHAPED), with every shape checked at run time"
-	@$(PYTEST) --jaxtyping-packages=$(SHAPED_MODULES),beartype.beartype $(SHAPED_TESTS) $(SHAPED_CALLS)
+	@$(PYTEST) --jaxtyping-packages=$(SHAPED_MODULES),beartype.beartype $(SHAPED_TESTS)
 
 pages: setup $(PACKAGES)
 	@echo "test: the page's code, without a browser"

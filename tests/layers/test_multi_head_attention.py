@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jaxtyping import TypeCheckError
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
@@ -542,16 +541,11 @@ def test_from_torch_makes_the_class_that_is_asked() -> None:
 
 @contextmanager
 def refused(error: type[ClearheadError], text: str) -> Iterator[None]:
-    """Expect the error with this text, and no other.
-
-    Where the types are checked at run time, that check comes before a refusal of a type.
-    """
-    expected = (error, TypeCheckError) if error is ArgumentTypeError else error
-    with pytest.raises(expected) as caught:
+    """Expect the error with this text, and no other."""
+    with pytest.raises(error) as caught:
         yield
-    if isinstance(caught.value, ClearheadError):
-        assert type(caught.value) is error
-        assert str(caught.value) == text
+    assert type(caught.value) is error
+    assert str(caught.value) == text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import clearhead as ch
@@ -45,42 +45,28 @@ def test_an_expression_of_masks_is_that_of_their_tensors(expression: Expression)
     assert torch.equal(as_tensor(expression.mask, expression.sizes), expression.expected)
 
 
+@settings(max_examples=25)
 @given(three)
-def test_the_operators_of_masks_are_those_of_tensors(masks: Three) -> None:
-    a, b, c = (as_tensor(each.mask, each.sizes) for each in masks)
-    for both in (operator.and_, operator.or_):
-        mask = both(both(masks.a.mask, masks.b.mask), ~masks.c.mask)
-        assert torch.equal(as_tensor(mask, masks.a.sizes), both(both(a, b), ~c))
-
-
-@given(three)
-def test_de_morgan(masks: Three) -> None:
-    a, b = masks.a.mask, masks.b.mask
-    assert same(~(a & b), ~a | ~b, masks.a.sizes)
-    assert same(~(a | b), ~a & ~b, masks.a.sizes)
-
-
-@given(expressions)
-def test_twice_the_opposite_is_the_same(expression: Expression) -> None:
-    assert same(~~expression.mask, expression.mask, expression.sizes)
-
-
-@given(three)
-def test_each_operator_distributes_over_the_other(masks: Three) -> None:
+def test_the_laws_of_the_operators(masks: Three) -> None:
     a, b, c = (each.mask for each in masks)
-    assert same(a & (b | c), (a & b) | (a & c), masks.a.sizes)
-    assert same(a | (b & c), (a | b) & (a | c), masks.a.sizes)
+    sizes = masks.a.sizes
+    one, other, third = (as_tensor(each, sizes) for each in (a, b, c))
+    for both in (operator.and_, operator.or_):
+        found = as_tensor(both(both(a, b), ~c), sizes)
+        assert torch.equal(found, both(both(one, other), ~third))
+    # Of de Morgan; distributive; twice the opposite; neutral and absorbing.
+    assert same(~(a & b), ~a | ~b, sizes)
+    assert same(~(a | b), ~a & ~b, sizes)
+    assert same(a & (b | c), (a & b) | (a & c), sizes)
+    assert same(a | (b & c), (a | b) & (a | c), sizes)
+    assert same(~~a, a, sizes)
+    assert same(a & ch.full(), a, sizes)
+    assert same(a | ~ch.full(), a, sizes)
+    assert as_tensor(a | ch.full(), sizes).all()
+    assert not as_tensor(a & ~a, sizes).any()
 
 
-@given(expressions)
-def test_neutral_and_absorbing_masks(expression: Expression) -> None:
-    mask, sizes = expression.mask, expression.sizes
-    assert same(mask & ch.full(), mask, sizes)
-    assert same(mask | ~ch.full(), mask, sizes)
-    assert as_tensor(mask | ch.full(), sizes).all()
-    assert not as_tensor(mask & ~mask, sizes).any()
-
-
+@settings(max_examples=30)
 @given(expressions)
 def test_the_description_is_an_expression(expression: Expression) -> None:
     """Python reads it as it was built: brackets stand where they are needed."""
@@ -94,6 +80,7 @@ def test_the_description_is_an_expression(expression: Expression) -> None:
         (ch.causal() & ch.full() & ch.prefix(1), "causal() & full() & prefix(1)"),
         (ch.causal() & (ch.full() | ch.prefix(1)), "causal() & (full() | prefix(1))"),
         (ch.causal() & ch.full() | ch.prefix(1), "(causal() & full()) | prefix(1)"),
+        (ch.causal() | (ch.full() & ch.prefix(1)), "causal() | (full() & prefix(1))"),
         (~(ch.causal() | ch.prefix(1)), "~(causal() | prefix(1))"),
         (~~ch.causal(), "~~causal()"),
         (~ch.causal() & ch.full(), "~causal() & full()"),
@@ -111,6 +98,7 @@ def test_a_lone_tensor_on_the_left_is_refused_as_on_the_right() -> None:
                 combine(left, right)
 
 
+@settings(max_examples=30)
 @given(expressions)
 def test_a_part_in_the_place_of_another(expression: Expression) -> None:
     """Parts are found by identity, and what is put in their place combines as they do."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from tests.memory import held_bytes
 CPU = torch.device("cpu")
 
 
+@settings(max_examples=30)
 @given(expressions, st.data())
 def test_a_rectangle_is_a_slice_of_the_whole(expression: Expression, data: st.DataObject) -> None:
     sizes = expression.sizes
@@ -30,6 +31,7 @@ def test_a_rectangle_is_a_slice_of_the_whole(expression: Expression, data: st.Da
     assert torch.equal(part.expand(expected.shape), expected)
 
 
+@settings(max_examples=25)
 @given(expressions.filter(lambda e: min(e.sizes) > 0), st.data())
 def test_chosen_pairs(expression: Expression, data: st.DataObject) -> None:
     """Any pairs, other ones for each sample and head, not only rectangles."""
@@ -51,6 +53,7 @@ def test_chosen_pairs(expression: Expression, data: st.DataObject) -> None:
     assert torch.equal(seen, expression.expected[samples, head, query, key])
 
 
+@settings(max_examples=30)
 @given(expressions)
 def test_the_tensor_has_the_dimensions_that_differ(expression: Expression) -> None:
     mask, sizes = expression.mask, expression.sizes

@@ -149,7 +149,7 @@ def _count(
     """Pairs per block: a query, and a key of `keys` (rows, kv_len) inside one of its runs."""
     query_block, kv_block = block
     query_blocks, kv_blocks = -(-query_len // query_block), -(-kv_len // kv_block)
-    (rows,) = torch.broadcast_shapes(spans.start.shape[:1], keys.shape[:1])
+    rows = keys.shape[0] if spans.start.shape[0] == 1 else spans.start.shape[0]
     device = keys.device
     counts = torch.zeros(rows, query_blocks * kv_blocks, dtype=torch.int64, device=device)
     if counts.numel() == 0:

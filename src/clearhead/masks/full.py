@@ -16,9 +16,9 @@ class Full(Mask):
     def visible(
         self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int
     ) -> Tensor:
-        return torch.ones((), dtype=torch.bool, device=key_index.device).expand(
-            torch.broadcast_shapes(query_index.shape, key_index.shape)
-        )
+        # torch.broadcast_shapes imports sympy when it is first called, which takes half a second.
+        pairs, _ = torch.broadcast_tensors(query_index, key_index)
+        return torch.ones((), dtype=torch.bool, device=key_index.device).expand(pairs.shape)
 
     def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
         return every_key(query_len, kv_len, device)

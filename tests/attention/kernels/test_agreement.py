@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from tests.attention.kernels.definition import (
     outcome,
 )
 from tests.masks.expressions import Sizes, expressions_for
+from tests.turns import in_turn
 
 NAMES = RUNNABLE
 BATCH, HEADS = 3, 6
@@ -34,7 +35,10 @@ def take_apart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(eager, "PORTION", 1)
 
 
-@pytest.fixture(params=["fused", "fused, in parts", "eager, in parts"])
+WAYS = ["fused", "fused, in parts", "eager, in parts"]
+
+
+@pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """The kernels, and the ways on which they go."""
     with pytest.MonkeyPatch.context() as patch:
@@ -107,11 +111,15 @@ OF_ENOUGH_KEYS: dict[str, Callable[[int, int], ch.Mask]] = {
     "documents that come back": lambda n, m: ch.documents(torch.randint(0, 2, (m,))),
     "causal and documents": lambda n, m: ch.causal() & ch.documents(ids(m, BATCH)),
 }
-LENGTHS = [(19, 23), (23, 19), (37, 37), (1, 13), (13, 1), (1, 1)]
+EVERY_MASK = [*MASKS, *OF_ENOUGH_KEYS]
+# Every mask with some tokens, and with few.
+OF_SIZES = [
+    *in_turn(EVERY_MASK, [(19, 23), (23, 19), (37, 37)]),
+    *in_turn(EVERY_MASK, [(1, 13), (13, 1), (1, 1)]),
+]
 
 
-@pytest.mark.parametrize("sizes", LENGTHS, ids=lambda sizes: f"{sizes[0]} × {sizes[1]}")
-@pytest.mark.parametrize("name", [*MASKS, *OF_ENOUGH_KEYS])
+@pytest.mark.parametrize(("name", "sizes"), OF_SIZES)
 def test_masks(name: str, sizes: tuple[int, int]) -> None:
     if name in OF_ENOUGH_KEYS and sizes[0] > sizes[1]:
         sizes = sizes[1], sizes[0]
@@ -119,16 +127,30 @@ def test_masks(name: str, sizes: tuple[int, int]) -> None:
     assert_agrees("fused", draw(BATCH, HEADS, 2, *sizes), mask=mask)
 
 
-@pytest.mark.parametrize("name", [*MASKS, *OF_ENOUGH_KEYS])
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [
+        *(("fused, in parts", name) for name in EVERY_MASK),
+        *(("eager, in parts", name) for name in EVERY_MASK[::3]),
+    ],
+    indirect=["way"],
+)
 def test_masks_in_parts(way: str, name: str) -> None:
     mask = (MASKS | OF_ENOUGH_KEYS)[name](37, 41)
     assert_agrees(way, draw(BATCH, HEADS, 2, 37, 41), mask=mask)
 
 
-@kernels
-@pytest.mark.parametrize("num_kv_heads", [1, 2, 3, 6])
-@pytest.mark.parametrize(("head_dim", "value_head_dim"), [(5, 5), (3, 7), (7, 3), (1, 1), (1, 9)])
-@pytest.mark.parametrize("with_sinks", [False, True])
+WIDTHS = [(5, 5), (3, 7), (7, 3), (1, 1), (1, 9)]
+HEADS_AND_WIDTHS = [
+    (kernel, num_kv_heads, *widths, (turn + row) % 2 == 0)
+    for turn, kernel in enumerate(NAMES)
+    for row, (num_kv_heads, widths) in enumerate(in_turn([1, 2, 3, 6] * 2, WIDTHS[turn:] + WIDTHS))
+]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "num_kv_heads", "head_dim", "value_head_dim", "with_sinks"), HEADS_AND_WIDTHS
+)
 def test_heads_and_widths(
     kernel: str, num_kv_heads: int, head_dim: int, value_head_dim: int, with_sinks: bool
 ) -> None:
@@ -144,21 +166,16 @@ def test_heads_and_widths(
     ("batch", "query_len", "kv_len", "value_head_dim"),
     [(2, 3, 0, 5), (2, 0, 3, 5), (0, 3, 3, 5), (2, 3, 4, 0), (0, 0, 0, 0)],
 )
-@pytest.mark.parametrize("mask", [None, ch.causal(), ch.prefix(1)])
 def test_empty_axes(
-    kernel: str,
-    batch: int,
-    query_len: int,
-    kv_len: int,
-    value_head_dim: int,
-    mask: ch.Mask | None,
+    kernel: str, batch: int, query_len: int, kv_len: int, value_head_dim: int
 ) -> None:
     tensors = draw(batch, 2, 2, query_len, kv_len, 5, value_head_dim)
-    if kernel == "fused":
-        with pytest.raises(ch.UnsupportedError, match="an empty axis: there is nothing to fuse"):
-            ch.attend(**tensors, mask=mask, kernel="fused")
-        kernel = "auto"
-    assert_agrees(kernel, tensors, mask=mask)
+    for mask in (None, ch.causal(), ch.prefix(1)):
+        if kernel == "fused":
+            nothing = "an empty axis: there is nothing to fuse"
+            with pytest.raises(ch.UnsupportedError, match=nothing):
+                ch.attend(**tensors, mask=mask, kernel="fused")
+        assert_agrees("auto" if kernel == "fused" else kernel, tensors, mask=mask)
 
 
 def minus_infinity_at_random(*shape: int) -> Tensor:
@@ -186,11 +203,17 @@ BIASES: dict[str, Callable[[], ch.Bias | Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", BIASES)
+FOR_BIASES = [None, ch.causal(), ch.padding([23, 5, 0], side="left") & ch.sliding_window(left=4)]
+
+
 @pytest.mark.parametrize(
-    "mask",
-    [None, ch.causal(), ch.padding([23, 5, 0], side="left") & ch.sliding_window(left=4)],
-    ids=lambda mask: "all" if mask is None else mask.describe(),
+    ("way", "name", "mask"),
+    [
+        (way, name, FOR_BIASES[(turn + row) % len(FOR_BIASES)])
+        for turn, way in enumerate(WAYS)
+        for row, name in enumerate(BIASES)
+    ],
+    indirect=["way"],
 )
 def test_biases(way: str, name: str, mask: ch.Mask | None) -> None:
     tensors = draw(BATCH, HEADS, 2, 19, 23)
@@ -233,12 +256,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
 @kernels
 @pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str
+    ("dtype", "name", "with_sinks"),
+    in_turn(DTYPES * 5, [*OPTIONS, "nothing"], [False, True, True]),
 )
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("with_sinks", [False, True], ids=["no sinks", "sinks"])
 def test_dtypes(kernel: str, dtype: torch.dtype, name: str, with_sinks: bool) -> None:
     tensors = draw(2, 4, 2, 37, 37, 8, 8, dtype)
     if with_sinks:
@@ -273,8 +298,18 @@ STRIDES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("strides", STRIDES)
-@pytest.mark.parametrize("name", ["nothing", "causal and padding", "alibi", "bias"])
+STRIDED = ["nothing", "causal and padding", "alibi", "bias"]
+
+
+@pytest.mark.parametrize(
+    ("way", "strides", "name"),
+    [
+        (way, strides, STRIDED[(turn + row) % len(STRIDED)])
+        for turn, way in enumerate(WAYS)
+        for row, strides in enumerate(STRIDES)
+    ],
+    indirect=["way"],
+)
 def test_strides(way: str, strides: str, name: str) -> None:
     tensors = draw(2, 4, 2, 37, 37, 8, 8)
     tensors = {name: STRIDES[strides](tensor) for name, tensor in tensors.items()}
@@ -296,8 +331,7 @@ def test_fewer_dimensions(kernel: str) -> None:
 
 
 @kernels
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(OPTIONS, [torch.bfloat16, torch.float16]))
 def test_autocast(kernel: str, dtype: torch.dtype, name: str) -> None:
     """The same as the inputs brought to 16 bits by hand; float64 stays."""
     tensors = draw(2, 4, 2, 37, 37, 8, 8)
@@ -384,6 +418,7 @@ def problems(draw_: st.DrawFn) -> tuple[Tensors, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("parts", [False, True], ids=["whole", "in parts"])
+@settings(max_examples=30)
 @given(problem=problems())
 def test_any_problem(parts: bool, problem: tuple[Tensors, dict[str, Any]]) -> None:
     tensors, options = problem
@@ -426,7 +461,7 @@ def test_second_derivatives_are_refused(kernel: str, sinks: Tensor | None) -> No
 
 
 def test_second_derivatives_of_the_definition() -> None:
-    tensors = draw(1, 2, 2, 5, dtype=torch.float64)
+    tensors = draw(1, 2, 1, 3, 4, 2, 1, dtype=torch.float64)
     leaves = [tensor.requires_grad_() for tensor in tensors.values()]
 
     def attended(*given: Tensor) -> Tensor:

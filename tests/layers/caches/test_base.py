@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from jaxtyping import TypeCheckError
 from torch import Tensor
 
 import clearhead as ch
@@ -27,15 +26,11 @@ BATCH = 3
 
 
 @kinds
-@pytest.mark.parametrize(
-    "chunks",
-    [[13], [1] * 13, [5, 8], [11, 1, 1], [1, 7, 1, 4], [2, 0, 11], [3, 1, 1, 1, 1, 1, 5]],
-    ids=str,
-)
-def test_in_chunks_as_in_one(kind: str, chunks: list[int]) -> None:
-    texts = Texts(KINDS[kind](), BATCH)
-    for new in chunks:
-        texts.append(new)
+def test_in_chunks_as_in_one(kind: str) -> None:
+    for chunks in ([1] * 9, [5, 8], [11, 1, 1], [1, 7, 1, 4], [2, 0, 11], [3, 1, 1, 1, 1, 1, 5]):
+        texts = Texts(KINDS[kind](), BATCH)
+        for new in chunks:
+            texts.append(new)
 
 
 @kinds
@@ -49,7 +44,7 @@ def test_a_padded_row_is_what_it_is_alone(kind: str, side: str) -> None:
 
 
 @kinds
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_any_history(kind: str, data: st.DataObject) -> None:
     """Chunks with and without padding, cuts, by row as well, other rows, forks, another dtype and
@@ -533,14 +528,11 @@ REFUSALS: dict[str, Refused] = {
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_the_text_of_every_refusal(name: str) -> None:
-    """Where the types are checked at run time, that check may come before a refusal of a type."""
     call, error, text = REFUSALS[name]
-    expected = (error, TypeCheckError) if error is ch.ArgumentTypeError else error
-    with pytest.raises(expected) as caught:
+    with pytest.raises(error) as caught:
         call()
-    if isinstance(caught.value, ch.ClearheadError):
-        assert type(caught.value) is error
-        assert str(caught.value) == text
+    assert type(caught.value) is error
+    assert str(caught.value) == text
 
 
 @kinds
@@ -613,6 +605,7 @@ def test_rotated_keys_of_a_padded_row_are_those_of_the_row_alone(kind: str) -> N
         torch.testing.assert_close(outcomes[0][:, :, some], outcomes[1])
 
 
+@settings(max_examples=30)
 @given(window=st.integers(1, 9), spare=st.integers(0, SPARE), new=st.integers(2, 23))
 def test_a_ring_of_any_size(window: int, spare: int, new: int) -> None:
     assume(new > window)

@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from jaxtyping import TypeCheckError
 
 import clearhead as ch
 from clearhead.layers.caches import PagedCache
@@ -127,6 +126,5 @@ def test_what_is_hidden_is_nobody_elses() -> None:
     "size", [{"page_len": 0}, {"page_len": 2.0}, {"page_len": 2, "num_pages": 0}]
 )
 def test_what_is_no_size_is_refused(size: dict[str, Any]) -> None:
-    refusals = (ch.ArgumentError, ch.ArgumentTypeError, TypeCheckError)
-    with pytest.raises(refusals, match=r"page_len|num_pages"):
+    with pytest.raises((ch.ArgumentError, ch.ArgumentTypeError), match=r"page_len|num_pages"):
         PagedCache(**size)

@@ -1,7 +1,6 @@
 from typing import Any
 
 import pytest
-from jaxtyping import TypeCheckError
 
 import clearhead as ch
 from clearhead.layers.caches import StaticCache
@@ -55,5 +54,5 @@ def test_a_reset_wipes_the_memory() -> None:
 
 @pytest.mark.parametrize("max_len", [0, -3, 2.0, True])
 def test_what_is_no_size_is_refused(max_len: Any) -> None:
-    with pytest.raises((ch.ArgumentError, ch.ArgumentTypeError, TypeCheckError), match="max_len"):
+    with pytest.raises((ch.ArgumentError, ch.ArgumentTypeError), match="max_len"):
         StaticCache(max_len)
