@@ -109,6 +109,21 @@ def unravelled(index: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, T
     return row // rows, row % rows, index % columns
 
 
+def compiler_rules() -> Any:
+    """Return the memoised function that reads which of PyTorch's functions torch.compile knows, by name, at its
+    first use; None before that.
+
+    Private: `torch._dynamo.trace_rules.get_torch_obj_rule_map`, in 2.6 to 2.13.
+
+    Example:
+        >>> rules = compiler_rules()
+        >>> rules is None or callable(rules.cache_clear)
+        True
+    """
+    rules = getattr(sys.modules.get("torch._dynamo.trace_rules"), "get_torch_obj_rule_map", None)
+    return None if rules is None or not rules.cache_info().currsize else rules
+
+
 def is_compiled(module: nn.Module) -> bool:
     """Return True for a module whose call torch.compile has compiled.
 

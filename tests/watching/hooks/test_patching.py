@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
+from clearhead._common.torch_internals import compiler_rules
 from clearhead.watching.hooks.patching import Replacement, Undo
 
 
@@ -48,3 +52,23 @@ def test_what_came_meanwhile(module: Any) -> None:
     undo.pop()()
     assert (module.first(), module.third()) == ("old", "old")
     assert module.second is somebody_elses
+
+
+def test_what_is_back_is_known_to_the_compiler() -> None:
+    """It reads PyTorch's functions once, at its first use, which may be in between."""
+    x = torch.randn(1, 2, 3)
+    torch.compile(torch.sin, backend="eager")(x)
+    rules = compiler_rules()
+    assert rules is not None
+    rules.cache_clear()
+    torch._dynamo.reset()
+    undo: Undo = []
+    Replacement([(F.scaled_dot_product_attention, new)], [globals()]).install(undo)
+    torch.compile(torch.sin, backend="eager")(x)
+    undo.pop()()
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def attended(x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+    assert attended(x).shape == x.shape

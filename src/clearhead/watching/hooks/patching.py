@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from clearhead._common.torch_internals import compiler_rules
+
 Function = Callable[..., Any]
 
 Undo = list[Callable[[], None]]
@@ -51,10 +53,12 @@ class Replacement:
         self._places: list[tuple[Any, Any, Any, Any]] = []
         self._holding: dict[int, dict[str, Any]] = {}
         self._loaded = Loaded()
+        self._compiler_knew = True
 
     def install(self, undo: Undo) -> None:
         """Put the functions in every loaded module that has the others under any name."""
         undo.append(self.restore)
+        self._compiler_knew = compiler_rules() is not None
         changed = self._loaded.changed()
         for names in [*self._holding.values(), *changed]:
             if id(names) not in self._homes and self._search(names):
@@ -97,6 +101,9 @@ class Replacement:
                     if id(value) in self._old:
                         names[name] = self._old[id(value)]
         self._places.clear()
+        if not self._compiler_knew and (rules := compiler_rules()) is not None:
+            # It has read these functions, and would not know those that are back.
+            rules.cache_clear()
 
     def _search(self, names: dict[str, Any]) -> bool:
         """Replace in a namespace; False if there was nothing to replace."""
