@@ -17,7 +17,7 @@ from clearhead.drawing.live.tile_store import Pending, Tiles, TokenNumbers
 from clearhead.drawing.live.tiles import Level, MapTile, make_level
 from clearhead.errors import ArgumentError, ClearheadError, SelectionError
 from clearhead.matrix.sweep import Progress
-from tests.drawing.live.test_tiles import check
+from tests.drawing.live.test_tiles import Whole
 
 LENGTH = 61
 
@@ -55,7 +55,7 @@ def test_a_tile(store: Tiles) -> None:
     tile = store.tile(1, 3, (10, 40), (5, 9), (7, 100))
     assert isinstance(tile, MapTile)
     assert (tile.rows, tile.columns) == (range(10, 40, 5), range(5, 9))
-    check(tile, matrix(), 0, 3)
+    Whole(matrix()).check(tile, 0, 3)
     assert store.tile(1, 3, (10, 40), (5, 9), (7, 100)) is tile
 
 
@@ -66,16 +66,16 @@ def test_a_long_one_is_read_from_a_level_and_then_exact(store: Tiles) -> None:
     assert 0 <= first.done <= 1
     whole = wait_for(store, 0, 2, (0, LENGTH), (0, LENGTH), (16, 16))
     assert (whole.rows, whole.columns) == (range(0, LENGTH, 4), range(0, LENGTH, 4))
-    check(whole, matrix(), 0, 2)
+    Whole(matrix()).check(whole, 0, 2)
     # It begins and ends where the cells of the level do.
     part = store.tile(0, 2, (6, 47), (3, 51), (4, 8))
     assert isinstance(part, MapTile)
     assert (part.rows, part.columns) == (range(4, 48, 12), range(0, 52, 8))
-    check(part, matrix(), 0, 2)
+    Whole(matrix()).check(part, 0, 2)
     near = store.tile(0, 2, (6, 26), (3, 23), (32, 32))
     assert isinstance(near, MapTile)
     assert (near.rows, near.columns) == (range(6, 26), range(3, 23))
-    check(near, matrix(), 0, 2)
+    Whole(matrix()).check(near, 0, 2)
 
 
 @pytest.mark.usefixtures("long")
