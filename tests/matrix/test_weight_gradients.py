@@ -74,6 +74,11 @@ def test_hidden_numbers_pass_nothing_on() -> None:
     assert torch.equal(found[0], whole[0])
     torch.testing.assert_close(found[1, :8], whole[1, :8], rtol=0, atol=1e-14)
     assert bool(found[1, 8].isnan())
+    # A gradient that is NaN shows at the keys that its query sees, and at no later one.
+    gradients.context[0, :, 2] = torch.nan
+    found = gradients.pass_on(rows)
+    assert bool(found[0, :3].isnan().all())
+    torch.testing.assert_close(found[0, 3:], whole[0, 3:], rtol=0, atol=1e-14)
 
 
 def test_half_precision_is_summed_in_single() -> None:
