@@ -70,17 +70,27 @@ def attend(
         >>> ch.attend(query, key, value, mask=ch.causal()).shape
         torch.Size([2, 4, 5, 8])
     """
-    options: dict[str, Any] = {
-        "mask": mask,
-        "bias": bias,
-        "scale": scale,
-        "softcap": softcap,
-        "sinks": sinks,
-        "dropout": dropout,
-    }
     if across is not None:
+        options = {
+            "mask": mask,
+            "bias": bias,
+            "scale": scale,
+            "softcap": softcap,
+            "sinks": sinks,
+            "dropout": dropout,
+        }
         return attend_across(query, key, value, across, kernel=kernel, **options)
-    problem = make_problem(query, key, value, **options)
+    problem = make_problem(
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+        dropout=dropout,
+    )
     return problem.restore(run(problem, kernel))
 
 

@@ -270,7 +270,8 @@ def make_problem(
         beside = [name for name, option in options.items() if option is not None]
         check_plain(query, (key, value), ", ".join(beside))
     dims = query.ndim
-    query, key, value = under_autocast(query, key, value)
+    if is_autocast(query):
+        query, key, value = under_autocast(query, key, value)
     if dims != 4 or key.ndim != 4 or value.ndim != 4:
         query, key, value = _four_dimensions(query, key, value)
     check_fit(query, key, value)

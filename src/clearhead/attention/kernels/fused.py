@@ -45,35 +45,36 @@ FEW = 0.25
 def refusals(problem: Problem) -> list[str]:
     """Why this kernel cannot run the problem, a line each; empty if it can."""
     reasons = []
-    on_cpu = problem.query.is_cpu
+    query, bias, sinks = problem.query, problem.bias, problem.sinks
+    on_cpu = query.is_cpu
     if problem.softcap is not None:
         reasons.append("softcap: PyTorch's fused attention has none")
-    if problem.sinks is not None and not on_cpu:
+    if sinks is not None and not on_cpu:
         reasons.append(
             f"sinks: they need the logsumexp, which PyTorch's fused attention gives on the CPU; "
             f"the tensors are on {problem.device}"
         )
-    if problem.sinks is not None and is_exporting_to_onnx():
+    if sinks is not None and is_exporting_to_onnx():
         reasons.append("sinks in ONNX: its operator for attention gives no logsumexp")
     if problem.dropout is not None and on_cpu:
         reasons.append("dropout: PyTorch's fused attention has none on the CPU")
-    if problem.bias is not None and problem.bias.requires_grad and on_cpu:
+    if bias is not None and bias.requires_grad and on_cpu:
         reasons.append(
             "bias that is trained: PyTorch's fused attention on the CPU gives it no gradient"
         )
-    if problem.query.dtype == torch.float64 and problem.query.is_cuda:
+    if query.is_cuda and query.dtype == torch.float64:
         reasons.append("float64: PyTorch's fused attention has none on CUDA")
-    if on_cpu and type(problem.query) is not Tensor and is_dtensor(problem.query):
+    if on_cpu and type(query) is not Tensor and is_dtensor(query):
         reasons.append("DTensors: PyTorch's fused attention on the CPU gives them no gradient")
-    has_others = problem.bias is not None or problem.sinks is not None
-    if on_cpu and has_others and _is_transformed_beside(problem):
+    has_others = bias is not None or sinks is not None
+    if has_others and on_cpu and _is_transformed_beside(problem):
         reasons.append(
             "sinks or a bias under torch.func: PyTorch's fused attention on the CPU gives them no "
             "gradient there"
         )
     if problem.has_tangents:
         reasons.append("forward-mode derivatives: PyTorch's fused attention has none")
-    if not (problem.query.numel() and problem.value.numel()):
+    if not (query.numel() and problem.value.numel()):
         reasons.append("an empty axis: there is nothing to fuse")
     return reasons
 
