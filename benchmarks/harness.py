@@ -196,7 +196,7 @@ class Times:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the median of the pairwise ratios lies, 95 %, whatever their distribution.
+        """The 95 % confidence interval of the median of the pairwise ratios, whatever their distribution.
 
         Counted off from both ends of the sorted ratios; below six rounds that is all of them.
         """
@@ -292,7 +292,7 @@ WEIGH = "import sys; from benchmarks.harness import report_weight; report_weight
 
 
 def report_weight(module: str, name: str, side: str) -> None:
-    """What the process of `peak_memory` does: build the case, run one side, print the bytes."""
+    """The process of `peak_memory`: build the case, run one side, print the bytes."""
     importlib.import_module(module)
     sides = CASES[name].prepare()
     print(json.dumps(weigh(sides[side])))
@@ -317,7 +317,7 @@ def peak_memory(case: Case, side: str) -> float | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case gave."""
+    """The result of a case."""
 
     case: Case
     times: Times

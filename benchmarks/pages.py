@@ -84,7 +84,7 @@ def weights(tokens: int, seed: int) -> ch.AttentionMatrix:
 
 
 def watched(tokens: int, layers: int) -> "ch.Seen[ch.AttentionMatrix]":
-    """What a model of so many layers, made of nothing but attention, attends to."""
+    """The record of a model of so many layers, made of nothing but attention."""
     model = torch.nn.Sequential(
         *(ch.MultiHeadAttention(HEADS * HEAD_DIM, num_heads=HEADS) for _ in range(layers))
     )
@@ -94,7 +94,7 @@ def watched(tokens: int, layers: int) -> "ch.Seen[ch.AttentionMatrix]":
 
 
 def drawn(page: Page, path: Path) -> str:
-    """How fast the page in this file is drawn, moved and pointed at, in words."""
+    """The speed at which the page in this file is drawn, moved and pointed at, in words."""
     start = time.perf_counter()
     page.goto(path.as_uri())
     page.wait_for_function(

@@ -96,7 +96,7 @@ def line(record: Record) -> str:
 
 
 def place(record: Record) -> str:
-    """Where and on what a record was measured."""
+    """The date and the machine of a record."""
     it = record["environment"]
     machine = f"{it['cpu']}, {it['cores']} cores, {it['ram_gigabytes']} GB"
     gpu = f", {it['gpu']}" if it["gpu"] else ""

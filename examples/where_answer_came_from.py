@@ -1,4 +1,4 @@
-"""Which of ten passages did the answer come from? By attention mass, by relevance and by knockout.
+"""Find which of ten passages an answer came from: by attention mass, by relevance and by knockout.
 
     clearhead samples install smollm2
     python examples/where_answer_came_from.py [TOKENS [PICTURE.png]]
@@ -260,7 +260,7 @@ def heads_found(sample: Any, *, tokens: int, count: int = HEADS) -> list[tuple[i
 
 
 def scores(reader: Reader, question: Question, heads: list[tuple[int, int]]) -> dict[str, Tensor]:
-    """What each way gives each passage, (passages,)."""
+    """The score of each passage by each method, (passages,)."""
     mass, relevance = reader.mass(question), reader.relevance(question)
     parts = [relevance[span] for span in reader.text.spans]
     return {
@@ -273,7 +273,7 @@ def scores(reader: Reader, question: Question, heads: list[tuple[int, int]]) -> 
 
 
 def draw(found: dict[str, list[Tensor]], right: list[int], file: str) -> None:
-    """What each passage got for each question, as a share of the row; a frame around the right passage."""
+    """Draw the score of each passage for each question, as a share of the row; a frame around the right passage."""
     from matplotlib import pyplot
     from matplotlib.patches import Rectangle
 

@@ -1,4 +1,4 @@
-"""What every test, and every page run by a test, finds in its environment."""
+"""The environment of every test, and of every page that a test runs."""
 
 import os
 

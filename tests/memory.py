@@ -1,4 +1,4 @@
-"""How much memory a computation asks for, tensor by tensor, and the garbage that it leaves."""
+"""The memory that a computation asks for, tensor by tensor, and the garbage that it leaves."""
 
 import gc
 from collections.abc import Iterator

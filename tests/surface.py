@@ -1,4 +1,4 @@
-"""What clearhead consists of, and what of it is public."""
+"""The modules of clearhead, and the public names among theirs."""
 
 import importlib
 from pathlib import Path

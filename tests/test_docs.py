@@ -129,7 +129,7 @@ class Command:
     shown: str
 
     def argv(self) -> list[str] | None:
-        """What to run, or None for a command that is not run."""
+        """The arguments to run, or None for a command that is not run."""
         words = shlex.split(self.text.replace("\\\n", " "), comments=True)
         if words[0] in NOT_RUN_COMMANDS:
             return None
@@ -189,7 +189,7 @@ class Session:
             raise PageError("".join(report))
 
     def command(self, command: Command) -> str | None:
-        """What the command prints; None if it is one that is not run."""
+        """The output of the command; None if it is one that is not run."""
         try:
             argv = command.argv()
         except ValueError as error:

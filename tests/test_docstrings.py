@@ -24,7 +24,7 @@ def package_of(module: str) -> str:
 
 
 def lacks(value: object) -> str | None:
-    """What the documentation of a public object lacks, or None."""
+    """The part that the documentation of a public object lacks, or None."""
     if not (inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)):
         return None
     # Only its own docstring counts: an inherited one is about something else.

@@ -1,4 +1,4 @@
-"""How wrong a result may be, as `clearhead.testing` has it for everybody's tests."""
+"""The tolerance of a result, as `clearhead.testing` has it for everybody's tests."""
 
 from clearhead.testing import assert_no_worse
 

@@ -1,4 +1,4 @@
-"""Which kernel runs, and what is said about the others."""
+"""The choice of a kernel, and the reasons against the others."""
 
 import re
 from typing import Any

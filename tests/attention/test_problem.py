@@ -39,7 +39,7 @@ class Computation(TorchDispatchMode):
 
 
 def any_(value: Any) -> Any:
-    """What the annotations would not let through."""
+    """An argument that the annotations would not let through."""
     return value
 
 

@@ -146,7 +146,7 @@ def still(place: Locator) -> FloatRect:
 
 @pytest.fixture(scope="session")
 def violations() -> Callable[[Page], list[str]]:
-    """What axe (Deque's checks of accessibility) finds wrong with a page, a line each."""
+    """The violations that axe (Deque's checks of accessibility) finds in a page, a line each."""
     assert AXE.is_file(), f"{AXE} is missing; `make lint` installs it"
     source = AXE.read_text(encoding="utf-8")
 

@@ -68,7 +68,7 @@ def canvas(page: Page) -> Locator:
 
 
 def at(page: Page, query: int, key: int, tokens: tuple[int, int]) -> tuple[float, float]:
-    """Where on the screen a pair is, while the whole map is shown."""
+    """The place of a pair on the screen, while the whole map is shown."""
     box = still(canvas(page))
     return (
         box["x"] + box["width"] * (key + 0.5) / tokens[1],

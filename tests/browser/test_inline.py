@@ -1,4 +1,4 @@
-"""What draws itself at the end of a cell, in a browser that runs no script."""
+"""Figures at the end of a cell, in a browser that runs no script."""
 
 from collections.abc import Callable
 from functools import cache

@@ -88,7 +88,7 @@ def detail(page: Page) -> Locator:
 
 
 def check_words(words: str, weight: float) -> None:
-    """What is written is the weight, as far as it is written out."""
+    """Hold that the words give the weight, as far as it is written out."""
     written = re.fullmatch(r".*: (< )?([0-9.]+) %", words)
     assert written is not None, words
     if written[1]:

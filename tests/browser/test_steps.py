@@ -40,7 +40,7 @@ def told(page: Page) -> str:
 
 
 def point_at(page: Page, stage: str, row: int, column: int) -> str:
-    """What is said of a cell while the pointer is over it."""
+    """The tooltip of a cell while the pointer is over it."""
     cell = page.locator(f"section[data-stage={stage}] tbody tr").nth(row).locator("td").nth(column)
     cell.dispatch_event("pointerover", {"bubbles": True})
     return told(page)
@@ -86,7 +86,7 @@ def sums(text: str) -> list[tuple[float, float]]:
 
 
 def rounding(terms: int, largest: float) -> float:
-    """How far a sum of products of numbers of four places may be from that of the numbers."""
+    """The error bound of a sum of products of numbers that are rounded to four places."""
     return terms * (2 * 0.5e-4 * largest + 0.5e-4**2) + 1.0e-4
 
 

@@ -68,7 +68,7 @@ def no_answer(_: dict[str, Any]) -> None:
 
 
 def answers_of(tiles: Tiles, asked: list[str]) -> Answers:
-    """What the widget answers, on the other side of the messages; notes what was asked."""
+    """Answer in the widget's place, on the other side of the messages; record what was asked."""
 
     def answers(content: dict[str, Any]) -> tuple[dict[str, Any], str]:
         asked.append(content["route"])

@@ -125,7 +125,7 @@ class Case:
         return context[0] if self.args[0].ndim == 2 else context
 
     def rows(self, **change: Any) -> Tensor:
-        """Which rows of the output are judged: those that see something, and are no padding."""
+        """The rows of the output that are judged: those that see something, and are no padding."""
         seen = self.visible(**change).any(dim=-1)
         if self.merged:
             seen = seen.amax(dim=1) if seen.ndim == 4 else seen

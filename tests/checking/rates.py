@@ -1,4 +1,4 @@
-"""How many mistakes of a bank `check` finds and names: python -m tests.checking.rates [open|held-out]."""
+"""The rates at which `check` finds and names the mistakes of a bank: python -m tests.checking.rates [open|held-out]."""
 
 import argparse
 import importlib
@@ -22,7 +22,7 @@ BANKS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one entry: the names in the order found, or the error of the call."""
+    """The outcome of one entry: the names in the order found, or the error of the call."""
 
     entry: Entry
     codes: tuple[str, ...]
@@ -32,12 +32,12 @@ class Outcome:
 
     @property
     def found(self) -> bool:
-        """Whether anything was found at all."""
+        """True if anything was found at all."""
         return bool(self.codes)
 
     @property
     def named(self) -> bool:
-        """Whether the first name is one of those that are right."""
+        """True if the first name is one of those that are right."""
         return self.found and self.codes[0] in (self.entry.code, *self.entry.also)
 
 

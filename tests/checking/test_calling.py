@@ -1,6 +1,6 @@
 # type: ignore
 # Modules as people write them, hence without types.
-"""How a subject is called: by its parameters, by what it takes, and what it gives."""
+"""Calling a subject: by its parameters, by the inputs it takes and the outputs it gives."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a contract refuses, and in which words."""
+"""The refusals of a contract, and their words."""
 
 from typing import Any
 

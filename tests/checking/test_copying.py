@@ -1,4 +1,4 @@
-"""What a function holds on to, and copies that hold on to copies."""
+"""Objects that a function holds on to, and copies that hold on to copies."""
 
 import functools
 from types import SimpleNamespace

@@ -326,7 +326,7 @@ def empty_row(entry: Entry, thing: Any) -> tuple[Tensor, Tensor, bool]:
 
 
 def leaks(entry: Entry, thing: Any) -> bool:
-    """Whether NaN in what is hidden reaches an output that is judged."""
+    """True if NaN in hidden input reaches an output that is judged."""
     case = legal(entry, thing)[0]
     args = [arg.clone() for arg in case.args]
     rows = case.rows().clone()
@@ -379,7 +379,7 @@ def scales(case: Case) -> list[Change]:
 
 
 def mutants(entry: Entry, case: Case) -> list[Change]:
-    """How the definition may be changed to make the mistake."""
+    """The changes of the definition that make the mistake."""
     n, m = case.query.shape[-2:][0], case.key.shape[-2]
     width = case.query.shape[-1]
     masked = case.mask is not None

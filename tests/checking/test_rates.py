@@ -1,4 +1,4 @@
-"""How many mistakes of the open bank are found and named, with no false alarm."""
+"""Mistakes of the open bank are found and named, with no false alarm."""
 
 import json
 from collections import Counter

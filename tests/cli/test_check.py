@@ -43,7 +43,7 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def another_process() -> None:
-    """What is checked runs in another process, as it does for a user."""
+    """Run the checked code in another process, as for a user."""
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ NAME = "by_hand"
 
 
 class ByHand:
-    """What is done to the scores, the weights and the context of a module, by its place among those
+    """Edits of the scores, the weights and the context of a module, by its place among those
     that attend: tensors (batch, num_heads, query_len, …)."""
 
     def __init__(self, layer: int) -> None:

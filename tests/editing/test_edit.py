@@ -1,4 +1,4 @@
-"""What an edit does to each way of attending, what it leaves alone, and what it refuses."""
+"""The effect of an edit on each way of attending, what it leaves alone, and what it refuses."""
 
 import re
 from collections.abc import Callable, Iterator

@@ -50,7 +50,7 @@ class Kind(NamedTuple):
 
     @property
     def reads_twice(self) -> bool:
-        """Whether there are an encoder and a decoder."""
+        """True if there are an encoder and a decoder."""
         return self.config in (transformers.T5Config, transformers.BartConfig)
 
 
@@ -135,7 +135,7 @@ def same(model: Any, implementation: str) -> Any:
 
 
 def padded(side: str, batch: int = 3, tokens: int = TOKENS) -> Tensor:
-    """Which tokens are real, (batch, tokens): none is padding in the first row, two and five are
+    """The real tokens, (batch, tokens): none is padding in the first row, two and five are
     in the others. "none" is no padding at all."""
     real = torch.ones(batch, tokens, dtype=torch.int64)
     if side == "none":
@@ -146,7 +146,7 @@ def padded(side: str, batch: int = 3, tokens: int = TOKENS) -> Tensor:
 
 
 def inputs(name: str, side: str = "none") -> dict[str, Tensor]:
-    """What a model reads: a batch of three, padded on one side or not at all."""
+    """The inputs of a model: a batch of three, padded on one side or not at all."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(2, VOCABULARY, (3, SOURCE_LEN), generator=generator)
     if not KINDS[name].reads_twice:

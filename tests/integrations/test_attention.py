@@ -44,7 +44,7 @@ def result(output: Any) -> Tensor:
 
 
 def real(name: str, given: dict[str, Tensor]) -> Tensor:
-    """Which positions of the result are no padding, (batch, tokens)."""
+    """The positions of the result that are no padding, (batch, tokens)."""
     if KINDS[name].reads_twice:
         return torch.ones_like(given["decoder_input_ids"], dtype=torch.bool)
     return given["attention_mask"].bool()

@@ -36,7 +36,7 @@ def language_model(kind: str, implementation: str = "eager", **sizes: Any) -> An
 
 
 def asked(kind: str, model: Any, *, attentions: bool = True) -> dict[str, Tensor]:
-    """What a model answers to a batch with padding on the left: its output, its generation, gradients."""
+    """The answers of a model to a batch with padding on the left: its output, its generation, gradients."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(3, VOCABULARY, (3, TOKENS), generator=generator)
     real = torch.ones_like(ids)

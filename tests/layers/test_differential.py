@@ -41,7 +41,7 @@ def test_differential_attention_is_that_of_transformers() -> None:
 
 
 def test_differential_attention_alone() -> None:
-    """Where both heads of a pair look alike, what is left is (1 − λ) of it, and the norm takes
+    """If both heads of a pair look alike, (1 − λ) of one is left, and the norm takes
     that away."""
     part = Differential(2, depth=0)
     with torch.no_grad():

@@ -31,7 +31,7 @@ def rms(heads: Tensor, weight: Tensor) -> Tensor:
 
 
 def wrong(given: object) -> Any:
-    """What the type checker would refuse as well."""
+    """An argument that the type checker would refuse as well."""
     return given
 
 

@@ -196,7 +196,7 @@ def test_there_may_be_no_tokens() -> None:
 
 
 def wrong(given: object) -> Any:
-    """What the type checker would refuse as well."""
+    """An argument that the type checker would refuse as well."""
     return given
 
 

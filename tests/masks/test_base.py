@@ -1,4 +1,4 @@
-"""What masks of all kinds have in common: the rectangles, the sizes, the drawings."""
+"""Properties that masks of all kinds have in common: the rectangles, the sizes, the drawings."""
 
 from collections.abc import Callable
 

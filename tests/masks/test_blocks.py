@@ -1,4 +1,4 @@
-"""Which blocks are empty, partial or full: against the tensor, and without ever forming it."""
+"""Empty, partial and full blocks: against the tensor, and without ever forming it."""
 
 from collections.abc import Callable
 from itertools import product
@@ -27,7 +27,7 @@ def counted(dense: Tensor, query_block: int, kv_block: int) -> Tensor:
 
 
 def shares(dense: Tensor, query_block: int, kv_block: int) -> Tensor:
-    """Which share of its pairs each block shows, from the tensor of the mask."""
+    """The share of its pairs that each block shows, from the tensor of the mask."""
     starts = [range(0, dense.shape[2], query_block), range(0, dense.shape[3], kv_block)]
     found = torch.zeros(*dense.shape[:2], len(starts[0]), len(starts[1]))
     for row, query in enumerate(starts[0]):

@@ -1,4 +1,4 @@
-"""What kind of head a head is: held against the definitions, and against a model that must have it."""
+"""The roles of heads: held against the definitions, and against a model that must have it."""
 
 import re
 from typing import Any
@@ -27,7 +27,7 @@ Options = dict[str, Any]
 
 
 def visible_pairs(matrix: AttentionMatrix) -> Tensor:
-    """Who may see whom, (batch, num_heads, query_len, kv_len)."""
+    """The visible pairs, (batch, num_heads, query_len, kv_len)."""
     problem = matrix.problem
     shape = (problem.batch, problem.num_heads, problem.query_len, problem.kv_len)
     visible, bias = problem.visible(), problem.bias_block()

@@ -1,4 +1,4 @@
-"""What is pinned, what is installed, and what is said where it is not; no sample is needed."""
+"""Pinned and installed samples, and the error without them; no sample is needed."""
 
 import re
 import sys

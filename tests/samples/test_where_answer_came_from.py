@@ -1,4 +1,4 @@
-"""Which passage an answer came from, on shorter texts than those of the page."""
+"""The passage that an answer came from, on shorter texts than those of the page."""
 
 from functools import cache
 from typing import Any
@@ -44,7 +44,7 @@ def test_the_right_passage_is_first() -> None:
 
 
 def test_hiding_the_right_passage_takes_the_answer() -> None:
-    """What is hidden comes back: the cache is as it was."""
+    """The hidden passage comes back: the cache is as it was."""
     question = reader().text.questions[0]
     with torch.no_grad():
         before = reader().log_probabilities(question)[0]

@@ -50,7 +50,7 @@ def counted(group: Any) -> Iterator[list[int]]:
 
 
 def sends(group: Any) -> list[tuple[str, tuple[int, int], tuple[int, int]]]:
-    """What the plan says, and what is counted, forward and backward."""
+    """The bytes that the plan announces, and those that are counted, forward and backward."""
     found = []
     for name in PLANNED:
         for how in ("gather", "portions", "ring", "heads"):

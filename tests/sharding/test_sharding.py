@@ -1,4 +1,4 @@
-"""Which rank holds which tokens, and what ranks say to each other before they send."""
+"""The tokens that each rank holds, and what ranks agree on before they send."""
 
 from datetime import timedelta
 from typing import Any

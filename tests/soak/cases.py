@@ -391,7 +391,7 @@ def _cache(case: Case, given: Drawn, orders: int = 1) -> None:
 
 
 def failure(case: Case) -> str | None:
-    """What is wrong with a case; None if nothing is."""
+    """The fault of a case; None if there is none."""
     try:
         run(case)
     except AssertionError as error:

@@ -73,7 +73,7 @@ def visible(
     window: tuple[int, int] | None,
     past: int | None = None,
 ) -> Tensor:
-    """Who sees whom, the first query at `past`."""
+    """The visible pairs, the first query at `past`."""
     query_len, kv_len = query.shape[-2], key.shape[-2]
     past = kv_len - query_len if past is None else past
     distance = torch.arange(kv_len) - torch.arange(query_len)[:, None] - past

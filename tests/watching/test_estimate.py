@@ -1,4 +1,4 @@
-"""What watching takes, before it is watched."""
+"""The memory that a watch takes, estimated before it."""
 
 import re
 from collections.abc import Callable

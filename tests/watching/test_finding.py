@@ -1,4 +1,4 @@
-"""Which heads look from this token to that one: held to the weights themselves."""
+"""Finding the heads that look from this token to that one: held to the weights themselves."""
 
 from typing import Any
 

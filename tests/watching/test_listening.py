@@ -1,4 +1,4 @@
-"""What the hooks report goes to those whose model is running."""
+"""Reports of the hooks go to the watches whose model is running."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""What attended and was not seen is said; nothing is said of what was seen whole."""
+"""Attention that was not seen is reported; nothing is reported of what was seen whole."""
 
 import functools
 import warnings

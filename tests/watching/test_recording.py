@@ -1,4 +1,4 @@
-"""What is kept of a call: no more than it takes, and nothing that changes afterwards."""
+"""The record of a call: no more than it takes, and nothing that changes afterwards."""
 
 from typing import Any
 

@@ -151,7 +151,7 @@ def test_layers_of_ours(kernel: str) -> None:
 
 
 def test_a_frozen_model_and_layers_that_are_chosen() -> None:
-    """Where nothing requires a gradient, the graph begins at the first layer that is watched; a layer that is
+    """If nothing requires a gradient, the graph begins at the first layer that is watched; a layer that is
     not watched passes on what it gets."""
     model, x = Stack(), torch.randn(2, 11, 12, dtype=torch.float64)
     with ch.watch(model, keep="gradients") as seen:
@@ -178,7 +178,7 @@ def test_a_frozen_model_and_layers_that_are_chosen() -> None:
 
 @pytest.mark.usefixtures("exact")
 def test_behind_a_cache_that_was_filled_before() -> None:
-    """What the last tokens take from those of the cache: dense weights, with no rows for the cache."""
+    """The share of the last tokens' results that comes from the cache: dense weights, with no rows for the cache."""
     model = llama()
     with torch.no_grad():
         cache = model(IDS[:, :4], use_cache=True).past_key_values

@@ -1,4 +1,4 @@
-"""What was seen, as a table and as a file."""
+"""A record, as a table and as a file."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def seen(keep: Keep, mask: Any = None) -> ch.Seen[Any]:
 
 
 def same(ours: object, theirs: object) -> None:
-    """That two rows hold the same numbers."""
+    """Compare the numbers of two rows."""
     assert isinstance(ours, tuple)
     assert isinstance(theirs, tuple)
     for a, b in zip(ours, theirs, strict=True):

@@ -1,4 +1,4 @@
-"""What a watched model attended to; and that it runs as if nobody watched."""
+"""The attention of a watched model; and that it runs as if nobody watched."""
 
 import dataclasses
 import math

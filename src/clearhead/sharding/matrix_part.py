@@ -18,7 +18,7 @@ class Rounds(Protocol):
         ...
 
     def logsumexp(self) -> Tensor:
-        """That of this rank's queries over all keys, (batch, num_heads, query_len); computed once."""
+        """The logsumexp of this rank's queries over all keys, (batch, num_heads, query_len); computed once."""
         ...
 
     def gather(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a kernel must give: the stages on whole tensors, in float64, and in the kernel's own dtype."""
+"""The result that a kernel must give: the stages on whole tensors, in float64, and in the kernel's own dtype."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -94,7 +94,7 @@ def lossiest(truth: Tensor, plain: Sequence[Tensor]) -> Tensor:
 
 
 def outcome(compute: Callable[..., Tensor], tensors: Tensors, grad: Tensor) -> Tensors:
-    """What a computation gives, and the gradient of each tensor; their strides stay."""
+    """The results of a computation, and the gradient of each tensor; their strides stay."""
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
     result = compute(**leaves)
     grads = torch.autograd.grad(result, list(leaves.values()), grad.to(result.dtype))

@@ -286,7 +286,7 @@ def test_the_blocks_are_the_mask(parts: bool, expression: Expression) -> None:
 
 
 def scores_of(posed: Problem) -> int:
-    """How many scores are computed for a head."""
+    """The number of scores that are computed for a head."""
     shapes = [tile.shape for tile in _blockwise_work.work_of(posed).tiles]
     return sum(queries * keys for queries, keys in shapes)
 

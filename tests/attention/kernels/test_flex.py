@@ -1,4 +1,4 @@
-"""What goes to FlexAttention: its blocks, and by it the definition, forward and backward.
+"""Calls of FlexAttention: their blocks, and by it the definition, forward and backward.
 
 It is compiled for CUDA. Here PyTorch's own uncompiled form of it runs on the CPU instead, for all
 but the last tests.

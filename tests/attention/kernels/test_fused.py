@@ -1,4 +1,4 @@
-"""What a mask is lowered to, what is refused, and what is never allocated."""
+"""The calls that a mask is lowered to, the refusals, and the tensors that are never allocated."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def problem(mask: Any, **options: Any) -> Problem:
 
 
 def covered(pieces: list[Piece], posed: Problem) -> torch.Tensor:
-    """How often each query of each sample is computed."""
+    """Count how often each query of each sample is computed."""
     count = torch.zeros(posed.batch, posed.query_len, dtype=torch.int64)
     for piece in pieces:
         count[piece.rows, piece.queries] += 1

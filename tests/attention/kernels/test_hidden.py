@@ -1,4 +1,4 @@
-"""What is not finite: it shows to those who see it, and to nobody else, forward and backward."""
+"""Non-finite numbers: they show to the queries that see them, and to no other, forward and backward."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -43,7 +43,7 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 class Reach(NamedTuple):
-    """Who is touched by entries that are not finite, over (batch, num_heads, …)."""
+    """The queries and keys that non-finite entries reach, over (batch, num_heads, …)."""
 
     shows: Tensor
     """Entries of the context that must be NaN."""
@@ -163,7 +163,7 @@ ONE_ANSWER = [
 def test_one_answer_where_scores_may_overflow(
     way: str, options: dict[str, Any], mask: ch.Mask | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of the definition, forward and backward; and where a sink is not finite."""
+    """It is that of the definition, forward and backward; and where a sink is not finite."""
     tensors = draw(2, 4, 2, 19, 19, 5, 5)
     tensors["query"][:, 1, 3] *= LONG
     tensors["key"][1, 0, 11] *= LONG

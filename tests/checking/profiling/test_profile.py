@@ -1,4 +1,4 @@
-"""What memory grows with is deterministic, and told; nothing is asserted of time."""
+"""The growth of memory is deterministic, and reported; nothing is asserted of time."""
 
 import json
 from collections.abc import Callable

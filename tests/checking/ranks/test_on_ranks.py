@@ -26,7 +26,7 @@ def checked(entry: Entry) -> Any:
 
 
 def judged(entry: Entry, report: Any) -> str:
-    """What is wrong with a report of an entry, or nothing."""
+    """The fault of a report of an entry, or nothing."""
     causes = [each for each in report.findings if each.follows_from is None]
     if not entry.code:
         return "" if report.ok else f"{entry}: {report}"

@@ -106,7 +106,7 @@ def visible(q: Tensor, k: Tensor, causal: bool, window: tuple[int, int] | None) 
 
 @dataclass(frozen=True)
 class Call:
-    """What a rank knows."""
+    """The arguments of a call that a rank has."""
 
     group: Any
     rank: int

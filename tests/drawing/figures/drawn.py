@@ -1,4 +1,4 @@
-"""What stands in a figure, as numbers and words."""
+"""The content of a figure, as numbers and words."""
 
 import numpy as np
 import torch
@@ -15,12 +15,12 @@ def numbers(axes: Axes) -> Tensor:
 
 
 def same(drawn: Tensor, expected: Tensor) -> None:
-    """That the numbers are the same, to the last bit, and NaN where they are NaN."""
+    """Compare numbers to the last bit, NaN equal to NaN."""
     torch.testing.assert_close(drawn, expected, rtol=0, atol=0, equal_nan=True)
 
 
 def blank(axes: Axes) -> Tensor:
-    """Where the image is masked."""
+    """The mask of the image."""
     return torch.from_numpy(np.ma.getmaskarray(np.ma.asarray(axes.images[0].get_array())).copy())
 
 
@@ -31,7 +31,7 @@ def words(axes: Axes, axis: str) -> list[str]:
 
 
 def bar_label(axes: Axes) -> str:
-    """What stands beside the last colour bar of the figure, without its line breaks."""
+    """The label of the last colour bar of the figure, without its line breaks."""
     label = axes.get_figure(root=True).axes[-1].get_ylabel()  # type: ignore[union-attr]
     return " ".join(label.replace(";", "").split())
 

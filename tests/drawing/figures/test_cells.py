@@ -16,7 +16,7 @@ from tests.tolerances import assert_no_worse
 def pooled_visible(
     mask: ch.Mask, weights: ch.AttentionMatrix, rows: int, columns: int
 ) -> torch.Tensor:
-    """Whether a cell has a visible pair, from the whole mask: (batch, num_heads, rows, columns)."""
+    """True for each cell that has a visible pair, from the whole mask: (batch, num_heads, rows, columns)."""
     query_len, kv_len = weights.shape[-2:]
     seen = weights.problem.visible()
     assert seen is not None

@@ -107,7 +107,7 @@ def test_other_precisions(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
 def test_it_is_written_in_every_format(kind: str, tmp_path: object) -> None:
-    """What tokens hold is drawn as it is; no glyph is missing, which would be a warning."""
+    """Tokens are drawn as they are; no glyph is missing, which would be a warning."""
     hostile = ["$x^2$", "$\\frac{", "猫", "\u202eabc", "👩\u200d🚀", "กำ", ""]
     figure = Figure()
     axes = matrix().plot(head=0, tokens=hostile, ax=figure.subplots())

@@ -1,4 +1,4 @@
-"""What a figure is not drawn of, and what is said then."""
+"""Figures that are refused, and the words of the refusal."""
 
 import re
 from pathlib import Path

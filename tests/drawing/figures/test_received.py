@@ -1,4 +1,4 @@
-"""What keys receive, as the matrix has it, per query head."""
+"""The weight that keys receive, as the matrix has it, per query head."""
 
 import pytest
 import torch

@@ -38,7 +38,7 @@ def read(tile: bytes) -> tuple[tuple[int, ...], Tensor]:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
-    """What widgets send."""
+    """The messages that widgets send."""
     messages: list[tuple[Any, Any]] = []
     monkeypatch.setattr(
         notebook._widget_class(),

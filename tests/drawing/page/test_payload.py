@@ -16,7 +16,7 @@ LETTERS = {"uint8": "B", "uint16": "H", "uint32": "I", "int32": "i", "float32": 
 
 
 def read(content: bytes) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """What the front end makes of it."""
+    """Decode a payload as the front end does."""
     assert content.startswith(MAGIC)
     (size,) = struct.unpack_from("<I", content, len(MAGIC))
     head = json.loads(zlib.decompress(content[18 : 18 + size]))

@@ -1,4 +1,4 @@
-"""Where a page opens."""
+"""The view with which a page opens."""
 
 from typing import Any
 

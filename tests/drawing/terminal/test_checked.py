@@ -1,4 +1,4 @@
-"""What `clearhead check` prints, in colour."""
+"""The output of `clearhead check`, in colour."""
 
 import io
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the machine can run: the words are the kernels' own."""
+"""The kernels that a machine can run: the words are their own."""
 
 import io
 

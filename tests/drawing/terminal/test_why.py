@@ -1,4 +1,4 @@
-"""How a weight comes about, in a terminal."""
+"""The computation of a weight, in a terminal."""
 
 import torch
 

@@ -43,7 +43,7 @@ def test_a_prompt_comes_back_whole_and_without_a_copy() -> None:
 
 
 def test_each_row_has_its_own_window() -> None:
-    """Where columns were counted, the padding of the first row would take up its window."""
+    """If columns were counted, the padding of the first row would take up its window."""
     cache = SlidingCache(3)
     valid = torch.tensor([[True, True, False, False], [True] * 4])
     cache.append(*tokens(2, 4)[1:], valid=valid)

@@ -31,7 +31,7 @@ FUNCTIONS = {
 
 
 def left_behind() -> list[str]:
-    """What is not as it was before a watch."""
+    """The state that is not as it was before a watch."""
     found = [name for (home, name), old in FUNCTIONS.items() if getattr(home, name) is not old]
     found += ["Tensor.softmax"] if "softmax" in vars(Tensor) else []
     every: dict[str, Any] = {

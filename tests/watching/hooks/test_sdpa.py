@@ -1,4 +1,4 @@
-"""How a call of PyTorch's function is read."""
+"""Reading a call of PyTorch's function."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def test_it_is_put_in_place_and_taken_away() -> None:
 
 
 def test_small_masks_stay_small() -> None:
-    """What is the same for all samples, heads or queries is not written out for each."""
+    """A mask that is the same for all samples, heads or queries is not written out for each."""
     query, key = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 7, 4)
     hidden = torch.tensor([True, False, True, True, False, True, True])
     added = torch.linspace(-1, 1, 35).view(5, 7)

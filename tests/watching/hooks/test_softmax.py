@@ -1,4 +1,4 @@
-"""What attends and cannot be read is noticed, and computes the same."""
+"""Attention that cannot be read is noticed, and computes the same."""
 
 from collections.abc import Callable, Iterator
 

@@ -166,7 +166,7 @@ def stitched(calls: Sequence[ch.AttentionMatrix], kv_len: int, grows: bool) -> T
 
 
 def text_of(name: str, given: dict[str, Tensor], made: Tensor) -> dict[str, Tensor]:
-    """What a model reads to see at once what it read step by step."""
+    """The text with which a model sees at once what it read step by step."""
     if KINDS[name].reads_twice:
         return given | {"decoder_input_ids": made[:, :-1]}
     real = F.pad(given["attention_mask"], (0, NEW - 1), value=1)
@@ -376,7 +376,7 @@ def test_another_implementation_that_calls_nothing_is_not_seen(
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_an_exception_ends_the_watch(implementation: str) -> None:
-    """Whether the block raises or the model does in the middle of its attention."""
+    """It ends if the block raises, and if the model does in the middle of its attention."""
     model = make("llama", implementation)
     stopped = pytest.raises(ZeroDivisionError)
     with stopped, ch.watch(model):

@@ -160,7 +160,7 @@ class RingRounds:
         _Round(call, call.key.detach(), "keys").run(problem_of)
 
     def logsumexp(self) -> Tensor:
-        """That of this rank's queries over all keys, (batch, num_heads, query_len), without gradients."""
+        """The logsumexp of this rank's queries over all keys, (batch, num_heads, query_len), without gradients."""
         if self._logsumexp is None:
             query = self.call.problem.query
             total = stages.upcast(query[:0]).new_full(query.shape[:3], -torch.inf)

@@ -41,7 +41,7 @@ class Embedded(nn.Module):
 
     @property
     def embedding(self) -> nn.Embedding:
-        """That of the tokens."""
+        """The embedding of the tokens."""
         found = self.model.get_submodule(self.place)
         assert isinstance(found, nn.Embedding)
         return found

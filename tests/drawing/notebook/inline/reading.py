@@ -1,4 +1,4 @@
-"""What a notebook is given, read back."""
+"""The output of a notebook cell, read back."""
 
 import base64
 import re
