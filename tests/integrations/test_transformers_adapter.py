@@ -111,6 +111,16 @@ def test_chunks_and_temperature_beyond_the_first_of_them() -> None:
     same(asked("llama4_text", model), expected)
 
 
+@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
+def test_windows_that_no_mask_tells(kind: str) -> None:
+    """The models hand flash-attention padding alone, and the window as a number."""
+    model = language_model(kind, "sdpa", sliding_window=3)
+    expected = asked(kind, model, attentions=False)
+    assert ch.convert(model).left == {}
+    model.config._attn_implementation = "flash_attention_2"
+    same(asked(kind, model, attentions=False), expected)
+
+
 @pytest.mark.parametrize(
     ("kind", "implementation", "other"),
     [
