@@ -231,20 +231,41 @@ def test_a_generation_is_one_matrix(make: Callable[[], Any], more: Any, padded: 
             assert near.min() < 1e-5
 
 
-def test_beams_are_rows_of_the_last_call() -> None:
-    """Each row goes on from the rows that its keys were in."""
-    query, key = torch.randn(2, 3, 2, 4, 5).unbind()
-    order = torch.tensor([2, 0, 0])
+def test_padding_that_a_window_has_left_behind() -> None:
+    """Of keys that no row sees any more, a step does not tell whether they are padded."""
+    query, key = torch.randn(2, 2, 4, 9, 5).unbind()
+    valid = torch.ones(2, 9, dtype=torch.bool)
+    valid[1, :2] = False
+    window = ch.causal() & ch.sliding_window(left=2)
     calls = Matrices()
-    first = key[:, :, :3]
-    # A value is a function of its key here, and of another width.
-    calls.add(make_problem(query[:, :, :3], first, first, mask=ch.causal()), first[..., :2] + 1)
-    after = torch.cat([first[order], key[:, :, 3:]], dim=2)
-    calls.add(make_problem(query[:, :, 3:], after, after), after[..., :2] + 1)
-    queries = torch.cat([query[order, :, :3], query[:, :, 3:]], dim=2)
-    expected = ch.AttentionMatrix(queries, after, mask=ch.causal()).dense()
+    for start, stop in ((0, 6), (6, 7), (7, 8), (8, 9)):
+        mask = (window & ch.padding(valid)).block(
+            slice(start, stop), slice(0, stop), stop, stop, query.device
+        )
+        given = mask if stop - start == 1 else window & ch.padding(valid[:, :stop])
+        keys = key[:, :, :stop]
+        calls.add(make_problem(query[:, :, start:stop], keys, keys, mask=given))
+    assert not calls.several()
+    expected = ch.AttentionMatrix(query, key, mask=window & ch.padding(valid)).dense()
     torch.testing.assert_close(calls.whole().dense(), expected)
-    assert calls.whole().value.equal(after[..., :2] + 1)  # type: ignore[union-attr]
+
+
+def test_beams_are_rows_of_the_last_call() -> None:
+    """Each row goes on from the rows that its keys were in, from call to call."""
+    query, key = torch.randn(2, 3, 2, 5, 5).unbind()
+    calls = Matrices()
+    asked, held = query[:, :, :0], key[:, :, :0]
+    # Neither is its own inverse, and the two do not commute.
+    for stop, order in ((3, [0, 1, 2]), (4, [2, 0, 0]), (5, [1, 2, 0])):
+        own = slice(held.shape[2], stop)
+        held = torch.cat([held[order], key[:, :, own]], dim=2)
+        asked = torch.cat([asked[order], query[:, :, own]], dim=2)
+        # A value is a function of its key here, and of another width.
+        problem = make_problem(query[:, :, own], held, held, mask=ch.causal())
+        calls.add(problem, held[..., :2] + 1)
+    expected = ch.AttentionMatrix(asked, held, mask=ch.causal()).dense()
+    torch.testing.assert_close(calls.whole().dense(), expected)
+    assert calls.whole().value.equal(held[..., :2] + 1)  # type: ignore[union-attr]
 
 
 def test_values_are_kept_beside_their_keys() -> None:
