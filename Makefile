@@ -158,7 +158,7 @@ cover: setup browser
 	@$(RUN) -m pip install -qq pytest-cov
 	@$(PYTEST) --numprocesses=auto --ignore=tests/test_compiling.py --ignore=tests/test_exporting.py \
 		--deselect=tests/watching/hooks/test_installing.py::test_an_interrupt_at_any_moment_leaves_nothing \
-		--cov=clearhead --cov-branch --cov-report=term:skip-covered --cov-report=html:.cache/cover
+		--cov --cov-report=term-missing:skip-covered --cov-report=html:.cache/cover
 
 setup: $(READY)
 
