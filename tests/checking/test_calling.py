@@ -298,3 +298,53 @@ def test_masks_that_are_wanted_are_none_where_none_is_declared():
     with pytest.raises(ch.ModelError) as caught:
         ch.check(Wanting(), takes="x", causal=True)
     assert "missing 1 required positional argument: 'mask'" in str(caught.value)
+
+
+def causal(query, key, value):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    future = torch.ones(scores.shape[-2:]).triu(1 + key.shape[-2] - query.shape[-2]).bool()
+    return scores.masked_fill(future, -torch.inf).softmax(-1) @ value
+
+
+def behind(query, key, value):
+    """As in transformers: (batch, tokens, heads, dim)."""
+    return causal(query, key, value).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [causal, behind, lambda *given: behind(*given).flatten(2)],
+    ids=["first", "behind", "merged"],
+)
+def test_a_function_is_judged_alike_wherever_its_heads_stand(function):
+    declared = {"causal": True, "nan_safe": True, "empty_row": "zero", "dtypes": (torch.bfloat16,)}
+    report = ch.check(function, takes="qkv", **declared)
+    assert [each.code for each in report.findings] == ["mask.leaks-nan", "mask.empty-row"]
+    assert report.findings[1].measured == "18 such rows, the first begins [nan, nan, nan]"
+    assert "bfloat16" in report.passed
+
+    def constant(*given):
+        return function(0.3 * given[0] * given[0].shape[-1] ** 0.5, *given[1:])
+
+    assert ch.check(constant, takes="qkv", causal=True).findings[0].code == "scale.wrong"
+
+
+@pytest.mark.parametrize("heads", [4, 7])
+def test_heads_behind_tokens_are_told_from_as_many_tokens(heads):
+    assert ch.check(behind, takes="qkv", causal=True, num_heads=heads).ok
+
+
+def test_of_heads_that_are_merged_wrongly_no_leak_is_said():
+    def viewed(query, key, value):
+        return causal(query, key, value).reshape(len(query), query.shape[2], -1)
+
+    report = ch.check(viewed, takes="qkv", causal=True, nan_safe=True)
+    assert [each.code for each in report.findings] == ["heads.merge"]
+
+
+def test_the_scale_of_who_sees_one_key_alone_cannot_be_measured():
+    def own(query, key, value):
+        return 2 * value[:, :, -query.shape[-2] :]
+
+    report = ch.check(own, takes="qkv", window=(0, 0))
+    assert [each.code for each in report.findings] == ["softmax.missing", "parameter.dead"]
