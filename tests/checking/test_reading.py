@@ -297,3 +297,77 @@ def test_the_order_of_key_heads_is_said_with_their_number():
     assert any("reads key head h % 4, not h // 2" in each for each in report.told), report.told
     declared = ch.check(Tiled(), takes="x", num_kv_heads=4, num_heads=8)
     assert [each.code for each in declared.findings] == ["heads.gqa-tiled"]
+
+
+class Ways(nn.Module):
+    """Heads of width 4, whose context is made as is said."""
+
+    def __init__(self, context, heads=3):
+        super().__init__()
+        self.context, self.heads, width = context, heads, 4 * heads
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
+            nn.Linear(width, width) for _ in range(4)
+        )
+
+    def forward(self, x):
+        projected = (each(x) for each in (self.q_proj, self.k_proj, self.v_proj))
+        heads = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in projected)
+        return self.out_proj(self.context(*heads).transpose(1, 2).flatten(2))
+
+
+def softmax(query, key, scale=0.5):
+    return (query @ key.mT * scale).softmax(-1)
+
+
+def by_landmarks(q, k, v):
+    """As in Nyströmformer: over a few tokens, and back."""
+    few, seen = q[:, :, :3], k[:, :, :3]
+    inverse = torch.linalg.pinv(softmax(few, seen))
+    return softmax(q, seen) @ inverse @ (softmax(few, k) @ v)
+
+
+def two_steps(q, k, v):
+    weights = softmax(q, k)
+    return (weights @ weights) @ v
+
+
+@pytest.mark.parametrize(
+    ("context", "topic"),
+    [(by_landmarks, "heads"), (two_steps, "scale")],
+    ids=["landmarks", "two steps"],
+)
+def test_a_product_of_weights_is_no_mistake_of_a_name(context, topic):
+    torch.manual_seed(0)
+    report = ch.check(Ways(context), takes="x")
+    assert report.outcome == "not judged", report
+    assert [each.partition(":")[0] for each in report.unverified] == [topic]
+
+
+def backwards(q, k, v, scale=0.5, back=True):
+    context = softmax(q.flip(2), k, scale) @ v
+    return context.flip(2) if back else context
+
+
+def test_queries_in_another_order_are_put_back_in_theirs():
+    torch.manual_seed(0)
+    report = ch.check(Ways(backwards), takes="x")
+    assert report.ok, report
+    assert "scale 1/√4" in report.passed
+    assert names(Ways(lambda *given: backwards(*given, scale=1.0))) == ["scale.missing"]
+    assert names(Ways(lambda *given: backwards(*given, back=False))) == ["heads.merge"]
+
+
+def grouped(q, k, v, scale=0.5):
+    """Blocks as (groups, batch, heads of a group)."""
+    sides = (each.unflatten(1, (2, 2)).transpose(0, 1).flatten(0, 2) for each in (q, k, v))
+    query, key, value = sides
+    found = softmax(query, key, scale) @ value
+    return found.unflatten(0, (2, -1, 2)).transpose(0, 1).flatten(1, 2)
+
+
+def test_heads_that_lie_on_both_sides_of_the_samples_are_read():
+    torch.manual_seed(0)
+    report = ch.check(Ways(grouped, heads=4), takes="x")
+    assert report.ok, report
+    assert {"heads", "scale 1/√4"} <= set(report.passed)
+    assert names(Ways(lambda *given: grouped(*given, scale=1.0), heads=4)) == ["scale.missing"]

@@ -203,7 +203,7 @@ def _of_products(
         output.mT if flip else output,
         blocks_of(scores.output).double().flatten()[whole],
         tuple(found),
-        _gains(scores, sides),
+        None if through else _gains(scores, sides),
         layout,
         tangled=not clean or through,
         beside=beside,
