@@ -23,7 +23,6 @@ from clearhead.checking.evidence.attempts import (
     planned,
 )
 from clearhead.checking.evidence.base import Evidence, Settled, again
-from clearhead.checking.evidence.feeding import call_error
 from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
 from clearhead.checking.evidence.half_precision import measure as measure_halves
 from clearhead.checking.hypotheses.matching import (
@@ -101,10 +100,6 @@ class HeadsEvidence(Evidence):
                 f"side by side; from query {list(main.inputs[0].shape)} it gave {list(output.shape)}.",
             )
         return Settled(subject, given, output, None, notes)
-
-    def call_error(self, error: Exception) -> ModelError:
-        """The error for a subject that takes none of the inputs."""
-        return call_error(self.given, self.settled.inputs, error)
 
     @cached_property
     def attempts(self) -> list[Attempt]:
