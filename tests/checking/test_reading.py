@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import clearhead as ch
 
@@ -371,3 +372,180 @@ def test_heads_that_lie_on_both_sides_of_the_samples_are_read():
     assert report.ok, report
     assert {"heads", "scale 1/√4"} <= set(report.passed)
     assert names(Ways(lambda *given: grouped(*given, scale=1.0), heads=4)) == ["scale.missing"]
+
+
+class PerHead(nn.Module):
+    """A learned scale for each head, as in Swin v2."""
+
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor([0.3, 0.5, 0.9])[:, None, None])
+
+    def forward(self, q, k, v):
+        return (q @ k.mT * self.temperature).softmax(-1) @ v
+
+
+def bent(q, k, v):
+    return (5 * torch.tanh(q @ k.mT / 2 / 5)).softmax(-1) @ v
+
+
+def drawn_over(q, k, v):
+    """What is drawn in place of a copy is none of its numbers any more."""
+    return softmax(q, k) @ v + 0 * q.detach().clone().normal_()
+
+
+def by_branches(q, k, v):
+    """Other operations for other numbers."""
+    return softmax(q, k @ torch.eye(4).to(k) if q.mean() > 0 else k) @ v
+
+
+def in_chunks(q, k, v, scale=0.5):
+    return torch.cat([softmax(each, k, scale) @ v for each in q.split(4, 2)], 2)
+
+
+def banded(q, k, v, scale=0.5):
+    behind = torch.arange(q.shape[2])[:, None] - torch.arange(q.shape[2])
+    hidden = (behind < 0) | (behind > 3)
+    return (q @ k.mT * scale).masked_fill(hidden, -torch.inf).softmax(-1) @ v
+
+
+def without_scale(context):
+    return lambda *given: context(*given, scale=1.0)
+
+
+def of_the_whole(q, k, v):
+    scores = q @ k.mT / 2
+    return scores.flatten().softmax(0).view(scores.shape) @ v
+
+
+@pytest.mark.parametrize(
+    ("context", "words"),
+    [
+        (PerHead(), "each head has a scale of its own"),
+        (bent, "the scores are bent by tanh"),
+        (banded, "a window of 3 tokens back and 0 ahead"),
+        (drawn_over, "causal=False"),
+    ],
+)
+def test_what_is_done_besides_and_not_declared_is_told(context, words):
+    torch.manual_seed(0)
+    report = ch.check(Ways(context), takes="x")
+    assert report.ok, report
+    assert words in report.told
+
+
+@pytest.mark.parametrize(
+    ("context", "code"),
+    [
+        (lambda q, k, v: softmax(q, k).mT @ v, "weights.transposed"),
+        (lambda q, k, v: softmax(k, q).mT @ v, "softmax.axis"),
+        (of_the_whole, "softmax.axis"),
+        (without_scale(banded), "scale.missing"),
+        (without_scale(in_chunks), "scale.missing"),
+    ],
+)
+def test_mistakes_of_contexts_are_named(context, code):
+    torch.manual_seed(0)
+    assert names(Ways(context)) == [code]
+
+
+@pytest.mark.parametrize("context", [in_chunks, by_branches])
+def test_what_does_not_show_its_heads_is_not_judged(context):
+    torch.manual_seed(0)
+    report = ch.check(Ways(context), takes="x")
+    assert report.outcome == "not judged"
+    assert [each.partition(":")[0] for each in report.unverified] == ["heads"]
+    assert "scale 1/√4" in report.passed
+
+
+class SharedKeys(nn.Module):
+    """Six query heads, each of which reads one of two key heads, or of one."""
+
+    def __init__(self, order):
+        super().__init__()
+        self.order = order
+        self.query, self.out = nn.Linear(24, 24), nn.Linear(24, 24)
+        self.key, self.value = (nn.Linear(24, 4 * (max(order) + 1)) for _ in range(2))
+
+    def forward(self, x):
+        q, k, v = (
+            each(x).unflatten(-1, (-1, 4)).transpose(1, 2)
+            for each in (self.query, self.key, self.value)
+        )
+        k, v = (each[:, self.order] for each in (k, v))
+        return self.out((softmax(q, k) @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("order", [[0] * 6, [0, 0, 1, 1, 0, 1]])
+def test_key_heads_in_no_order_of_a_name_are_no_mistake(order):
+    torch.manual_seed(0)
+    declared = {"num_heads": 6, "num_kv_heads": max(order) + 1}
+    for given in ({}, declared):
+        report = ch.check(SharedKeys(order), takes="x", **given)
+        assert report.ok, report
+        assert not any("key head" in each for each in report.told)
+
+
+class TwoWidths(nn.Module):
+    """Two heads side by side, the second one wider."""
+
+    def __init__(self):
+        super().__init__()
+        self.narrow, self.wide = nn.Linear(12, 12), nn.Linear(12, 18)
+        self.out = nn.Linear(10, 12)
+
+    def forward(self, x):
+        heads = []
+        for projection, scale in ((self.narrow, 0.5), (self.wide, 1.0)):
+            q, k, v = projection(x).chunk(3, -1)
+            heads.append(softmax(q, k, scale) @ v)
+        return self.out(torch.cat(heads, -1))
+
+
+def test_heads_of_other_widths_are_judged_apart():
+    torch.manual_seed(0)
+    (finding,) = ch.check(TwoWidths(), takes="x").findings
+    assert finding.code == "scale.missing"
+    assert finding.measured.endswith("declared is 0.4082 = 1/√6")
+
+
+class HeadsByLength(Ways):
+    """As many heads as the number of tokens allows."""
+
+    def forward(self, x):
+        self.heads = 3 if x.shape[1] % 2 else 2
+        return super().forward(x)
+
+
+def test_another_number_of_heads_at_another_length():
+    def scaled(q, k, v):
+        return softmax(q, k, q.shape[-1] ** -0.5) @ v
+
+    torch.manual_seed(0)
+    assert ch.check(HeadsByLength(scaled), takes="x").ok
+    assert names(HeadsByLength(without_scale(in_chunks))) == ["scale.missing"]
+
+
+class Unwatched(Ways):
+    """Fails where its operations are recorded; of dropout, in training alone."""
+
+    def __init__(self, context, always):
+        super().__init__(context)
+        self.always, self.drop = always, nn.Dropout(0.3)
+
+    def forward(self, x):
+        if (self.always or self.training) and _get_current_dispatch_mode() is not None:
+            raise RuntimeError("no modes")
+        return self.drop(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("always", "reason"),
+    [(True, "no product of scores with values was seen inside"), (False, "where was not seen")],
+)
+def test_what_cannot_be_recorded_is_not_judged(always, reason):
+    torch.manual_seed(0)
+    subject = Unwatched(lambda q, k, v: softmax(q, k) @ v, always)
+    report = ch.check(subject, takes="x", dropout=0.3)
+    assert report.outcome == "not judged"
+    assert any(reason in each for each in report.unverified), report
