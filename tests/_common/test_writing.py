@@ -29,7 +29,9 @@ def test_a_folder_that_may_not_be_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Who runs this may be somebody to whom nothing is forbidden.
-    monkeypatch.setattr(os, "access", lambda place, mode: (place, mode) != (tmp_path.resolve(), os.W_OK))
+    monkeypatch.setattr(
+        os, "access", lambda place, mode: (place, mode) != (tmp_path.resolve(), os.W_OK)
+    )
     with pytest.raises(ch.FileError, match=r"a\.html could not be written: Permission denied"):
         check_writable(tmp_path / "a.html")
 
