@@ -476,6 +476,20 @@ def test_cross_attention_in_chunks_is_read():
     assert [e.code for e in ch.check(Sided(1.0), takes="x,context").findings] == ["scale.missing"]
 
 
+def test_a_context_that_is_mixed_before_is_told_by_what_it_moves():
+    class Mixed(Sided):
+        def forward(self, x, context):
+            return super().forward(x, context.flip(1).cumsum(1))
+
+    class Swapped(Sided):
+        def forward(self, x, context):
+            return super().forward(x, x.cumsum(1) + 0 * context.sum())
+
+    torch.manual_seed(0)
+    assert "context" in ch.check(Mixed(), takes="x,context").passed
+    assert ch.check(Swapped(), takes="x,context").findings[0].code == "context.ignored"
+
+
 def test_cross_attention_that_takes_no_batch_and_gives_one_is_refused():
     with pytest.raises(ch.ModelError) as caught:
         ch.check(SidedOddly(), takes="x,context")

@@ -399,6 +399,18 @@ def by_branches(q, k, v):
     return softmax(q, k @ torch.eye(4).to(k) if q.mean() > 0 else k) @ v
 
 
+class LearnedQueries(nn.Module):
+    """Queries that are not made of x, for PyTorch's function."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries = nn.Parameter(torch.arange(480.0).sin().view(3, 40, 4))
+
+    def forward(self, q, k, v):
+        queries = self.queries[:, : q.shape[2]].expand_as(q)
+        return F.scaled_dot_product_attention(queries, k, v)
+
+
 def in_chunks(q, k, v, scale=0.5):
     return torch.cat([softmax(each, k, scale) @ v for each in q.split(4, 2)], 2)
 
@@ -442,6 +454,8 @@ def test_what_is_done_besides_and_not_declared_is_told(context, words):
         (of_the_whole, "softmax.axis"),
         (without_scale(banded), "scale.missing"),
         (without_scale(in_chunks), "scale.missing"),
+        (lambda q, k, v: (softmax(q, k) @ v, v)[1], "parameter.dead"),
+        (LearnedQueries(), "parameter.dead"),
     ],
 )
 def test_mistakes_of_contexts_are_named(context, code):
@@ -549,3 +563,14 @@ def test_what_cannot_be_recorded_is_not_judged(always, reason):
     report = ch.check(subject, takes="x", dropout=0.3)
     assert report.outcome == "not judged"
     assert any(reason in each for each in report.unverified), report
+
+
+def test_a_rotation_of_what_is_mixed_before_is_not_judged():
+    class Mixed(Ways):
+        def forward(self, x):
+            return super().forward(x.cumsum(1))
+
+    torch.manual_seed(0)
+    report = ch.check(Mixed(lambda q, k, v: softmax(q, k) @ v), takes="x", rope={})
+    assert report.outcome == "not judged"
+    assert report.unverified[1].startswith("rotary positions: query and key before their rotation")

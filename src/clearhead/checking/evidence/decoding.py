@@ -201,8 +201,7 @@ class DecodingEvidence(Evidence):
                 used.reset()
                 used.step(x[:, :2])
                 again = stepped(used, x, chunks)
-                if first.shape == again.shape:
-                    gap = distance(again, first)
+                gap = distance(again, first)
                 words = f"differ by up to {gap:.3g} of the largest number, {name}"
             except Exception as error:  # a cache that is full after one run has not been reset
                 words = f"fail, {name}: {first_line(error)}"
