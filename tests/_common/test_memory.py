@@ -44,7 +44,8 @@ def test_what_does_not_fit_says_what_does() -> None:
 
 
 def test_other_errors_pass() -> None:
-    for error in (RuntimeError("sizes"), ValueError("out of memory")):
+    inner = ch.TooLargeError("matrix.size", "Fewer rows.")
+    for error in (RuntimeError("sizes"), ValueError("out of memory"), inner):
         with pytest.raises(type(error)) as caught, within_memory("Less."):
             raise error
         assert caught.value is error

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import clearhead as ch
+from clearhead._common import writing
 from clearhead._common.writing import check_writable, replacing
 
 
@@ -22,6 +23,17 @@ def test_a_place_is_looked_at_before_the_work(tmp_path: Path) -> None:
         with pytest.raises(ch.FileError) as caught:
             check_writable(place)
         assert str(caught.value) == f"[file.unwritable] {place} could not be written: {reason}"
+
+
+def test_a_folder_that_may_not_be_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Who runs this may be somebody to whom nothing is forbidden.
+    monkeypatch.setattr(
+        os, "access", lambda place, mode: (place, mode) != (tmp_path.resolve(), os.W_OK)
+    )
+    with pytest.raises(ch.FileError, match=r"a\.html could not be written: Permission denied"):
+        check_writable(tmp_path / "a.html")
 
 
 def test_what_fails_leaves_the_old_file(tmp_path: Path) -> None:
@@ -126,6 +138,7 @@ def test_an_error_of_the_disk(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
+from clearhead._common import writing
 from clearhead._common.writing import replacing
 with replacing(sys.argv[1]) as (name, _):
     open(name, "w").write("half")
@@ -151,4 +164,30 @@ def test_what_somebody_is_writing_is_left_alone(tmp_path: Path) -> None:
         written(place, "earlier")
         assert place.read_text() == "earlier"
     assert place.read_text() == "later"
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_what_was_begun_a_moment_ago_is_left_alone(tmp_path: Path) -> None:
+    """It is empty, and not locked yet; a minute later nobody writes it any more."""
+    place = tmp_path / "a.txt"
+    with replacing(place) as (name, _):
+        fresh = Path(name[:-1])
+    fresh.touch()
+    written(place)
+    assert fresh.exists()
+    os.utime(fresh, (0, 0))
+    written(place)
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_without_locks_whole_files_are_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "fcntl", None)
+    place = tmp_path / "a.txt"
+    with replacing(place) as (name, _):
+        left = Path(name[:-1])
+    left.write_text("half")
+    written(place)
+    assert place.read_text() == "new"
     assert list(tmp_path.iterdir()) == [place]

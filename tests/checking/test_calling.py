@@ -3,6 +3,7 @@
 """Calling a subject: by its parameters, by the inputs it takes and the outputs it gives."""
 
 import math
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -298,3 +299,287 @@ def test_masks_that_are_wanted_are_none_where_none_is_declared():
     with pytest.raises(ch.ModelError) as caught:
         ch.check(Wanting(), takes="x", causal=True)
     assert "missing 1 required positional argument: 'mask'" in str(caught.value)
+
+
+def causal(query, key, value):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    future = torch.ones(scores.shape[-2:]).triu(1 + key.shape[-2] - query.shape[-2]).bool()
+    return scores.masked_fill(future, -torch.inf).softmax(-1) @ value
+
+
+def behind(query, key, value):
+    """As in transformers: (batch, tokens, heads, dim)."""
+    return causal(query, key, value).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [causal, behind, lambda *given: behind(*given).flatten(2)],
+    ids=["first", "behind", "merged"],
+)
+def test_a_function_is_judged_alike_wherever_its_heads_stand(function):
+    declared = {"causal": True, "nan_safe": True, "empty_row": "zero", "dtypes": (torch.bfloat16,)}
+    report = ch.check(function, takes="qkv", **declared)
+    assert [each.code for each in report.findings] == ["mask.leaks-nan", "mask.empty-row"]
+    assert report.findings[1].measured == "18 such rows, the first begins [nan, nan, nan]"
+    assert "bfloat16" in report.passed
+
+    def constant(*given):
+        return function(0.3 * given[0] * given[0].shape[-1] ** 0.5, *given[1:])
+
+    assert ch.check(constant, takes="qkv", causal=True).findings[0].code == "scale.wrong"
+
+
+@pytest.mark.parametrize("heads", [4, 7])
+def test_heads_behind_tokens_are_told_from_as_many_tokens(heads):
+    assert ch.check(behind, takes="qkv", causal=True, num_heads=heads).ok
+
+
+def test_of_heads_that_are_merged_wrongly_no_leak_is_said():
+    def viewed(query, key, value):
+        return causal(query, key, value).reshape(len(query), query.shape[2], -1)
+
+    report = ch.check(viewed, takes="qkv", causal=True, nan_safe=True)
+    assert [each.code for each in report.findings] == ["heads.merge"]
+
+
+def test_the_scale_of_who_sees_one_key_alone_cannot_be_measured():
+    def own(query, key, value):
+        return 2 * value[:, :, -query.shape[-2] :]
+
+    report = ch.check(own, takes="qkv", window=(0, 0))
+    assert [each.code for each in report.findings] == ["softmax.missing", "parameter.dead"]
+
+
+class Fixed(nn.Module):
+    """Divides by a number that it was made with, as the temperature of a head of width 64."""
+
+    def __init__(self, temperature=8.0):
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, q, k, v):
+        return (q @ k.mT / self.temperature).softmax(-1) @ v
+
+
+def test_a_scale_that_it_was_made_with_is_right_at_one_width():
+    report = ch.check(Fixed(), takes="qkv")
+    assert report.ok
+    assert "it is made for a head_dim of 64" in report.told
+    assert ch.check(Fixed(7.3), takes="qkv").findings[0].code == "scale.wrong"
+
+
+def of_real(query, key, value, mask):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    return scores.masked_fill(~mask, -1e9).softmax(-1) @ value
+
+
+def refuses_rows(query, key, value, mask):
+    assert mask.any(-1).all(), "a query sees nothing"
+    return of_real(query, key, value, mask)
+
+
+def only_single(query, key, value, mask):
+    assert query.dtype == torch.float32
+    return of_real(query, key, value, mask)
+
+
+class Unlearning(torch.autograd.Function):
+    """Its backward pass fails."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise RuntimeError("no way back")
+
+
+def no_way_back(*given):
+    return Unlearning.apply(of_real(*given))
+
+
+@pytest.mark.parametrize(
+    ("function", "empty", "codes", "words"),
+    [
+        (refuses_rows, "zero", [], ""),
+        (refuses_rows, None, [], "a query that sees nothing is refused"),
+        (only_single, "uniform", [], "it does not run in float64"),
+        (only_single, "zero", ["mask.empty-row"], ""),
+        (no_way_back, "uniform", [], "the backward pass raises: no way back"),
+    ],
+)
+def test_queries_that_see_nothing_are_looked_at_as_far_as_they_can_be(
+    function, empty, codes, words
+):
+    report = ch.check(function, takes="qkv,mask", empty_row=empty)
+    assert [each.code for each in report.findings] == codes
+    said = (*report.told, *report.minor, *report.skipped)
+    assert any(words in each for each in said), said
+
+
+def test_what_drops_queries_where_there_are_more_than_keys_shows_no_empty_rows():
+    def as_many(query, key, value):
+        return causal(query[:, :, -key.shape[2] :], key, value)
+
+    report = ch.check(as_many, takes="qkv", causal=True, empty_row="zero")
+    assert report.ok, report
+    assert not any("empty" in each for each in report.passed)
+
+
+def test_the_weights_are_not_measured_where_a_value_of_ones_and_zeros_is_refused():
+    def picky(query, key, value):
+        assert (value != 0).all()
+        return 2 * (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
+
+    assert ch.check(picky, takes="qkv").findings[0].code == "weights.scaled"
+
+
+def test_what_is_not_finite_and_runs_in_float64_alone_stays_there():
+    constant = torch.ones(1, dtype=torch.float64)
+
+    def hidden(query, key, value):
+        scores = torch.einsum("bhij,k->bhij", query @ key.mT / query.shape[-1] ** 0.5, constant)
+        future = torch.ones(scores.shape[-2:]).triu(1 + key.shape[-2] - query.shape[-2])
+        return (scores + future.double() * -torch.inf).softmax(-1) @ value
+
+    (finding,) = ch.check(hidden, takes="qkv", causal=True).findings
+    assert finding.code == "mask.non-finite"
+
+
+class Sided(nn.Module):
+    """x attends to a context."""
+
+    def __init__(self, scale=6**-0.5):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+        self.scale = scale
+
+    def forward(self, x, context):
+        key, value = self.key(context), self.value(context)
+        parts = self.query(x).split(3, -2)
+        return torch.cat([(q @ key.mT * self.scale).softmax(-1) @ value for q in parts], -2)
+
+
+class SidedOddly(Sided):
+    def forward(self, x, context):
+        assert x.ndim == 2, "no batch"
+        return super().forward(x, context)[None]
+
+
+def test_cross_attention_in_chunks_is_read():
+    torch.manual_seed(0)
+    report = ch.check(Sided(), takes="x,context")
+    assert report.ok, report
+    assert "context" in report.passed
+    assert [e.code for e in ch.check(Sided(1.0), takes="x,context").findings] == ["scale.missing"]
+
+
+def test_a_context_that_is_mixed_before_is_told_by_what_it_moves():
+    class Mixed(Sided):
+        def forward(self, x, context):
+            return super().forward(x, context.flip(1).cumsum(1))
+
+    class Swapped(Sided):
+        def forward(self, x, context):
+            return super().forward(x, x.cumsum(1) + 0 * context.sum())
+
+    torch.manual_seed(0)
+    assert "context" in ch.check(Mixed(), takes="x,context").passed
+    assert ch.check(Swapped(), takes="x,context").findings[0].code == "context.ignored"
+
+
+def test_cross_attention_that_takes_no_batch_and_gives_one_is_refused():
+    with pytest.raises(ch.ModelError) as caught:
+        ch.check(SidedOddly(), takes="x,context")
+    assert caught.value.code == "check.call"
+    assert "raised AssertionError: no batch\n  x       [2, 5, 6]" in caught.value.message
+    assert "\n  context [2, 7, 6] float64" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (None, "a tensor was expected, or a tuple that begins with one; got NoneType"),
+        ((), "a tensor was expected, or a tuple that begins with one; got tuple"),
+        (torch.ones(2, 3).long(), "was expected; got torch.int64, torch.strided"),
+        (torch.ones(2, 3).to_sparse(), "was expected; got torch.float32, torch.sparse_coo"),
+        (
+            torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+            "was expected; got a nested tensor",
+        ),
+    ],
+)
+def test_an_output_that_is_no_tensor_of_numbers_is_refused(given, words):
+    with pytest.raises(TypeError, match=re.escape(words)):
+        call(lambda x: given, "x", [torch.ones(2, 3)], causal=False)
+
+
+def told(run, takes, *tensors):
+    """What a module says that it was given, by the numbers of the tensors."""
+
+    class Asking(nn.Module):
+        forward = run
+
+    return call(Asking(), takes, tensors, causal=False)[0].tolist()
+
+
+def test_a_mask_or_a_context_that_is_not_the_second_is_handed_over_by_its_name():
+    x, other = torch.ones(1, 2, 3), torch.tensor([[True, False]])
+
+    def masked(self, x, memory=None, mask=None):
+        assert memory is None
+        return mask.double()
+
+    def by_position(self, query, key, value, visible):
+        return visible.double()
+
+    def crossed(self, hidden_states, attention_mask=None, context=None):
+        assert attention_mask is None
+        return context
+
+    assert told(masked, "x,mask", x, other) == [[1.0, 0.0]]
+    assert told(by_position, "qkv,mask", x, x, x, other) == [[1.0, 0.0]]
+    assert told(crossed, "x,context", x, 2 * x) == (2 * x).tolist()
+
+
+def test_a_context_without_a_name_beside_hidden_states_is_wanted():
+    def crossed(self, hidden_states, image):
+        return image
+
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'image'"):
+        told(crossed, "x,context", torch.ones(1, 2, 3), torch.ones(1, 2, 3))
+
+
+class Turning(nn.Module):
+    """Is handed cos and sin, of each pair once or of the whole width."""
+
+    def __init__(self, width, pairs):
+        super().__init__()
+        self.pairs = pairs
+        self.query = nn.Linear(6, 6)
+        if width:
+            self.head_dim = width
+
+    def forward(self, hidden_states, position_embeddings):
+        cos, sin = position_embeddings
+        x = self.query(hidden_states)
+        if not self.pairs:
+            one, two = x.chunk(2, -1)
+            x = x * cos + torch.cat([-two, one], -1) * sin
+        else:
+            one, two = x.chunk(2, -1)
+            x = torch.cat([one * cos - two * sin, two * cos + one * sin], -1)
+        return (x @ x.mT / 6**0.5).softmax(-1) @ hidden_states
+
+
+def test_cos_and_sin_are_of_the_width_that_is_wanted():
+    torch.manual_seed(0)
+    whole, pairs = Turning(6, pairs=False), Turning(6, pairs=True)
+    pairs.load_state_dict(whole.state_dict())
+    x = torch.randn(2, 5, 6)
+    given = [call(each, "x", [x], causal=False)[0] for each in (whole, pairs)]
+    torch.testing.assert_close(*given)
+    with pytest.raises(TypeError, match="it has no head_dim to make them of"):
+        call(Turning(0, pairs=True), "x", [x], causal=False)

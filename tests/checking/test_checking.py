@@ -76,6 +76,35 @@ def test_its_place_is_the_line_where_it_is_written(tmp_path: Path, before: str) 
     ]
 
 
+def test_a_file_of_a_package_is_a_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its relative imports are followed, also where the package cannot be imported, or is none."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    beside = "from .helping import scale\n\ndef attend(q, k, v):\n    return scale(q, k).softmax(-1) @ v\n"
+    helping = "def scale(q, k):\n    return q @ k.mT / q.shape[-1] ** 0.5\n"
+    for name, start in (
+        ("whole", ""),
+        ("wanting", "import no_such_module_here\n"),
+        ("plain", None),
+    ):
+        folder = tmp_path / name / f"{name}_inner"
+        folder.mkdir(parents=True)
+        if start is not None:
+            for each in (folder, folder / "deep"):
+                each.mkdir(exist_ok=True)
+                (each / "__init__.py").write_text(start, encoding="utf-8")
+            folder /= "deep"
+        (folder / "helping.py").write_text(helping, encoding="utf-8")
+        (folder / "mine.py").write_text(beside, encoding="utf-8")
+        (folder / "failing.py").write_text("import no_such_module_here\n", encoding="utf-8")
+        assert ch.check(f"{folder}/mine.py:attend", takes="qkv").ok
+        with pytest.raises(ch.ModelError, match="No module named 'no_such_module_here'"):
+            ch.check(f"{folder}/failing.py:attend", takes="qkv")
+    for name in [each for each in sys.modules if each.startswith(("whole_", "wanting_", "plain_"))]:
+        del sys.modules[name]
+
+
 def test_a_dotted_path() -> None:
     assert ch.check("torch.nn.functional.scaled_dot_product_attention", takes="qkv").ok
     assert ch.check("torch.nn.functional:scaled_dot_product_attention", takes="qkv").ok
@@ -504,3 +533,127 @@ def test_steps_that_are_all_refused_are_not_judged() -> None:
         "decoding: every way to hand tokens over is refused: RuntimeError: no cache yet; let step(x) "
         "take any number of tokens"
     )
+
+
+divisor, room, tiny = 6, 40, 1e-30
+
+
+class Reading(nn.Module):
+    """One head, whose code reads numbers from around it: a size, a limit, and next to nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+        self.seen = torch.ones(40, 40).triu(1).bool()
+
+    def hidden(self, x: Tensor) -> Tensor:
+        assert x.shape[-1] % divisor == 0
+        return self.seen[: x.shape[1], : x.shape[1]].to(x.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[1] <= room
+        scores = self.query(x) @ self.key(x).mT / 6**0.5 + tiny
+        return scores.masked_fill(self.hidden(x), -torch.inf).softmax(-1) @ self.value(x)
+
+
+class ReadingAgain(Reading):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", [Reading, ReadingAgain])
+def test_what_is_read_around_a_module_and_changes_nothing_is_no_mistake(kind: type) -> None:
+    """Nor is a mask that is a plain attribute, and is taken to the device of the input."""
+    torch.manual_seed(0)
+    report = ch.check(kind(), takes="x", causal=True)
+    assert report.ok, report
+
+
+class Backward(torch.autograd.Function):
+    """The identity, whose backward pass is another one's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, fails: bool) -> Tensor:
+        ctx.fails = fails
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        if ctx.fails:
+            raise RuntimeError("no way back")
+        return grads[0] * torch.nan, None
+
+
+class WithBackward(nn.Module):
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+        self.fails = fails
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = (self.query(x) @ self.key(x).mT / 6**0.5).softmax(-1)
+        return Backward.apply(weights, self.fails) @ self.value(x)
+
+
+def test_a_backward_pass_that_fails_is_told_and_one_that_gives_nan_is_wrong() -> None:
+    torch.manual_seed(0)
+    report = ch.check(WithBackward(True), takes="x")
+    assert report.ok, report
+    assert "the backward pass raises: no way back" in report.told
+    (finding,) = ch.check(WithBackward(False), takes="x").findings
+    assert finding.code == "grad.wrong"
+    assert finding.measured.endswith("autograd says nan")
+
+
+class Short(nn.Module):
+    """Its positions end where its settings say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = {"block_size": 5}
+        self.positions, self.query = nn.Embedding(5, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.positions(torch.arange(x.shape[1]))
+        return (self.query(x) @ x.mT / 6**0.5).softmax(-1) @ x
+
+
+def test_settings_that_a_module_keeps_as_a_dictionary_say_its_length() -> None:
+    torch.manual_seed(0)
+    assert ch.check(Short(), takes="x").ok
+
+
+class Padded(nn.Module):
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+        self.way = way
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        if self.way == "refuses":
+            assert mask.any(-1).all(), "nothing but padding"
+        mixed = x.cumsum(1) if self.way == "mixes" else x
+        query, key, value = self.query(mixed), self.key(mixed), self.value(x)
+        if self.way == "mixes" or mask.all():
+            return (query @ key.mT / 6**0.5).softmax(-1) @ value
+        hidden = ~mask[:, None] & (self.way == "refuses")
+        parts = query.split(4, 1) if self.way == "in chunks" else [query]
+        scores = [(each @ key.mT / 6**0.5).masked_fill(hidden, -torch.inf) for each in parts]
+        return torch.cat([each.softmax(-1) @ value for each in scores], 1)
+
+
+@pytest.mark.parametrize(
+    ("way", "codes"),
+    [
+        ("refuses", []),
+        # Seen by what moves what: other products with padding than without, and none of single tokens.
+        ("in chunks", ["mask.padding-ignored"]),
+        ("mixes", ["mask.padding-ignored"]),
+    ],
+)
+def test_padding_is_looked_at_whatever_is_done_where_there_is_some(
+    way: str, codes: list[str]
+) -> None:
+    torch.manual_seed(0)
+    report = ch.check(Padded(way), takes="x,mask", empty_row="zero")
+    assert [each.code for each in report.findings] == codes

@@ -1,8 +1,10 @@
 """The arguments of a constructor, from sizes and from instances."""
 
 import inspect
+from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -10,10 +12,13 @@ from clearhead._common.foreign_names import size_of
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.constructing import (
     arguments_again,
+    config,
     declared_arguments,
     guess,
     guessed_arguments,
+    nested,
     parameters,
+    sizes_for,
 )
 from clearhead.checking.subject.subject import prepare
 
@@ -114,3 +119,58 @@ def test_another_width_is_tried_where_the_first_is_not_taken() -> None:
 def test_a_temperature_is_that_of_the_heads() -> None:
     assert guess("temperature", inspect.Parameter.empty, {}) == 10**0.5
     assert guess("patch_dim_count", inspect.Parameter.empty, {"d_in": 30}) is False
+
+
+@pytest.mark.parametrize(
+    ("name", "annotation", "value"),
+    [
+        ("norm_eps", float, 1e-5),
+        ("use_bias", bool, True),
+        ("use_bias", int, 2),
+        ("name", str, ""),
+        ("rate_of_decay", float, 0.1),
+        ("verbose", bool, False),
+        ("num_layers", int, 2),
+        ("attn_dropout", float, 0.0),
+        ("attn_dropout", inspect.Parameter.empty, 0.0),
+    ],
+)
+def test_what_is_no_size_is_guessed_by_name_and_type(
+    name: str, annotation: Any, value: Any
+) -> None:
+    found = guess(name, annotation, {"d_in": 30})
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_settings_without_a_type_answer_as_objects_and_as_dictionaries() -> None:
+    settings = config(None, {"n_head": 4}, {"d_in": 30, "num_heads": 3, "context_length": 16})
+    assert settings.dropout == 0.0
+    assert (settings["n_head"], settings["n_embd"]) == (4, 30)
+    assert "anything" in settings
+    assert settings.get("block_size", 1024) == 16
+    assert settings.get("mode", "fast") == "fast"
+    assert settings.get("vocab_size") == 53
+
+
+@dataclass
+class Settings:
+    scaling: str
+    n_embd: int = 768
+    n_layer: int = 12
+    num_layers: int = 1
+    vocab_size: int = 50304
+    pad_token_id: int = 50256
+    sides: list[int] = field(default_factory=list)
+
+
+class Configured(nn.Module):
+    def __init__(self, config: Settings) -> None:
+        super().__init__()
+
+
+def test_a_dataclass_of_settings_is_made_small_where_that_changes_no_attention() -> None:
+    made = config(Settings, {}, sizes_for({"d_in"}, Contract()))
+    # The token of the padding is one of the vocabulary.
+    assert made == Settings("", n_embd=30, n_layer=2, num_layers=1, vocab_size=50304)
+    given = nested({"config.n_layer": 3, "config.scaling": "root"}, Configured, Contract())
+    assert (given["config"].n_layer, given["config"].scaling) == (3, "root")

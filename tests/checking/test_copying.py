@@ -77,6 +77,13 @@ def test_modules_are_found_in_closures_defaults_methods_partials_and_files() -> 
     assert held_by(calls) == {"around": around}
     assert held_by(torch.relu) == {}
 
+    def early(x: Tensor) -> Tensor:
+        return later(one(x))
+
+    assert held_by(early) == {"one": one}
+    later = two
+    assert held_by(early) == {"one": one, "later": two}
+
 
 def test_a_function_around_a_module_in_training_is_checked_as_the_module() -> None:
     torch.manual_seed(0)

@@ -140,6 +140,20 @@ def test_padding_is_looked_at_on_both_sides():
     assert "positions count the padding" in str(report)
 
 
+class Marked(Model):
+    """The mask marks the padding, by the name that PyTorch has for it."""
+
+    def forward(self, ids, key_padding_mask=None):
+        return super().forward(ids, None if key_padding_mask is None else ~key_padding_mask)
+
+
+def test_a_key_padding_mask_is_true_for_padding():
+    torch.manual_seed(0)
+    report = ch.check(Marked(), takes="ids,mask", causal=True)
+    assert report.ok, f"\n{report}"
+    assert "padding" in report.passed
+
+
 def test_padding_that_only_causality_hides_is_named():
     report = ch.check(made(Ignoring), takes="ids,mask", causal=True)
     assert found(report) == ["mask.padding-ignored"]

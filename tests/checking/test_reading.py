@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import clearhead as ch
 
@@ -297,3 +298,279 @@ def test_the_order_of_key_heads_is_said_with_their_number():
     assert any("reads key head h % 4, not h // 2" in each for each in report.told), report.told
     declared = ch.check(Tiled(), takes="x", num_kv_heads=4, num_heads=8)
     assert [each.code for each in declared.findings] == ["heads.gqa-tiled"]
+
+
+class Ways(nn.Module):
+    """Heads of width 4, whose context is made as is said."""
+
+    def __init__(self, context, heads=3):
+        super().__init__()
+        self.context, self.heads, width = context, heads, 4 * heads
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
+            nn.Linear(width, width) for _ in range(4)
+        )
+
+    def forward(self, x):
+        projected = (each(x) for each in (self.q_proj, self.k_proj, self.v_proj))
+        heads = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in projected)
+        return self.out_proj(self.context(*heads).transpose(1, 2).flatten(2))
+
+
+def softmax(query, key, scale=0.5):
+    return (query @ key.mT * scale).softmax(-1)
+
+
+def by_landmarks(q, k, v):
+    """As in Nyströmformer: over a few tokens, and back."""
+    few, seen = q[:, :, :3], k[:, :, :3]
+    inverse = torch.linalg.pinv(softmax(few, seen))
+    return softmax(q, seen) @ inverse @ (softmax(few, k) @ v)
+
+
+def two_steps(q, k, v):
+    weights = softmax(q, k)
+    return (weights @ weights) @ v
+
+
+@pytest.mark.parametrize(
+    ("context", "topic"),
+    [(by_landmarks, "heads"), (two_steps, "scale")],
+    ids=["landmarks", "two steps"],
+)
+def test_a_product_of_weights_is_no_mistake_of_a_name(context, topic):
+    torch.manual_seed(0)
+    report = ch.check(Ways(context), takes="x")
+    assert report.outcome == "not judged", report
+    assert [each.partition(":")[0] for each in report.unverified] == [topic]
+
+
+def backwards(q, k, v, scale=0.5, back=True):
+    context = softmax(q.flip(2), k, scale) @ v
+    return context.flip(2) if back else context
+
+
+def test_queries_in_another_order_are_put_back_in_theirs():
+    torch.manual_seed(0)
+    report = ch.check(Ways(backwards), takes="x")
+    assert report.ok, report
+    assert "scale 1/√4" in report.passed
+    assert names(Ways(lambda *given: backwards(*given, scale=1.0))) == ["scale.missing"]
+    assert names(Ways(lambda *given: backwards(*given, back=False))) == ["heads.merge"]
+
+
+def grouped(q, k, v, scale=0.5):
+    """Blocks as (groups, batch, heads of a group)."""
+    sides = (each.unflatten(1, (2, 2)).transpose(0, 1).flatten(0, 2) for each in (q, k, v))
+    query, key, value = sides
+    found = softmax(query, key, scale) @ value
+    return found.unflatten(0, (2, -1, 2)).transpose(0, 1).flatten(1, 2)
+
+
+def test_heads_that_lie_on_both_sides_of_the_samples_are_read():
+    torch.manual_seed(0)
+    report = ch.check(Ways(grouped, heads=4), takes="x")
+    assert report.ok, report
+    assert {"heads", "scale 1/√4"} <= set(report.passed)
+    assert names(Ways(lambda *given: grouped(*given, scale=1.0), heads=4)) == ["scale.missing"]
+
+
+class PerHead(nn.Module):
+    """A learned scale for each head, as in Swin v2."""
+
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor([0.3, 0.5, 0.9])[:, None, None])
+
+    def forward(self, q, k, v):
+        return (q @ k.mT * self.temperature).softmax(-1) @ v
+
+
+def bent(q, k, v):
+    return (5 * torch.tanh(q @ k.mT / 2 / 5)).softmax(-1) @ v
+
+
+def drawn_over(q, k, v):
+    """What is drawn in place of a copy is none of its numbers any more."""
+    return softmax(q, k) @ v + 0 * q.detach().clone().normal_()
+
+
+def by_branches(q, k, v):
+    """Other operations for other numbers."""
+    return softmax(q, k @ torch.eye(4).to(k) if q.mean() > 0 else k) @ v
+
+
+class LearnedQueries(nn.Module):
+    """Queries that are not made of x, for PyTorch's function."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries = nn.Parameter(torch.arange(480.0).sin().view(3, 40, 4))
+
+    def forward(self, q, k, v):
+        queries = self.queries[:, : q.shape[2]].expand_as(q)
+        return F.scaled_dot_product_attention(queries, k, v)
+
+
+def in_chunks(q, k, v, scale=0.5):
+    return torch.cat([softmax(each, k, scale) @ v for each in q.split(4, 2)], 2)
+
+
+def banded(q, k, v, scale=0.5):
+    behind = torch.arange(q.shape[2])[:, None] - torch.arange(q.shape[2])
+    hidden = (behind < 0) | (behind > 3)
+    return (q @ k.mT * scale).masked_fill(hidden, -torch.inf).softmax(-1) @ v
+
+
+def without_scale(context):
+    return lambda *given: context(*given, scale=1.0)
+
+
+def of_the_whole(q, k, v):
+    scores = q @ k.mT / 2
+    return scores.flatten().softmax(0).view(scores.shape) @ v
+
+
+@pytest.mark.parametrize(
+    ("context", "words"),
+    [
+        (PerHead(), "each head has a scale of its own"),
+        (bent, "the scores are bent by tanh"),
+        (banded, "a window of 3 tokens back and 0 ahead"),
+        (drawn_over, "causal=False"),
+    ],
+)
+def test_what_is_done_besides_and_not_declared_is_told(context, words):
+    torch.manual_seed(0)
+    report = ch.check(Ways(context), takes="x")
+    assert report.ok, report
+    assert words in report.told
+
+
+@pytest.mark.parametrize(
+    ("context", "code"),
+    [
+        (lambda q, k, v: softmax(q, k).mT @ v, "weights.transposed"),
+        (lambda q, k, v: softmax(k, q).mT @ v, "softmax.axis"),
+        (of_the_whole, "softmax.axis"),
+        (without_scale(banded), "scale.missing"),
+        (without_scale(in_chunks), "scale.missing"),
+        (lambda q, k, v: (softmax(q, k) @ v, v)[1], "parameter.dead"),
+        (LearnedQueries(), "parameter.dead"),
+    ],
+)
+def test_mistakes_of_contexts_are_named(context, code):
+    torch.manual_seed(0)
+    assert names(Ways(context)) == [code]
+
+
+@pytest.mark.parametrize("context", [in_chunks, by_branches])
+def test_what_does_not_show_its_heads_is_not_judged(context):
+    torch.manual_seed(0)
+    report = ch.check(Ways(context), takes="x")
+    assert report.outcome == "not judged"
+    assert [each.partition(":")[0] for each in report.unverified] == ["heads"]
+    assert "scale 1/√4" in report.passed
+
+
+class SharedKeys(nn.Module):
+    """Six query heads, each of which reads one of two key heads, or of one."""
+
+    def __init__(self, order):
+        super().__init__()
+        self.order = order
+        self.query, self.out = nn.Linear(24, 24), nn.Linear(24, 24)
+        self.key, self.value = (nn.Linear(24, 4 * (max(order) + 1)) for _ in range(2))
+
+    def forward(self, x):
+        q, k, v = (
+            each(x).unflatten(-1, (-1, 4)).transpose(1, 2)
+            for each in (self.query, self.key, self.value)
+        )
+        k, v = (each[:, self.order] for each in (k, v))
+        return self.out((softmax(q, k) @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("order", [[0] * 6, [0, 0, 1, 1, 0, 1]])
+def test_key_heads_in_no_order_of_a_name_are_no_mistake(order):
+    torch.manual_seed(0)
+    declared = {"num_heads": 6, "num_kv_heads": max(order) + 1}
+    for given in ({}, declared):
+        report = ch.check(SharedKeys(order), takes="x", **given)
+        assert report.ok, report
+        assert not any("key head" in each for each in report.told)
+
+
+class TwoWidths(nn.Module):
+    """Two heads side by side, the second one wider."""
+
+    def __init__(self):
+        super().__init__()
+        self.narrow, self.wide = nn.Linear(12, 12), nn.Linear(12, 18)
+        self.out = nn.Linear(10, 12)
+
+    def forward(self, x):
+        heads = []
+        for projection, scale in ((self.narrow, 0.5), (self.wide, 1.0)):
+            q, k, v = projection(x).chunk(3, -1)
+            heads.append(softmax(q, k, scale) @ v)
+        return self.out(torch.cat(heads, -1))
+
+
+def test_heads_of_other_widths_are_judged_apart():
+    torch.manual_seed(0)
+    (finding,) = ch.check(TwoWidths(), takes="x").findings
+    assert finding.code == "scale.missing"
+    assert finding.measured.endswith("declared is 0.4082 = 1/√6")
+
+
+class HeadsByLength(Ways):
+    """As many heads as the number of tokens allows."""
+
+    def forward(self, x):
+        self.heads = 3 if x.shape[1] % 2 else 2
+        return super().forward(x)
+
+
+def test_another_number_of_heads_at_another_length():
+    def scaled(q, k, v):
+        return softmax(q, k, q.shape[-1] ** -0.5) @ v
+
+    torch.manual_seed(0)
+    assert ch.check(HeadsByLength(scaled), takes="x").ok
+    assert names(HeadsByLength(without_scale(in_chunks))) == ["scale.missing"]
+
+
+class Unwatched(Ways):
+    """Fails where its operations are recorded; of dropout, in training alone."""
+
+    def __init__(self, context, always):
+        super().__init__(context)
+        self.always, self.drop = always, nn.Dropout(0.3)
+
+    def forward(self, x):
+        if (self.always or self.training) and _get_current_dispatch_mode() is not None:
+            raise RuntimeError("no modes")
+        return self.drop(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("always", "reason"),
+    [(True, "no product of scores with values was seen inside"), (False, "where was not seen")],
+)
+def test_what_cannot_be_recorded_is_not_judged(always, reason):
+    torch.manual_seed(0)
+    subject = Unwatched(lambda q, k, v: softmax(q, k) @ v, always)
+    report = ch.check(subject, takes="x", dropout=0.3)
+    assert report.outcome == "not judged"
+    assert any(reason in each for each in report.unverified), report
+
+
+def test_a_rotation_of_what_is_mixed_before_is_not_judged():
+    class Mixed(Ways):
+        def forward(self, x):
+            return super().forward(x.cumsum(1))
+
+    torch.manual_seed(0)
+    report = ch.check(Mixed(lambda q, k, v: softmax(q, k) @ v), takes="x", rope={})
+    assert report.outcome == "not judged"
+    assert report.unverified[1].startswith("rotary positions: query and key before their rotation")

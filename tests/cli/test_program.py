@@ -1,14 +1,19 @@
 """The commands as one program: errors, exit codes, and outputs that cannot be written."""
 
+import errno
+import importlib
 import os
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from clearhead.cli import run
+from clearhead import cli
+from clearhead.cli import program, run
+from clearhead.errors import ClearheadError
 from tests.cli.commands import invoke, lines
 from tests.surface import ROOT
 
@@ -98,6 +103,42 @@ def test_run_returns_the_exit_code(
         monkeypatch.setattr(sys, "argv", ["clearhead", *arguments])
         assert run() == code
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 0, ""),
+        (OSError(errno.ENOSPC, "No space"), 1, "the output could not be written: No space"),
+    ],
+)
+def test_what_is_left_of_the_output_cannot_be_written(
+    error: OSError, code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A reader that has had enough is no error."""
+
+    def flush() -> None:
+        raise error
+
+    def done(**options: object) -> None:
+        raise SystemExit(0)
+
+    monkeypatch.setattr(program, "app", done)
+    with open(tmp_path / "output", "wb") as file:
+        monkeypatch.setattr(sys, "stdout", SimpleNamespace(flush=flush, fileno=file.fileno))
+        assert run() == code
+    assert words in capsys.readouterr().err
+
+
+def test_another_module_that_is_missing_is_no_missing_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "clearhead.cli.program", None)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        importlib.reload(cli)
+    assert caught.value.name == "clearhead.cli.program"
+    assert not isinstance(caught.value, ClearheadError)
 
 
 # What a command prints that imports no PyTorch, which takes seconds.

@@ -2,8 +2,10 @@
 
 import json
 import re
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
+from clearhead.checking.scanning.sources import Definition, Source
 from clearhead.checking.scanning.trial import ScanRow
 from clearhead.cli import apart
+from clearhead.errors import ModelError
 from tests.cli.commands import invoke
 from tests.surface import ROOT
 
@@ -197,7 +201,8 @@ class TestFolder:
             (folder / name).mkdir()
             (folder / name / "core.py").write_text(text, encoding="utf-8")
             around = (
-                "from core import attends\n\ndef attention(q, k, v):\n    return attends(q, k, v)\n"
+                "import colorsys\nfrom core import attends\n\n"
+                "def attention(q, k, v):\n    return attends(q, k, v)\n"
             )
             (folder / name / "around.py").write_text(around, encoding="utf-8")
         whole = json.loads(invoke("check", "one", "two", "--json").stdout)
@@ -205,6 +210,7 @@ class TestFolder:
             ("one", "attention", "right"), ("one", "attends", "right"),
             ("two", "attention", "wrong"), ("two", "attends", "wrong"),
         }  # fmt: skip
+        assert {"core", "around", "colorsys"} & set(sys.modules) == {"colorsys"}
 
 
 def test_what_ends_its_process_or_hangs_is_a_row(
@@ -230,6 +236,27 @@ def test_what_ends_its_process_or_hangs_is_a_row(
     ]  # fmt: skip
     assert "ended its process, with exit code 0" in whole["rows"][0]["why"]
     assert "took more than 12 seconds" in whole["rows"][1]["why"]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_process_that_ends_at_the_last_or_at_nothing(
+    begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last has its row; where nothing was tried, another process would do no better."""
+    source = Source("mine.py", "mine.py", (Definition("attends", 2, True),))
+    written = [[0, "attends", None]] if begun else []
+    process = SimpleNamespace(wait=lambda: 9)
+    monkeypatch.setattr(apart, "_process", lambda *asked: nullcontext((process, Path("found"))))
+    monkeypatch.setattr(apart, "_lines", lambda *limits: iter(written))
+    rows = apart.scanned([source], {}, timeout=1.0, memory=None)
+    if begun:
+        (_, name, none), (_, _, row) = rows
+        assert (name, none) == ("attends", None)
+        assert row is not None
+        assert (row.outcome, row.line) == ("not made", 2)
+    else:
+        with pytest.raises(ModelError, match=r"check\.ended.* checking a module ended its process"):
+            next(rows)
 
 
 @pytest.mark.usefixtures("here", "folder")

@@ -8,6 +8,7 @@ import pytest
 from clearhead.drawing.page import head_page
 from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Payload
+from clearhead.samples import models
 from tests import tiny_models
 from tests.cli.commands import invoke, lines
 
@@ -44,6 +45,14 @@ def test_show_a_layer() -> None:
     assert "Layer 5   encoder.layer.5.attention.self" in found
     assert any(line.endswith("it → animal 0.65") for line in found)
     assert found[-1] == "Next: add --head 11, --png head.png, or --html page.html."
+    found = lines("show", SENTENCE, "--layer", "5", "--head", "11")
+    assert found[-1] == "Next: add --png head.png, or --html page.html."
+
+
+def test_show_a_sample(gpt2: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "folder_of", lambda name: {"smollm2": gpt2}[name])
+    named, path = (lines("show", "the cat", "--model", each)[1:] for each in ("smollm2", gpt2))
+    assert named == path
 
 
 def test_show_a_head_with_a_picture(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from clearhead import samples
 from clearhead.errors import ArgumentError, FileError, MissingExtraError, ModelError
 from clearhead.samples import converters, models, packages
 from clearhead.samples.packages import SAMPLES, SamplePackage
+from tests.cli.commands import invoke
 from tests.cli.commands import lines as printed
 
 
@@ -76,7 +78,12 @@ def test_a_conversion_is_there_whole_or_not_at_all(
     def works(source: Path, target: Path) -> None:
         (target / "whole").write_text("whole")
 
-    folder = models._converted(sample, works)
+    def is_second(source: Path, target: Path) -> None:
+        models._converted(sample, works)
+        works(source, target)
+        raise OSError("somebody else was first")
+
+    folder = models._converted(sample, is_second)
     assert [each.name for each in folder.iterdir()] == ["whole"]
     assert models._converted(sample, breaks) == folder
     assert list(tmp_path.iterdir()) == [folder]
@@ -126,3 +133,63 @@ def test_the_command_lists_the_samples_and_their_licences() -> None:
     lines = printed("samples", "list")
     assert lines[0].startswith("smollm2    SmolLM2-135M-Instruct, Apache-2.0, 93 MB: ")
     assert len(lines) == len(SAMPLES)
+
+
+@pytest.mark.parametrize("failed", [[], ["smollm2", "whisper"]])
+def test_the_command_installs_and_says_what_it_could_not(
+    failed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(samples, "install", lambda names: asked.append(names) or failed)
+    found = invoke("samples", "install", *failed)
+    assert asked == [failed or None]
+    assert (found.exit_code, found.stdout) == (int(bool(failed)), "")
+    assert found.stderr == ("clearhead: not installed: smollm2, whisper\n" if failed else "")
+
+
+class Reads:
+    """What takes the place of a model or of its reader."""
+
+    def __init__(self, **parts: object) -> None:
+        vars(self).update(parts)
+
+    def eval(self) -> "Reads":
+        return self
+
+
+@pytest.mark.parametrize(
+    ("load", "reader", "parts"),
+    [
+        (samples.smollm2, "AutoTokenizer", {}),
+        (samples.whisper, "WhisperProcessor", {"tokenizer": "of the processor"}),
+        (samples.dinov2, "AutoImageProcessor", {}),
+    ],
+)
+def test_a_sample_comes_with_what_reads_for_it(
+    load: Callable[[], samples.Sample],
+    reader: str,
+    parts: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, model = Reads(**parts), Reads()
+
+    class Library:
+        def __getattr__(self, name: str) -> SimpleNamespace:
+            given = read if name == reader else (model, {"missing_keys": []})
+            return SimpleNamespace(from_pretrained=lambda folder, **options: given)
+
+    monkeypatch.setattr(models, "folder_of", lambda name: tmp_path)
+    monkeypatch.setattr(models, "_transformers", Library)
+    sample = load()
+    assert sample.model is model
+    assert sample.licence == SAMPLES[sample.name].licence
+    wanted = (read, None) if reader == "AutoTokenizer" else (parts.get("tokenizer"), read)
+    assert (sample.tokenizer, sample.processor) == wanted
+
+
+def test_a_sample_needs_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    text = "[extra.missing] a sample needs transformers, which is not installed."
+    with pytest.raises(MissingExtraError, match=re.escape(text)):
+        models.folder_of("smollm2")

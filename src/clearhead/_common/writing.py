@@ -91,8 +91,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     try:
         place, _ = _regular(target)
         if not os.access(place.parent, os.W_OK):
-            reason = errno.EACCES if place.parent.is_dir() else errno.ENOENT
-            raise OSError(reason, os.strerror(reason))
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise unwritable(target, error) from error
 

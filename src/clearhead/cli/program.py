@@ -56,14 +56,13 @@ def run() -> int:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")
+    code = 0
     try:
         app(prog_name="clearhead")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except OSError as error:  # files have errors of their own, so this is the output
         code = _drop_output(error)
-    else:
-        code = 0
     try:
         sys.stdout.flush()
     except OSError as error:

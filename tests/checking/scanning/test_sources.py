@@ -58,6 +58,14 @@ class Encoder(nn.TransformerEncoderLayer):
 class LatentAttention:
     pass
 """
+GUARDED = """
+if True:
+    class FastAttention:
+        pass
+else:
+    class SlowAttention:
+        pass
+"""
 
 
 def names(found: list[Source]) -> dict[str, list[str]]:
@@ -75,6 +83,7 @@ def package(tmp_path: Path) -> Path:
         "__main__.py": CORE,
         "setup.py": CORE,
         "conftest.py": CORE,
+        "deeper/still/guarded.py": GUARDED,
         "test_core.py": CORE,
         "tests/cases.py": CORE,
         ".venv/other.py": CORE,
@@ -98,6 +107,7 @@ def test_a_folder_is_read_and_its_tests_are_not(package: Path) -> None:
     assert names(found) == {
         "broken.py": [],
         "core.py": ["weighted", "attends", "Layer"],
+        "guarded.py": ["FastAttention", "SlowAttention"],
         "model.py": ["Block", "Fused", "Encoder", "LatentAttention"],
     }
     broken = next(each for each in found if each.error)
@@ -116,13 +126,13 @@ def test_a_folder_of_pipes_links_and_endless_code(package: Path) -> None:
     cases = "".join(f"elif x == {each}:\n    pass\n" for each in range(3000))
     (package / "deep.py").write_text(f"if x:\n    pass\n{cases}", encoding="utf-8")
     found = sources(str(package))
-    assert sorted(names(found)) == ["broken.py", "core.py", "deep.py", "model.py"]
+    assert sorted(names(found)) == ["broken.py", "core.py", "deep.py", "guarded.py", "model.py"]
     deep = next(each for each in found if each.file.endswith("deep.py"))
     assert deep.error.startswith("RecursionError: maximum recursion depth")
 
 
 def test_what_is_likely_multiplies_and_normalises_itself_or_has_the_name(package: Path) -> None:
-    (core, model) = (each for each in sources(str(package)) if not each.error)
+    core, _, model = (each for each in sources(str(package)) if not each.error)
     assert [each.likely for each in core.definitions] == [True, True, False]
     assert [each.likely for each in model.definitions] == [False, False, True, True]
 
@@ -134,6 +144,7 @@ def test_a_package_is_found_by_its_name_and_not_imported(
     found = sources("scanned_package")
     assert {each.module for each in found} == {
         "scanned_package.broken", "scanned_package.core", "scanned_package.model",
+        "scanned_package.deeper.still.guarded",
     }  # fmt: skip
     assert names(sources("scanned_package.model")) == {
         "model.py": ["Fused", "Encoder", "LatentAttention"]
@@ -162,4 +173,4 @@ def test_a_place_that_is_not_there_is_refused(place: str) -> None:
 def test_what_is_read_is_reported(package: Path) -> None:
     shares: list[float] = []
     sources(str(package), lambda doing, done: shares.append(done))
-    assert shares == [0.25, 0.5, 0.75, 1.0]
+    assert shares == [0.2, 0.4, 0.6, 0.8, 1.0]

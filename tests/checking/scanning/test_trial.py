@@ -140,6 +140,37 @@ def ends(x):
     raise SystemExit(2)
 
 
+class Hidden(Attention):
+    def forward(self, x, hidden_states):
+        return self.attended(x, hidden_states)
+
+
+class Three(nn.Module):
+    def forward(self, a, b, c):
+        return attends(a, b, c)
+
+
+class Failing(Attention):
+    def forward(self, x):
+        raise ValueError("not today")
+
+
+class AcrossSamples(Attention):
+    """Attends over the first axis, and wants more of the second than there are samples."""
+
+    def forward(self, x):
+        assert x.shape[1] > 4
+        return self.attended(x.transpose(0, 1), x.transpose(0, 1)).transpose(0, 1)
+
+
+class AcrossAll(Attention):
+    """Attends over samples and tokens alike."""
+
+    def forward(self, x):
+        whole = x.flatten(0, 1)[None]
+        return self.attended(whole, whole).view(x.shape)
+
+
 @pytest.mark.parametrize(
     ("found", "first"),
     [
@@ -152,6 +183,8 @@ def ends(x):
         (attends, "qkv"),
         (simple, "x2d"),
         (lambda q, k, v, attn_mask: q, "qkv,mask"),
+        (Hidden, "x"),
+        (Three, "qkv"),
     ],
 )
 def test_how_it_is_called_is_read_off_its_parameters(found, first):
@@ -192,6 +225,24 @@ def test_another_order_that_nobody_declared_is_no_mistake(found, remark):
     assert made.report.name == found.__name__
     assert made.report.place is not None
     assert made.report.place[0] == __file__
+
+
+@pytest.mark.parametrize("found", [AcrossSamples, AcrossAll])
+def test_samples_that_are_mixed_in_either_order_are_a_mistake(found):
+    made = tried(found, ch.Contract(), None, 0)
+    assert made is not None
+    assert [each.code for each in made.report.findings] == ["batch.mixed"]
+    assert made.report.name == found.__name__
+
+
+def test_a_mask_that_is_handed_over_is_not_missed():
+    def masked(query, key, value, mask):
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        return scores.masked_fill(~mask, -1e9).softmax(-1) @ value
+
+    made = tried(masked, ch.Contract(), None, 0)
+    assert made is not None
+    assert (made.takes, made.report.outcome, made.unasked) == ("qkv,mask", "right", ())
 
 
 def test_a_mask_that_is_not_handed_over_is_said(tmp_path):
@@ -239,6 +290,13 @@ def test_what_cannot_be_called_is_refused(found, words):
     with pytest.raises(ch.ClearheadError) as caught:
         tried(found, ch.Contract(), None, 0)
     assert str(caught.value) == words
+
+
+def test_what_fails_in_every_way_is_refused_with_the_first():
+    with pytest.raises(ch.ModelError) as caught:
+        tried(Failing, ch.Contract(), None, 0)
+    words = "Failing was called with takes='x' and raised ValueError: not today"
+    assert caught.value.message.startswith(words)
 
 
 def test_a_large_model_is_not_made():

@@ -65,11 +65,9 @@ def arrangement(found: Provenance | None, batch: int) -> Arrangement | None:
     if not (key[key >= 0].diff() == 1).all():
         return None
     tokens = len(query.unique())
-    times, rest = divmod(len(query), tokens)
+    times = len(query) // tokens
     first = int(query.min())
     line = torch.arange(first, first + tokens)
-    if rest or not torch.equal(query.sort().values, line.repeat_interleave(times)):
-        return None
     if torch.equal(query, line.repeat(times)):
         return Arrangement(count, batch_first, times, True)
     if torch.equal(query, line.repeat_interleave(times)):

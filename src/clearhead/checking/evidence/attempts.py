@@ -66,7 +66,9 @@ def planned(contract: Contract, head_dim: int | None = None) -> list[CallSizes]:
     ) -> CallSizes:
         width = head_dim or dim + (dim % 2 if even else 0)
         h = num_heads or (heads if num_kv_heads is None else heads * num_kv_heads)
-        lengths = min(lens[0], long), min(lens[1], long)
+        # As many queries as heads would not show which of the two comes first.
+        more = int(lens[0] == h > 1)
+        lengths = min(lens[0] + more, long), min(lens[1] + more, long)
         return CallSizes(
             name, batch, h, num_kv_heads or h, *lengths, width, value_dim or value or width
         )
@@ -112,6 +114,15 @@ def attempted(subject: Subject, sizes: CallSizes, seed: int) -> Attempt:
         return Attempt(sizes, made, None, error)
 
 
+def heads_first(output: Tensor, query: Tensor) -> Tensor:
+    """An output as (batch, heads, len, dim), if its heads are merged or stand behind the tokens."""
+    heads, tokens = query.shape[1:3]
+    if output.ndim == 3:
+        return output.unflatten(-1, (heads, -1)).transpose(1, 2)
+    behind = output.shape[1:3] == (tokens, heads) and tokens != heads
+    return output.transpose(1, 2) if behind else output
+
+
 def as_trial(attempt: Attempt, contract: Contract, dtype: torch.dtype) -> Trial | None:
     """The call as a trial, the output brought to (batch, heads, len, dim) or kept merged."""
     sizes, output = attempt.sizes, attempt.output
@@ -120,10 +131,7 @@ def as_trial(attempt: Attempt, contract: Contract, dtype: torch.dtype) -> Trial 
     query, key, value, *rest = attempt.inputs
     merged = (sizes.batch, sizes.query_len, sizes.num_heads * sizes.value_head_dim)
     apart = (sizes.batch, sizes.num_heads, sizes.query_len, sizes.value_head_dim)
-    beside = (sizes.batch, sizes.query_len, sizes.num_heads, sizes.value_head_dim)
-    output = output.double()
-    if tuple(output.shape) == beside and apart != beside:
-        output = output.transpose(1, 2)
+    output = output.double() if output.ndim == 3 else heads_first(output, query).double()
     if tuple(output.shape) not in (merged, apart):
         return None
     setting = sizes.setting(contract, rest[0] if rest else None)

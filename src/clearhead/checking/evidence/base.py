@@ -1,5 +1,6 @@
 """Evidence: everything that is measured of a subject, once, and nothing that is judged."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +18,6 @@ from clearhead.checking.evidence.recorder import Recorder, storage_of
 from clearhead.checking.evidence.state import State, measure_state
 from clearhead.checking.evidence.training import Training, measure_training
 from clearhead.checking.evidence.weighing import Weighing, weigh
-from clearhead.checking.hypotheses.matching import Explanation
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ModelError
 
@@ -46,7 +46,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class Evidence(ABC):
     """Measurements of a subject; each when it is first asked for, and kept.
 
     Every part is a function of the subject alone, which none of them changes.
@@ -57,9 +57,9 @@ class Evidence:
     seed: int
 
     @cached_property
+    @abstractmethod
     def settled(self) -> Settled:
         """The first call."""
-        raise NotImplementedError
 
     def call_error(self, error: Exception) -> ModelError:
         """The error for a subject that takes none of the inputs."""
@@ -76,14 +76,9 @@ class Evidence:
         return tuple(self.settled.inputs.values())
 
     @property
+    @abstractmethod
     def sizes(self) -> Mapping[str, int]:
         """The sizes that it was run with."""
-        return {}
-
-    @cached_property
-    def notes(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-        """Remarks on what was measured and is not declared."""
-        return self.settled.notes
 
     @cached_property
     def output(self) -> Tensor:
@@ -145,11 +140,6 @@ class Evidence:
     def weighings(self) -> tuple[Weighing, ...]:
         """The changes of the scores, for each of them."""
         return tuple(weigh(each) for each in self.observed)
-
-    @cached_property
-    def explained(self) -> Explanation | None:
-        """The recipe that it follows; None where none could be held against it."""
-        return None
 
 
 def record(subject: Subject, tensors: Sequence[Tensor]) -> Recorded | None:

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from clearhead._common.foreign_names import size_of
-from clearhead.checking.evidence.arranging import trial
 from clearhead.checking.evidence.base import Recorded, Settled, again
 from clearhead.checking.evidence.feeding import Feed, call_error, feed
 from clearhead.checking.evidence.grouping import Group, grouped
 from clearhead.checking.evidence.provenance import Dependency, Provenance, measure, provenance
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.matching import Trial
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ModelError
 
@@ -123,16 +121,6 @@ class CrossEvidence(TokensEvidence):
     @property
     def _window(self) -> None:
         return None
-
-    def group_trials(self, index: int) -> list[Trial]:
-        group, found = self.groups[index], []
-        for recorded in (self.recorded, *(each for _, each in self.others)):
-            if recorded is None or len(recorded.attentions) != len(self.observed):
-                continue
-            same = [recorded.attentions[each] for each in group.indices]
-            contract = replace(self.contract, rope=None, num_kv_heads=None)
-            found.append(trial(same, group.arranged, contract, self.feed.width))
-        return found
 
     @cached_property
     def from_x(self) -> tuple[str, ...] | None:

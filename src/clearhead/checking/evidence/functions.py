@@ -19,10 +19,10 @@ from clearhead.checking.evidence.attempts import (
     as_trial,
     attempted,
     drawn,
+    heads_first,
     planned,
 )
 from clearhead.checking.evidence.base import Evidence, Settled, again
-from clearhead.checking.evidence.feeding import call_error
 from clearhead.checking.evidence.half_precision import Halved, lost_by_plain
 from clearhead.checking.evidence.half_precision import measure as measure_halves
 from clearhead.checking.hypotheses.matching import (
@@ -100,10 +100,6 @@ class HeadsEvidence(Evidence):
                 f"side by side; from query {list(main.inputs[0].shape)} it gave {list(output.shape)}.",
             )
         return Settled(subject, given, output, None, notes)
-
-    def call_error(self, error: Exception) -> ModelError:
-        """The error for a subject that takes none of the inputs."""
-        return call_error(self.given, self.settled.inputs, error)
 
     @cached_property
     def attempts(self) -> list[Attempt]:
@@ -221,7 +217,7 @@ class HeadsEvidence(Evidence):
         except Exception:  # the identity may be refused
             return None
         first = self.trials[0]
-        if found is None or first.target.ndim != 4:
+        if first.target.ndim != 4:
             return None
         # They are only those of an output that is linear in the value.
         value = stages.repeat_kv_heads(first.value, first.setting.num_heads)
@@ -261,14 +257,18 @@ class HeadsEvidence(Evidence):
         if not len(hidden):
             return None
         token = int(hidden[-1])
+        if any(each.code == "heads.merge" for each in self.explained.mutants):
+            return None
         subject = self.subject.spare()
-        clean, blind, found = subject(*self.inputs).detach(), ~seen[..., token], []
+
+        def run(*tensors: Tensor) -> Tensor:
+            return heads_first(subject(*tensors), tensors[0]).detach()
+
+        clean, blind, found = run(*self.inputs), ~seen[..., token], []
         for place, name in ((1, "key"), (2, "value")):
             spoilt = [each.clone() for each in self.inputs]
             spoilt[place][:, :, token] = torch.nan
-            output = subject(*spoilt).detach()
-            if output.shape[:-1] != blind.shape:
-                return None
+            output = run(*spoilt)
             if not (output[blind].isfinite() | ~clean[blind].isfinite()).all():
                 found.append(name)
         return tuple(found)
@@ -298,10 +298,7 @@ class HeadsEvidence(Evidence):
             subject = self.subject.within(dtype)
 
             def run(*tensors: Tensor, subject: Subject = subject) -> Tensor:
-                output = subject(*tensors)
-                if output.ndim == 3:
-                    output = output.unflatten(-1, (at.num_heads, -1)).transpose(1, 2)
-                return output
+                return heads_first(subject(*tensors), tensors[0])
 
             for large in (False, True) if dtype in self.contract.dtypes else (True,):
                 query, key, value = (self.inputs[index] for index in range(3))
@@ -339,12 +336,7 @@ def _empty_rows(
     subject: Subject, plan: CallSizes, inputs: tuple[Tensor, ...], filled: Contract
 ) -> EmptyRows | None:
     def heads(run: Subject) -> Tensor:
-        output = run(*inputs).detach().double()
-        return (
-            output.unflatten(-1, (plan.num_heads, -1)).transpose(1, 2)
-            if output.ndim == 3
-            else output
-        )
+        return heads_first(run(*inputs), inputs[0]).detach().double()
 
     try:
         target = heads(subject)

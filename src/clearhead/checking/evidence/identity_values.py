@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead.checking.evidence.attempts import heads_first
 
 
 class Weights(NamedTuple):
@@ -18,9 +19,8 @@ class Weights(NamedTuple):
 
 def measure(
     run: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, *rest: Tensor
-) -> Weights | None:
-    """The weights, in blocks of the value's width; None if the output has another shape."""
-    batch, num_heads, query_len, _ = query.shape
+) -> Weights:
+    """The weights, in blocks of the value's width."""
     width, kv_len = value.shape[-1], key.shape[-2]
     blocks = []
     for start in range(0, kv_len, width):
@@ -28,12 +28,9 @@ def measure(
         spare = width - block.shape[1]
         block = torch.nn.functional.pad(block, (0, spare)).expand(*value.shape[:2], -1, -1)
         output = run(query.clone(), key.clone(), block.clone(), *(each.clone() for each in rest))
-        if output.shape == (batch, query_len, num_heads * width):
-            output = output.unflatten(-1, (num_heads, width)).transpose(1, 2)
-        if output.shape != (batch, num_heads, query_len, width):
-            return None
-        blocks.append(output.detach().double()[..., : width - spare])
-    products = stages.scores(query, stages.repeat_kv_heads(key, num_heads))
+        output = heads_first(output, query).detach().double()
+        blocks.append(output[..., : width - spare])
+    products = stages.scores(query, stages.repeat_kv_heads(key, query.shape[1]))
     return Weights(torch.cat(blocks, -1), products)
 
 
@@ -41,8 +38,6 @@ def slope(measured: Weights, seen: Tensor) -> float | None:
     """The slope of the log-weights over q·k: the scale that was used, if that is a line."""
     weights, products = measured.weights, measured.products
     usable = (weights > 0) & seen.expand_as(weights)
-    if not weights.isfinite().all() or usable.sum(-1).max() < 2:
-        return None
     logs = torch.where(usable, weights.clamp_min(1e-300).log(), 0.0)
     count = usable.sum(-1, keepdim=True).clamp_min(1)
     x = torch.where(usable, products - (products * usable).sum(-1, keepdim=True) / count, 0.0)

@@ -123,8 +123,7 @@ def attentions(recorded: Recorder) -> tuple[ObservedAttention, ...]:
 
 def _root(tags: Tags | None, products: Mapping[int, Node]) -> int | None:
     """The product that most numbers of an operand stand for."""
-    if tags is None:
-        return None
+    assert tags is not None  # both sides of a product depend on the input
     nodes, counts = tags.node[tags.node != 0].unique(return_counts=True)
     shares = {int(node): int(count) for node, count in zip(nodes, counts, strict=True)}
     best = max((node for node in shares if node in products), key=shares.__getitem__, default=None)
@@ -203,7 +202,7 @@ def _of_products(
         output.mT if flip else output,
         blocks_of(scores.output).double().flatten()[whole],
         tuple(found),
-        _gains(scores, sides),
+        None if through else _gains(scores, sides),
         layout,
         tangled=not clean or through,
         beside=beside,

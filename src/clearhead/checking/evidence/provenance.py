@@ -204,8 +204,7 @@ def _uneven(token: Tensor) -> Tensor:
             continue
         if not bool((counts == counts[0]).all()):
             found[block] = True
-        if len(row) > 1:
-            sets.append((block, tuple(tokens.tolist()), int(counts[0])))
+        sets.append((block, tuple(tokens.tolist()), int(counts[0])))
     if len({tokens for _, tokens, _ in sets}) > 1 and any(count > 1 for _, _, count in sets):
         for block, _, _ in sets:
             found[block] = True

@@ -14,7 +14,18 @@ from clearhead.checking.evidence.provenance import Provenance
 from clearhead.checking.evidence.recorder import Node, Recorder, Tags
 
 PLAIN = frozenset(
-    ["clone", "contiguous", "_to_copy", "cat", "stack", "copy_", "permute", "constant_pad_nd"]
+    [
+        "clone",
+        "contiguous",
+        "_to_copy",
+        "cat",
+        "stack",
+        "copy_",
+        "permute",
+        "constant_pad_nd",
+        "flip",
+        "roll",
+    ]
 )
 
 
@@ -86,7 +97,9 @@ def splitting(
         *_shared(group, arranged),
         heads is not None and heads > 1 and _sliced(recorded, group),
         _merged(consumer[0], group, found)
-        if consumer is not None and consumer[1] != "summed" and len(known) == len(found)
+        if consumer is not None
+        and consumer[1] not in ("summed", "product")
+        and len(known) == len(found)
         else None,
         _summed(recorded, group),
         _other_order(recorded, group, arranged),

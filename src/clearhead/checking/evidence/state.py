@@ -7,6 +7,7 @@ import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 
 from torch import Tensor, nn
 
@@ -151,9 +152,7 @@ def _code(subject: Subject) -> Iterator[tuple[nn.Module | None, types.FunctionTy
             if isinstance(own, types.FunctionType):
                 yield None, own
             continue
-        for kind in type(part).__mro__:
-            if _of_library(kind):
-                break
+        for kind in takewhile(lambda each: not _of_library(each), type(part).__mro__):
             for name, own in vars(kind).items():
                 if isinstance(own, types.FunctionType) and name != "__init__":
                     yield part, own

@@ -224,18 +224,12 @@ class TokensEvidence(Evidence):
     @cached_property
     def splittings(self) -> tuple[Splitting, ...]:
         """The split and the merge of heads, in each group."""
-        if self.recorded is None:
-            return ()
-        return tuple(
-            splitting(
-                self.recorded.recorder,
-                self.recorded.output,
-                each.attentions,
-                each.sources,
-                each.arranged,
-            )
-            for each in self.groups
-        )
+        found = []
+        for each in self.groups:
+            assert self.recorded is not None
+            seen = self.recorded.recorder, self.recorded.output
+            found.append(splitting(*seen, each.attentions, each.sources, each.arranged))
+        return tuple(found)
 
     @cached_property
     def promised(self) -> Contract:
@@ -295,15 +289,15 @@ class TokensEvidence(Evidence):
         return explain(trials, trials[0].setting.contract, mutants) if trials else None
 
     @property
-    def explained(self) -> Explanation | None:  # type: ignore[override]
+    def explained(self) -> Explanation | None:
+        """The recipe that the first group follows; None where nothing attends."""
         return self.explanations[0] if self.explanations else None
 
     @cached_property
     def spread(self) -> tuple[float, float, float] | None:
-        """The spread of the matrices of query and key, and that of PyTorch; None where
-        that is not shown, or by too few numbers."""
-        if self.recorded is None or not self.groups:
-            return None
+        """The spread of the matrices of query and key of the first group, and that of PyTorch; None
+        where that is not shown, or by too few numbers."""
+        assert self.recorded is not None
         found = []
         for which in (0, 1):
             node = root_node(self.recorded.recorder, self.groups[0].attentions[0], which)

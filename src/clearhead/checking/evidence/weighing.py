@@ -50,9 +50,6 @@ class Weighing:
     def changes(self) -> tuple[Change, ...]:
         return (*self.before, *self.after)
 
-    def kinds(self, *, after: bool = False) -> list[str]:
-        return [change.kind for change in (self.after if after else self.before)]
-
 
 EXPONENTIALS = ("exp", "exp_", "exp2")
 ACTIVATIONS = frozenset(

@@ -21,8 +21,6 @@ def call(run: Any, takes: str, tensors: Sequence[Tensor], causal: bool) -> tuple
     PyTorch's own modules, and those that take an `attention_mask`, are no attention with a mask of
     their own; where causal is declared, the mask is handed to them.
     """
-    if takes == "decode":
-        return output_of(run(*tensors))
     if isinstance(run, nn.MultiheadAttention) and not takes.startswith("qkv"):
         return _multi_head(run, takes, tensors, causal)
     if isinstance(run, ENCODERS):
@@ -107,8 +105,6 @@ def _arguments(
     names = parameters(run)
     if isinstance(run, nn.Module) and "hidden_states" in names:
         return _of_transformers(run, names, takes, tensors, causal)
-    if takes == "ids":
-        return {"input_ids": tensors[0]} if "input_ids" in names else None
     sides = {side: name for name in names if (side := side_of(name)) is not None}
     if len(sides) == 3 and (isinstance(run, nn.Module) or list(sides) != ["query", "key", "value"]):
         return _by_sides(names, sides, takes, tensors, causal)

@@ -148,8 +148,6 @@ def guess(name: str, annotation: Any, sizes: Mapping[str, int]) -> Any:
         return by_name if known else {int: 2, float: 0.1, bool: False, str: ""}[annotation]
     if size is not None:
         return sizes[size]
-    if DROPOUTS.search(plain):
-        return 0.0
     if is_config(plain) or dataclasses.is_dataclass(annotation):
         return config(annotation, {}, sizes)
     found = _by_name(plain)

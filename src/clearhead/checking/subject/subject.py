@@ -136,11 +136,12 @@ class Subject:
         if len(tensors) == 1:
             tensors = (*tensors, *self.beside(tensors[0]))
         turned = [each.to(self.dtype) if each.is_floating_point() else each for each in tensors]
-        run = self.run.full if self.takes == "decode" else self.run
         try:
             if self.axes < 4:
-                return by_heads(run, self.axes, turned), None
-            return call(run, self.takes, turned, bool(self.contract.causal and self.hands_mask))
+                return by_heads(self.run, self.axes, turned), None
+            return call(
+                self.run, self.takes, turned, bool(self.contract.causal and self.hands_mask)
+            )
         finally:
             self._let_go()
 
