@@ -226,7 +226,10 @@ RULES: tuple[Rule, ...] = (
         for code in ("cache.window", "cache.offset", "rope.offset")
     ),
     Rule("cache.stale", "reset", decoders.stale, DECODING),
-    Rule("mask.missing", "mask", partial(decoders.full_mask, "mask.missing"), DECODING),
+    *(
+        Rule(code, "mask", partial(decoders.full_mask, code), DECODING)
+        for code in ("mask.missing", "differs")
+    ),
     # Inputs, promises, and what else a call shows.
     Rule("input.modified", "inputs", first_calls.modified, but=DECODING, excludes="strides"),
     Rule("input.strided", "strides", first_calls.strided, but=DECODING),

@@ -247,7 +247,7 @@ def stepped(decoder: TypedDecoder, x: Tensor, chunks: Sequence[int]) -> Tensor:
 def dependency(run: Callable[[Tensor], Tensor], x: Tensor, generator: torch.Generator) -> Tensor:
     """moves[i, j]: output i moves with token j."""
     still = run(x)
-    moves = torch.zeros(x.shape[1], x.shape[1], dtype=torch.bool)
+    moves = torch.zeros(still.shape[1], x.shape[1], dtype=torch.bool)
     for token in range(x.shape[1]):
         changed = x.clone()
         changed[:, token] += torch.randn(x.shape[-1], generator=generator, dtype=x.dtype)
