@@ -104,11 +104,3 @@ def drawn(rows: Sequence[Sequence[bool | None]], *, own: bool = False) -> str:
         )
         for row, cells in enumerate(rows)
     )
-
-
-def moved(measured: Dependency) -> Values:
-    """The tokens that the first output moves with, and the outputs that are broken."""
-    broken = measured.broken.nonzero().flatten().tolist()
-    first = next((i for i in range(len(measured.broken)) if i not in broken), 0)
-    tokens = [each for each in measured.moves[first].nonzero().flatten().tolist() if each != first]
-    return {"first": first, "tokens": tokens, "broken": broken}
