@@ -28,7 +28,6 @@ from clearhead.checking.ranks.rank_labels import LabelsEvidence
 from clearhead.checking.ranks.rank_mutants import CODES
 from clearhead.checking.ranks.ranks_evidence import RanksEvidence
 from clearhead.checking.subject.refusals import first_line
-from clearhead.errors import ClearheadError
 
 ALL = "*"
 HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
@@ -68,8 +67,6 @@ class Rule:
         """Return its verdict; what cannot be read is not known."""
         try:
             return self.applies(evidence)
-        except ClearheadError:
-            raise
         except Exception as error:  # nothing that happens while reading is a fault of the code
             return Unknown("unreadable", {"error": first_line(error)})
 

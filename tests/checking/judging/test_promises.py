@@ -84,6 +84,20 @@ def test_no_dropout_is_right_as_declared_and_no_matter_of_a_function():
     assert report.unverified[0].startswith("dropout: a function has no training mode"), report
 
 
+def test_a_layer_that_cannot_be_trained_is_not_called_right():
+    def refuses(weights):
+        return ch.attend(weights, weights[..., :1], weights)
+
+    (why,) = report_of(lambda: Layer(refuses), dropout=0.2).unverified
+    assert why.startswith("dropout: it cannot be read: ShapeError")
+
+
+def test_dropout_that_is_declared_as_none_must_be_none():
+    (finding,) = report_of(lambda: Layer(F.dropout), dropout=0.0).findings
+    assert finding.code == "output.nondeterministic"
+    assert "training varies" in finding.sentence
+
+
 class Overwritten(Layer):
     def __init__(self):
         super().__init__(with_them=lambda weights: weights.mul_(2))
