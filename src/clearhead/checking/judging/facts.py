@@ -122,8 +122,7 @@ def facts_of_weights(e: HeadsEvidence) -> Facts | None:
 def extras(facts: Facts) -> Iterator[tuple[str, Values]]:
     """Remarks on what is done besides, is not declared, and is no mistake."""
     read = facts.weighing
-    if read is None:
-        return
+    assert read is not None
     for change in read.changes:
         if change.kind == "add" and change.stage.other != "":
             yield "bias-added", {"of": change.stage.other}
