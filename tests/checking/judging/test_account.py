@@ -249,6 +249,32 @@ def test_the_mask_is_read_off_the_outputs_where_tokens_are_mixed_before():
     assert [each.code for each in wrong.findings] == ["mask.missing"]
 
 
+class Squares(Layer):
+    """Squares of the scores, divided by their sum, for heads that are made wide enough."""
+
+    def __init__(self, heads):
+        self.heads = heads
+        super().__init__()
+
+    def attend(self, query, key, value):
+        weights = masked(scores_of(query, key), 0.0) ** 2
+        return weights @ value / weights.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("heads", "words"),
+    [
+        (3, "it gives shape [2, 3, 7, 4], which what is declared does not fit"),
+        (1, "it gives shape [2, 1, 7, 4], the definition [2, 5, 7, 4]"),
+    ],
+)
+def test_a_bias_of_other_heads_than_there_are(heads, words):
+    torch.manual_seed(0)
+    (finding,) = report_of(Squares(heads), alibi_slopes=torch.ones(5)).findings
+    assert finding.code == "differs"
+    assert finding.measured == words
+
+
 def test_a_declared_scale_of_one_wide_heads_must_be_there():
     torch.manual_seed(0)
     attention = OneWide(lambda scores: masked(scores).softmax(-1))
