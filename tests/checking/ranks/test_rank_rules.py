@@ -18,8 +18,8 @@ from clearhead.checking.ranks.launching import waiting_in
 def of_output(target: Tensor) -> Any:
     """What was measured, with this output of one head of two tokens."""
     setting = Setting(Contract(causal=False), 1, 1, 1, 2, 2, 1, 1)
-    inputs = (torch.tensor([[[[1.0], [2.0]]]], dtype=torch.float64),) * 3
-    trials = [Trial("2 tokens", setting, *inputs, target)]
+    given = torch.tensor([[[[1.0], [2.0]]]], dtype=torch.float64)
+    trials = [Trial("2 tokens", setting, given, given, given, target)]
     explained = explain(trials, Contract(causal=False), lambda contract: ())
     return SimpleNamespace(trials=trials, explained=explained)
 

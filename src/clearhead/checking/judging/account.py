@@ -155,8 +155,8 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
         unsure = any(each.gain is None for each in group.attentions)
         if unsure and mutant and mutant[0].code.startswith("scale."):
             # Query and key are taken as they are, and hold what their parts were scaled by.
-            clear, unknown = frozenset(TOPICS) - {"scale"}, {"scale": ("scale", {})}
-            return Account((), clear, unknown, found.contract, (("scale-unknown", {}),))
+            clear, why = frozenset(TOPICS) - {"scale"}, {"scale": ("scale", {})}
+            return Account((), clear, why, found.contract, (("scale-unknown", {}),))
         one = group.attentions[0]
         swapped = bool(mutant) and mutant[0].code == "softmax.axis" and one.layout.sides == (1, 0)
         if swapped and e.recorded is not None and not asks(e.recorded.recorder, one):
@@ -341,8 +341,8 @@ def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
     if equal(right):
         read = facts.weighing
         # Where there is no softmax, weights may be zeroed before they are divided by their sum.
-        wrong = read is not None and facts.axis is not None and not read.sums
-        if wrong and any(change.kind == "fill" for change in read.after):
+        after = read.after if read is not None and not read.sums else ()
+        if facts.axis is not None and any(change.kind == "fill" for change in after):
             sums = ("sums", sums_of(facts.weights))
             yield Claim("mask", "mask.after-softmax", Found("zeroed", {}, sums))
         return
