@@ -28,7 +28,6 @@ from clearhead.checking.ranks.rank_labels import LabelsEvidence
 from clearhead.checking.ranks.rank_mutants import CODES
 from clearhead.checking.ranks.ranks_evidence import RanksEvidence
 from clearhead.checking.subject.refusals import first_line
-from clearhead.errors import ClearheadError
 
 ALL = "*"
 HEADS, SELF, CROSS = (HeadsEvidence,), (TokensEvidence,), (CrossEvidence,)
@@ -68,8 +67,6 @@ class Rule:
         """Return its verdict; what cannot be read is not known."""
         try:
             return self.applies(evidence)
-        except ClearheadError:
-            raise
         except Exception as error:  # nothing that happens while reading is a fault of the code
             return Unknown("unreadable", {"error": first_line(error)})
 
@@ -226,7 +223,10 @@ RULES: tuple[Rule, ...] = (
         for code in ("cache.window", "cache.offset", "rope.offset")
     ),
     Rule("cache.stale", "reset", decoders.stale, DECODING),
-    Rule("mask.missing", "mask", partial(decoders.full_mask, "mask.missing"), DECODING),
+    *(
+        Rule(code, "mask", partial(decoders.full_mask, code), DECODING)
+        for code in ("mask.missing", "differs")
+    ),
     # Inputs, promises, and what else a call shows.
     Rule("input.modified", "inputs", first_calls.modified, but=DECODING, excludes="strides"),
     Rule("input.strided", "strides", first_calls.strided, but=DECODING),

@@ -116,6 +116,10 @@ def test_the_declared_is_handed_to_the_fused_call(monkeypatch: pytest.MonkeyPatc
     assert (first["scale"], first["softcap"]) == (0.5, 2.0)
     assert torch.equal(first["sinks"], torch.zeros(6))
     assert isinstance(first["bias"], ch.Bias)
+    numbers = torch.randn(2, 16, 16)
+    seen.clear()
+    profiled(plain, lengths=(8, 16), bias=lambda queries, keys: numbers[:, :queries, :keys])
+    assert torch.equal(seen[0]["bias"], numbers[None, :, :8, :8])
 
 
 def test_the_sizes_in_words() -> None:
@@ -320,3 +324,13 @@ def test_a_declaration_that_is_not_known_is_refused() -> None:
         profiled(plain, casual=True)
     assert str(raised.value).startswith("[profile.declared] profile knows causal, window, ")
     assert str(raised.value).endswith("; got casual.")
+
+
+def test_a_way_that_was_not_measured_has_no_table() -> None:
+    cost = Cost(128, False, 1.0, 0.5, 2048, 1024)
+    forward = ch.Profile("mine", "batch 1", (cost,), "none", "flash")
+    both = ch.Profile("mine", "batch 1", (cost, cost._replace(backward=True)), "none", "flash")
+    assert forward._repr_html_().count("<table") == 1
+    assert both._repr_html_().count("<table") == 2
+    assert "backward" not in str(forward)
+    assert "backward" in str(both)

@@ -148,7 +148,6 @@ class PaddedEvidence(TokensEvidence):
                 )
             except RuntimeError:
                 return None
-        trials = [replace(each, kept=None) for each in trials]
         return explain(
             trials,
             trials[0].setting.contract,

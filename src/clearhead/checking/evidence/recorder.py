@@ -71,7 +71,7 @@ class Node:
         tags: of the operands.
         storages: of the operands.
         constant: which operand of a "linear" does not depend on the input.
-        options: of a fused one.
+        options: of a fused one; `dim` of a sum, None of all axes.
     """
 
     kind: str
@@ -221,7 +221,8 @@ class Recorder(DispatchMode):
             self.drops.append(Drop(self.count, nodes, source, output.detach().clone()))
         if found is None:
             summed = name in ("sum", "mean") and any(self._of_product(tags) for _, tags in tagged)
-            self._begin("summed" if summed else "other", name, output, [each for each, _ in tagged])
+            kind, sides = "summed" if summed else "other", [each for each, _ in tagged]
+            self._begin(kind, name, output, sides, options={"dim": (*args, None)[1]})
             return
         found = self._scaled(name, args, found)
         source = next((each for each, tags in tagged if self._of_product(tags)), tagged[0][0])

@@ -82,11 +82,15 @@ def splitting(
         heads = arranged.per_sample * arranged.in_rows * len(group)
     alike = _alike(recorded, group, arranged)
     consumer = _consumer(recorded, output, group)
+    taken = {place for node in recorded.nodes if _takes_together(node) for place in node.storages}
+    # What is made of the context for a norm alone, such as its squares, is not projected.
+    aside = taken - {step.source for step in recorded.steps}
     changed = [
         step.name
         for step in recorded.steps
         if step.other in ("", "number")
         and step.name not in PLAIN
+        and step.result not in aside
         and any(bool((step.tags.node == each.layout.context.index).any()) for each in group)
     ]
     behind = "" if consumer is None or consumer[1] != "linear" else ", ".join(changed)
@@ -219,7 +223,7 @@ def _consumer(
     contexts = torch.tensor([each.layout.context.index for each in group])
     last = max(each.layout.context.place for each in group)
     for node in recorded.nodes:
-        if node.place <= last:
+        if node.place <= last or _takes_together(node):
             continue
         for tags in node.tags:
             if tags is not None and bool(torch.isin(tags.node, contexts).all()):
@@ -228,6 +232,12 @@ def _consumer(
     if tags is not None and bool(torch.isin(tags.node, contexts).any()):
         return tags, "output"
     return None
+
+
+def _takes_together(node: Node) -> bool:
+    """True of a norm, a sum or a maximum: fewer numbers come out than went in."""
+    sizes = [tags.node.numel() for tags in node.tags if tags is not None]
+    return node.kind in ("summed", "other") and node.output.numel() < max(sizes, default=0)
 
 
 def _merged(
@@ -263,11 +273,25 @@ def _summed(recorded: Recorder, group: Sequence[ObservedAttention]) -> bool:
             return True
     return any(
         node.kind == "summed"
-        and node.tags
         and node.tags[0] is not None
         and bool(torch.isin(node.tags[0].node, torch.tensor(sorted(contexts))).all())
+        and not _within_rows(node, node.tags[0], group)
         for node in recorded.nodes
     )
+
+
+def _within_rows(node: Node, tags: Tags, group: Sequence[ObservedAttention]) -> bool:
+    """True if each sum is over columns of one row of a context, as that of a norm is."""
+    dims = node.options["dim"]
+    rows = torch.zeros_like(tags.element)
+    for each in group:
+        context = each.layout.context
+        shape = blocks_of(context.output).shape
+        place = (tags.element - context.base).clamp(0, context.output.numel() - 1)
+        block, row, column = unravelled(place, shape)
+        row = block * max(shape) + (column if each.layout.flip else row)
+        rows = torch.where(tags.node == context.index, context.base + row, rows)
+    return dims is not None and torch.equal(rows.amax(dims), rows.amin(dims))
 
 
 def _other_order(

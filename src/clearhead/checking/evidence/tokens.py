@@ -277,16 +277,16 @@ class TokensEvidence(Evidence):
         return DecodingEvidence(subject, self.contract, self.seed)
 
     @cached_property
-    def explanations(self) -> list[Explanation | None]:
+    def explanations(self) -> list[Explanation]:
         """The recipe that each group of heads follows."""
         return [self._explained(self.group_trials(index)) for index in range(len(self.groups))]
 
-    def _explained(self, trials: Sequence[Trial]) -> Explanation | None:
+    def _explained(self, trials: Sequence[Trial]) -> Explanation:
         def mutants(contract: Contract) -> list[Mutant]:
             seen = [right_visible(each.under(contract).setting) for each in trials]
             return bank(contract, given=False, masked=not all(map(Tensor.all, seen)), whole=False)
 
-        return explain(trials, trials[0].setting.contract, mutants) if trials else None
+        return explain(trials, trials[0].setting.contract, mutants)
 
     @property
     def explained(self) -> Explanation | None:

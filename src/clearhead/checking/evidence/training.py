@@ -26,7 +26,7 @@ class Training:
         places: where random numbers met the computation: "scores", "weights", "context", "value",
             "query", "output" or "input".
         kept: what survivors of the weights are multiplied by; None where that was not seen.
-        share: how many of them were dropped.
+        share: how many of them were dropped; None where a kernel drops them inside.
     """
 
     possible: bool
@@ -34,7 +34,7 @@ class Training:
     varies: bool = False
     places: tuple[str, ...] = ()
     kept: float | None = None
-    share: float = 0.0
+    share: float | None = None
 
 
 def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) -> Training:
@@ -51,13 +51,13 @@ def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) 
     varies |= not torch.allclose(
         drawn[0].nan_to_num(), still.double().nan_to_num(), rtol=1e-6, atol=1e-6
     )
-    found = _places(trained, inputs) if varies else ((), None, 0.0)
+    found = _places(trained, inputs) if varies else ((), None, None)
     return Training(True, finite, varies, *found)
 
 
 def _places(
     trained: Subject, inputs: Sequence[Tensor]
-) -> tuple[tuple[str, ...], float | None, float]:
+) -> tuple[tuple[str, ...], float | None, float | None]:
     names = {storage_of(each): name for name, each in trained.parameters().items()}
     places: dict[str, None] = {}
     ratios, zeros, count = [], 0, 0
@@ -70,7 +70,7 @@ def _places(
             with torch.no_grad(), recorder:
                 trained.bare(*turned)
         except Exception:  # code that looks at what its tensors are may fail under a mode
-            return (), None, 0.0
+            return (), None, None
         found = attentions(recorder)
         places |= {_place(drop, recorder, found): None for drop in recorder.drops}
         for each in found:
@@ -85,7 +85,7 @@ def _places(
             count += int(felt.sum())
     whole = torch.cat(ratios) if ratios else torch.zeros(0)
     if not len(whole):
-        return tuple(places), None, zeros / max(count, 1)
+        return tuple(places), None, zeros / count if count else None
     same = float(whole.max() - whole.min()) <= 1e-6 * float(whole.abs().max())
     return tuple(places), float(whole.median()) if same else None, zeros / count
 

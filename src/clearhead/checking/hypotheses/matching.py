@@ -16,10 +16,7 @@ from clearhead.checking.thresholds import FACTOR, FAR, MOSTLY, ROUNDING
 
 @dataclass(frozen=True)
 class Trial:
-    """One call: what went into its attention, (batch, heads, len, dim), and what came out.
-
-    `kept`, (batch, query_len), tells the queries that are compared.
-    """
+    """One call: what went into its attention, (batch, heads, len, dim), and what came out."""
 
     name: str
     setting: Setting
@@ -28,7 +25,6 @@ class Trial:
     value: Tensor
     target: Tensor
     dtype: torch.dtype = torch.float64
-    kept: Tensor | None = None
 
     def under(self, contract: Contract) -> "Trial":
         """The same call, seen under another contract."""
@@ -50,33 +46,22 @@ class Trial:
     def error(self, recipe: Recipe) -> float:
         """The largest difference, of the largest number of the target; inf where NaN differs."""
         found = self.result(recipe)
-        if found is None or found.shape != self.target.shape:
-            return torch.inf
-        return distance(self._judged(found), self._judged(self.target))
+        return torch.inf if found is None else distance(found, self.target)
 
     def matches(self, recipe: Recipe) -> bool:
         """True if the recipe gives what the subject gave, to the accuracy of the definition."""
         found = self.result(recipe)
-        if found is None or found.shape != self.target.shape:
-            return False
-        found, target = self._judged(found), self._judged(self.target)
-        gap = distance(found, target)
-        if gap > FAR:
+        gap = torch.inf if found is None else distance(found, self.target)
+        if found is None or gap > FAR:
             return False
         if gap <= ROUNDING[self.dtype]:
             return True
         rounding = torch.float32 if self.dtype == torch.float64 else self.dtype
         plain = self.result(recipe, rounding)
-        if plain is None:
-            return False
-        allowed = measured(found, self._judged(plain).to(rounding), rounding, FACTOR).allowed
-        finite = target.isfinite()
-        return (found - target)[finite].abs().max().item() <= allowed
-
-    def _judged(self, output: Tensor) -> Tensor:
-        if self.kept is None or self.kept.shape != output.shape[:1] + output.shape[-2:-1]:
-            return output
-        return output.movedim(1, 2)[self.kept] if output.ndim == 4 else output[self.kept]
+        assert plain is not None
+        allowed = measured(found, plain.to(rounding), rounding, FACTOR).allowed
+        finite = self.target.isfinite()
+        return (found - self.target)[finite].abs().max().item() <= allowed
 
 
 def precision(outputs: Sequence[Tensor], dtype: torch.dtype) -> torch.dtype:

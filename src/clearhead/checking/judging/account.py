@@ -6,18 +6,17 @@ the scores, step by step; the third, for functions, the weights that the identit
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Evidence
-from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.splitting import asks
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.matching import Explanation, Trial, explain
+from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, fits
 from clearhead.checking.hypotheses.mutants import Mutant
 from clearhead.checking.hypotheses.mutants.visibility import MASKS
 from clearhead.checking.hypotheses.mutants.weights import SIZES
@@ -105,7 +104,9 @@ def _of_heads(e: HeadsEvidence) -> Account:
     if 0 < len(finite) < len(e.judged):
         among = explain(finite, e.promised, e.mutants)
         if among.known and among.mutants:
-            return _of_recipe(among, e.judged, (*TOPICS, "heads", "positions"))
+            named = _of_recipe(among, finite, (*TOPICS, "heads", "positions"))
+            bad = next(each for each in e.judged if not each.target.isfinite().all())
+            return replace(named, claims=(*named.claims, _broken(bad, "mask.non-finite", "output")))
     facts = facts_of_weights(e)
     claims = list(_read(facts, first, e)) if facts is not None else []
     bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
@@ -116,7 +117,7 @@ def _of_heads(e: HeadsEvidence) -> Account:
             claims = [each for each in claims if each.topic != "mask"]
         hidden = any(each.topic == "mask" for each in claims)
         way, code = ("follows", "mask.empty-row") if hidden else ("output", "mask.non-finite")
-        claims.append(Claim("mask", code, Found(way, {}, ("first-bad", first_bad(bad.target)))))
+        claims.append(_broken(bad, code, way))
     if e.alone > 1e-5 and not any(each.code == "softmax.axis" for each in claims):
         claims = [
             Claim("batch", "batch.mixed", Found("alone", {}, ("alone", {"gap": f"{e.alone:.3g}"})))
@@ -124,6 +125,11 @@ def _of_heads(e: HeadsEvidence) -> Account:
     if not claims:
         claims = [Claim("product", "differs", Found("output", {}, first_difference(e.trials)))]
     return Account(tuple(claims), frozenset(), _hidden(claims[0].code), found.contract)
+
+
+def _broken(bad: Trial, code: str, way: str) -> Claim:
+    """The claim of a call that gave what is not finite."""
+    return Claim("mask", code, Found(way, {}, ("first-bad", first_bad(bad.target))))
 
 
 def _of_tokens(e: TokensEvidence) -> Account:
@@ -142,12 +148,15 @@ def _of_tokens(e: TokensEvidence) -> Account:
 
 def _of_group(e: TokensEvidence, index: int) -> Account:
     found, trials, group = e.explanations[index], e.group_trials(index), e.groups[index]
-    if found is None:
-        return Account(unknown=dict.fromkeys(TOPICS, ("no-attention", {})), contract=e.contract)
     if found.known:
         mutant = found.mutants[:1]
         if mutant and mutant[0].code == "scale.missing" and _folded(e):
             return Account((), frozenset(TOPICS), {}, found.contract, (("folded", {}),))
+        unsure = any(each.gain is None for each in group.attentions)
+        if unsure and mutant and mutant[0].code.startswith("scale."):
+            # Query and key are taken as they are, and hold what their parts were scaled by.
+            clear, why = frozenset(TOPICS) - {"scale"}, {"scale": ("scale", {})}
+            return Account((), clear, why, found.contract, (("scale-unknown", {}),))
         one = group.attentions[0]
         swapped = bool(mutant) and mutant[0].code == "softmax.axis" and one.layout.sides == (1, 0)
         if swapped and e.recorded is not None and not asks(e.recorded.recorder, one):
@@ -164,6 +173,8 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
         claims = [each for each in claims if each.topic != "mask"]
         if as_promised(e) is None:
             unknown["mask"] = ("mixed-before", {})
+    elif not claims and not notes and _by_its_own_mask(e, trials[0].under(found.contract), facts):
+        return Account((), frozenset(TOPICS) - {"mask"}, {}, found.contract)
     elif not claims and not notes:
         claims = [Claim("product", "differs", Found("inside", {}, first_difference(trials)))]
     if claims:
@@ -174,6 +185,14 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
     if any(getattr(e.contract, name) is not None for name in declared):
         unknown["order"] = ("more-than-attends", {})
     return Account((), frozenset(TOPICS) - set(unknown), unknown, found.contract, notes)
+
+
+def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: Facts) -> bool:
+    """True if nothing is declared of the mask, and the definition under the one that was seen gives
+    the same."""
+    setting = first.setting._replace(mask=facts.visible)
+    declared = e.contract.causal is not None or e.contract.window is not None
+    return not declared and fits([replace(first, setting=setting)], RIGHT) is not None
 
 
 def _hidden(code: str) -> dict[str, tuple[str, Values]]:
@@ -198,9 +217,7 @@ def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str
         bad = next((each for each in trials if not each.target.isfinite().all()), None)
         if bad is not None:
             code = "mask.non-finite" if mutant.code.startswith("softmax") else "mask.empty-row"
-            claims.append(
-                Claim("mask", code, Found("follows", {}, ("first-bad", first_bad(bad.target))))
-            )
+            claims.append(_broken(bad, code, "follows"))
     unknown = _hidden(claims[0].code) if claims else {}
     unknown = {topic: why for topic, why in unknown.items() if topic not in clear}
     return Account(tuple(claims), clear, unknown, found.contract)
@@ -250,7 +267,7 @@ def _read(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
                 "weights.scaled",
                 Found("scaled", values, ("sums", sums_of(facts.weights))),
             )
-        if change.kind == "unknown" and change.stage.name:
+        if change.kind == "unknown" and change.stage.name and change.stage.axis is None:
             values = {"operation": change.stage.name}
             yield Claim("product", "differs", Found("after-softmax", values))
 
@@ -276,15 +293,8 @@ def _read_softmax(facts: Facts) -> Iterator[Claim]:
         names = {"queries": "queries", "blocks": "heads", "all": "queries and keys together"}
         yield Claim("softmax", "softmax.axis", Found("over", {"axis": names[facts.axis]}, measured))
         return
-    hidden = ~facts.visible
-    if torch.equal(facts.weights == 0, (facts.products <= 0) | hidden):
+    if facts.rectified:
         yield Claim("softmax", "softmax.missing", Found("relu", {}, ("zeros", {})))
-        return
-    sums = facts.weights.sum(-1)
-    if torch.allclose(sums, torch.ones_like(sums), atol=SUMS) and not facts.normaliser:
-        return
-    changes = facts.weighing.after if facts.weighing is not None else ()
-    if any(change.kind == "scale" for change in changes) and facts.axis == "keys":
         return
     if facts.divided:
         return
@@ -316,53 +326,60 @@ def _scale_claim(used: float, first: Trial, e: Evidence) -> Claim:
 
 
 def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
-    contract = first.setting.contract
     at = first.setting
+    contract = at.contract
     right = right_visible(at).expand(facts.visible.shape)
-    changes: tuple[Any, ...] = facts.weighing.changes if facts.weighing is not None else ()
     declared = e.contract.causal is not None or e.contract.window is not None or at.mask is not None
     if not declared or (bool(right.all()) and bool(facts.visible.all())):
         return
+
+    def equal(seen: Tensor) -> bool:
+        # A score below 0 that became a weight of 0 says nothing of the mask.
+        told = (facts.products > 0) | (not facts.rectified)
+        return torch.equal(seen.expand(told.shape) & told, facts.visible & told)
+
+    if equal(right):
+        read = facts.weighing
+        # Where there is no softmax, weights may be zeroed before they are divided by their sum.
+        after = read.after if read is not None and not read.sums else ()
+        if facts.axis is not None and any(change.kind == "fill" for change in after):
+            sums = ("sums", sums_of(facts.weights))
+            yield Claim("mask", "mask.after-softmax", Found("zeroed", {}, sums))
+        return
     picture = ("mask", drawn_mask(first, None, facts.visible[0, 0]))
-    before = facts.weighing.before if facts.weighing is not None else ()
-    numbers = [change for change in before if change.kind in ("fill", "number")]
-    zeroed = any(change.kind == "fill" for change in changes if change not in before)
-    if (
-        zeroed
-        and facts.weighing is not None
-        and not facts.weighing.sums
-        and bool(right.eq(facts.visible).all())
-    ):
-        yield Claim(
-            "mask", "mask.after-softmax", Found("zeroed", {}, ("sums", sums_of(facts.weights)))
-        )
-        return
-    if bool(right.eq(facts.visible).all()):
-        return
-    for change in numbers:
-        code = "mask.multiplied" if change.kind == "fill" else "mask.added-as-number"
-        way = "zero" if change.kind == "fill" else "hidden"
-        yield Claim("mask", code, Found(way, {}, picture))
-        return
+    for change in facts.weighing.before if facts.weighing is not None else ():
+        if change.kind == "fill" and abs(change.number) < 1e-3:
+            yield Claim("mask", "mask.multiplied", Found("zero", {}, picture))
+            return
+        if change.kind == "fill":
+            values = {"number": f"{change.number:.4g}"}
+            yield Claim("mask", "mask.multiplied", Found("number", values, picture))
+            return
+        if change.kind == "number" and _is_the_mask(change.cells, right):
+            yield Claim("mask", "mask.added-as-number", Found("hidden", {}, picture))
+            return
     for mutant in MASKS:
-        if not mutant.needs(contract):
-            continue
-        seen = mutant.applied(RIGHT).seen(at)
-        if torch.equal(seen.expand(facts.visible.shape), facts.visible):
+        if mutant.needs(contract) and equal(mutant.applied(RIGHT).seen(at)):
             yield Claim("mask", mutant.code, Found(mutant.way, mutant.values, picture))
             return
     yield Claim("mask", "differs", Found("mask", {}, picture))
 
 
+def _is_the_mask(cells: Tensor | None, right: Tensor) -> bool:
+    """True of the pairs that are hidden, or of all others: by how much these are raised, a softmax
+    does not know."""
+    if cells is None:
+        return False
+    seen = right.flatten(0, 1)[: len(cells)]
+    return torch.equal(cells, seen) or torch.equal(cells, ~seen)
+
+
 def _folded(e: TokensEvidence) -> bool:
     """True if 1/√head_dim is in the weights of the query, or half of it in query and key."""
-    spread = e.spread
-    if spread is None or (isinstance(e, CrossEvidence) and spread is None):
+    factor = right_scale(e.trials[0].setting)
+    if e.spread is None or factor >= 1:
         return False
-    query, key, usual = spread
-    factor = e.trials[0].setting.head_dim ** -0.5
-    if factor == 1:
-        return True
+    query, key, usual = e.spread
     if query / key <= factor**FOLDED or key / query <= factor**FOLDED:
         return True
     half = usual * factor**0.5

@@ -1,12 +1,9 @@
 """Decoding with a cache, against all tokens at once."""
 
-from dataclasses import replace
-
 import torch
 
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.hypotheses.recipe import Setting, visible
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 
@@ -55,14 +52,19 @@ def full_mask(code: str, e: DecodingEvidence) -> Verdict | None:
     tokens = len(seen)
     picture = ("plain-picture", {"picture": drawn(seen.tolist())})
     future = bool(seen.triu(1).any())
-    if code == "mask.missing":
-        if contract.causal and future:
-            return Found("full", {}, picture)
+    if contract.causal and future:
+        return Found("full", {}, picture) if code == "mask.missing" else Clear()
+    left = None if contract.window is None else contract.window[0]
+    if left is None:
         return None if future else Clear("mask")
-    if contract.window is None or contract.window[0] is None:
-        return None
-    at = Setting(replace(contract, causal=True), 1, 1, 1, tokens, tokens, 1, 1)
-    for less, way in ((1, "more"), (-1, "less")):
-        if torch.equal(seen, visible(at, 0, left=less)):
-            return Found(way, {"sides": "to the left"}, picture)
-    return Clear()
+    places = torch.arange(tokens)
+    back = int((places[:, None] - places)[seen].max()) if seen.any() else 0
+    if back == min(left, tokens - 1):
+        return Clear("mask")
+    if abs(back - left) == 1:
+        name, way = "mask.window-off-by-one", "more" if back > left else "less"
+    elif back == tokens - 1:
+        name, way = "mask.missing", "window"
+    else:
+        name, way = "differs", "mask"
+    return Found(way, {"sides": "to the left"}, picture) if code == name else Clear()

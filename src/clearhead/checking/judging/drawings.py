@@ -20,9 +20,11 @@ def first_difference(trials: Sequence[Trial]) -> tuple[str, Values]:
     """By how much the worst call differs from the definition, and where first."""
     worst = max(trials, key=lambda each: min(each.error(RIGHT), 1e9))
     expected = worst.result(RIGHT)
-    if expected is None or expected.shape != worst.target.shape:
-        shape = [] if expected is None else list(expected.shape)
-        return "shapes", {"got": list(worst.target.shape), "expected": shape}
+    got = list(worst.target.shape)
+    if expected is None:
+        return "unfit", {"got": got}
+    if expected.shape != worst.target.shape:
+        return "shapes", {"got": got, "expected": list(expected.shape)}
     gap = (worst.target - expected).abs().nan_to_num(0.0)
     place = (gap > 0.5 * gap.max()).nonzero()
     first = place[0].tolist() if len(place) else [0]
@@ -104,11 +106,3 @@ def drawn(rows: Sequence[Sequence[bool | None]], *, own: bool = False) -> str:
         )
         for row, cells in enumerate(rows)
     )
-
-
-def moved(measured: Dependency) -> Values:
-    """The tokens that the first output moves with, and the outputs that are broken."""
-    broken = measured.broken.nonzero().flatten().tolist()
-    first = next((i for i in range(len(measured.broken)) if i not in broken), 0)
-    tokens = [each for each in measured.moves[first].nonzero().flatten().tolist() if each != first]
-    return {"first": first, "tokens": tokens, "broken": broken}

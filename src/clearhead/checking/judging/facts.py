@@ -35,6 +35,12 @@ class Facts:
     beside: bool = False
     divided: bool = False
 
+    @property
+    def rectified(self) -> bool:
+        """True if the weights are 0 where the score is below 0 or hidden, and nowhere else."""
+        zero = (self.products <= 0) | ~self.visible
+        return self.axis is None and torch.equal(self.weights == 0, zero)
+
 
 def facts_of_stages(group: Group, recorded: Recorded | None) -> Facts:
     read = [weigh(each) for each in group.attentions]
@@ -103,6 +109,7 @@ def facts_of_weights(e: HeadsEvidence) -> Facts | None:
                 turned,
                 len(softmaxes) > 1,
                 one.beside,
+                e.recorded is not None and _divided(one, e.recorded),
             )
     if e.measured is None:
         return None
@@ -115,18 +122,18 @@ def facts_of_weights(e: HeadsEvidence) -> Facts | None:
 def extras(facts: Facts) -> Iterator[tuple[str, Values]]:
     """Remarks on what is done besides, is not declared, and is no mistake."""
     read = facts.weighing
-    if read is None:
-        return
+    assert read is not None
     for change in read.changes:
         if change.kind == "add" and change.stage.other != "":
             yield "bias-added", {"of": change.stage.other}
         if change.kind == "cap":
             yield "capped", {}
-        if change in read.after and change.kind in ("number", "add", "shift"):
-            yield "operation", {"operation": change.stage.name}
         if change.kind == "scales":
             yield "scales", {}
         if change.kind == "unknown" and change.stage.other in ("parameter", "input"):
+            yield "operation", {"operation": change.stage.name}
+    for change in read.after:
+        if change.kind in ("number", "add", "shift"):
             yield "operation", {"operation": change.stage.name}
     if read.scale is None and not any(change.kind == "scales" for change in read.changes):
         yield "scale-unknown", {}

@@ -35,14 +35,12 @@ def missing_name(e: Evidence) -> Verdict | None:
     return Found("missing", {"name": error.name}, ("text", {"text": str(error)}))
 
 
-def square_only(e: Evidence) -> Verdict | None:
+def square_only(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     """A call that fails, and that equal widths would mend."""
     error = e.settled.error
     if isinstance(e, HeadsEvidence):
         return _square_values(e) if error is None else None
     if error is None or deliberate(error) or e.given.module is None:
-        return None
-    if not isinstance(e, TokensEvidence):
         return None
     for words, sizes, args in _squares(
         e, e.given, e.feed.width if not isinstance(e, CrossEvidence) else e.sizes["d_in"]

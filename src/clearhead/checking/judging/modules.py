@@ -56,7 +56,7 @@ def merge(e: TokensEvidence) -> Verdict:
 def _samples_meet_before(e: TokensEvidence) -> bool:
     """True if one sample moves queries or keys of more blocks than it has, in the first attention."""
     first = e.sources[0] if e.sources else None
-    if first is None or isinstance(e, CrossEvidence) or e.feed.plain:
+    if first is None or isinstance(e, CrossEvidence):
         return False
     return int(first.blocks.sum()) * e.inputs[0].shape[0] > len(first.blocks)
 

@@ -138,7 +138,7 @@ def unscaled(e: Evidence) -> Verdict | None:
     if not dropout or "weights" not in e.training.places:
         return Clear()
     if kept is None:
-        return Clear("dropout") if e.training.share == 0.0 else Unknown("dropout-scale")
+        return Clear("dropout") if e.training.share is None else Unknown("dropout-scale")
     if abs(kept * (1 - dropout) - 1) < 1e-3:
         return Clear("dropout")
     values = {"dropout": f"{dropout:g}", "kept": f"{kept:.3g}"}
@@ -332,10 +332,10 @@ def returned(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
     if not isinstance(second, Tensor) or right is None or not second.is_floating_point():
         return None
     apart, second = not second.requires_grad, second.detach().double()
-    if second.shape == right[:, 0].shape:
-        right = right.mean(1)
-    if second.ndim == 2 and right.shape[0] == 1:
+    if right.shape[0] == 1 and second.shape[:1] != (1,):
         right = right[0]
+    if second.ndim == right.ndim - 1:
+        right = right.mean(-3)
     if second.shape != right.shape or not second.isfinite().all():
         return None
     if second.min() < -1e-6:

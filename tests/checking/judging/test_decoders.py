@@ -1,0 +1,74 @@
+# type: ignore
+# A decoder as people write it, hence without types.
+"""Decoders whose step or whose full(x) is another than declared."""
+
+import pytest
+import torch
+from torch import nn
+
+import clearhead as ch
+
+
+class Decoder(nn.Module):
+    """Sees `back` tokens back; `times` is how often a step gives each output."""
+
+    def __init__(self, back=None, times=1, future=False):
+        super().__init__()
+        self.back, self.times, self.future = back, times, future
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+        self.reset()
+
+    def reset(self):
+        self.seen = None
+
+    def attend(self, x, seen):
+        scores = self.query(x) @ self.key(seen).mT / 8**0.5
+        places = torch.arange(seen.shape[1])
+        far = places[-x.shape[1] :, None] - places
+        hidden = torch.zeros_like(far, dtype=torch.bool) if self.future else far < 0
+        if self.back is not None:
+            hidden |= far > self.back
+        return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ self.value(seen)
+
+    def full(self, x):
+        return self.attend(x, x)
+
+    def step(self, x):
+        self.seen = x if self.seen is None else torch.cat([self.seen, x], 1)
+        return self.attend(x, self.seen).repeat_interleave(self.times, 1)
+
+
+def found(**options):
+    torch.manual_seed(0)
+    declared = {"causal": True} | ({} if "back" not in options else {"window": (3, 0)})
+    return ch.check(Decoder(**options), takes="decode", **declared)
+
+
+@pytest.mark.parametrize(
+    ("back", "code", "words"),
+    [
+        (5, "differs", "the mask is another than declared"),
+        (4, "mask.window-off-by-one", "one token more to the left"),
+        (2, "mask.window-off-by-one", "one token less to the left"),
+        (1, "differs", "the mask is another than declared"),
+        (None, "mask.missing", "the window is not in force"),
+    ],
+)
+def test_another_window_than_is_declared_is_a_mistake(back, code, words):
+    (finding,) = found(back=back).findings
+    assert finding.code == code
+    assert words in finding.sentence
+
+
+def test_the_declared_window_is_right():
+    assert found(back=3).ok
+
+
+def test_the_future_in_the_whole():
+    assert "full(x) sees the future" in [each.sentence for each in found(future=True).findings]
+
+
+def test_a_step_that_gives_another_number_of_outputs():
+    (finding,) = found(times=2).findings
+    assert finding.code == "cache.offset"
+    assert "shapes [2, 22, 8] and [2, 11, 8]" in finding.measured
