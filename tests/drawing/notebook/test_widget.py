@@ -4,6 +4,7 @@ import json
 import re
 import struct
 import sys
+import zlib
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing.notebook import widget as notebook
+from clearhead.drawing.page.payload import MAGIC
 from clearhead.drawing.page.steps import steps_payload
 from clearhead.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 
@@ -89,6 +91,15 @@ def test_layers_that_attended_are_counted_alike(sent: list[tuple[Any, Any]]) -> 
     widget._receive(widget, asked(route), [])
     _, values = read(sent[0][1][0])
     torch.testing.assert_close(values, seen[1][0, 1], rtol=1e-6, atol=1e-7)
+    widget.close()
+
+
+def test_words_of_a_text_that_is_looked_at() -> None:
+    decoder = torch.nn.TransformerDecoderLayer(8, nhead=2, batch_first=True)
+    with ch.watch(decoder, layers="multihead_attn") as seen:
+        decoder(torch.randn(1, 2, 8), torch.randn(1, 2, 8))
+    widget = ch.view(seen, source_tokens=["hello", "again"])
+    assert b'"again"' in zlib.decompressobj().decompress(widget.payload[len(MAGIC) + 4 :])
     widget.close()
 
 
