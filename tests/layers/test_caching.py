@@ -52,6 +52,7 @@ PARTS: dict[str, Callable[[], list[Part]]] = {
 MASKS = {
     "causal": ch.causal(),
     "window": ch.causal() & ch.sliding_window(left=2),
+    "not the one before": ch.causal() & ~(ch.sliding_window(left=1) & ~ch.sliding_window(left=0)),
     "prefix or window": ch.causal() & (ch.sliding_window(left=1) | ch.prefix(2)),
 }
 
