@@ -56,7 +56,8 @@ def _add_pair(reader: ModuleReader, query: str, key: str) -> None:
 def _add_bare(reader: ModuleReader, name: str) -> None:
     """Hand a norm without a weight, the same for query and key, to the layer."""
     norm, dim = reader.find(name), reader.sizes["head_dim"]
-    eps, ones = getattr(norm, "eps", None), torch.ones(dim, dtype=torch.float64)
+    eps: Any = getattr(norm, "eps", None)
+    ones = torch.ones(dim, dtype=torch.float64)
     if not is_number(eps) or _use_of_weight(norm, ones, eps) != "copied":
         reader.reasons.append(
             f"{name} must be a root mean square norm; it is {type(norm).__name__}"
