@@ -265,7 +265,8 @@ def mask_of(weights: AttentionMatrix | Summary, summary: Summary) -> Problem | N
     """
     if isinstance(weights, AttentionMatrix):
         return weights.problem
-    if summary.pooled is None or summary.top_k is None or min(summary.pooled.shape[2:]) < 2:
+    assert summary.pooled is not None
+    if summary.top_k is None or min(summary.pooled.shape[2:]) < 2:
         return None
     queries, keys = summary.query_len, summary.kv_len
     nothing = torch.zeros(1, 1, 1, 1)
