@@ -5,6 +5,7 @@ import re
 import struct
 import sys
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -190,5 +191,17 @@ def test_without_anywidget_the_command_that_installs_it(monkeypatch: pytest.Monk
     notebook._widget_class.cache_clear()
     # What is None there is not found, and has no name that says so.
     with pytest.raises(MissingExtraError, match=r"pip install 'clearhead\[notebook\]'"):
+        ch.view(matrix())
+    notebook._widget_class.cache_clear()
+
+
+def test_what_anywidget_itself_misses_is_told_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "anywidget.py").write_text("import no_such_module")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "anywidget", raising=False)
+    notebook._widget_class.cache_clear()
+    with pytest.raises(ModuleNotFoundError, match="'no_such_module'"):
         ch.view(matrix())
     notebook._widget_class.cache_clear()
