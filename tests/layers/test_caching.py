@@ -272,6 +272,12 @@ def filled(kind: str, *, ragged: bool = False) -> Cache:
     return cache
 
 
+@torch.no_grad()
+def test_a_mask_that_goes_by_position_says_so() -> None:
+    weights = made(mask="window").weights(X[:, :1], cache=filled("growing", ragged=True))
+    assert "sliding_window(left=2, right=None) by position" in repr(weights)
+
+
 def shared() -> Tensor:
     cache, layers = GrowingCache(), (made(), made())
     return layers[1](layers[0](X, cache=cache), cache=cache)

@@ -277,9 +277,16 @@ def replaced() -> nn.Module:
     return attention
 
 
+def of_no_matrix() -> nn.Module:
+    attention: Any = Packed()
+    attention.qkv = nn.Tanh()
+    return attention
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
+        (of_no_matrix, "qkv must be a plain torch.nn.Linear, whose weight is a parameter"),
         (hooked, "c_proj has a hook, which may change what it gives; remove it before"),
         (replaced, "the module has a forward of its own"),
         (Telling, "it returns more than its output, which our layer does not"),
