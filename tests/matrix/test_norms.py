@@ -187,7 +187,7 @@ def test_shares_give_a_bias_its_gradient() -> None:
         (theirs,) = torch.autograd.grad(wanted.square().sum(), bias, retain_graph=True)
         torch.testing.assert_close(mine, theirs)
     with pytest.raises(UnsupportedError, match="gives a bias no gradient"):
-        shares.mT @ torch.ones(QUERIES, 1, dtype=torch.float64)
+        _ = shares.mT @ torch.ones(QUERIES, 1, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("which", range(3))
