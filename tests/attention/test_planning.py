@@ -74,6 +74,7 @@ def test_an_empty_axis_is_not_fused() -> None:
         (ch.sliding_window(left=70, right=0), False, "fused"),
         (ch.sliding_window(left=900, right=0), True, "fused"),
         (ch.causal(), True, "fused"),
+        (ch.dense(torch.eye(1024, dtype=torch.bool)), True, "fused"),  # has no runs to count
     ],
     ids=str,
 )

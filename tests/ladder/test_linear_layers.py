@@ -31,6 +31,9 @@ def test_a_bias_is_added_to_each_projection() -> None:
 
 def test_there_is_no_bias_unless_asked_for() -> None:
     rung = SelfAttentionWithLayers(5, head_dim=3)
+    query, key, value = torch.randn(3, 5, 3)
+    rung.with_weights(query, key, value, query_bias=None, key_bias=None)
+    assert torch.equal(rung.query_projection.weight, query.mT)
     assert [name for name, _ in rung.named_parameters()] == [
         "query_projection.weight",
         "key_projection.weight",

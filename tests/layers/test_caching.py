@@ -52,6 +52,7 @@ PARTS: dict[str, Callable[[], list[Part]]] = {
 MASKS = {
     "causal": ch.causal(),
     "window": ch.causal() & ch.sliding_window(left=2),
+    "not the one before": ch.causal() & ~(ch.sliding_window(left=1) & ~ch.sliding_window(left=0)),
     "prefix or window": ch.causal() & (ch.sliding_window(left=1) | ch.prefix(2)),
 }
 
@@ -269,6 +270,12 @@ def filled(kind: str, *, ragged: bool = False) -> Cache:
     with torch.no_grad():
         layer(X, cache=cache, valid=valid)
     return cache
+
+
+@torch.no_grad()
+def test_a_mask_that_goes_by_position_says_so() -> None:
+    weights = made(mask="window").weights(X[:, :1], cache=filled("growing", ragged=True))
+    assert "sliding_window(left=2, right=None) by position" in repr(weights)
 
 
 def shared() -> Tensor:

@@ -701,6 +701,21 @@ class Short(nn.Module):
         return self.o((weights @ value).transpose(1, 2).flatten(2))
 
 
+class Thirds(nn.Module):
+    """A class of one's own with the names of MPT, and without its bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.Wqkv, self.out_proj, self.num_heads = nn.Linear(15, 45), nn.Linear(15, 15), 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            each.unflatten(-1, (3, -1)).transpose(1, 2) for each in self.Wqkv(x).chunk(3, dim=-1)
+        )
+        context = F.scaled_dot_product_attention(query, key, value)
+        return self.out_proj(context.transpose(1, 2).flatten(2))
+
+
 def heads(count: int = 3, **options: Any) -> list[nn.Module]:
     return [CausalAttention(13, 5, bias=True, **options) for _ in range(count)]
 
@@ -722,6 +737,9 @@ OWN_CLASSES: dict[str, Callable[[], nn.Module]] = {
     "diffusion, a projection alone": lambda: changed(Diffusion(), to_out=nn.Linear(15, 13)),
     "diffusion, no projection": lambda: changed(Diffusion(), to_out=nn.Identity()),
     "the names of T5": Short,
+    "the names of MPT": Thirds,
+    "a norm that is none": lambda: changed(Short(), qk_norm=nn.Identity()),
+    "a norm that is said to be none": lambda: changed(Short(), qk_norm=False),
     "grouped, with norms": lambda: Grouped(key_bias=True, norms=True),
     "heads under another name": lambda: Short(heads="h"),
     "width of a head under another name": lambda: renamed(
@@ -994,6 +1012,41 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
             "the module says num_heads=4, num_kv_heads=4"
         ],
     ),
+    "queries that the keys do not divide": (
+        lambda: changed(
+            attention_of("phi3", pad_token_id=0),
+            num_key_value_heads=3,
+            qkv_proj=nn.Linear(24, 60, bias=False).double(),
+        ),
+        ["keys of width 18 and values of width 18 are no heads for 4 heads of width 6"],
+    ),
+    "one layer for all three that are not": (
+        lambda: changed(attention_of("mpt"), Wqkv=nn.Linear(24, 71).double()),
+        ["Wqkv must give 3 times one width; it gives 71"],
+    ),
+    "norms of a latent that add different numbers": (
+        lambda: changed(
+            attention_of("deepseek_v3"), q_a_layernorm=nn.RMSNorm(13, eps=1e-3).double()
+        ),
+        ["kv_a_layernorm and q_a_layernorm must add one eps"],
+    ),
+    "a norm without a weight that takes the mean away": (
+        lambda: changed(
+            attention_of("llama4_text"), qk_norm=nn.LayerNorm(6, elementwise_affine=False)
+        ),
+        ["qk_norm must be a root mean square norm; it is LayerNorm"],
+    ),
+    "a norm that adds nothing": (
+        lambda: changed(attention_of("llama4_text"), qk_norm=nn.Tanh()),
+        ["qk_norm must be a root mean square norm; it is Tanh"],
+    ),
+    "a head that is no matrix": (
+        lambda: Wrapper([*heads(1), changed(heads(1)[0], W_key=nn.Tanh())]),
+        [
+            "heads.1.W_key must be a plain torch.nn.Linear, whose weight is a parameter; it is a "
+            "torch.nn.modules.activation.Tanh"
+        ],
+    ),
     "norms that take the mean away": (
         lambda: attention_of("cohere", use_qk_norm=True),
         [
@@ -1142,6 +1195,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
         (lambda: NanoGPT(bias=True, causal=True), "c_proj"),
         (lambda: attention_of("bert"), "key"),
         (lambda: attention_of("t5"), "o"),
+        (lambda: attention_of("phi3", pad_token_id=0), "qkv_proj"),
+        (lambda: attention_of("mpt"), "Wqkv"),
+        (lambda: attention_of("gpt_neox", **PARTLY), "query_key_value"),
+        (lambda: attention_of("deepseek_v3"), "kv_b_proj"),
         (Diffusion, "to_k"),
         (lambda: CausalAttention(13, 15, bias=True, heads=3), "out_proj"),
     ],

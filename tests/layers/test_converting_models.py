@@ -277,9 +277,16 @@ def replaced() -> nn.Module:
     return attention
 
 
+def of_no_matrix() -> nn.Module:
+    attention: Any = Packed()
+    attention.qkv = nn.Tanh()
+    return attention
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
+        (of_no_matrix, "qkv must be a plain torch.nn.Linear, whose weight is a parameter"),
         (hooked, "c_proj has a hook, which may change what it gives; remove it before"),
         (replaced, "the module has a forward of its own"),
         (Telling, "it returns more than its output, which our layer does not"),
@@ -308,6 +315,85 @@ def test_an_argument_that_the_model_uses() -> None:
     with pytest.raises(UnsupportedError, match="mask of Separate was not known") as refused:
         model(drawn())
     assert refused.value.code == "convert.argument"
+
+
+def test_a_block_without_the_one_that_has_its_bias() -> None:
+    sizes: dict[str, Any] = {"vocab_size": 7, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_heads": 2}
+    model = transformers.T5EncoderModel(transformers.T5Config(**sizes, num_layers=2))
+    block: Any = model.encoder.block[1]
+    with pytest.raises(UnsupportedError, match="this block is handed the relative bias"):
+        ch.convert(nn.Sequential(block.layer[0]))
+
+
+def test_further_arguments_that_are_left_out() -> None:
+    class Loose(Attention):
+        def forward(self, x: Tensor, *others: Any) -> Tensor:
+            return super().forward(x)
+
+    model = Model(Loose()).eval()
+    expected = model(drawn())
+    ch.convert(model, inputs=(drawn(),))
+    close(model(drawn()), expected)
+    with pytest.raises(UnsupportedError, match="others of Loose was not known"):
+        model.attentions[0](drawn(), None)
+
+
+def test_a_converted_attention_is_written_out_as_what_it_is() -> None:
+    class Written(Attention):
+        def extra_repr(self) -> str:
+            return f"{self.c_attn.out_features} numbers"
+
+    model = Model(Written())
+    assert f"{3 * WIDTH} numbers" in repr(model)
+    ch.convert(model)
+    assert "ConvertedWritten(" in repr(model)
+
+
+def test_what_is_frozen_stays_so() -> None:
+    model = Model(Attention()).requires_grad_(False)
+    conversion = ch.convert(model)
+    (layer,) = conversion.layers.values()
+    assert not any(each.requires_grad for each in layer.parameters())
+
+
+def test_a_call_without_rows_is_compared() -> None:
+    model = Model(Attention()).eval()
+    conversion = ch.convert(model, inputs=(drawn()[:0],))
+    assert list(conversion.layers) == ["attentions.0"]
+
+
+def test_a_call_of_the_model_that_fails_is_the_error_of_the_model() -> None:
+    model = Model(Attention())
+    kept = model.attentions[0]
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        ch.convert(model, inputs=(torch.zeros(2, 3, WIDTH + 1),))
+    assert model.attentions[0] is kept
+
+
+class Longer(Attention):
+    """Gives as many tokens as it gets, but for one length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)[:, : 1 if x.shape[1] == 3 else None]
+
+
+class More(Attention):
+    """Gives two things for one length."""
+
+    def forward(self, x: Tensor) -> Any:
+        output = super().forward(x)
+        return (output, x) if x.shape[1] == 3 else output
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"), [(Longer, "the output has another shape"), (More, "it returns 2 things")]
+)
+def test_what_is_another_in_a_call_of_the_model(make: Any, reason: str) -> None:
+    model = Model(make(), Attention())
+    conversion = ch.convert(model, inputs=(torch.randn(2, 3, WIDTH),))
+    assert conversion.left == {"attentions.0": f"in a call of the model, {reason}"}
+    assert isinstance(model.attentions[0], make)
+    assert list(conversion.layers) == ["attentions.1"]
 
 
 def test_an_attention_that_is_not_called() -> None:
@@ -353,12 +439,12 @@ def test_a_model_that_reads_the_weights_itself() -> None:
             attention: Any = self.attentions[0]
             return super().forward(x) + (attention.c_attn.weight.sum() if attention else 0)
 
-    model = Reading(Attention())
-    kept = model.attentions[0]
+    model = Reading(Attention(), Telling())
+    kept = list(model.attentions)
     with pytest.raises(UnsupportedError, match="it cannot be run: AttributeError") as refused:
         ch.convert(model, inputs=(drawn(),))
     assert refused.value.code == "convert.refused"
-    assert model.attentions[0] is kept
+    assert list(model.attentions) == kept
 
 
 def test_a_model_that_asks_for_the_weights() -> None:

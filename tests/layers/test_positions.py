@@ -108,6 +108,8 @@ def test_the_parts_go_by_them_and_the_masks_by_the_index(parts: str, rows: bool)
     ):
         torch.testing.assert_close(mine, theirs)
     counted = torch.arange(TOKENS)
+    told = repr(layer.weights(x, positions=counted))
+    assert ("bias=alibi(2) by position" in told) == (parts == "alibi")
     torch.testing.assert_close(layer(x, positions=counted), layer(x))
     torch.testing.assert_close(layer(x[0], positions=counted), layer(x[0]))
 

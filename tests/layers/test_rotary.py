@@ -229,6 +229,11 @@ def wrong(given: object) -> Any:
             "[rotary.axes] axes must be 2 whole numbers from 0, one for each pair; got [0, -1].",
         ),
         (
+            lambda: Rotary(4, axes=[0]),
+            ArgumentError,
+            "[rotary.axes] axes must be 2 whole numbers from 0, one for each pair; got [0].",
+        ),
+        (
             lambda: Rotary(4, axes=[0, 1])(torch.zeros(1, 1, 3, 4), torch.zeros(3, 1, 3).long()),
             ShapeError,
             "[rotary.shape] tensor must have shape (…, len, head_dim=4) and positions (len,), or "
@@ -257,6 +262,11 @@ def wrong(given: object) -> Any:
             "[scaling.value] factor must be a number, 1 or more; got 0.5.",
         ),
         (
+            lambda: LongRope([1.0], [2.0], original_len=1, factor=4.0),
+            ArgumentError,
+            "[scaling.value] original_len must be a number, 2 or more; got 1.",
+        ),
+        (
             lambda: Yarn(2.0, original_len=8, fast=1.0, slow=2.0),
             ArgumentError,
             "[scaling.value] slow and fast must be numbers above 0, slow the smaller one; got 2.0 "
@@ -275,6 +285,12 @@ def test_refusals(make: Callable[[], object], kind: type[ClearheadError], text: 
     with pytest.raises(kind) as refusal:
         make()
     assert str(refusal.value) == text
+
+
+def test_a_gain_is_that_which_is_given() -> None:
+    short, long = [1.0, 2.0], [2.0, 4.0]
+    assert LongRope(short, long, 8, factor=4.0, attention_gain=1.5).gain == 1.5
+    assert LongRope(short, long, 8).gain == 1.0
 
 
 AXES: dict[str, tuple[Any, Any, list[int]]] = {

@@ -10,7 +10,13 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import AttentionMatrix
-from clearhead.errors import ArgumentError, ArgumentTypeError, DtypeError, ShapeError
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DtypeError,
+    ShapeError,
+    UnsupportedError,
+)
 from clearhead.matrix.norms import Norms
 from tests.memory import LargestTensor
 
@@ -90,6 +96,8 @@ def test_shares_are_rows_divided_by_their_sums(name: str) -> None:
     expected = expected / expected.sum(dim=-1, keepdim=True).clamp(min=1e-300)
     torch.testing.assert_close(shares.dense(), expected)
     torch.testing.assert_close(shares.at([0, 4], [3, 1]), expected[..., [0, 4], [3, 1]])
+    assert shares.logsumexp.isfinite().any()  # once it is known, pairs are computed one by one
+    torch.testing.assert_close(shares.at([0, 4], [3, 1]), expected[..., [0, 4], [3, 1]])
     torch.testing.assert_close(shares.entropy(), -torch.xlogy(expected, expected).sum(dim=-1))
     grouped = expected.sum(dim=-2).unflatten(1, (2, -1)).sum(dim=2)
     torch.testing.assert_close(shares.received(), grouped)
@@ -163,6 +171,23 @@ def test_the_gradient_is_that_of_the_formula() -> None:
         other = torch.autograd.grad(wanted.square().sum(), given, retain_graph=True)
         for mine, theirs in zip(one, other, strict=True):
             torch.testing.assert_close(mine, theirs)
+
+
+def test_shares_give_a_bias_its_gradient() -> None:
+    torch.manual_seed(0)
+    bias = torch.randn(QUERIES, KEYS, dtype=torch.float64, requires_grad=True)
+    matrix = matrix_with_value(bias=bias, mask=ch.causal())
+    shares, expected = matrix.norms().shares(), dense(matrix, None)
+    expected = expected / expected.sum(dim=-1, keepdim=True)
+    for found, wanted in (
+        (shares[0, 1, 3], expected[0, 1, 3]),
+        (shares.at([4], [1]), expected[..., [4], [1]]),
+    ):
+        (mine,) = torch.autograd.grad(found.square().sum(), bias)
+        (theirs,) = torch.autograd.grad(wanted.square().sum(), bias, retain_graph=True)
+        torch.testing.assert_close(mine, theirs)
+    with pytest.raises(UnsupportedError, match="gives a bias no gradient"):
+        _ = shares.mT @ torch.ones(QUERIES, 1, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("which", range(3))

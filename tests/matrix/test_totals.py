@@ -111,6 +111,8 @@ def test_what_does_not_merge() -> None:
             "[merge.fields] both totals must have a distance, or neither; one is of cross-attention.",
         ),
     ]
+    both = totals(cross=True).merge(totals(cross=True))
+    assert (both.queries, both.distance) == (2 * totals(cross=True).queries, None)
     for other, kind, text in refused:
         with pytest.raises(kind) as raised:
             totals().merge(other)

@@ -100,6 +100,7 @@ def test_a_plan_needs_no_processes() -> None:
     assert "\nnot ring: it sends " in text
     assert "\nnot heads: 8 heads are fewer than 1024 ranks" in text
     assert plan.ways["ring"].memory < plan.ways["gather"].memory / 100
+    assert "bias=alibi(8)" in str(ch.plan(query, key, key, bias=ch.alibi(8), across=where))
 
 
 def test_a_plan_refuses_what_the_call_would() -> None:

@@ -124,6 +124,17 @@ def test_a_rank_or_an_axis_that_is_none(place: Any) -> None:
         where.shard(torch.zeros(3, 4), dim=place)
 
 
+def test_one_process_has_all_tokens() -> None:
+    where, x = ch.across(world=1, tokens=5), torch.zeros(2, 5, 4)
+    with pytest.raises(ch.ShapeError) as refused:
+        ch.attend(x, x[:, :3], x, across=where)
+    assert str(refused.value) == (
+        "[across.rows] key must have the tokens of rank 0, 5 of 5; got 3."
+    )
+    with pytest.raises(ch.ArgumentTypeError, match=r"key must be a torch.Tensor; got list"):
+        ch.attend(x, [1.0], x, across=where)  # type: ignore[arg-type]
+
+
 def test_no_transformation_goes_through_the_exchange() -> None:
     whole = ch.across(world=1, tokens=5)
     where = ch.across(world=1, tokens=5, layout=[torch.tensor([1, 0, 2, 3, 4])])

@@ -275,6 +275,8 @@ def other_calls(group: Any) -> dict[str, Any]:
     refused("few heads", lambda: tensor_parallel(layer(heads=1, kv_heads=1), group))
     pairs = lambda: layer(heads=2, kv_heads=2, parts=[Differential(4)])  # noqa: E731
     refused("few pairs", lambda: tensor_parallel(pairs(), group))
+    odd = lambda: layer(heads=5, kv_heads=5, parts=[Differential(4)])  # noqa: E731
+    refused("odd heads", lambda: tensor_parallel(odd(), group))
     refused("part", lambda: tensor_parallel(layer(parts=[Silent()]), group))
     refused("adapted", lambda: tensor_parallel(adapted, group))
     refused("twice", lambda: tensor_parallel(one, group))
@@ -313,6 +315,7 @@ def test_what_else_such_a_layer_does_and_refuses() -> None:
         "few heads": "[parallel.refused] tensor_parallel cannot share the heads of this layer.\n"
         "  - 1 heads are fewer than 2 ranks",
         "few pairs": "  - 2 heads, 1 pairs that belong together, are fewer than 2 ranks",
+        "odd heads": "  - 5 heads are not 2 blocks of as many",
         "part": "  - Silent does not say which axes of its parameters are heads: give the class head_axes",
         "adapted": "  - key_projection is no plain nn.Linear: Sequential\n"
         "  - the parameter key_projection.0.weight is none that tensor_parallel knows",

@@ -4,7 +4,7 @@ A bias is never a mask. It is added after scale and softcap; a mask then hides.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -285,9 +285,6 @@ class SelectedBias(ByPair):
     @property
     def may_hide(self) -> bool:
         return self.bias.may_hide
-
-    def within(self, dtype: torch.dtype) -> Bias:
-        return replace(self, bias=self.bias.within(dtype))
 
     def at(self, query_index: Tensor, key_index: Tensor, query_len: int, kv_len: int) -> Tensor:
         query, key = places_in_whole(self.some_rows, self.some_columns, query_index, key_index)

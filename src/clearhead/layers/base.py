@@ -105,9 +105,9 @@ class AttentionLayer(nn.Module, ABC):
         """True if the heads attend to the latents that the cache holds."""
         return False
 
+    @abstractmethod
     def _join(self, context: Tensor, call: LayerCall) -> Tensor:
         """The output, (batch, tokens, output_dim), of the context of each head."""
-        return self._merge_heads(context, call.x)
 
     def _merge_heads(self, context: Tensor, x: Tensor) -> Tensor:
         for part in self.parts:

@@ -242,14 +242,13 @@ class LongRope(Scaling):
     attention_gain: float | None = None
 
     def __post_init__(self) -> None:
-        _check_at_least(1, factor=self.factor, original_len=self.original_len)
+        _check_at_least(1, factor=self.factor)
+        _check_at_least(2, original_len=self.original_len)
 
     @property
     def gain(self) -> float:
         if self.attention_gain is not None:
             return self.attention_gain
-        if self.factor == 1:
-            return 1.0
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original_len))
 
     def stretched(self, frequencies: Tensor, base: float, length: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from clearhead.matrix.indexing import Index, as_indices, index_of, read_pairs
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.reductions import Reduction
 from clearhead.matrix.sweep import sweep
-from clearhead.sharding.sharding import Sharding
 
 
 class WeightGradients:
@@ -147,9 +146,6 @@ class Relevant(Reduction):
             products.masked_fill_(~chunk.visible, 0.0)
         passed = products.sum(dim=0).mT @ self.rows[chunk.sample, chunk.queries]
         self.result[chunk.sample, chunk.columns] += passed / self.num_heads
-
-    def share(self, sharding: Sharding) -> None:
-        self.result = sharding.sum(self.result, "relevance")
 
 
 def relevance_of(layers: Sequence[WeightGradients], outputs: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_ad
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.attention import flex_attention as torch_flex
@@ -199,6 +200,19 @@ def test_blocks_are_those_that_asking_every_pair_finds(
         assert torch.equal(ours.mask_mod(*place), dense[sample])
 
 
+class OfPlaces(ch.Bias):
+    """A bias that only its class can work out."""
+
+    def block(
+        self, queries: slice, keys: slice, query_len: int, kv_len: int, device: torch.device
+    ) -> torch.Tensor:
+        rows, columns = queries.stop - queries.start, keys.stop - keys.start
+        return torch.zeros(1, 1, rows, columns, device=device)
+
+    def describe(self) -> str:
+        return "of places"
+
+
 def test_refusals() -> None:
     stripes = ch.sliding_window(left=0, right=0)
     for far in (2, 4):
@@ -218,10 +232,19 @@ def test_refusals() -> None:
             "key": torch.zeros(1, 2, 11, 16),
             "value": torch.zeros(1, 2, 11, 16),
         },
+        "bias of one's own class": {"bias": OfPlaces()},
+        "tensors that cannot be read": {
+            name: each.to("meta")
+            for name, each in (("query", query), ("key", key), ("value", value))
+        },
     }
     for text, changed in cases.items():
         problem = make_problem(**({"query": query, "key": key, "value": value} | changed))
         assert any(text in reason for reason in flex.limits(problem)), text
+    with forward_ad.dual_level():
+        moving = forward_ad.make_dual(query, torch.ones_like(query))
+        reasons = flex.limits(make_problem(moving, key, value))
+    assert any(reason.startswith("forward-mode derivatives") for reason in reasons)
 
 
 def test_it_is_taken_by_name_only() -> None:

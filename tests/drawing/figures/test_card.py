@@ -59,6 +59,20 @@ def test_an_arc_goes_to_each_key_that_gets_some() -> None:
     assert widths[0] == pytest.approx(0.8 + 3.2 * float(row.max()), rel=1e-5)
 
 
+def test_a_pinned_key_is_shown_with_the_query_that_looks_at_it_most() -> None:
+    weights = matrix()
+    axes = draw(of_weights(weights, 0, [1], 99), WORDS, WORDS, "", pin=(None, 1))
+    query = int(weights[0, 1, :, 1].argmax())
+    share = 100 * float(weights[0, 1, query, 1])
+    assert written(axes)[0] == f"“{WORDS[query]}” gives {share:.2g} % of its attention to “cat”"
+
+
+def test_a_link_that_reaches_too_far_is_written_around_its_query() -> None:
+    words = [f" word{n}" for n in range(300)]
+    axes = draw(of_weights(matrix(300), 0, [0], 1024), words, words, "", pin=(200, 10))
+    assert {"word200", "word150"} <= set(written(axes)[2:])
+
+
 def test_a_long_text_is_written_around_its_link_and_within_its_room() -> None:
     weights = matrix(300)
     words = [f" word{n}" for n in range(300)]

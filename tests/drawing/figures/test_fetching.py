@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -31,3 +32,14 @@ def test_matplotlib_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ch.MissingExtraError, match=r"pip install 'clearhead\[plot\]'") as refusal:
         ch.AttentionMatrix(torch.zeros(2, 3), torch.zeros(2, 3)).plot()
     assert refusal.value.code == "extra.missing"
+
+
+def test_what_matplotlib_itself_misses_is_told_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "matplotlib.py").write_text("import no_such_module")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
+    monkeypatch.delitem(sys.modules, "clearhead.drawing.figures", raising=False)
+    with pytest.raises(ModuleNotFoundError, match="'no_such_module'"):
+        ch.AttentionMatrix(torch.zeros(2, 3), torch.zeros(2, 3)).plot()

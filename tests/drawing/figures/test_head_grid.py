@@ -40,6 +40,18 @@ def test_a_map_for_each_head() -> None:
     assert bar_label(axes[0]) == "attention weight (share of 1) grey: hidden"
 
 
+def test_a_grid_with_a_gap_at_its_end() -> None:
+    axes = matrix(heads=7, kv_heads=7).plot()
+    assert len(axes[0].figure.axes) == 7 + 1  # a map each, and the colour bar
+
+
+def test_heads_without_a_batch() -> None:
+    weights = ch.AttentionMatrix(torch.randn(3, 7, 5), torch.randn(3, 7, 5))
+    for head, each in enumerate(weights.plot()):
+        assert numbers(each).equal(weights[head].double())
+        assert each.get_title() == f"head {head}"
+
+
 def test_some_heads() -> None:
     weights = matrix()
     axes = weights.plot(head=[4, -6])

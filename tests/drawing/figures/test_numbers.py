@@ -130,6 +130,12 @@ def test_numbers_are_written_where_there_is_room() -> None:
         layer(torch.zeros(1, 2, 8))
     axes = found.plot("entropy")
     assert [text.get_text() for text in axes.texts] == ["0.35", "0.35"]  # (0 + ln 2) / 2
+    decoder = nn.TransformerDecoderLayer(8, nhead=2, batch_first=True)
+    with ch.watch(decoder) as both:
+        decoder(torch.zeros(1, 2, 8), torch.zeros(1, 3, 8))
+    # Between two texts no token is before another.
+    texts = [text.get_text() for text in both.plot("previous").texts]
+    assert texts == ["0.50", "0.50", "", ""]
     tiny = Figure(figsize=(0.8, 0.8)).subplots()
     assert not found.plot("entropy", ax=tiny).texts
 

@@ -12,6 +12,8 @@ def test_bars_in_order() -> None:
     tokens = list("abcdefg")
     for thing in (weights, weights.summary()):
         axes = thing.plot("received", sample=1, tokens=tokens)
+        assert axes.get_yscale() == "linear"
+        assert thing.plot("received", log=True).get_yscale() == "log"
         heights = torch.tensor([bar.get_height() for bar in axes.patches])
         torch.testing.assert_close(heights.double(), weights[1].double().sum(dim=1).mean(dim=0))
         assert words(axes, "x") == tokens
@@ -31,6 +33,17 @@ def test_heads_that_share_their_keys_are_known_together() -> None:
     torch.testing.assert_close(
         heights.double(), weights[0, [0, 1, 4, 5]].double().sum(dim=1).mean(dim=0)
     )
+
+
+def test_kept_heads_in_an_order_of_ones_own() -> None:
+    layer = ch.MultiHeadAttention(24, num_heads=6, num_kv_heads=3)
+    with ch.watch(layer, heads=[1, 0, 5, 4]) as seen:
+        layer(torch.randn(1, 7, 24))
+    axes = seen[0].plot("received", head=5)
+    assert " ".join(axes.get_title().split()) == "mean of heads 5, 4, which share their keys"
+    heights = torch.tensor([bar.get_height() for bar in axes.patches])
+    expected = seen[0][0, 2:].double().sum(dim=1).mean(dim=0)
+    torch.testing.assert_close(heights.double(), expected)
 
 
 def test_a_head_with_keys_of_its_own() -> None:

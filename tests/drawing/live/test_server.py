@@ -533,3 +533,12 @@ def test_the_address_is_in_no_log(server: Server, capfd: pytest.CaptureFixture[s
     ask(server, path="/x")
     raw(server, b"nonsense\r\n\r\n")
     assert capfd.readouterr() == ("", "")
+
+
+def test_bytes_that_come_after_their_time_are_not_read() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"GET")
+        assert served._Arriving(ours, 60.0).read(1) == b"G"
+        with pytest.raises(TimeoutError):
+            served._Arriving(ours, 0.0).read(1)

@@ -218,6 +218,12 @@ def test_the_numbers_of_a_token(store: Tiles) -> None:
     assert [place for place, _ in first.links] == [0]  # a weight of 0 is no link
 
 
+def test_a_key_that_no_query_looks_at() -> None:
+    store = Tiles([ch.AttentionMatrix(torch.zeros(2, 0, 4), torch.zeros(2, 3, 4))])
+    assert store.token(0, 1, 2, as_key=True) == TokenNumbers((), 0.0, None)
+    store.close()
+
+
 def test_the_stages_of_a_pair_are_those_of_a_trace() -> None:
     torch.manual_seed(0)
     query, key = torch.randn(2, 4, 7, 3), torch.randn(2, 2, 7, 3)

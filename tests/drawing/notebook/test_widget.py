@@ -4,6 +4,8 @@ import json
 import re
 import struct
 import sys
+import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing.notebook import widget as notebook
+from clearhead.drawing.page.payload import MAGIC
 from clearhead.drawing.page.steps import steps_payload
 from clearhead.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 
@@ -89,6 +92,15 @@ def test_layers_that_attended_are_counted_alike(sent: list[tuple[Any, Any]]) -> 
     widget._receive(widget, asked(route), [])
     _, values = read(sent[0][1][0])
     torch.testing.assert_close(values, seen[1][0, 1], rtol=1e-6, atol=1e-7)
+    widget.close()
+
+
+def test_words_of_a_text_that_is_looked_at() -> None:
+    decoder = torch.nn.TransformerDecoderLayer(8, nhead=2, batch_first=True)
+    with ch.watch(decoder, layers="multihead_attn") as seen:
+        decoder(torch.randn(1, 2, 8), torch.randn(1, 2, 8))
+    widget = ch.view(seen, source_tokens=["hello", "again"])
+    assert b'"again"' in zlib.decompressobj().decompress(widget.payload[len(MAGIC) + 4 :])
     widget.close()
 
 
@@ -179,5 +191,17 @@ def test_without_anywidget_the_command_that_installs_it(monkeypatch: pytest.Monk
     notebook._widget_class.cache_clear()
     # What is None there is not found, and has no name that says so.
     with pytest.raises(MissingExtraError, match=r"pip install 'clearhead\[notebook\]'"):
+        ch.view(matrix())
+    notebook._widget_class.cache_clear()
+
+
+def test_what_anywidget_itself_misses_is_told_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "anywidget.py").write_text("import no_such_module")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "anywidget", raising=False)
+    notebook._widget_class.cache_clear()
+    with pytest.raises(ModuleNotFoundError, match="'no_such_module'"):
         ch.view(matrix())
     notebook._widget_class.cache_clear()

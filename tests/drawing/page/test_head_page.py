@@ -226,6 +226,12 @@ def test_a_summary_of_a_causal_model_hides_the_future(monkeypatch: pytest.Monkey
         assert (layer.get("spans") is not None) == known
         if known:
             assert torch.equal(spans_of(of(summary))[1], torch.arange(23) + 1)
+    # What tells too little, or of one key, is not taken for causal.
+    for keys, top_k in ((23, None), (1, 1)):
+        weights = matrix(1, 2, 23, keys, mask=ch.causal())
+        told = of(weights.summary(top_k=top_k, pool=(7, min(7, keys)))).data["layers"][0]
+        assert "spans" not in told
+        assert told["pooled"] is not None
 
 
 def test_heads_between_two_texts_have_neither_roles_nor_distance() -> None:

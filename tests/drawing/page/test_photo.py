@@ -43,6 +43,9 @@ def test_the_kinds_of_pictures(tmp_path: Path) -> None:
         assert photo is not None
         assert (photo.content, photo.kind) == (content, "image/png")
         assert photo.tokens == ["[CLS]", "[1]", "0,0", "0,1"]
+    flat = read_photo(PIXELS[:3], (1, 2), 0)  # of three rows, with the colours last
+    assert flat is not None
+    assert flat.content == png(PIXELS[:3])
     jpeg = read_photo(b"\xff\xd8\xff\xe0", (1, 2), 0)
     assert jpeg is not None
     assert jpeg.kind == "image/jpeg"
@@ -78,6 +81,7 @@ NO_SKIP = "[page.grid] skip must be the tokens before the first patch, 0 or more
             0,
             f"{NO_IMAGE}torch.float32 of shape (2, 2, 3) from 2 to 2.",
         ),
+        (PIXELS.long(), (1, 2), 0, f"{NO_IMAGE}torch.int64 of shape (5, 7, 3)."),
         (PIXELS, None, 0, f"{NO_GRID}None."),
         (PIXELS, (0, 2), 0, f"{NO_GRID}(0, 2)."),
         (PIXELS, (1, 2), -1, f"{NO_SKIP}-1."),

@@ -150,6 +150,16 @@ def test_a_pin_stands_in_for_that_of_the_farthest_link() -> None:
     assert start_of(ANYWHERE, layers, [], far) == far
 
 
+def test_a_page_of_two_texts_opens_at_a_link_of_the_first() -> None:
+    near, far = torch.eye(4)[[1, 0, 3, 2]][None], torch.eye(4).flip(1)[None]
+    words = read_text("tokens", ["to", "be", "or", "not"])
+    runs = [
+        Run("", [Layer("a", ch.AttentionMatrix.from_weights(each))], words) for each in (near, far)
+    ]
+    payload = heads_payload(runs, "")
+    assert payload.data["start"] == {"layer": 0, "head": 0, "query": 0, "key": 1}
+
+
 def test_a_pin_is_of_the_layer_that_is_opened() -> None:
     wide = ch.AttentionMatrix(torch.zeros(1, 2, 7, 3), torch.zeros(1, 2, 9, 3))
     run = Run("", [Layer("a", EVEN), Layer("b", wide)])

@@ -155,6 +155,17 @@ def test_norms_and_turns_are_what_the_page_takes_them_for(layout: Any) -> None:
     assert all(step["changes"] is None for step in steps if "changes" in step)
 
 
+def test_the_widths_of_two_texts_have_names_of_their_own() -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2, context_dim=5)
+    trace = ch.trace(layer, torch.randn(1, 4, 8), torch.randn(1, 3, 5))
+    axes = {step["name"]: step["axes"] for step in steps_payload(trace).data["steps"]}
+    assert [axes[f"W_{name}"][0] for name in ("query", "key", "value")] == [
+        "embed_dim",
+        "context_dim",
+        "context_dim",
+    ]
+
+
 def test_keys_of_a_cache_stand_before_those_that_are_projected() -> None:
     layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal()).requires_grad_(False)
     x, cache = torch.randn(1, 5, 8), ch.layers.GrowingCache()

@@ -51,6 +51,7 @@ def test_anything_else_is_refused(given: Any) -> None:
         ("decoder.0.self_attn", (7, 7), (7, 7), ((0, 0), (0, 0))),
         ("decoder.0.cross_attention", (7, 7), (7, 7), ((0, 0), (1, 0))),
         ("decoder.0.cross_attention", (7, 5), (None, 5), ((None, 0), (1, 0))),
+        ("decoder.0.cross_attention", (5, 5), (None, 5), ((None, 0), (1, 0))),
     ],
 )
 def test_places(

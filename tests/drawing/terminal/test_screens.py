@@ -47,10 +47,17 @@ def test_the_title(screens: Screens) -> None:
 def test_a_model(screens: Screens) -> None:
     assert screens.model()[:2] == (1, 1)
     assert "How focused each head is" in text(screens)
+    assert "    1    0  15    1.66      2.0    31 %" in text(screens)
     assert "layer  1 head  1   it  → cat  0.97" in text(screens)
     assert "Layer 1, head 1" in text(screens)
     assert "the strong link between words that reaches farthest: it → cat 0.97" in text(screens)
     assert "97 % of a row's attention goes to a column" in text(screens)
+
+
+def test_the_heads_of_a_link_from_the_strongest_on(screens: Screens) -> None:
+    assert screens.find(4, 1) == (1, 1)
+    rows = [line for line in text(screens).splitlines() if "it → cat" in line]
+    assert [line[:15] for line in rows[:2]] == ["layer  1 head  ", "layer  0 head  "]
 
 
 def test_a_layer(screens: Screens) -> None:

@@ -96,7 +96,7 @@ class _Ring(torch.autograd.Function):
         of_query = torch.zeros_like(stages.upcast(query))
         of_bias = None if bias is None else torch.zeros_like(stages.upcast(bias.detach()))
 
-        def spread(owner: int, block: Tensor) -> Tensor | None:
+        def spread(owner: int, block: Tensor) -> Tensor:
             block = stages.upcast(block.detach()).requires_grad_()
             of_block = torch.zeros_like(block)
             for some in portions(query.shape[2], PORTION):
@@ -114,12 +114,10 @@ class _Ring(torch.autograd.Function):
                     [added, sums],
                     [part, block, *([] if bias is None else [bias])],
                     [of_context[:, :, some] * share, moved * share[..., 0]],
-                    allow_unused=True,
                 )
-                places = of_query[:, :, some], of_block, of_bias
-                for place, grad in zip(places, found, strict=False):
-                    if place is not None and grad is not None:
-                        place.add_(grad)
+                places = of_query[:, :, some], of_block, *([] if of_bias is None else [of_bias])
+                for place, grad in zip(places, found, strict=True):
+                    place.add_(grad)
             return of_block
 
         both = _Round(call, torch.cat([key, value], dim=3), "keys and values")
@@ -224,7 +222,7 @@ class _Round:
             wait()
             block = moved
 
-    def run_back(self, use: Callable[[int, Tensor], Tensor | None], dtype: torch.dtype) -> Tensor:
+    def run_back(self, use: Callable[[int, Tensor], Tensor], dtype: torch.dtype) -> Tensor:
         """The sum over the ranks of what `use` returns for this rank's block."""
         block, travelling = self.own.pop(), None
         mine = block.new_zeros(self.shape, dtype=dtype)
@@ -232,13 +230,11 @@ class _Round:
             moved, wait = self._pass(block, step, block.dtype)
             found = use(self._owner(step), block)
             if step == 0:
-                if found is not None:
-                    mine += found
+                mine += found
             else:
                 if travelling is None:
                     travelling = block.new_zeros(block.shape, dtype=dtype)
-                if found is not None:
-                    travelling += found
+                travelling += found
                 travelling = self._hand_on(travelling, step, dtype)
             wait()
             block = moved

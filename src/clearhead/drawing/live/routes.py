@@ -142,11 +142,11 @@ def _number(value: float) -> float | None:
 
 def _fields(query: str) -> dict[str, str]:
     """The fields of a query, each once."""
+    if not query:
+        return {}
     try:
         found = parse_qs(query, keep_blank_values=True, strict_parsing=True, max_num_fields=16)
     except ValueError as error:
-        if not query:
-            return {}
         raise ArgumentError(
             "serve.query", f"a query is name=value&…; got {shown(query)}."
         ) from error

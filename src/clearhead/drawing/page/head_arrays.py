@@ -203,16 +203,16 @@ def hidden_of(hidden: Tensor | None, coarse: Tensor) -> Tensor | None:
 def finest_map(place: int, shares: Tensor, hidden: Tensor | None, room: float) -> Arrays:
     """The finest map of each head for which there is room; the coarsest of MAPS in any case."""
     sizes = [max(shares.shape[1:]), *(size for size in MAPS if size < max(shares.shape[1:]))]
-    for size in sizes:
+    while True:
+        size = sizes.pop(0)
         coarse = coarser(shares, size, size)
         numbers = rounded(coarse, hidden=hidden_of(hidden, coarse))
         about, arrays = per_head(place, "pooled", numbers)
         maps: dict[str, Tensor | Deflated] = {
             name: deflated(codes) for name, codes in arrays.items()
         }
-        if size == sizes[-1] or size_of(maps) <= room:
+        if not sizes or size_of(maps) <= room:
             return Arrays(about, maps)
-    raise AssertionError("there is always a coarsest map")
 
 
 def strongest_links(place: int, summary: Summary, room: float) -> Arrays | None:
@@ -265,7 +265,8 @@ def mask_of(weights: AttentionMatrix | Summary, summary: Summary) -> Problem | N
     """
     if isinstance(weights, AttentionMatrix):
         return weights.problem
-    if summary.pooled is None or summary.top_k is None or min(summary.pooled.shape[2:]) < 2:
+    assert summary.pooled is not None
+    if summary.top_k is None or min(summary.pooled.shape[2:]) < 2:
         return None
     queries, keys = summary.query_len, summary.kv_len
     nothing = torch.zeros(1, 1, 1, 1)

@@ -102,7 +102,7 @@ def offsets(
             return TextOffset(1, 0), TextOffset(1, 0)
         if query_len <= own and (own != source or cross):
             return TextOffset(0, 0 if query_len == own else own - query_len), TextOffset(1, 0)
-        if tokens is None and query_len != source:
+        if tokens is None:
             return TextOffset(None, 0), TextOffset(1, 0)
     # What was generated last has not attended yet, so that there may be a token more than keys.
     if query_len <= kv_len <= own and own - kv_len <= 1:

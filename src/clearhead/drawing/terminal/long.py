@@ -182,9 +182,8 @@ def coarser(reading: LongReading, cells: int) -> LongReading:
     """
     summaries = {}
     for number, summary in reading.summaries.items():
-        pooled = summary.pooled
-        if pooled is not None:
-            pooled = bin_sums(bin_sums(pooled, 2, cells), 3, cells)
+        assert summary.pooled is not None
+        pooled = bin_sums(bin_sums(summary.pooled, 2, cells), 3, cells)
         summaries[number] = replace(summary, pooled=pooled)
     return reading._replace(summaries=summaries)
 

@@ -40,11 +40,6 @@ class ColumnCache(Cache):
     def nbytes(self) -> int:
         return sum(store.nbytes for store in self._stores)
 
-    def _capacity_for(self, tokens: int) -> int:
-        """Columns to allocate for so many tokens, when there are fewer."""
-        # Twice what is needed now: the step after a long prompt then has room as well.
-        return 2 * tokens
-
     def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
         """Width and dtype of each store."""
         return (layout.head_dim, layout.dtype), (layout.value_head_dim, layout.dtype)
@@ -67,7 +62,8 @@ class ColumnCache(Cache):
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         stop = self._seen + key.shape[2]
         if stop > self._stores[0].shape[2]:
-            self._grow(self._capacity_for(stop))
+            # Twice what is needed now: the step after a long prompt then has room as well.
+            self._grow(2 * stop)
         if valid is not None or self._valid is not None:
             self._record_valid(valid, stop)
         self._write(key, value, slice(self._seen, stop))

@@ -53,9 +53,6 @@ class StaticCache(ColumnCache):
                 f"{new} more.",
             )
 
-    def _capacity_for(self, tokens: int) -> int:
-        return self.max_len
-
     def _start(self, layout: Layout) -> None:
         shapes = [
             (layout.batch, layout.num_kv_heads, self.max_len, width, dtype)

@@ -101,10 +101,7 @@ def other_arguments(module: nn.Module, count: int) -> list[str]:
 def is_left_out(signature: inspect.Signature, name: str, value: object) -> bool:
     """True for an argument of a module's forward that says as much as if it were left out."""
     parameter = signature.parameters.get(name)
-    if parameter is not None and parameter.kind in (
-        parameter.VAR_POSITIONAL,
-        parameter.VAR_KEYWORD,
-    ):
+    if parameter is not None and parameter.kind is parameter.VAR_POSITIONAL:
         return not value
     default = None if parameter is None else parameter.default
     return value is None or (isinstance(value, bool | int | float | str) and value == default)

@@ -51,13 +51,12 @@ def read(reader: ModuleReader) -> None:
         "o_proj",
         *(("q_b_proj", "q_a_proj") if has_latent else ("q_proj",)),
     )
-    norms = [
-        read_norm(reader, name) for name in ("kv_a_layernorm", "q_a_layernorm")[: 1 + has_latent]
-    ]
-    if not found or None in norms:
+    names = ("kv_a_layernorm", "q_a_layernorm")[: 1 + has_latent]
+    norms = [norm for name in names if (norm := read_norm(reader, name)) is not None]
+    if not found or len(norms) < len(names):
         return
     down, up, output, query, *query_down = found
-    if len({each[2] for each in norms if each is not None}) > 1:
+    if len({eps for *_, eps in norms}) > 1:
         reader.reasons.append("kv_a_layernorm and q_a_layernorm must add one eps")
         return
     reader.kind = LatentAttention
@@ -72,18 +71,15 @@ def read(reader: ModuleReader) -> None:
         (down, "latent_projection"),
         (output, "output_projection"),
     ]
-    kept = [("kv_a_layernorm", "latent_norm")]
     if has_latent:
         reader.sizes["query_latent_dim"] = len(query_down[0].weight)
         named.append((query_down[0], "query_latent_projection"))
-        kept.append(("q_a_layernorm", "query_norm"))
-    reader.options = {"bias": down.bias is not None, "eps": norms[0][2] if norms[0] else 0.0}
+    reader.options = {"bias": down.bias is not None, "eps": norms[0][2]}
     for projection, ours in named:
         reader.pairs += projection.pairs(ours)
     _pair_heads(reader, up)
-    for (theirs, ours), norm in zip(kept, norms, strict=True):
-        if norm is not None:
-            reader.copy(f"{theirs}.weight", norm[0], f"{ours}.weight", norm[1])
+    for theirs, ours, norm in zip(names, ("latent_norm", "query_norm"), norms, strict=False):
+        reader.copy(f"{theirs}.weight", norm[0], f"{ours}.weight", norm[1])
     interleaved = getattr(reader.config, "rope_interleave", True)
     add_rotary(reader, "interleaved" if interleaved else "half")
     reader.read_scale()

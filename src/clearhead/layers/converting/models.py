@@ -237,8 +237,7 @@ def _beside(place: Place, places: Sequence[Place]) -> Mapping[str, nn.Module]:
 
 def _reason_against_call(reader: ModuleReader, inputs: Any) -> str:
     """Why the call of a class of the user's cannot be kept; empty if it can."""
-    if reader.call is None:
-        return "it was not run, so that what it takes and returns is not known"
+    assert reader.call is not None  # a copy of it was run
     count, returns = reader.call
     if returns < 0:
         return "it returns more than its output, which our layer does not"

@@ -21,7 +21,8 @@ def add_norms(reader: ModuleReader) -> None:
         if not all(isinstance(reader.find(name), nn.Identity | None) for name in names):
             _add_pair(reader, *names)
             return
-    if isinstance(getattr(reader.module, "qk_norm", None), nn.Module):
+    norm = reader.find("qk_norm")  # in some classes a bool
+    if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity):
         _add_bare(reader, "qk_norm")
 
 
@@ -55,13 +56,14 @@ def _add_pair(reader: ModuleReader, query: str, key: str) -> None:
 def _add_bare(reader: ModuleReader, name: str) -> None:
     """Hand a norm without a weight, the same for query and key, to the layer."""
     norm, dim = reader.find(name), reader.sizes["head_dim"]
+    eps: Any = getattr(norm, "eps", None)
     ones = torch.ones(dim, dtype=torch.float64)
-    if not is_number(norm.eps) or _use_of_weight(norm, ones, norm.eps) != "copied":
+    if not is_number(eps) or _use_of_weight(norm, ones, eps) != "copied":
         reader.reasons.append(
             f"{name} must be a root mean square norm; it is {type(norm).__name__}"
         )
         return
-    part = reader.add_part(QueryKeyNorm(dim, eps=norm.eps), name)
+    part = reader.add_part(QueryKeyNorm(dim, eps=eps), name)
     for side in ("query_norm", "key_norm"):
         reader.pairs.append(TensorPair("", None, f"{part}.{side}.weight", how="ones"))
 

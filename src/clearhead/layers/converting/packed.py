@@ -152,8 +152,7 @@ def read_neox(reader: ModuleReader) -> None:
         return
     parts = packed.split([heads // kv_heads * dim, dim, dim] * kv_heads)
     groups = [parts[first : first + 3] for first in range(0, len(parts), 3)]
-    if not reader.project_heads(groups, output, heads):
-        return
+    reader.project_heads(groups, output, heads)
     if reader.model_type == "bloom":
         _read_bloom(reader)
     elif reader.model_type == "falcon":

@@ -53,7 +53,10 @@ def test_a_long_text_is_drawn_by_some_of_its_queries(monkeypatch: pytest.MonkeyP
 
 def test_nothing_to_draw() -> None:
     empty = ch.AttentionMatrix(torch.zeros(2, 0, 4), torch.zeros(2, 3, 4))
-    assert "There are no numbers to draw." in Markup(str(empty._repr_html_())).text
+    for thing in (empty, empty.summary()):
+        found = Markup(str(thing._repr_html_()))
+        assert "There are no numbers to draw." in found.text
+        assert "nan" not in found.text
     summary = ch.AttentionMatrix(*torch.randn(2, 2, 5, 4)).summary()
     found = Markup(summary._repr_html_())
     assert found.images == []
@@ -91,6 +94,22 @@ def test_several_calls_and_summaries() -> None:
         found = Markup(seen._repr_html_())
         assert "2 heads, 3 × 3, 2 calls, the first is drawn" in found.text
         assert len(found.images) == 1
+
+
+def test_layers_without_numbers_have_a_dash() -> None:
+    decoder = torch.nn.TransformerDecoderLayer(8, nhead=2, batch_first=True)
+    for keep in ("matrix", "summary"):
+        with ch.watch(decoder, keep=keep) as seen:
+            decoder(torch.randn(1, 4, 8), torch.randn(1, 6, 8))
+        found = Markup(seen._repr_html_())
+        assert len(found.images) == 2
+        assert found.text.count("—") == 1  # between two texts nothing has a distance
+        layer = ch.MultiHeadAttention(8, num_heads=2)
+        with ch.watch(layer, keep=keep) as seen:
+            layer(torch.randn(1, 0, 8))
+        found = Markup(seen._repr_html_())
+        assert found.images == []
+        assert "2 heads, 0 × 0 — — — There are no numbers to draw." in found.text
 
 
 def test_nothing_was_seen_yet() -> None:

@@ -75,8 +75,15 @@ def maps_of(thing: AttentionMatrix | Summary, cells: int, pairs: int = PAIRS) ->
         return _of_summary(thing, cells) if isinstance(thing, Summary) else _of(thing, cells, pairs)
 
 
+def is_empty(thing: AttentionMatrix | Summary) -> bool:
+    """True if there is not a single weight."""
+    return 0 in (thing.batch, thing.num_heads, thing.query_len, thing.kv_len)
+
+
 def _of_summary(summary: Summary, cells: int) -> Maps:
-    first = summary.sample(0) if summary.batch else summary
+    if is_empty(summary):
+        return Maps(None, None, None, 0, summary.query_len, summary.kv_len)
+    first = summary.sample(0)
     entropy, distance = (
         first.statistic(name)[0].cpu().double().mean(dim=-1) for name in ("entropy", "distance")
     )
@@ -95,7 +102,7 @@ def _of(matrix: AttentionMatrix, cells: int, pairs: int) -> Maps:
     problem = matrix.problem
     query_len, kv_len, heads = problem.query_len, problem.kv_len, problem.num_heads
     unknown = Maps(None, None, None, 0, query_len, kv_len)
-    if problem.device.type == "meta" or 0 in matrix.shape:
+    if problem.device.type == "meta" or is_empty(matrix):
         return unknown
     count = min(query_len, max(0, pairs // (heads * kv_len)))
     if count < min(query_len, FEWEST_QUERIES):

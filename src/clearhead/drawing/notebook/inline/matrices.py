@@ -8,7 +8,7 @@ from torch import Tensor
 from clearhead._common.elements import Html, element
 from clearhead._common.text import format_bytes
 from clearhead.drawing.labels import label
-from clearhead.drawing.notebook.inline.maps import PAIRS, Maps, maps_of
+from clearhead.drawing.notebook.inline.maps import PAIRS, Maps, is_empty, maps_of
 from clearhead.drawing.notebook.inline.markup import (
     frame,
     line,
@@ -172,8 +172,9 @@ def _part_drawn(thing: "AttentionMatrix | Summary", maps: Maps) -> list[str]:
 
 
 def _unseen(thing: "AttentionMatrix | Summary") -> str:
-    if isinstance(thing, Summary):
-        return ""
-    if thing.device.type == "meta" or 0 in thing.shape:
+    is_matrix = isinstance(thing, AttentionMatrix)
+    if is_empty(thing) or (is_matrix and thing.device.type == "meta"):
         return "There are no numbers to draw."
+    if not is_matrix:
+        return ""
     return "It is too large to be looked at in passing; summary() works its numbers out."
