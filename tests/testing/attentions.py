@@ -184,6 +184,22 @@ def scales_in_place(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return plain(query.mul_(query.shape[-1] ** -0.5), key, value, scale=1.0)
 
 
+def clears_what_is_padded(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None
+) -> Tensor:
+    """Right, but the caller's value has zeros afterwards."""
+    if mask is not None:
+        value.masked_fill_(~mask[:, :, :1].mT, 0.0)
+    return plain(query, key, value, mask=mask)
+
+
+def turns_the_mask(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None
+) -> Tensor:
+    hidden = None if mask is None else mask.logical_not_()
+    return plain(query, key, value, mask=None if hidden is None else ~hidden)
+
+
 def of_contiguous_memory(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     raw = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage())
     return plain(query, key, raw[: value.numel()].view(value.shape))

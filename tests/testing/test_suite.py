@@ -173,6 +173,12 @@ def test_every_case_sees_what_is_written_to() -> None:
     found = failures(those.scales_in_place)
     assert found
     assert all("the caller's query is written to" in text for text in found.values())
+    wrong = {"value": those.clears_what_is_padded, "mask": those.turns_the_mask}
+    for name, fn in wrong.items():
+        found = failures(fn, {"padding"})
+        cases = conformance(fn, features={"padding"})
+        assert set(found) == {case.name for case in cases if "padding" in case.features}
+        assert all(f": the caller's {name} is written to\n" in text for text in found.values())
 
 
 def test_less_precision_than_the_dtype_has_fails() -> None:
