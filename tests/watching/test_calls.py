@@ -1,5 +1,7 @@
 """The calls of a module: keys that are kept once, and calls that are rows of one matrix."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -95,6 +97,13 @@ def test_more_calls_make_a_longer_matrix() -> None:
     longer = torch.cat([key, key], dim=2)
     calls.add(make_problem(query, longer, longer, mask=ch.causal()))
     assert calls.whole().shape == (2, 4, 8, 8)
+
+
+def test_a_copy_has_the_same_calls() -> None:
+    calls, *_ = chain([3, 1])
+    for copied in (copy.deepcopy(calls), pickle.loads(pickle.dumps(calls))):
+        assert copied.whole().dense().equal(calls.whole().dense())
+        assert bytes_of(copied) == bytes_of(calls)
 
 
 def test_what_is_no_growing_sequence() -> None:
