@@ -83,7 +83,7 @@ def test_each_reason(name: str) -> None:
     assert "not seen: 1" in repr(seen)
 
 
-class BothAttention(nn.Module):
+class Both(nn.Module):
     """A part attends by a kernel, and the whole takes a softmax."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class BothAttention(nn.Module):
 
 
 def test_a_part_of_what_is_missing_is_not_named_as_well() -> None:
-    model = nn.Sequential(Seen(), BothAttention())
+    model = nn.Sequential(Seen(), Both())
     with pytest.warns(WatchWarning, match="watch.missing"), ch.watch(model) as seen:
         model(X)
     assert [each.path for each in seen.missing] == ["1"]
