@@ -146,6 +146,8 @@ def test_whole_characters_of_a_byte_level_token_are_text() -> None:
 
 
 def test_the_logs_of_others_are_silent_and_then_as_they_were() -> None:
+    from logging import ERROR
+
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
@@ -159,9 +161,9 @@ def test_the_logs_of_others_are_silent_and_then_as_they_were() -> None:
             (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
             known = state()
             with quiet(progress=True):
-                assert state() == (logging.ERROR, known[1], bars)
+                assert state() == (ERROR, known[1], bars)
             with quiet(progress=False):
-                assert state() == (logging.ERROR, logging.ERROR, False)
+                assert state() == (ERROR, ERROR, False)
             assert state() == known
     finally:
         (logging.enable_progress_bar if before[2] else logging.disable_progress_bar)()

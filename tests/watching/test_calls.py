@@ -360,7 +360,7 @@ def test_beams_begin_with_rows_of_their_own() -> None:
     several = torch.tensor([0, 1, 1])
     calls = Matrices()
     first = [each[:, :, :4] for each in (query, key)]
-    calls.add(make_problem(*first, first[1], mask=ch.causal()))
+    calls.add(make_problem(first[0], first[1], first[1], mask=ch.causal()))
     last, own = torch.randn(2, 3, 2, 1, 5).unbind()
     held = torch.cat([first[1][several], own], dim=2)
     calls.add(make_problem(last, held, held, mask=ch.causal()))
@@ -405,7 +405,7 @@ def test_what_is_no_cross_attention_of_one_source() -> None:
         asked = query[:, :, 3:5].expand(len(keys), -1, -1, -1)
         later = make_problem(asked, keys, keys).replace(cross=True)
         assert several(part(0, 3), later) == "call 1 has other keys than the call before"
-    precise = make_problem(*(each.double() for each in (query[:, :, 3:5], key, key)))
+    precise = make_problem(query[:, :, 3:5].double(), key.double(), key.double())
     assert several(part(0, 3), precise.replace(cross=True)) == (
         "call 1 has other keys than the call before"
     )

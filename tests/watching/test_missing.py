@@ -339,7 +339,7 @@ def test_a_function_that_the_model_holds_is_seen() -> None:
             return self.fn(x, x, x)
 
     class OfClassWithSelf(nn.Module):
-        fn = staticmethod(F.scaled_dot_product_attention)
+        fn: Any = staticmethod(F.scaled_dot_product_attention)
 
         def forward(self, x: Tensor) -> Tensor:
             return self.fn(x, x, x)
