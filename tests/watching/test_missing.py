@@ -346,7 +346,7 @@ def test_a_function_that_the_model_holds_is_seen() -> None:
 
     class Late(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return later(x) if x.ndim > 9 else function(x, x, x)
+            return later(x, x, x) if x.ndim > 9 else function(x, x, x)
 
     class Closure(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
