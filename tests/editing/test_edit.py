@@ -1,5 +1,6 @@
 """The effect of an edit on each way of attending, what it leaves alone, and what it refuses."""
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from torch.nn.modules import module as torch_module
 import clearhead as ch
 from clearhead.attention import planning
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, EditError, MaskError
-from clearhead.layers import GrowingCache, SlidingCache
+from clearhead.layers import FixedCache, GrowingCache, SlidingCache
 from clearhead.watching.hooks import tap
 from tests.tolerances import assert_no_worse
 from tests.watching.models import Direct
@@ -58,6 +59,7 @@ def test_what_is_hidden_is_hidden_from_the_chosen_heads_and_queries_alone() -> N
     before = model(query, key, value, is_causal=True)
     with ch.edit(model) as edit, ch.watch(model) as seen:
         edit[""].heads[1, 3].hide(query=slice(2, 5), key=range(1, 3))
+        edit[""].heads[3].average()
         found = model(query, key, value, is_causal=True)
     visible[[1, 3], 2:5, 1:3] = False
     expected = weights(query, key, visible)
@@ -111,6 +113,55 @@ def test_a_mask_hides_what_it_does_not_show() -> None:
     assert torch.equal(seen[0][0, 1] > 0, ch.causal().to_dense(LEN, LEN))
 
 
+def test_a_query_that_saw_nothing_stays_as_it_was_in_its_head_alone() -> None:
+    model, visible = Direct(), torch.ones(1, HEADS, LEN, LEN, dtype=torch.bool).tril()
+    visible[:, 1, 4] = False
+    query, key = torch.randn(2, BATCH, HEADS, LEN, 5, dtype=torch.float64)
+    value = torch.eye(LEN, dtype=torch.float64).expand(BATCH, HEADS, LEN, LEN)
+    before = model(query, key, value, attn_mask=visible)
+    with ch.edit(model) as edit:
+        edit[""].heads[3, 1].hide(key=0)
+        average = edit[""].heads[1].average()
+        found = model(query, key, value, attn_mask=visible)
+    visible[:, [1, 3], :, 0] = False
+    expected = weights(query, key, visible)
+    expected[:, 1, 4] = before[:, 1, 4]
+    rest = [place for place in range(LEN) if place]  # the first query sees nothing now
+    torch.testing.assert_close(found[:, [1, 3]][:, :, rest], expected[:, [1, 3]][:, :, rest])
+    assert bool((found[:, [1, 3], 0] == 0).all())
+    # What is averaged is the context as it is edited.
+    torch.testing.assert_close(average.value[0], found[:, 1].mean(dim=(0, 1)))
+
+
+def test_all_keys_are_scaled_beside_a_sink() -> None:
+    sinks = ch.layers.Sinks(HEADS)
+    torch.nn.init.normal_(sinks.scores)
+    layer = ch.MultiHeadAttention(WIDTH, num_heads=HEADS, parts=[sinks]).double()
+    x = torch.randn(BATCH, LEN, WIDTH, dtype=torch.float64)
+    with ch.watch(layer) as seen:
+        layer(x)
+    with ch.edit(layer) as edit, ch.watch(layer) as scaled:
+        edit[0].heads[2].scale(by=3.0)
+        layer(x)
+    before, after = seen[0].dense(), scaled[0].dense()
+    rest = 1 - before.sum(dim=-1, keepdim=True)
+    torch.testing.assert_close(after[:, 2], (3 * before / (3 * before.sum(-1, True) + rest))[:, 2])
+    torch.testing.assert_close(after[:, [0, 1, 3]], before[:, [0, 1, 3]])
+
+
+def test_a_tensor_chooses_as_a_list_does_and_an_empty_one_nothing() -> None:
+    x, found = torch.randn(1, LEN, WIDTH), []
+    for chosen in ([1, 3], torch.tensor([1, 3]), torch.zeros(0, dtype=torch.bool), []):
+        with ch.edit(LAYER) as edit:
+            edit[0].hide(key=chosen)
+            found.append(LAYER(x))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+    plain = LAYER(x)
+    torch.testing.assert_close(found[2], plain)
+    torch.testing.assert_close(found[3], plain)
+    assert not torch.allclose(found[0], plain)
+
+
 @pytest.mark.parametrize("options", [{}, {"need_weights": False}, {"average_attn_weights": False}])
 @pytest.mark.parametrize("grad", [True, False])
 def test_pytorchs_layer_is_edited_in_all_of_its_ways(options: dict[str, Any], grad: bool) -> None:
@@ -149,7 +200,7 @@ def test_the_fast_path_is_left_for_as_long_as_an_edit_lasts() -> None:
     torch.testing.assert_close(edited, layer.norm2(middle + layer._ff_block(middle)))
 
 
-@pytest.mark.parametrize("cache", [GrowingCache, lambda: SlidingCache(3)])
+@pytest.mark.parametrize("cache", [GrowingCache, lambda: SlidingCache(3), lambda: FixedCache(9)])
 def test_positions_of_our_caches(cache: Callable[[], Any]) -> None:
     mask = ch.causal() & ch.sliding_window(left=2)
     layer = ch.MultiHeadAttention(WIDTH, num_heads=HEADS, mask=mask).double()
@@ -158,10 +209,17 @@ def test_positions_of_our_caches(cache: Callable[[], Any]) -> None:
     with torch.no_grad(), ch.edit(layer) as edit:
         edit[0].heads[1].hide(query=slice(3, 6), key=[2, 4])
         edit[0].heads[2].scale(key=3, by=2.0)
+        edit[0].heads[3].hide(mask=ch.sliding_window(left=0) | ch.prefix(3))
         whole = layer(x)
         steps = [layer(piece, cache=held) for piece in x.split([3, 1, 1, 1, 1], dim=1)]
     assert not torch.equal(layer(x), whole)
     torch.testing.assert_close(torch.cat(steps, dim=1), whole)
+    with torch.no_grad(), ch.edit(layer) as edit:
+        # A tensor has no place for the room of a cache.
+        edit[0].hide(mask=ch.dense(torch.ones(LEN, LEN).tril(-1).bool()))
+        expected = layer(x)
+        held.reset()
+        torch.testing.assert_close(layer(x, cache=held), expected)
 
 
 def test_a_mean_takes_the_place_of_a_context() -> None:
@@ -221,6 +279,66 @@ def test_edits_of_one_model_add_up_and_end_by_an_exception() -> None:
     assert torch.equal(model(x), before)
 
 
+class Itself(nn.Module):
+    """Attends from its input to the same."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+class Unhooked(Itself):
+    """A module that takes no hook."""
+
+    def register_forward_hook(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("no hooks here")
+
+
+def test_an_edit_that_cannot_begin_leaves_nothing() -> None:
+    model, x = nn.Sequential(Itself(), Unhooked()), torch.randn(1, 3, 4)
+    edit = ch.edit(model)
+    edit["0"].ablate()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no hooks here"):
+            edit.__enter__()
+        assert not any(each._forward_pre_hooks for each in model.modules())
+        torch.testing.assert_close(model(x), Itself()(Itself()(x)))
+
+
+class Interrupted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise KeyboardInterrupt
+
+
+class Catching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.Sequential(Interrupted())
+
+    def forward(self, x: Tensor) -> Tensor:
+        with contextlib.suppress(KeyboardInterrupt):
+            self.part(x)
+        return x
+
+
+class Resuming(nn.Module):
+    """Attends after a part in which another was interrupted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Catching()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.part(x)
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+def test_a_part_that_was_interrupted_is_over() -> None:
+    model = Resuming()
+    with ch.edit(model) as edit, ch.watch(model) as seen:
+        model(torch.randn(1, 3, 4))
+    assert (list(edit.attended), list(seen)) == ([""], [""])
+
+
 def test_an_edit_can_be_entered_again() -> None:
     model, x = Layered(), torch.randn(BATCH, LEN, WIDTH)
     edit = ch.edit(model)
@@ -253,13 +371,6 @@ class Cached(nn.Module):
 
     def forward(self, x: Tensor, keys: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(x, keys, keys)
-
-
-class Itself(nn.Module):
-    """Attends from its input to the same."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(x, x, x)
 
 
 class Softmax(nn.Module):
@@ -399,6 +510,20 @@ def test_what_is_compiled_is_refused() -> None:
         ch.edit(model).__enter__()
     with pytest.raises(ArgumentTypeError, match=re.escape("[edit.model] model must be a torch.nn")):
         ch.edit(print)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("mask", [None, ch.causal()])
+@pytest.mark.parametrize("other_mask", [None, ch.sliding_window(left=1)])
+def test_patterns_of_another_run_are_watched(mask: Any, other_mask: Any) -> None:
+    layer = ch.MultiHeadAttention(WIDTH, num_heads=HEADS, num_kv_heads=2, mask=mask)
+    other = ch.AttentionMatrix(*torch.randn(2, 2, HEADS, LEN, 3), mask=other_mask)
+    with ch.watch(layer) as plain:
+        layer(X)
+    with ch.edit(layer) as edit, ch.watch(layer) as seen:
+        edit[0].patterns_from(other, heads=[1])
+        layer(X)
+    expected = plain[0].dense().index_copy(1, torch.tensor([1]), other.dense()[:, [1]])
+    torch.testing.assert_close(seen[0].dense(), expected)
 
 
 def test_patterns_that_cannot_be_watched_say_so() -> None:

@@ -1,6 +1,7 @@
 """The effects of the heads, held against each ablation alone."""
 
 import re
+import sys
 from typing import Any
 
 import matplotlib
@@ -58,6 +59,18 @@ def test_progress_is_reported_run_by_run() -> None:
     x = torch.randn(1, LEN, WIDTH)
     ch.effects(model(), x, metric, layers=["1"], progress=lambda *counts: done.append(counts))
     assert done == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_a_terminal_shows_the_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(1, LEN, WIDTH)
+    ch.effects(model(), x, metric, layers=["1"], progress=True)
+    assert capsys.readouterr().err == ""  # no terminal
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    ch.effects(model(), x, metric, layers=["1"], progress=True)
+    lines = capsys.readouterr().err.split("\r")
+    assert lines == [*(f"effects: {done} of 2 runs" for done in range(3)), "\x1b[K"]
 
 
 def test_a_picture_has_the_changes() -> None:

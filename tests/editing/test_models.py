@@ -193,6 +193,20 @@ def test_positions_go_on_through_a_cache(name: str, implementation: str, cache: 
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("implementation", ["eager", "clearhead"])
+def test_attentions_that_a_model_returns_are_those_of_the_edit(implementation: str) -> None:
+    ours.register()
+    model, given = make("llama", implementation), inputs("llama")
+    with ch.edit(model) as edit, ch.watch(model) as seen:
+        edit[1].heads[HEAD].hide(key=KEY)
+        returned = model(**given, output_attentions=True).attentions[1]
+    assert isinstance(returned, Tensor) == (implementation == "eager")
+    weights = returned if isinstance(returned, Tensor) else returned.dense()
+    torch.testing.assert_close(weights, seen[1].dense())
+    assert bool((weights[:, HEAD][..., KEY] == 0).all())
+
+
+@torch.no_grad()
 def test_generation_is_edited_at_every_step() -> None:
     model = make("llama", "sdpa").double()
     ids = inputs("llama")["input_ids"]

@@ -21,6 +21,7 @@ from clearhead.errors import (
     UnsupportedError,
 )
 from clearhead.integrations import attention
+from clearhead.integrations.transformers_internals import masking_utils
 from clearhead.masks.causal import causal
 from clearhead.watching.hooks.described import Described
 from tests.integrations.models import KINDS, TOKENS, VOCABULARY, attentions, inputs, make, same
@@ -240,6 +241,60 @@ def test_what_a_mask_says() -> None:
     assert mask.dtype == torch.bool
     words = mask.description.describe()
     assert words == "sliding_window(left=2, right=None) & causal() & padding(<valid 3 × 7>)"
+
+
+MASKING: Any = masking_utils()
+WINDOW = MASKING.sliding_window_overlay(3)
+AROUND = MASKING.sliding_window_bidirectional_overlay(2)
+
+
+def of_row(sample: Any, head: Any, query: Any, key: Any) -> Any:
+    """A mask function that nobody knows."""
+    return key >= query - 2
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (None, "causal()"),
+        (MASKING.bidirectional_mask_function, "full()"),
+        (WINDOW, "sliding_window(left=2, right=None)"),
+        (AROUND, "sliding_window(left=2, right=2)"),
+        (MASKING.or_masks(AROUND, MASKING.causal_mask_function), "sliding_window(left=2, right=2) | causal()"),
+        (MASKING.or_masks(MASKING.bidirectional_mask_function, AROUND), "full()"),
+        (MASKING.and_masks(AROUND, MASKING.bidirectional_mask_function), "sliding_window(left=2, right=2)"),
+        (of_row, None),
+        (MASKING.or_masks(AROUND, of_row), None),
+        (MASKING.and_masks(AROUND, of_row), None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("lengths", [(7, 7), (3, 7)])
+def test_each_mask_function(function: Any, words: str | None, lengths: tuple[int, int]) -> None:
+    """What is described says what transformers works out; the rest is a tensor of it."""
+    asked: dict[str, Any] = {
+        "batch_size": 2, "kv_length": 7, "mask_function": function, "allow_is_causal_skip": False,
+    }  # fmt: skip
+    places: dict[str, Any] = {"q_length": lengths[0], "q_offset": 7 - lengths[0], "device": "cpu"}
+    mask = attention._mask(**asked, **places)
+    assert isinstance(mask, Described) == (words is not None)
+    expected = MASKING.sdpa_mask(
+        **asked | {"mask_function": function or MASKING.causal_mask_function}, **places
+    )
+    if isinstance(mask, Described):
+        assert mask.description.describe() == words
+        # As transformers before 5.4 says where the queries are.
+        older = attention._mask(**asked, cache_position=torch.arange(7)[7 - lengths[0] :])
+        assert isinstance(older, Described)
+        assert (older.shape, older.description.describe()) == (mask.shape, words)
+        mask = mask.description.to_dense(*lengths)
+    assert torch.equal(mask.expand(expected.shape), expected)
+
+
+def test_a_step_that_may_be_compiled_has_a_tensor() -> None:
+    step: dict[str, Any] = {"batch_size": 1, "kv_length": 7, "q_length": 1, "q_offset": 6}
+    assert isinstance(attention._mask(**step, device="cpu"), Described)
+    plain = attention._mask(**step, device="cpu", allow_is_causal_skip=False)
+    assert type(plain) is Tensor
 
 
 def test_sequences_packed_into_a_row() -> None:

@@ -1,15 +1,20 @@
 """Models that read pictures: their patches are found, and what is none is refused."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers
 from PIL import Image
+from torch import Tensor, nn
 
-from clearhead.errors import ModelError
+from clearhead.errors import ModelError, WatchError
 from clearhead.integrations import huggingface
+from clearhead.integrations.image_models import ImageModel
 from tests import tiny_models
 
 
@@ -65,6 +70,74 @@ def test_tokens_that_are_no_patches_are_refused(tmp_path: Path) -> None:
         ModelError, match=r"\[model.patches\] the last tokens of a layer must be the"
     ):
         huggingface.load_for_pictures(name).read(tiny_models.save_photo(tmp_path))
+
+
+class Patches(nn.Module):
+    """Attends over patches of 2 × 2 pixels: from themselves, or from two latents."""
+
+    def __init__(self, patch_size: Any = 2, attends: str = "patches") -> None:
+        super().__init__()
+        self.config, self.attends = SimpleNamespace(patch_size=patch_size), attends
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        key = F.unfold(pixel_values, 2, stride=2).mT[:, None]
+        if self.attends == "latents":
+            return F.scaled_dot_product_attention(key[:, :, :2], key, key)
+        if self.attends == "what is bright":
+            key = key[:, :, (key > 1).any(dim=-1)[0, 0]]
+        if self.attends == "nothing":
+            return key
+        if self.attends == "a text":
+            raise ValueError("you have to specify input_ids")
+        return F.scaled_dot_product_attention(key, key, key)
+
+
+def reading(model: nn.Module, made: Any, tmp_path: Path, **processor: Any) -> Any:
+    def process(images: Any, return_tensors: str) -> dict[str, Any]:
+        return {"pixel_values": made}
+
+    vars(process).update(processor)
+    model_and_more = ImageModel("small", model, process, part=False)
+    return model_and_more.read(tiny_models.save_photo(tmp_path))
+
+
+def test_the_picture_is_what_the_processor_did_not_change(tmp_path: Path) -> None:
+    pixels = torch.rand(1, 3, 6, 4)
+    plain = reading(Patches(), pixels, tmp_path)
+    assert (plain.grid, plain.skip) == ((3, 2), 0)
+    assert torch.equal(plain.pixels, pixels[0])
+    whole = reading(Patches([2, 2]), pixels * 255, tmp_path, do_rescale=False)
+    torch.testing.assert_close(whole.pixels, pixels[0])
+
+
+PIXELS = torch.rand(1, 3, 6, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("model", "made", "code", "text"),
+    [
+        (Patches(), [PIXELS], "patches", "the processor of small must make one picture of shape (1, 3, "),
+        (Patches(), PIXELS.expand(2, -1, -1, -1), "patches", "height, width); got (2, 3, 6, 4)."),
+        (Patches(None), PIXELS, "patches", "the configuration of small must have a patch_size; got None."),
+        (Patches((2, 0)), PIXELS, "patches", "must have a patch_size; got (2, 0)."),
+        (Patches(attends="latents"), PIXELS, "patches", "the last tokens of a layer must be the 3 × 2 patches"),
+        (Patches(attends="what is bright"), PIXELS + 0.2, "patches", "of a layer must be the 3 × 2 patches"),
+        (Patches(attends="a text"), PIXELS, "unreadable", "small could not read a picture alone: you have to"),
+    ],
+)  # fmt: skip
+def test_what_a_model_must_make_of_a_picture(
+    model: nn.Module, made: Any, code: str, text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError) as caught:
+        reading(model, made, tmp_path)
+    assert caught.value.code == f"model.{code}"
+    assert text in str(caught.value)
+
+
+def test_a_model_that_does_not_attend_is_an_error_of_the_watch(tmp_path: Path) -> None:
+    with pytest.raises(WatchError) as caught:
+        reading(Patches(attends="nothing"), PIXELS, tmp_path)
+    assert caught.value.code == "watch.nothing-seen"
 
 
 def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from clearhead.errors import (
 )
 from clearhead.integrations import huggingface
 from clearhead.integrations.huggingface import TextModel, load, readable_tokens
-from clearhead.integrations.text_models import _byte_letters, _from_bytes
+from clearhead.integrations.text_models import _byte_letters, _from_bytes, quiet
 from clearhead.matrix.roles import roles
 from tests import tiny_models
 from tests.memory import LargestTensor
@@ -143,6 +143,30 @@ def test_whole_characters_of_a_byte_level_token_are_text() -> None:
     assert _from_bytes("ĠcafÃ©") == " café"
     assert _from_bytes("çĮ«") == "猫"
     assert _from_bytes("猫") == "猫"
+
+
+def test_the_logs_of_others_are_silent_and_then_as_they_were() -> None:
+    from logging import ERROR
+
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging
+
+    def state() -> tuple[int, int, bool]:
+        found = logging.get_verbosity(), hub_logging.get_verbosity()
+        return *found, logging.is_progress_bar_enabled()
+
+    before = state()
+    try:
+        for bars in (True, False):
+            (logging.enable_progress_bar if bars else logging.disable_progress_bar)()
+            known = state()
+            with quiet(progress=True):
+                assert state() == (ERROR, known[1], bars)
+            with quiet(progress=False):
+                assert state() == (ERROR, ERROR, False)
+            assert state() == known
+    finally:
+        (logging.enable_progress_bar if before[2] else logging.disable_progress_bar)()
 
 
 def test_every_byte_has_a_letter() -> None:

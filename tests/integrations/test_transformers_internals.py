@@ -3,6 +3,7 @@
 A failure here says what a version of transformers has changed, before anything else does.
 """
 
+import sys
 from typing import Any
 
 import pytest
@@ -80,6 +81,11 @@ def test_a_model_says_that_it_collects_attentions() -> None:
         model(**inputs("llama"), output_attentions=True)
     hook.remove()
     assert found == [False, True], f"output_capturing._active_collector {CHANGED}"
+
+
+def test_a_version_that_does_not_say_may_collect_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers.utils.output_capturing", None)
+    assert collects_attentions()
 
 
 def test_a_model_looks_its_attention_up() -> None:

@@ -151,6 +151,13 @@ def unscaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return plain(query, key, value, scale=1.0)
 
 
+def unscaled_with_a_bias(
+    query: Tensor, key: Tensor, value: Tensor, *, bias: Tensor | None = None
+) -> Tensor:
+    scores = query @ key.mT
+    return (scores if bias is None else scores + bias).softmax(-1) @ value
+
+
 def capped_before_the_scale(
     query: Tensor, key: Tensor, value: Tensor, *, softcap: float | None = None
 ) -> Tensor:
@@ -182,6 +189,22 @@ def without_the_largest(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 def scales_in_place(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return plain(query.mul_(query.shape[-1] ** -0.5), key, value, scale=1.0)
+
+
+def clears_what_is_padded(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None
+) -> Tensor:
+    """Right, but the caller's value has zeros afterwards."""
+    if mask is not None:
+        value.masked_fill_(~mask[:, :, :1].mT, 0.0)
+    return plain(query, key, value, mask=mask)
+
+
+def turns_the_mask(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None
+) -> Tensor:
+    hidden = None if mask is None else mask.logical_not_()
+    return plain(query, key, value, mask=None if hidden is None else ~hidden)
 
 
 def of_contiguous_memory(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

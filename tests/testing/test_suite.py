@@ -82,6 +82,24 @@ def test_what_is_always_wrong_fails_everywhere_but_with_one_key() -> None:
     assert all("\n  mistake: scale.missing, " in text for text in found.values())
 
 
+def test_a_mistake_is_named_beside_a_bias_and_where_it_cannot_be_looked_for_is_not() -> None:
+    found = failures(those.unscaled_with_a_bias, {"bias"})
+    assert {"bias-7x11-float32", "bias-61x131-float32"} <= set(found)
+    assert all("\n  mistake: scale.missing, " in text for text in found.values())
+    calls: list[Tensor] = []
+
+    def runs_once(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        calls.append(query)
+        if len(calls) > 1:
+            raise RuntimeError("out of registers")
+        return those.unscaled(query, key, value)
+
+    text = first(runs_once)
+    assert "the context (float32) is wrong by" in text
+    assert "mistake" not in text
+    assert len(calls) > 1
+
+
 def test_causal_fails_only_where_lengths_differ() -> None:
     found = failures(those.from_the_first_key, {"causal"})
     assert {name.partition("-")[2] for name in found} == {
@@ -173,6 +191,12 @@ def test_every_case_sees_what_is_written_to() -> None:
     found = failures(those.scales_in_place)
     assert found
     assert all("the caller's query is written to" in text for text in found.values())
+    wrong = {"value": those.clears_what_is_padded, "mask": those.turns_the_mask}
+    for name, fn in wrong.items():
+        found = failures(fn, {"padding"})
+        cases = conformance(fn, features={"padding"})
+        assert set(found) == {case.name for case in cases if "padding" in case.features}
+        assert all(f": the caller's {name} is written to\n" in text for text in found.values())
 
 
 def test_less_precision_than_the_dtype_has_fails() -> None:
@@ -327,6 +351,13 @@ def test_every_feature_is_asked_for_alone_and_with_every_other() -> None:
             together = feature.with_others and beside.with_others and not apart(name, other)
             if together and name != other:
                 assert any({name, other} <= each for each in asked), (name, other)
+
+
+def test_what_a_feature_needs_is_given_where_the_two_go_together() -> None:
+    declared = {"empty_rows", "padding", "window"}  # of which the last two do not
+    asked = [set(case.features) for case in conformance(those.ours, features=declared)]
+    assert {"empty_rows", "padding"} in asked
+    assert all(each <= {"empty_rows", "padding"} or each == {"window"} for each in asked)
 
 
 def test_the_tensors_are_those_that_the_case_says() -> None:

@@ -92,9 +92,10 @@ def test_heads_keep_the_scale_of_their_kind(kind: Any) -> None:
     assert steps.difference < 1e-6
 
 
-def test_heads_with_masks_of_their_own() -> None:
+@pytest.mark.parametrize("kind", [ladder.MaskedAttention, ladder.RenormalisedAttention])
+def test_heads_with_masks_of_their_own(kind: Any) -> None:
     masks = [ch.causal(), ch.sliding_window(left=1), None]
-    heads = [ladder.MaskedAttention(3, head_dim=2, mask=mask) for mask in masks]
+    heads = [kind(3, head_dim=2, mask=mask) for mask in masks]
     rung = ladder.ConcatenatedHeads(heads)
     steps = ch.trace(rung, EXAMPLE_EMBEDDINGS)
     assert steps.mask == "dense(<1 × 3 × 6 × 6>)"

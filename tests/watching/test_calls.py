@@ -1,5 +1,7 @@
 """The calls of a module: keys that are kept once, and calls that are rows of one matrix."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -97,8 +99,15 @@ def test_more_calls_make_a_longer_matrix() -> None:
     assert calls.whole().shape == (2, 4, 8, 8)
 
 
+def test_a_copy_has_the_same_calls() -> None:
+    calls, *_ = chain([3, 1])
+    for copied in (copy.deepcopy(calls), pickle.loads(pickle.dumps(calls))):
+        assert copied.whole().dense().equal(calls.whole().dense())
+        assert bytes_of(copied) == bytes_of(calls)
+
+
 def test_what_is_no_growing_sequence() -> None:
-    query, key = torch.randn(1, 2, 5, 3), torch.randn(1, 2, 5, 3)
+    query, key = torch.randn(2, 2, 5, 3), torch.randn(2, 2, 5, 3)
 
     def calls(*asked: Problem) -> Matrices:
         found = Matrices()
@@ -143,6 +152,21 @@ def test_what_is_no_growing_sequence() -> None:
     ]
     for reason, *parts in refused:
         assert calls(*parts).several() == f"call {reason}"
+    per_head = torch.ones(1, 2, 1, 5, dtype=torch.bool)
+    per_head[0, 1, 0, 2] = False
+    hole = ch.dense(torch.tensor([[True, False, True, True, False], [True] * 5]))
+    for mask, count in (
+        (ch.dense(per_head), 1),  # of one query
+        (ch.padding([4, 4]), 1),  # which does not see its own key
+        (ch.dense(per_head & ch.causal().to_dense(2, 5)), 2),
+        (hole, 2),
+        (ch.dense(torch.ones(2, 5).tril().bool()), 2),  # from the first key on
+        (ch.documents([[0, 0, 1, 1, 1], [0, 0, 0, 0, 0]]) & ch.causal(), 2),
+        (ch.causal() & (ch.sliding_window(left=0) | ch.prefix(2)), 2),
+        (ch.causal() & ch.dense(torch.tensor([[True] * 5, [False] * 2 + [True] * 3])), 2),
+    ):
+        both = part(0, 5 - count), part(5 - count, 5, mask=mask)
+        assert calls(*both).several() == f"call 1 has {bare}", mask
     sunk = calls(part(0, 3, sinks=torch.ones(2)), part(3, 5, sinks=torch.ones(2)))
     assert not sunk.several()
 
@@ -318,6 +342,46 @@ def test_cross_attention_of_a_generation_is_one_matrix() -> None:
         assert seen[name].cross == once[name].cross
 
 
+def test_queries_that_are_padding_stay_so_in_the_whole() -> None:
+    query, key = torch.randn(2, 2, 5, 3), torch.randn(2, 2, 4, 3)
+    real = torch.tensor([[True, True, True], [True, True, False]])
+    calls = Matrices()
+    for start, stop, known in ((0, 3, real), (3, 5, None)):
+        asked = make_problem(query[:, :, start:stop], key, key)
+        calls.add(asked.replace(cross=True, real_queries=known))
+    found = calls.whole().real
+    assert found is not None
+    assert found.tolist() == [[True] * 5, [True, True, False, True, True]]
+
+
+def test_beams_begin_with_rows_of_their_own() -> None:
+    """The prompt runs once, and each beam goes on from it."""
+    query, key = torch.randn(2, 2, 2, 5, 5).unbind()
+    several = torch.tensor([0, 1, 1])
+    calls = Matrices()
+    first = [each[:, :, :4] for each in (query, key)]
+    calls.add(make_problem(first[0], first[1], first[1], mask=ch.causal()))
+    last, own = torch.randn(2, 3, 2, 1, 5).unbind()
+    held = torch.cat([first[1][several], own], dim=2)
+    calls.add(make_problem(last, held, held, mask=ch.causal()))
+    asked = torch.cat([first[0][several], last], dim=2)
+    expected = ch.AttentionMatrix(asked, held, mask=ch.causal()).dense()
+    torch.testing.assert_close(calls.whole().dense(), expected)
+
+
+def test_a_prompt_in_pieces_of_chunked_attention_is_one_matrix() -> None:
+    query, key = torch.randn(2, 1, 2, 9, 5).unbind()
+    mask = ch.documents([0, 0, 0, 1, 1, 1, 2, 2, 2]) & ch.causal()
+    calls = Matrices()
+    for start, stop in ((0, 5), (5, 9)):
+        given = mask.to_dense(9, 9)[start:stop, :stop]
+        keys = key[:, :, :stop]
+        calls.add(make_problem(query[:, :, start:stop], keys, keys, mask=ch.dense(given)))
+    expected = ch.AttentionMatrix(query, key, mask=mask)
+    assert calls.whole().problem.mask is not None
+    torch.testing.assert_close(calls.whole().dense(), expected.dense())
+
+
 def test_what_is_no_cross_attention_of_one_source() -> None:
     query, key = torch.randn(1, 2, 5, 3), torch.randn(1, 2, 4, 3)
 
@@ -337,5 +401,22 @@ def test_what_is_no_cross_attention_of_one_source() -> None:
     )
     other = "call 1 has other padding than the call before"
     assert several(part(0, 3), part(3, 5, mask=hidden)) == other
+    for keys in (key[:, :, :3], key.expand(2, -1, -1, -1) + 1):
+        asked = query[:, :, 3:5].expand(len(keys), -1, -1, -1)
+        later = make_problem(asked, keys, keys).replace(cross=True)
+        assert several(part(0, 3), later) == "call 1 has other keys than the call before"
+    precise = make_problem(query[:, :, 3:5].double(), key.double(), key.double())
+    assert several(part(0, 3), precise.replace(cross=True)) == (
+        "call 1 has other keys than the call before"
+    )
+    per_head = ch.dense(
+        torch.tensor([True, False, True, True, True, True, True, True]).view(1, 2, 1, 4)
+    )
+    differs = "call 1 has a mask that differs from query to query"
+    assert several(part(0, 3), part(3, 4, mask=per_head)) == differs
+    # Of one query every mask is one of keys.
+    last = ch.sliding_window(left=2)
+    assert several(part(0, 1, mask=last), part(1, 2, mask=last), part(2, 3, mask=last)) == ""
+    assert several(part(0, 1, mask=last), part(1, 3, mask=hidden)) == other
     rows = "call 0 has a mask that differs from query to query"
     assert several(part(0, 3, mask=ch.causal()), part(3, 5)) == rows

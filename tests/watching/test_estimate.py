@@ -89,6 +89,7 @@ def test_sizes_that_cannot_be_read(model: nn.Module) -> None:
 def test_paths_that_cannot_be_told() -> None:
     three = WithConfig(**CONFIG | {"num_hidden_layers": 3})
     assert len(sizes_of(three)) == 3
+    assert ch.watch(three).estimate(1, 5).layers == 3
     for model in (three, WithConfig(**CONFIG)):
         with pytest.raises(WatchError, match=r"^\[watch.sizes\]"):
             sizes_of(model, lambda path, place: path.startswith("encoder"))
@@ -206,6 +207,14 @@ MODELS: list[tuple[Callable[[], Any], str | None]] = [
     (hybrid, None), (latent, None), (latent, "*.1.*"), (bart, None), (bart, "*layers.1.*"),
     (bart, "decoder.*"), (t5, None), (t5, "decoder.*"),
 ]  # fmt: skip
+
+
+def test_each_side_of_a_model_has_its_heads() -> None:
+    found = {size.path: size.num_heads for size in sizes_of(bart())}
+    assert all(
+        heads == (4 if str(path).startswith("encoder") else 3) for path, heads in found.items()
+    )
+    assert len(found) == 4
 
 
 @pytest.mark.parametrize(("make", "chosen"), MODELS)

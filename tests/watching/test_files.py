@@ -20,6 +20,7 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead import AttentionMatrix
+from clearhead.masks.padding import Valid
 from clearhead.watching import files
 from tests._common.test_writing import STRANGE
 from tests.matrix.test_matrix import PROBLEMS
@@ -89,6 +90,29 @@ def test_masks_come_back(mask: ch.Mask, tmp_path: Path) -> None:
     assert (again.problem.mask is None) == (matrix(mask=mask).problem.mask is None)
 
 
+def test_a_file_is_of_the_lowest_version_that_has_what_is_in_it(tmp_path: Path) -> None:
+    query = torch.randn(2, 4, 5, 3)
+    written: list[tuple[Any, int]] = [
+        # The numbers of the rows are a value as well, which every version has.
+        (matrix(mask=ch.padding([3, 7])), 1),
+        (matrix(cross=True), 4),
+        (matrix(cross=True).summary(), 4),
+        (matrix(value=torch.randn(2, 2, 7, 6)), 5),
+        (matrix(mask=ch.documents(lengths=[3, 4], queries=[4, 1], mask=ch.causal())), 7),
+        (AttentionMatrix(query, query, real_queries=torch.ones(5, dtype=torch.bool)), 7),
+    ]
+    for content, version in written:
+        assert header(files.write(tmp_path / "a.clearhead", content))["version"] == version
+
+
+@pytest.mark.parametrize("size", [(2, 0), (0, 5)])
+def test_a_matrix_without_rows_comes_back(size: tuple[int, int], tmp_path: Path) -> None:
+    query, key = torch.zeros(size[0], 4, size[1], 3), torch.zeros(size[0], 2, 7, 3)
+    empty = AttentionMatrix(query, key, mask=ch.padding(torch.arange(7) < 5))
+    again = files.read(files.write(tmp_path / "a.clearhead", empty))
+    assert repr(again) == repr(empty)
+
+
 @pytest.mark.parametrize("dims", [2, 3, 4])
 def test_fewer_dimensions_come_back(dims: int, tmp_path: Path) -> None:
     given = torch.randn(2, *(1, 2, 5, 3)[4 - dims :])
@@ -119,6 +143,16 @@ def test_a_summary_comes_back(tmp_path: Path) -> None:
     assert summary.top_k is not None
     assert again.top_k.weights.equal(summary.top_k.weights)
     assert again.top_k.keys.equal(summary.top_k.keys)
+    assert files.read(files.write(tmp_path / "b.clearhead", weights.summary())).top_k is None
+
+
+def test_totals_without_a_distance_come_back(tmp_path: Path) -> None:
+    layer = ch.MultiHeadAttention(8, num_heads=2)
+    with torch.no_grad(), ch.watch(layer, keep="total") as seen:
+        layer(torch.randn(2, 5, 8), torch.randn(2, 3, 8))
+    again = ch.load(seen.save(tmp_path / "a.clearhead"))[0]
+    assert (again.distance, again.queries) == (None, 10)
+    assert again.entropy.equal(seen[0].entropy)
 
 
 def test_queries_that_are_no_padding_come_back(tmp_path: Path) -> None:
@@ -337,6 +371,23 @@ def test_a_mask_of_other_fields(mask: dict[str, Any], text: str, tmp_path: Path)
     assert text in refused(path, "file.content")
 
 
+def test_a_mask_of_numbers_that_are_no_bools(tmp_path: Path) -> None:
+    path = files.write(tmp_path / "a.clearhead", matrix(mask=Valid(torch.ones(7))))
+    assert "padding(<valid 7>) holds what is no bool." in refused(path, "file.content")
+
+
+@pytest.mark.parametrize("lengths", [3, {"map": []}, {"list": [1, "a"]}])
+def test_lengths_that_are_no_list_of_whole_numbers(lengths: Any, tmp_path: Path) -> None:
+    def turn(head: dict[str, Any]) -> None:
+        head["content"]["mask"]["key_lengths"] = lengths
+
+    mask = ch.documents(lengths=[3, 4], queries=[4, 1], mask=ch.causal())
+    path = rewritten(files.write(tmp_path / "a.clearhead", matrix(mask=mask)), turn)
+    assert "key_lengths of a each_document must be a list of int; the file gives " in refused(
+        path, "file.content"
+    )
+
+
 def test_a_side_that_is_none(tmp_path: Path) -> None:
     def turn(head: dict[str, Any]) -> None:
         head["content"]["mask"]["side"] = "up"
@@ -352,13 +403,17 @@ def test_a_side_that_is_none(tmp_path: Path) -> None:
     [
         ("entropy", torch.int64, "entropy must be of a floating dtype; it is of torch.int64."),
         ("real", torch.float32, "real must be of torch.bool; it is of torch.float32."),
+        ("entropy", 0, "entropy must have 1 to 3 dimensions; it has 0."),
+        ("entropy", 4, "entropy must have 1 to 3 dimensions; it has 4."),
     ],
 )
 def test_a_summary_of_other_numbers(
-    name: str, dtype: torch.dtype, text: str, tmp_path: Path
+    name: str, dtype: torch.dtype | int, text: str, tmp_path: Path
 ) -> None:
     summary = replace(matrix().summary(), real=torch.ones(2, 5, dtype=torch.bool))
-    summary = replace(summary, **{name: getattr(summary, name).to(dtype)})
+    known = getattr(summary, name)
+    other = known.to(dtype) if isinstance(dtype, torch.dtype) else torch.zeros((1,) * dtype)
+    summary = replace(summary, **{name: other})
     assert text in refused(files.write(tmp_path / "a.clearhead", summary), "file.content")
 
 
@@ -369,6 +424,11 @@ def test_a_header_nested_too_deeply(tmp_path: Path) -> None:
         header = f'{{"version":1,"content":{nested}}}'
         save_file({"a": torch.zeros(1)}, path, metadata={files.KEY: header})
         refused(path, "file.content")
+    # JSON has one level for each of these, and an object several.
+    masks = '{"is":"not","mask":' * 600 + '{"is":"full"}' + "}" * 600
+    header = f'{{"version":1,"content":{masks}}}'
+    save_file({"a": torch.zeros(1)}, path, metadata={files.KEY: header})
+    assert "the header is nested too deeply." in refused(path, "file.content")
 
 
 def test_a_load_beside_saves_is_of_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

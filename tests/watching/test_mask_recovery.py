@@ -70,6 +70,7 @@ def test_what_is_read(name: str) -> None:
         torch.eye(3, dtype=torch.bool).flip(0),
         torch.eye(5, dtype=torch.bool) | torch.ones(5, 5, dtype=torch.bool).tril(-2),
         torch.ones(3, 5, dtype=torch.bool).tril(),  # from the first key on
+        PAST & (torch.arange(25).view(5, 5) != 16),  # all but one key
         torch.stack([PAST, PAST.mT]),
         torch.stack([PAST, ~PAST])[None],
         VALID[:, None],  # samples or heads

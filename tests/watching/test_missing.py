@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 from torch.nn.attention import flex_attention
+from torch.utils.checkpoint import checkpoint
 
 import clearhead as ch
 from clearhead.errors import WatchError, WatchWarning
@@ -82,6 +83,44 @@ def test_each_reason(name: str) -> None:
     assert "not seen: 1" in repr(seen)
 
 
+class Both(nn.Module):
+    """A part attends by a kernel, and the whole takes a softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = KernelAttention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.part(x) @ x.mT).softmax(-1) @ x
+
+
+def test_a_part_of_what_is_missing_is_not_named_as_well() -> None:
+    model = nn.Sequential(Seen(), Both())
+    with pytest.warns(WatchWarning, match="watch.missing"), ch.watch(model) as seen:
+        model(X)
+    assert [each.path for each in seen.missing] == ["1"]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.own = Seen(), Square()
+
+    def forward(self, x: Tensor, *, own: bool) -> Tensor:
+        x = self.seen(x)
+        return checkpoint(self.own, x, use_reentrant=False) if own else x
+
+
+def test_what_a_checkpoint_computes_again_was_before_the_watch() -> None:
+    model, x = Checkpointed(), X.clone().requires_grad_()
+    loss = model(x, own=True).sum()
+    with ch.watch(model, strict=True) as seen:
+        model(x, own=False)
+        loss.backward()
+    assert seen.missing == []
+    assert len(seen.calls("seen")) == 1
+
+
 def test_strict() -> None:
     model = nn.Sequential(Seen(), Square())
     expected = pytest.raises(WatchError, match="attended in 1 place that was not seen")
@@ -104,19 +143,28 @@ def test_a_compiled_part() -> None:
         model(X)
         with pytest.warns(WatchWarning, match="it was compiled"), ch.watch(model) as seen:
             model(X)
-    assert seen.layers == ("1.self_attention",)
+    assert seen.layers == ("1.self_attention.inner",)
     assert [(each.path, each.reason) for each in seen.missing] == [
-        ("0.self_attention", "it was compiled")
+        ("0.self_attention.inner", "it was compiled")
     ]
 
 
 class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.self_attention = KernelOf()
+        self.self_attention = WrappedAttention()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.self_attention(x)
+
+
+class WrappedAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = KernelOf()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
 
 
 class KernelOf(Seen):
@@ -290,6 +338,16 @@ def test_a_function_that_the_model_holds_is_seen() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.fn(x, x, x)
 
+    class OfClassWithSelf(nn.Module):
+        fn: Any = staticmethod(F.scaled_dot_product_attention)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fn(x, x, x)
+
+    class Late(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return later(x, x, x) if x.ndim > 9 else function(x, x, x)
+
     class Closure(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return function(x, x, x)
@@ -298,12 +356,15 @@ def test_a_function_that_the_model_holds_is_seen() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.ops.aten.scaled_dot_product_attention(x, x, x)
 
-    model = nn.Sequential(Attribute(), Default(), Keyword(), OfClass(), Closure(), Operator())
+    kinds = (Attribute, Default, Keyword, OfClass, OfClassWithSelf, Late, Closure, Operator)
+    model = nn.Sequential(*(kind() for kind in kinds))
     expected = model(X)
     held = model[0].fn, Default.forward.__defaults__, vars(OfClass)["fn"]
     with ch.watch(model, strict=True) as seen:
         assert torch.equal(model(X), expected)
-    assert seen.layers == ("0", "1", "2", "3", "4", "5")
+    assert seen.layers == tuple(map(str, range(len(kinds))))
+    later = function  # not bound while it is watched
+    assert later is function
     assert (model[0].fn, Default.forward.__defaults__, vars(OfClass)["fn"]) == held
     assert function is F.scaled_dot_product_attention
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import clearhead as ch
+from clearhead.attention.biases import DenseBias, SumOfBiases
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.errors import WatchError
 from clearhead.masks.dense import Dense
@@ -35,12 +36,13 @@ def held(masked: Problem) -> Tensor:
 def test_a_copy_stays_as_it_was() -> None:
     visible = torch.eye(5, dtype=torch.bool)[None, None]
     bias, sinks, slopes = torch.randn(1, 3, 5, 5), torch.randn(3), torch.rand(3)
+    distances = torch.randn(3, 5)
     mask = ~(ch.dense(visible) & ch.sliding_window(left=1)) | ch.dense(visible)
-    for given_bias in (bias, ch.alibi(slopes=slopes)):
+    for given_bias in (bias, ch.alibi(slopes=slopes), ch.relative(distances)):
         asked = problem(mask=mask, bias=given_bias, sinks=sinks)
         expected = weights_of(asked)
         copied = Copies().of(asked)
-        tensors = (visible, bias, sinks, slopes)
+        tensors = (visible, bias, sinks, slopes, distances)
         before = [each.clone() for each in tensors]
         for each in tensors:
             each.zero_()
@@ -99,6 +101,25 @@ def test_a_tensor_becomes_what_it_says(options: dict[str, Any], described: str |
     assert torch.equal(weights_of(copied), weights_of(asked))
 
 
+def test_a_bias_that_hides_is_a_mask_and_a_bias_that_does_not() -> None:
+    bias = torch.randn(5, 5).masked_fill(~PAST, -torch.inf)
+    asked = problem(bias=bias)
+    copied: Any = Copies().of(asked)
+    assert copied.mask.describe() == "causal()"
+    assert bool(copied.bias.tensor.isfinite().all())
+    torch.testing.assert_close(weights_of(copied), weights_of(asked))
+
+
+def test_the_padding_of_a_source_is_no_room_of_a_cache() -> None:
+    """Keys of zeros behind the last one that is seen belong to a static cache; not in another text."""
+    for cross in (False, True):
+        asked = problem(lengths=(3, 7), mask=ch.dense(torch.arange(7)[None] < 5)).replace(
+            cross=cross
+        )
+        asked.key[:, :, 5:] = 0.0
+        assert Copies().of(asked).kv_len == (7 if cross else 5)
+
+
 GROUPED: dict[str, dict[str, Any]] = {
     "plain": {},
     "mask per head": {"mask": torch.rand(1, 6, 5, 5, generator=torch.Generator().manual_seed(2)) > 0.3},
@@ -106,6 +127,9 @@ GROUPED: dict[str, dict[str, Any]] = {
     "bias per head": {"bias": torch.linspace(-2, 2, 150).view(1, 6, 5, 5)},
     "bias": {"bias": torch.linspace(-2, 2, 25).view(5, 5)},
     "alibi": {"bias": ch.alibi(6)},
+    "alibi and a bias per head": {
+        "bias": SumOfBiases(ch.alibi(6), DenseBias(torch.linspace(-2, 2, 30).view(1, 6, 1, 5)))
+    },
     "sinks": {"sinks": torch.linspace(-2, 2, 6)},
     "the rest": {"softcap": 2.0, "scale": 0.7},
 }  # fmt: skip
@@ -120,6 +144,8 @@ def test_some_heads(name: str) -> None:
             some = of_heads(asked, heads, "attention")
             assert some.key.shape[1] <= len(heads), (kv_heads, heads)
             torch.testing.assert_close(weights_of(some), every[:, heads])
+            if isinstance(asked.bias, SumOfBiases):  # no tensor of all pairs
+                assert isinstance(some.bias, SumOfBiases)
 
 
 def test_a_head_that_is_not_there() -> None:

@@ -298,6 +298,22 @@ def test_a_page_has_every_call_of_every_module(
     assert tuple(written[1].data["runs"]) == names
 
 
+def test_a_page_has_the_words_of_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clearhead.drawing.page import head_page
+
+    written: list[Any] = []
+    monkeypatch.setattr(
+        head_page, "write_page", lambda path, payload: written.append(payload) or path
+    )
+    layer, source = ch.MultiHeadAttention(8, num_heads=2), ["a", " b", " c"]
+    with torch.no_grad(), ch.watch(layer) as found:
+        layer(torch.randn(1, 5, 8), torch.randn(1, 3, 8))
+    found.to_html(tmp_path / "a.html", tokens=list("vwxyz"), source_tokens=source)
+    assert tuple(source) in written[0].data["texts"]
+
+
 def test_a_page_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ch.ArgumentTypeError) as caught:
         seen("matrix").to_html(tmp_path / "a.html", other=3)  # pyright: ignore[reportArgumentType]

@@ -95,6 +95,27 @@ def test_ids_of_a_run_before_are_not_taken() -> None:
     assert [each is None for each in duplicates] == [False, False, True, True]
 
 
+def test_ids_that_are_not_those_of_the_keys_are_unknown() -> None:
+    """A cache that somebody else filled, longer or as long, and a token that is put before the text."""
+    model = Language()
+    with torch.no_grad(), watch(model, keep="summary") as seen:
+        for length in (100, 3):
+            model.past = None
+            model(IDS[:, :3])
+            model.past = torch.zeros(2, 1, length, 6)
+            model(IDS[:, 3:5])
+    duplicates = [call.roles and call.roles.duplicate for call in seen.calls("attention")]
+    assert [each is None for each in duplicates] == [False, True, False, True]
+    model.past = None
+    model.embeddings.register_forward_hook(lambda *given: torch.cat([given[2][:, :1], given[2]], 1))
+    with torch.no_grad(), watch(model, keep="summary") as seen:
+        model(IDS)
+    [call] = seen.calls("attention")
+    assert call.kv_len == IDS.shape[1] + 1
+    assert call.roles is not None
+    assert call.roles.duplicate is None
+
+
 @pytest.mark.parametrize(
     "tokens", [torch.zeros(2, 5, dtype=torch.int64), torch.zeros(3, 7, dtype=torch.int64)]
 )

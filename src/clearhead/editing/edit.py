@@ -132,8 +132,7 @@ class Edit:
         while self._restorers:
             self._restorers[-1]()
             self._restorers.pop()
-        if self in _active:
-            _active.remove(self)
+        _active[:] = [each for each in _active if each is not self]
         if not _active and _edited in tap.editors:
             tap.editors.remove(_edited)
 

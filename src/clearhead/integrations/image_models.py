@@ -82,7 +82,6 @@ class ImageModel:
         changed[..., bottom : bottom + high, right : right + wide] += 1
         other = self._run(changed).calls(first)[0]
         found: list[int] = []
-        length = calls[0][1].kv_len
         if calls and other.kv_len == length:
             keys, others = (each.problem.key[0] for each in (every[0][1], other))
             found = (keys != others).any(dim=-1).any(dim=0).nonzero()[:, 0].tolist()

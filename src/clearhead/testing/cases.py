@@ -119,10 +119,11 @@ class ConformanceCase:
             raise unittest.SkipTest(f"refused: {refusal}") from refusal
 
     def _ask(self) -> None:
-        posed = self._posed()
-        given = {name: each.to(self.device) for name, each in posed.tensors.items()}
+        # The function has tensors of its own, which it may write to.
+        posed, own = self._posed(), self._posed()
+        given, options = (self._moved(each) for each in (own.tensors, own.options))
         with torch.no_grad():
-            actual = self._parts(self._call(given, posed.options))
+            actual = self._parts(self._call(given, options))
         truth = defined(posed, {name: each.double() for name, each in posed.tensors.items()})
         plain = defined(posed, self._plain(posed))
         for name, part in actual.items():
@@ -132,8 +133,9 @@ class ConformanceCase:
                 self._fail(f"the context is {_bare(part.dtype)}, expected {_bare(self.dtype)}")
             tolerance = measured(truth[name], plain[name], self.dtype, FACTOR)
             self._hold(f"the {name}", part, truth[name], tolerance)
-        for name, each in given.items():
-            if not _same(each.cpu(), posed.tensors[name]):
+        for name, before in {**posed.tensors, **posed.options}.items():
+            now = (given | options)[name]
+            if isinstance(before, Tensor) and not _same(now.cpu(), before):
                 self._fail(f"the caller's {name} is written to")
 
     def _ask_for_gradients(self) -> None:
@@ -149,7 +151,7 @@ class ConformanceCase:
                 self._fail("the context has no gradient, though the query requires one")
             return context
 
-        given = {name: each.to(self.device) for name, each in posed.tensors.items()}
+        given = self._moved(posed.tensors)
         doubled = {name: each.double() for name, each in posed.tensors.items()}
         truth = self._gradients(define, doubled, posed.grad)
         plain = self._gradients(define, self._plain(posed), posed.grad)
@@ -191,7 +193,7 @@ class ConformanceCase:
         batch, heads = posed.tensors["value"].shape[:2]
         identity = torch.eye(self.sizes.kv_len, dtype=self.dtype).expand(batch, heads, -1, -1)
         posed = Posed({**posed.tensors, "value": identity}, {}, None, posed.grad)
-        given = {name: each.to(self.device) for name, each in posed.tensors.items()}
+        given = self._moved(posed.tensors)
         share = 0.0 if self.variant == "share-of-0" else DROPOUT
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.no_grad(), torch.random.fork_rng(devices):
@@ -221,6 +223,13 @@ class ConformanceCase:
         own = zlib.crc32(f"{self.seed} {drawn} {self.variant} {tuple(self.sizes)}".encode())
         return pose(frozenset(self.features), self.variant, self.sizes, self.dtype, own)
 
+    def _moved(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The same on the device of the case."""
+        return {
+            name: each.to(self.device) if isinstance(each, Tensor) else each
+            for name, each in given.items()
+        }
+
     def _plain(self, posed: Posed) -> dict[str, Tensor]:
         """The tensors of the plain computation, by which float64 is measured in float32."""
         coarser = self.dtype == torch.float64
@@ -228,10 +237,7 @@ class ConformanceCase:
 
     def _call(self, tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> Any:
         """The result of the attention."""
-        moved = {
-            name: each.to(self.device) if isinstance(each, Tensor) else each
-            for name, each in options.items()
-        }
+        moved = self._moved(options)
         try:
             if "chunks" in self.features:
                 return in_chunks(self.fn, tensors, moved)

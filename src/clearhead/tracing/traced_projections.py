@@ -61,7 +61,8 @@ def of_layer(
     context: Tensor,
     output: Tensor,
 ) -> dict[str, TracedProjection]:
-    """The linear maps of a layer by stage, without those that are not plain, such as an adapter's.
+    """The linear maps of a layer by stage, without those that are not plain, such as an adapter's, and
+    without those of keys that a cache rounds or puts elsewhere than behind all others.
 
     Args:
         layer: the layer.
@@ -73,24 +74,24 @@ def of_layer(
     x = inputs["x"]
     source = inputs.get("source", x)
     parts = ", ".join(type(part).__name__ for part in layer.parts)
-    found = {}
-    for name, given in zip(INPUTS, (x, source, source), strict=True):
+    found, names = {}, dict(zip(INPUTS, (x, source, source), strict=True))
+    if type(layer)._project is not MultiHeadAttention._project:
+        names = {}
+    elif not _are_last(layer, problem, source):
+        names = {"query": x}
+    for name, given in names.items():
         stage, linear = getattr(problem, name), getattr(layer, f"{name}_projection")
         heads, dim, rows = stage.shape[-3], stage.shape[-1], given.shape[-2]
-        if type(layer)._project is not MultiHeadAttention._project or not _is_plain(linear):
+        if not _is_plain(linear) or linear.out_features != heads * dim:
             continue
-        if linear.out_features != heads * dim or rows > stage.shape[-2]:
-            continue
-        made = split_heads(linear(given if given.ndim == 3 else given[None]), heads, dim, name)
-        same = _equal(
-            made, stage[..., stage.shape[-2] - rows :, :]
-        )  # a cache has keys before these
+        made = split_heads(linear(_with_batch(given)), heads, dim, name)
+        same = _equal(made, stage[..., stage.shape[-2] - rows :, :])
         if same or parts:
             made_by = _of_linear(linear, given, "" if same else parts).split(heads)
             found[name] = replace(made_by, changes=None if same else _changes(layer.parts, name))
     plain = context.transpose(1, 2).flatten(2)
     for part in layer.parts:
-        context = part.transform_context(context, x if x.ndim == 3 else x[None])
+        context = part.transform_context(context, _with_batch(x))
     joined = context.transpose(1, 2).flatten(2)
     linear = layer.output_projection
     if _is_plain(linear) and _equal(linear(joined), output):
@@ -125,6 +126,23 @@ def of_rung(rung: Rung, inputs: dict[str, Tensor], joined: Tensor) -> dict[str, 
         found = {name: each.split(rung.num_heads) for name, each in found.items()}
         found["output"] = _of_linear(rung.output_projection, joined)
     return found
+
+
+def _are_last(layer: MultiHeadAttention, problem: Problem, source: Tensor) -> bool:
+    """True if the keys of these tokens are the last, as they were made; False where that cannot be told. In a
+    cache of fixed length or a ring they stand elsewhere, and one may round them, as the values show."""
+    rows = source.shape[-2]
+    if rows > problem.kv_len or not _is_plain(layer.value_projection):
+        return rows == problem.kv_len
+    value = layer.value_projection(_with_batch(source))
+    value = split_heads(value, layer.num_kv_heads, layer.value_head_dim, "value")
+    for part in layer.parts:
+        value = part.transform_value(value)
+    return _equal(value, problem.value[..., problem.kv_len - rows :, :])
+
+
+def _with_batch(x: Tensor) -> Tensor:
+    return x if x.ndim == 3 else x[None]
 
 
 def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | None:

@@ -72,8 +72,13 @@ OPTIONAL = {
 }
 """Fields that a file of an earlier version does not have, and what they are then."""
 
-FIELD_SINCE = {"cross": 4, "value": 5, "real_queries": 7}
-"""The version of a file that first had a field, where it is not that of the kind."""
+FIELD_SINCE = {
+    ("matrix", "cross"): 4,
+    ("summary", "cross"): 4,
+    ("matrix", "value"): 5,
+    ("matrix", "real_queries"): 7,
+}
+"""The version of a file that first had a field of a kind, where it is not that of the kind."""
 
 OF_PROBLEM = (
     "query", "key", "mask", "bias", "scale", "softcap", "sinks", "cross", "real_queries",
@@ -115,7 +120,9 @@ class Encoder:
         if kind is not None:
             self.version = max(self.version, SINCE.get(kind, 1))
             fields = {name: self.encode(each) for name, each in _values(value).items()}
-            self.version = max([self.version, *(FIELD_SINCE.get(name, 1) for name in fields)])
+            self.version = max(
+                [self.version, *(FIELD_SINCE.get((kind, name), 1) for name in fields)]
+            )
             return {"is": kind, **fields}
         if isinstance(value, Mapping):
             return {"map": [[str(key), self.encode(each)] for key, each in value.items()]}

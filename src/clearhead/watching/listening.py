@@ -62,8 +62,7 @@ def _unlisten() -> None:
         (running.followers, _following),
     )
     for listeners, listener in every:
-        if listener in listeners:
-            listeners.remove(listener)
+        listeners[:] = [each for each in listeners if each is not listener]
 
 
 def _listeners() -> list[Listener]:

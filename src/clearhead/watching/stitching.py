@@ -69,7 +69,7 @@ def _of_one_source(calls: Sequence[Problem], held: Sequence[Held]) -> AttentionM
     first, valid = calls[0], None
     rows: list[Tensor] = [torch.arange(calls[-1].batch, device=first.device)]
     for number in range(len(calls) - 1, -1, -1):
-        real = _valid(_parts(calls[number].mask), calls[number])
+        real = _valid(calls[number])
         if real is None:
             return f"call {number} has a mask that differs from query to query"
         if number + 1 < len(calls):
@@ -218,11 +218,7 @@ def _reach(call: Problem) -> Reach | None:
         first = visible.any(dim=0).to(torch.uint8)[0].argmax(dim=-1)
         before = torch.arange(call.kv_len, device=call.device) < first
         return Reach(first, visible[:, 0, 0] | before)
-    parts = _parts(call.mask)
-    valid = _valid([each for each in parts if isinstance(each, Valid | PaddedTo)], call)
-    rest = [each for each in parts if not isinstance(each, Valid | PaddedTo)]
-    if valid is None:
-        return None
+    valid, rest = _padded(call)
     if not call.query_len:
         return Reach(torch.zeros(0, dtype=torch.int64, device=call.device), valid)
     if not rest:
@@ -253,24 +249,32 @@ def _reach(call: Problem) -> Reach | None:
     return Reach(first, valid) if torch.equal(stop, own + 1) else None
 
 
-def _valid(parts: Sequence[Mask], call: Problem) -> Tensor | None:
-    """True for the keys that are not padded, (batch or 1, kv_len); None for a mask that is not the same
-    for all queries and heads."""
-    valid = torch.ones(1, call.kv_len, dtype=torch.bool, device=call.device)
-    places = torch.arange(call.kv_len, device=call.device).view(1, 1, 1, -1)
-    for part in parts:
-        if isinstance(part, Valid | PaddedTo):
-            seen = part.visible(torch.zeros_like(places), places, call.query_len, call.kv_len)
-        elif call.query_len == 1:
-            seen = part.block(
-                slice(0, 1), slice(0, call.kv_len), call.query_len, call.kv_len, call.device
-            )
-        else:
-            return None
+def _valid(call: Problem) -> Tensor | None:
+    """True for the keys that are visible, (batch or 1, kv_len); None for a mask that is not the same for all
+    queries and heads."""
+    valid, rest = _padded(call)
+    if rest and call.query_len != 1:
+        return None
+    for part in rest:
+        seen = part.block(slice(0, 1), slice(0, call.kv_len), 1, call.kv_len, call.device)
         if seen.shape[1] > 1:
             return None
         valid = valid & seen[:, 0, 0]
     return valid
+
+
+def _padded(call: Problem) -> tuple[Tensor, list[Mask]]:
+    """True for the keys that are not padded, (batch or 1, kv_len), and what else the mask is made of."""
+    valid = torch.ones(1, call.kv_len, dtype=torch.bool, device=call.device)
+    places = torch.arange(call.kv_len, device=call.device).view(1, 1, 1, -1)
+    rest = []
+    for part in _parts(call.mask):
+        if isinstance(part, Valid | PaddedTo):
+            seen = part.visible(torch.zeros_like(places), places, call.query_len, call.kv_len)
+            valid = valid & seen[:, 0, 0]
+        else:
+            rest.append(part)
+    return valid, rest
 
 
 def _padding(valid: Tensor) -> Mask | None:

@@ -131,12 +131,12 @@ def rows_of(layer: str, summaries: Sequence[Summary | Totals]) -> list[HeadRow]:
 
     Args:
         layer: the name of the layer.
-        summaries: its calls; without roles the rows have none. Or their one totals.
+        summaries: its calls, one or more; without roles the rows have none. Or their one totals.
 
     Raises:
         ShapeError: code `table.heads`, for calls with different numbers of heads.
     """
-    totals = summaries[0] if summaries and isinstance(summaries[0], Totals) else None
+    totals = summaries[0] if isinstance(summaries[0], Totals) else None
     known = [each for each in summaries if isinstance(each, Summary)]
     means = head_averages(layer, known) if totals is None else totals.averages()
     numbers = numbers_of_heads(summaries[0])

@@ -212,8 +212,8 @@ class Watch(Listener, Generic[Kept]):
     def witness(self, stack: list[nn.Module], kind: str, shape: tuple[int, ...]) -> None:
         """Note what attends and cannot be read."""
         found = self._paths.innermost(stack)
-        if found is not None:
-            self._parts.witness(found[1], found[0], kind, shape)
+        assert found is not None  # else it would not be told
+        self._parts.witness(found[1], found[0], kind, shape)
 
     def renew_lock(self) -> None:
         """Take a lock that no other thread has."""

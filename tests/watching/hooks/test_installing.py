@@ -4,6 +4,7 @@ import gc
 import random
 import signal
 import sys
+import threading
 import time
 import types
 from collections.abc import Iterator
@@ -147,6 +148,34 @@ def test_the_next_watch_cleans_up_after_one_that_was_never_left() -> None:
         del forgotten
         gc.collect()
     assert left_behind() == []
+
+
+class User:
+    """Uses the hooks, and is forgotten without a word."""
+
+
+def test_the_hooks_go_with_the_last_user_and_without_waiting() -> None:
+    attend = FUNCTIONS[F, "scaled_dot_product_attention"]
+    user, other = User(), User()
+    installing.install(user)
+    installing.install(other)
+    del user
+    assert F.scaled_dot_product_attention is not attend  # the other one still does
+    taken, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with installing._lock:
+            taken.set()
+            done.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait(20)
+    del other  # while another thread installs or undoes
+    done.set()
+    thread.join()
+    installing.uninstall(None)
+    assert F.scaled_dot_product_attention is attend
 
 
 class Strange:

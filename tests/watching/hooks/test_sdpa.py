@@ -44,6 +44,19 @@ def test_small_masks_stay_small() -> None:
         torch.testing.assert_close(weights_of(problem), expected)
 
 
+def test_masks_of_fewer_dimensions() -> None:
+    """Three dimensions are (batch, len, dim)."""
+    query, key = torch.randn(2, 5, 4), torch.randn(2, 7, 4)
+    unit, added = torch.eye(7).expand(2, 7, 7), torch.randn(2, 5, 7)
+    for given in (added, added[0], added[:, :, :1], added > 0, added[0] > 0, None):
+        with recorded(sdpa) as problems:
+            expected = F.scaled_dot_product_attention(query, key, unit, attn_mask=given)
+        torch.testing.assert_close(weights_of(problems[0])[:, 0], expected)
+    with recorded(sdpa) as problems:
+        single = F.scaled_dot_product_attention(query[0], key[0], unit[0], attn_mask=added[0])
+    torch.testing.assert_close(weights_of(problems[0])[0, 0], single)
+
+
 def test_causal_is_from_the_first_key_on() -> None:
     query, key = torch.randn(1, 1, 3, 4), torch.randn(1, 1, 7, 4)
     with recorded(sdpa) as problems:

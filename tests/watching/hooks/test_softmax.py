@@ -54,6 +54,26 @@ def test_flex_attention(said: list[object], monkeypatch: pytest.MonkeyPatch) -> 
     query = torch.randn(1, 2, 16, 8)
     flex_attention.flex_attention(query, query, query)
     assert said == [("flex_attention", ())]
+    said.clear()
+    with tap.guard():  # a part of a call that was reported
+        context = flex_attention.flex_attention(query, query, query)
+    assert said == []
+    torch.testing.assert_close(context, F.scaled_dot_product_attention(query, query, query))
+
+
+def test_a_patch_of_somebody_else_stays() -> None:
+    def theirs(self: Tensor, *args: object, **options: object) -> Tensor:
+        return self
+
+    try:
+        with recorded(softmax):
+            Tensor.softmax = theirs
+        assert Tensor.softmax is theirs
+        with recorded(softmax):
+            assert Tensor.softmax is not theirs
+        assert Tensor.softmax is theirs
+    finally:
+        del Tensor.softmax  # that of its parent is back
 
 
 def test_nothing_is_left_behind() -> None:

@@ -388,6 +388,10 @@ def test_eager_adds_its_mask(implementation: Any) -> None:
             )
             assert (problem.bias is None) == (mask is not added)
             assert torch.equal(shown(problem)[0, 0], behind >= (-7 if mask is None else 0))
+    # Whole numbers are added as well: 1 and 0 hide nothing.
+    whole = (behind >= 0).long()[None, None]
+    problem = assert_read_as_computed(implementation, eager, query, key, whole, scaling=0.7)
+    assert problem.mask is None
 
 
 def test_eager_with_sinks() -> None:

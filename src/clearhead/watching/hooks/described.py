@@ -43,8 +43,8 @@ class Described(Tensor):
     Example:
         >>> from clearhead.masks.causal import causal
         >>> mask = Described(causal(), (1, 1, 2, 3), torch.device("cpu"))
-        >>> mask.shape, mask.description.describe()
-        (torch.Size([1, 1, 2, 3]), 'causal()')
+        >>> mask
+        Described(causal(), (1, 1, 2, 3))
         >>> mask & torch.tensor([True, True, False])
         tensor([[[[ True,  True, False],
                   [ True,  True, False]]]])

@@ -19,10 +19,8 @@ def install(undo: Undo) -> None:
 
 
 def _remove() -> None:
-    if _report in planning.editors:
-        planning.editors.remove(_report)
-    if _observe in planning.observers:
-        planning.observers.remove(_observe)
+    planning.editors[:] = [each for each in planning.editors if each is not _report]
+    planning.observers[:] = [each for each in planning.observers if each is not _observe]
 
 
 def _report(problem: Problem) -> Callable[[Tensor], Tensor] | None:
