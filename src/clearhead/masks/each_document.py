@@ -97,7 +97,7 @@ class EachDocument(Mask):
         # Of equal lengths, so that the mask adds no offset of its own.
         return (query_document == key_document) & self.mask.visible(query, key, kv_len, kv_len)
 
-    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans | None:
+    def spans(self, query_len: int, kv_len: int, device: torch.device) -> Spans:
         # Documents of the same lengths have the same runs, but for where their keys begin.
         row_of_pair: dict[tuple[int, int], int] = {}
         runs: list[Spans] = []
@@ -105,9 +105,8 @@ class EachDocument(Mask):
             if pair not in row_of_pair:
                 row_of_pair[pair] = sum(each.start.shape[1] for each in runs)
                 spans = self.mask.spans(*pair, device)
-                assert (
-                    spans is not None
-                )  # of a mask that goes by the distance, the whole, or a prefix
+                # Every mask that is taken here has runs: by distance, the whole, or a prefix.
+                assert spans is not None
                 runs.append(spans)
         if query_len == 0:
             nothing = torch.zeros(1, 0, 1, dtype=torch.int64, device=device)
