@@ -164,6 +164,17 @@ class TwoParts(Layer):
         return masked(self.weigh(query @ key.mT)).softmax(-1) @ value
 
 
+class Before(Layer):
+    """The query is scaled, and not the scores."""
+
+    def __init__(self, scaled):
+        super().__init__()
+        self.scaled = scaled
+
+    def attend(self, query, key, value):
+        return masked(self.scaled(self, query) @ key.mT).softmax(-1) @ value
+
+
 class Mixed(Layer):
     """Tokens are mixed with those before them."""
 
@@ -216,6 +227,12 @@ def test_an_instance_that_is_made_for_a_width_is_right_there():
     assert "it is made for a head_dim of 8" in report.told
 
 
+def test_the_scale_may_stand_before_the_query():
+    report = report_of(Before(lambda _, query: torch.tensor(0.5) * query))
+    assert report.ok, report
+    assert "scale 1/√4" in report.passed
+
+
 def unjudged(report):
     assert not report.findings, report
     assert not report.ok
@@ -227,6 +244,16 @@ def unjudged(report):
     [
         (lambda: TwoParts(lambda scores: scores), {}, "scale: the scores are multiplied by what"),
         (lambda: TwoParts(unlike), {}, "scale: the scores are multiplied by what"),
+        (
+            lambda: Before(lambda layer, query: layer.temperature * query),
+            {},
+            "scale: the scores are multiplied by what",
+        ),
+        (
+            lambda: Before(lambda _, query: query / torch.arange(1.0, 4.0)[:, None, None]),
+            {},
+            "scale: the scores are multiplied by what",
+        ),
         (
             lambda: Layer(lambda scores: masked(scores + scores.cos()).softmax(-1)),
             {"alibi_slopes": torch.tensor([0.5, 0.25, 0.125])},

@@ -68,7 +68,7 @@ class ObservedAttention:
     Attributes:
         query, key, value, context, scores: (blocks, len, …); scores are query·key, plain.
         stages: what became of the scores, in order; the last are the weights.
-        gains: what query and key were multiplied by before, where these are plain numbers.
+        gains: what query and key were multiplied by before, where that is one number each that is not learned.
         layout: where it stands.
         tangled: the weights cannot be traced back to pairs of a query and a key.
         beside: weights also go to keys that are none, as to a sink.
@@ -237,7 +237,7 @@ def _gains(scores: Node, sides: tuple[int, int]) -> tuple[float, float] | None:
         if tags is None:
             return None
         gains = tags.gain[tags.node != 0].unique()
-        if len(gains) > 1:
+        if len(gains) > 1 or bool(gains.isnan().any()):
             return None
         found.append(gains.item() if len(gains) else 1.0)
     return found[0], found[1]

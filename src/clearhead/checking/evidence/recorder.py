@@ -44,7 +44,7 @@ CHANNELS = (torch.int64, torch.int64, torch.float64)
 
 class Tags(NamedTuple):
     """For each number: the element that it stands for (0 for none, −1 for several), the node of it,
-    and the product of the plain numbers that it was multiplied by since."""
+    and the product of the numbers that it was multiplied by since, NaN if one is learned."""
 
     element: Tensor
     node: Tensor
@@ -310,18 +310,18 @@ class Recorder(DispatchMode):
         )
 
     def _scaled(self, name: str, args: tuple[Any, ...], tags: Tags) -> Tags:
-        """The tags, with what they were multiplied by, if that is a plain number."""
+        """The tags, with what whole rows were multiplied by; NaN for what is learned."""
         if name in ("neg", "neg_"):
             return tags._replace(gain=-tags.gain)
         if name not in SCALINGS or len(args) < 2:
             return tags
-        factor = args[1]
+        left = name == "mul" and isinstance(args[1], Tensor) and self.tags(args[1]) is not None
+        factor = args[0] if left else args[1]
         if isinstance(factor, Tensor):
-            known = self.tags(factor) is None and storage_of(factor) not in self.parameters
-            if factor.numel() != 1 or not known:
+            if self.tags(factor) is not None or factor.shape[-1:] not in ((), (1,)):
                 return tags
-            factor = factor.item()
-        return tags._replace(gain=tags.gain * float(factor) ** SCALINGS[name])
+            factor = torch.nan if storage_of(factor) in self.parameters else factor.to(tags.gain)
+        return tags._replace(gain=tags.gain * factor ** SCALINGS[name])
 
     def _multiply(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
