@@ -116,10 +116,18 @@ def test_the_declared_is_handed_to_the_fused_call(monkeypatch: pytest.MonkeyPatc
     assert (first["scale"], first["softcap"]) == (0.5, 2.0)
     assert torch.equal(first["sinks"], torch.zeros(6))
     assert isinstance(first["bias"], ch.Bias)
-    numbers = torch.randn(2, 16, 16)
-    seen.clear()
-    profiled(plain, lengths=(8, 16), bias=lambda queries, keys: numbers[:, :queries, :keys])
-    assert torch.equal(seen[0]["bias"], numbers[None, :, :8, :8])
+    numbers, slopes = torch.randn(2, 16, 16), torch.tensor([0.5, 0.25])
+    distances = (torch.arange(8)[:, None] - torch.arange(8)).abs()
+    for declared, added in (({}, 0), ({"alibi_slopes": slopes}, slopes[:, None, None] * distances)):
+        seen.clear()
+        profiled(
+            plain,
+            lengths=(8, 16),
+            bias=lambda queries, keys: numbers[:, :queries, :keys],
+            **declared,
+        )
+        block = seen[0]["bias"].block(slice(0, 8), slice(0, 8), 8, 8, torch.device("cpu"))
+        torch.testing.assert_close(block, (numbers[:, :8, :8] - added)[None])
 
 
 def test_the_sizes_in_words() -> None:

@@ -1,12 +1,13 @@
 """The two sides of a profile: somebody's attention, and ours of the same sizes."""
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from clearhead.attention.biases import Bias
+from clearhead.attention.biases import Bias, SumOfBiases, as_bias
 from clearhead.attention.distance_biases import alibi
 from clearhead.attention.functional import attend
 from clearhead.checking.contract import Contract
@@ -151,11 +152,12 @@ def _mask(contract: Contract) -> Mask | None:
 
 def _options(contract: Contract, query: Tensor) -> dict[str, Any]:
     """The options of `attend` that are declared beside the mask."""
-    bias: Bias | Tensor | None = None
+    biases: list[Bias] = []
     if contract.bias is not None:
         tokens = query.shape[2]
-        bias = contract.bias(tokens, tokens).to(query)[None]
-    elif contract.alibi_slopes is not None:
-        bias = alibi(slopes=contract.alibi_slopes.to(query))
+        biases.append(as_bias(contract.bias(tokens, tokens).to(query)[None]))
+    if contract.alibi_slopes is not None:
+        biases.append(alibi(slopes=contract.alibi_slopes.to(query)))
+    bias = reduce(SumOfBiases, biases) if biases else None
     sinks = None if contract.sinks is None else contract.sinks.to(query)
     return {"scale": contract.scale, "softcap": contract.softcap, "bias": bias, "sinks": sinks}
