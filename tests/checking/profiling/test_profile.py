@@ -118,7 +118,8 @@ def test_the_declared_is_handed_to_the_fused_call(monkeypatch: pytest.MonkeyPatc
     assert isinstance(first["bias"], ch.Bias)
     numbers, slopes = torch.randn(2, 16, 16), torch.tensor([0.5, 0.25])
     distances = (torch.arange(8)[:, None] - torch.arange(8)).abs()
-    for declared, added in (({}, 0), ({"alibi_slopes": slopes}, slopes[:, None, None] * distances)):
+    both: dict[str, Any] = {"alibi_slopes": slopes}
+    for declared, added in (({}, 0), (both, slopes[:, None, None] * distances)):
         seen.clear()
         profiled(
             plain,
