@@ -1,7 +1,10 @@
 """The environment of every test, and of every page that a test runs."""
 
 import os
+import sys
+from pathlib import Path
 
+import pytest
 import torch
 
 SEED = 0
@@ -24,3 +27,10 @@ def prepare() -> None:
     would wait for one another."""
     os.environ.update(VARIABLES)
     torch.set_num_threads(1)
+
+
+def break_package(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a package of that name in front that misses one of its own, `no_such_module`."""
+    (folder / f"{name}.py").write_text("import no_such_module")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, name, raising=False)

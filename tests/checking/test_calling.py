@@ -517,7 +517,7 @@ def test_an_output_that_is_no_tensor_of_numbers_is_refused(given, words):
 
 
 def told(run, takes, *tensors):
-    """What a module says that it was given, by the numbers of the tensors."""
+    """Call a module that returns what it was given, by the numbers of the tensors."""
 
     class Asking(nn.Module):
         forward = run

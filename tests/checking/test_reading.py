@@ -390,7 +390,7 @@ def bent(q, k, v):
 
 
 def drawn_over(q, k, v):
-    """What is drawn in place of a copy is none of its numbers any more."""
+    """Random numbers in place of a copy, which are none of its numbers any more."""
     return softmax(q, k) @ v + 0 * q.detach().clone().normal_()
 
 

@@ -270,7 +270,7 @@ def of_row(sample: Any, head: Any, query: Any, key: Any) -> Any:
 )  # fmt: skip
 @pytest.mark.parametrize("lengths", [(7, 7), (3, 7)])
 def test_each_mask_function(function: Any, words: str | None, lengths: tuple[int, int]) -> None:
-    """What is described says what transformers works out; the rest is a tensor of it."""
+    """A described mask says what transformers works out; any other is its tensor."""
     asked: dict[str, Any] = {
         "batch_size": 2, "kv_length": 7, "mask_function": function, "allow_is_causal_skip": False,
     }  # fmt: skip

@@ -148,7 +148,7 @@ def test_the_command_installs_and_says_what_it_could_not(
 
 
 class Reads:
-    """What takes the place of a model or of its reader."""
+    """A stand-in for a model or for its reader."""
 
     def __init__(self, **parts: object) -> None:
         vars(self).update(parts)

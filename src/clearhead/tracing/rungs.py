@@ -21,6 +21,7 @@ from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.masks.dense import dense
 from clearhead.tracing.traced_call import TracedCall
 from clearhead.tracing.traced_projections import of_rung as projections_of
+from clearhead.tracing.traced_projections import with_batch
 
 
 def of_rung(rung: Rung, x: Tensor, context: Tensor | None = None, **options: Any) -> TracedCall:
@@ -42,7 +43,7 @@ def of_rung(rung: Rung, x: Tensor, context: Tensor | None = None, **options: Any
         joined = merge_heads(joined)
     if isinstance(rung, ConcatenatedHeads):  # whose heads may have masks of their own
         hidden = computed.weights == 0 if renormalised else computed.masked_scores == -torch.inf
-        mask = dense(_with_batch(~hidden)) if bool(hidden.any()) else None
+        mask = dense(with_batch(~hidden, 4)) if bool(hidden.any()) else None
         outputs["the contexts of all heads side by side"] = joined
     elif isinstance(rung, SplitHeads):
         query, key, value = (split_heads(each, rung.num_heads) for each in (query, key, value))
@@ -52,7 +53,7 @@ def of_rung(rung: Rung, x: Tensor, context: Tensor | None = None, **options: Any
     if not outputs:
         query, key, value = (each.unsqueeze(-3) for each in (query, key, value))
     problem = make_problem(
-        *map(_with_batch, (query, key, value)),
+        *(with_batch(each, 4) for each in (query, key, value)),
         mask=mask,
         scale=1.0 if is_simple else None,
         dropout=next((head.dropout for head in heads if head.training and head.dropout), None),
@@ -85,7 +86,3 @@ def _heads(rung: Rung) -> list[Rung]:
             f"a trace needs heads of one kind, without heads of their own; got {names}.",
         )
     return heads
-
-
-def _with_batch(tensor: Tensor) -> Tensor:
-    return tensor if tensor.ndim == 4 else tensor[None]

@@ -84,14 +84,14 @@ def of_layer(
         heads, dim, rows = stage.shape[-3], stage.shape[-1], given.shape[-2]
         if not _is_plain(linear) or linear.out_features != heads * dim:
             continue
-        made = split_heads(linear(_with_batch(given)), heads, dim, name)
+        made = split_heads(linear(with_batch(given, 3)), heads, dim, name)
         same = _equal(made, stage[..., stage.shape[-2] - rows :, :])
         if same or parts:
             made_by = _of_linear(linear, given, "" if same else parts).split(heads)
             found[name] = replace(made_by, changes=None if same else _changes(layer.parts, name))
     plain = context.transpose(1, 2).flatten(2)
     for part in layer.parts:
-        context = part.transform_context(context, _with_batch(x))
+        context = part.transform_context(context, with_batch(x, 3))
     joined = context.transpose(1, 2).flatten(2)
     linear = layer.output_projection
     if _is_plain(linear) and _equal(linear(joined), output):
@@ -134,15 +134,16 @@ def _are_last(layer: MultiHeadAttention, problem: Problem, source: Tensor) -> bo
     rows = source.shape[-2]
     if rows > problem.kv_len or not _is_plain(layer.value_projection):
         return rows == problem.kv_len
-    value = layer.value_projection(_with_batch(source))
+    value = layer.value_projection(with_batch(source, 3))
     value = split_heads(value, layer.num_kv_heads, layer.value_head_dim, "value")
     for part in layer.parts:
         value = part.transform_value(value)
     return _equal(value, problem.value[..., problem.kv_len - rows :, :])
 
 
-def _with_batch(x: Tensor) -> Tensor:
-    return x if x.ndim == 3 else x[None]
+def with_batch(tensor: Tensor, axes: int) -> Tensor:
+    """The tensor with the batch axis that one of so many axes has."""
+    return tensor if tensor.ndim == axes else tensor[None]
 
 
 def _changes(parts: Iterable[Any], name: str) -> tuple[dict[str, Any], ...] | None:

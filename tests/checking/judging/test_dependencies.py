@@ -1,6 +1,6 @@
 # type: ignore
 # Modules as people write them, hence without types.
-"""What outputs move with, where no attention is seen inside."""
+"""Judge the mask by the tokens that outputs move with, where no attention is seen inside."""
 
 import pytest
 import torch

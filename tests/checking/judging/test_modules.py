@@ -1,6 +1,6 @@
 # type: ignore
 # Modules as people write them, hence without types.
-"""What modules of tokens do with padding, with a second text, with rotation and with their contexts."""
+"""Mistakes of modules of tokens: padding, a second text, rotation, and their contexts."""
 
 import pytest
 import torch
@@ -211,7 +211,7 @@ class Rotated(Heads):
 
 
 class RotatedBeside(Rotated):
-    """What was not rotated is added."""
+    """Rotary positions, and a part of x beside them."""
 
     def turned(self, x):
         return super().turned(x) + 0.1 * x

@@ -1,4 +1,4 @@
-"""What is said of ranks where no known mistake is made, or nothing of it was seen."""
+"""Verdicts on ranks where no known mistake is made, or nothing of it was seen."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ from clearhead.checking.ranks.launching import waiting_in
 
 
 def of_output(target: Tensor) -> Any:
-    """What was measured, with this output of one head of two tokens."""
+    """Evidence with this output of one head of two tokens."""
     setting = Setting(Contract(causal=False), 1, 1, 1, 2, 2, 1, 1)
     given = torch.tensor([[[[1.0], [2.0]]]], dtype=torch.float64)
     trials = [Trial("2 tokens", setting, given, given, given, target)]

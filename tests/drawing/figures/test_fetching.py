@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import clearhead as ch
+from tests.environment import break_package
 
 LATE = """
 import sys, torch, clearhead as ch
@@ -37,9 +38,7 @@ def test_matplotlib_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_matplotlib_itself_misses_is_told_as_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "matplotlib.py").write_text("import no_such_module")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
+    break_package("matplotlib", tmp_path, monkeypatch)
     monkeypatch.delitem(sys.modules, "clearhead.drawing.figures", raising=False)
     with pytest.raises(ModuleNotFoundError, match="'no_such_module'"):
         ch.AttentionMatrix(torch.zeros(2, 3), torch.zeros(2, 3)).plot()

@@ -18,6 +18,7 @@ from clearhead.drawing.notebook import widget as notebook
 from clearhead.drawing.page.payload import MAGIC
 from clearhead.drawing.page.steps import steps_payload
 from clearhead.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+from tests.environment import break_package
 
 QUERIES, KEYS = 5, 7
 
@@ -198,9 +199,7 @@ def test_without_anywidget_the_command_that_installs_it(monkeypatch: pytest.Monk
 def test_what_anywidget_itself_misses_is_told_as_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "anywidget.py").write_text("import no_such_module")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "anywidget", raising=False)
+    break_package("anywidget", tmp_path, monkeypatch)
     notebook._widget_class.cache_clear()
     with pytest.raises(ModuleNotFoundError, match="'no_such_module'"):
         ch.view(matrix())

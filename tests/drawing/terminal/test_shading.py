@@ -1,4 +1,4 @@
-"""What draws in a terminal needs rich, which is optional."""
+"""Drawing in a terminal needs rich, which is optional."""
 
 import importlib
 import sys

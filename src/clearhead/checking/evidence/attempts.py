@@ -114,10 +114,9 @@ def attempted(subject: Subject, sizes: CallSizes, seed: int) -> Attempt:
         return Attempt(sizes, made, None, error)
 
 
-def heads_first(output: Tensor, query: Tensor) -> Tensor:
+def heads_first(output: Tensor, heads: int, tokens: int) -> Tensor:
     """An output as (batch, heads, len, dim), if its heads are merged or stand behind the tokens."""
-    heads, tokens = query.shape[1:3]
-    if output.ndim == 3:
+    if output.ndim == 3 and output.shape[-1] % heads == 0:
         return output.unflatten(-1, (heads, -1)).transpose(1, 2)
     behind = output.shape[1:3] == (tokens, heads) and tokens != heads
     return output.transpose(1, 2) if behind else output
@@ -131,7 +130,9 @@ def as_trial(attempt: Attempt, contract: Contract, dtype: torch.dtype) -> Trial 
     query, key, value, *rest = attempt.inputs
     merged = (sizes.batch, sizes.query_len, sizes.num_heads * sizes.value_head_dim)
     apart = (sizes.batch, sizes.num_heads, sizes.query_len, sizes.value_head_dim)
-    output = output.double() if output.ndim == 3 else heads_first(output, query).double()
+    if output.ndim != 3:
+        output = heads_first(output, sizes.num_heads, sizes.query_len)
+    output = output.double()
     if tuple(output.shape) not in (merged, apart):
         return None
     setting = sizes.setting(contract, rest[0] if rest else None)

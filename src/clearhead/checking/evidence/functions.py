@@ -262,7 +262,7 @@ class HeadsEvidence(Evidence):
         subject = self.subject.spare()
 
         def run(*tensors: Tensor) -> Tensor:
-            return heads_first(subject(*tensors), tensors[0]).detach()
+            return heads_first(subject(*tensors), *tensors[0].shape[1:3]).detach()
 
         clean, blind, found = run(*self.inputs), ~seen[..., token], []
         for place, name in ((1, "key"), (2, "value")):
@@ -298,7 +298,7 @@ class HeadsEvidence(Evidence):
             subject = self.subject.within(dtype)
 
             def run(*tensors: Tensor, subject: Subject = subject) -> Tensor:
-                return heads_first(subject(*tensors), tensors[0])
+                return heads_first(subject(*tensors), *tensors[0].shape[1:3])
 
             for large in (False, True) if dtype in self.contract.dtypes else (True,):
                 query, key, value = (self.inputs[index] for index in range(3))
@@ -336,7 +336,7 @@ def _empty_rows(
     subject: Subject, plan: CallSizes, inputs: tuple[Tensor, ...], filled: Contract
 ) -> EmptyRows | None:
     def heads(run: Subject) -> Tensor:
-        return heads_first(run(*inputs), inputs[0]).detach().double()
+        return heads_first(run(*inputs), plan.num_heads, plan.query_len).detach().double()
 
     try:
         target = heads(subject)

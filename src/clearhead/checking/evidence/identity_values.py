@@ -28,7 +28,7 @@ def measure(
         spare = width - block.shape[1]
         block = torch.nn.functional.pad(block, (0, spare)).expand(*value.shape[:2], -1, -1)
         output = run(query.clone(), key.clone(), block.clone(), *(each.clone() for each in rest))
-        output = heads_first(output, query).detach().double()
+        output = heads_first(output, *query.shape[1:3]).detach().double()
         blocks.append(output[..., : width - spare])
     products = stages.scores(query, stages.repeat_kv_heads(key, query.shape[1]))
     return Weights(torch.cat(blocks, -1), products)

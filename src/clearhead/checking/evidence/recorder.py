@@ -222,7 +222,7 @@ class Recorder(DispatchMode):
         if found is None:
             summed = name in ("sum", "mean") and any(self._of_product(tags) for _, tags in tagged)
             kind, sides = "summed" if summed else "other", [each for each, _ in tagged]
-            self._begin(kind, name, output, sides, options={"dim": (*args, None)[1]})
+            self._begin(kind, name, output, sides, options={"dim": args[1] if args[1:] else None})
             return
         found = self._scaled(name, args, found)
         source = next((each for each, tags in tagged if self._of_product(tags)), tagged[0][0])

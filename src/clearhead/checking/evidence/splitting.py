@@ -13,20 +13,10 @@ from clearhead.checking.evidence.observed import ObservedAttention, blocks_of
 from clearhead.checking.evidence.provenance import Provenance
 from clearhead.checking.evidence.recorder import Node, Recorder, Tags
 
-PLAIN = frozenset(
-    [
-        "clone",
-        "contiguous",
-        "_to_copy",
-        "cat",
-        "stack",
-        "copy_",
-        "permute",
-        "constant_pad_nd",
-        "flip",
-        "roll",
-    ]
-)
+PLAIN = {
+    "clone", "contiguous", "_to_copy", "cat", "stack", "copy_", "permute", "constant_pad_nd", "flip",
+    "roll",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

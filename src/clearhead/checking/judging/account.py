@@ -348,12 +348,10 @@ def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
         return
     picture = ("mask", drawn_mask(first, None, facts.visible[0, 0]))
     for change in facts.weighing.before if facts.weighing is not None else ():
-        if change.kind == "fill" and abs(change.number) < 1e-3:
-            yield Claim("mask", "mask.multiplied", Found("zero", {}, picture))
-            return
         if change.kind == "fill":
+            way = "zero" if abs(change.number) < 1e-3 else "number"
             values = {"number": f"{change.number:.4g}"}
-            yield Claim("mask", "mask.multiplied", Found("number", values, picture))
+            yield Claim("mask", "mask.multiplied", Found(way, values, picture))
             return
         if change.kind == "number" and _is_the_mask(change.cells, right):
             yield Claim("mask", "mask.added-as-number", Found("hidden", {}, picture))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from clearhead.checking.contract import Contract
-from clearhead.checking.evidence.attempts import NAMES, CallSizes, drawn
+from clearhead.checking.evidence.attempts import NAMES, CallSizes, drawn, heads_first
 from clearhead.checking.evidence.base import Settled
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain
 from clearhead.checking.hypotheses.mutants import Mutant
@@ -81,14 +81,9 @@ class Made:
 
 
 def _as_heads(output: Tensor, sizes: CallSizes, count: int) -> Tensor | None:
-    batch, heads, width = sizes.batch, sizes.num_heads, sizes.value_head_dim
-    if tuple(output.shape) == (batch, heads, count, width):
-        return output
-    if tuple(output.shape) == (batch, count, heads, width):
-        return output.transpose(1, 2)
-    if tuple(output.shape) == (batch, count, heads * width):
-        return output.unflatten(-1, (heads, width)).transpose(1, 2)
-    return None
+    found = heads_first(output, sizes.num_heads, count)
+    expected = sizes.batch, sizes.num_heads, count, sizes.value_head_dim
+    return found if tuple(found.shape) == expected else None
 
 
 @dataclass(frozen=True, eq=False)

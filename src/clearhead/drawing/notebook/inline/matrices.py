@@ -172,9 +172,9 @@ def _part_drawn(thing: "AttentionMatrix | Summary", maps: Maps) -> list[str]:
 
 
 def _unseen(thing: "AttentionMatrix | Summary") -> str:
-    is_matrix = isinstance(thing, AttentionMatrix)
-    if is_empty(thing) or (is_matrix and thing.device.type == "meta"):
-        return "There are no numbers to draw."
-    if not is_matrix:
-        return ""
+    none = "There are no numbers to draw."
+    if isinstance(thing, Summary):
+        return none if is_empty(thing) else ""
+    if is_empty(thing) or thing.device.type == "meta":
+        return none
     return "It is too large to be looked at in passing; summary() works its numbers out."
