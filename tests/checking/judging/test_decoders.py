@@ -10,11 +10,11 @@ import clearhead as ch
 
 
 class Decoder(nn.Module):
-    """Sees `back` tokens back; `times` is how often a step gives each output."""
+    """Sees `back` tokens back, but for the one that is `hole` back; `times` is how often a step gives each output."""
 
-    def __init__(self, back=None, times=1, future=False):
+    def __init__(self, back=None, times=1, future=False, hole=None):
         super().__init__()
-        self.back, self.times, self.future = back, times, future
+        self.back, self.times, self.future, self.hole = back, times, future, hole
         self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
         self.reset()
 
@@ -28,6 +28,8 @@ class Decoder(nn.Module):
         hidden = torch.zeros_like(far, dtype=torch.bool) if self.future else far < 0
         if self.back is not None:
             hidden |= far > self.back
+        if self.hole is not None:
+            hidden |= far == self.hole
         return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ self.value(seen)
 
     def full(self, x):
@@ -62,6 +64,15 @@ def test_another_window_than_is_declared_is_a_mistake(back, code, words):
 
 def test_the_declared_window_is_right():
     assert found(back=3).ok
+
+
+@pytest.mark.parametrize("options", [{}, {"back": 3}])
+def test_a_key_that_is_never_seen_is_not_called_right(options):
+    report = found(hole=2, **options)
+    assert not report.findings
+    assert not report.ok
+    assert "causal" not in report.passed
+    assert any("outputs do not move with some keys" in each for each in report.unverified)
 
 
 def test_the_future_in_the_whole():

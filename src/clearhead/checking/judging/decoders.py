@@ -55,12 +55,16 @@ def full_mask(code: str, e: DecodingEvidence) -> Verdict | None:
     if contract.causal and future:
         return Found("full", {}, picture) if code == "mask.missing" else Clear()
     left = None if contract.window is None else contract.window[0]
-    if left is None:
-        return None if future else Clear("mask")
+    if left is None and future:
+        return None
     places = torch.arange(tokens)
-    back = int((places[:, None] - places)[seen].max()) if seen.any() else 0
-    if back == min(left, tokens - 1):
-        return Clear("mask")
+    far = places[:, None] - places
+    reach = tokens - 1 if left is None else min(left, tokens - 1)
+    back = int(far[seen].max()) if seen.any() else 0
+    if left is None or back == reach:
+        # A key may be hidden, or its weight too small to be felt.
+        whole = torch.equal(seen & (far >= 0), (far >= 0) & (far <= reach))
+        return Clear("mask") if whole else Unknown("unmoved")
     if abs(back - left) == 1:
         name, way = "mask.window-off-by-one", "more" if back > left else "less"
     elif back == tokens - 1:
