@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_tensor
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.attention.biases import Bias, ByPair, check_beside
 from clearhead.errors import ArgumentError, ArgumentTypeError, DeviceError, DtypeError, ShapeError
@@ -117,6 +118,7 @@ def _check_heads(bias: Bias, heads: int, allowed: tuple[int, ...]) -> None:
         )
 
 
+@with_hints
 def relative(values: Tensor) -> Bias:
     """A bias that depends on how far a key lies from its query, for each head (Raffel et al., 2020,
     section 2.1, https://arxiv.org/abs/1910.10683).
@@ -155,6 +157,7 @@ def relative(values: Tensor) -> Bias:
     return Relative(values)
 
 
+@with_hints
 def alibi(num_heads: int | None = None, *, slopes: Tensor | None = None) -> Bias:
     """Attention with linear biases (Press et al., 2022, https://arxiv.org/abs/2108.12409).
 

@@ -1,9 +1,10 @@
 """Attention as one function, and the plan of a call of it."""
 
-from typing import Any
+from typing import Any, Never
 
 from torch import Tensor
 
+from clearhead._common.hints import catching, refusal, with_hints
 from clearhead.attention.biases import Bias
 from clearhead.attention.planning import Plan, plan_for, run
 from clearhead.attention.problem import make_problem
@@ -13,11 +14,12 @@ from clearhead.masks.base import Mask
 from clearhead.sharding.sharding import Sharding
 
 
+@catching
 def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
+    *more: Never,
     mask: Mask | Tensor | None = None,
     bias: Bias | Tensor | None = None,
     scale: float | None = None,
@@ -26,6 +28,7 @@ def attend(
     dropout: float | None = None,
     kernel: str = "auto",
     across: Sharding | tuple[Sharding, Sharding] | None = None,
+    **others: Never,
 ) -> Tensor:
     """Scaled dot-product attention (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762).
 
@@ -70,6 +73,8 @@ def attend(
         >>> ch.attend(query, key, value, mask=ch.causal()).shape
         torch.Size([2, 4, 5, 8])
     """
+    if more or others:
+        raise refusal(attend, (query, key, value, *more), others)
     if across is not None:
         options = {
             "mask": mask,
@@ -94,6 +99,7 @@ def attend(
     return problem.restore(run(problem, kernel))
 
 
+@with_hints
 def plan(
     query: Tensor,
     key: Tensor,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from clearhead._common.hints import hints_at_names, with_hints
 from clearhead._common.text import shown
 from clearhead.checking import words
 from clearhead.checking.contract import FIELDS, Contract
@@ -48,6 +49,7 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
 }
 
 
+@with_hints
 def check(
     subject: Any,
     *,
@@ -121,8 +123,7 @@ def contract_of(
     unknown = sorted(set(declared) - set(FIELDS))
     if unknown:
         raise ArgumentTypeError(
-            "check.declared",
-            f"check knows {', '.join(FIELDS)}; got {', '.join(unknown)}.",
+            "check.declared", f"check {'; '.join(hints_at_names(unknown, FIELDS))}."
         )
     if contract is not None and declared:
         raise ArgumentError(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_bool, check_dropout, check_sizes, is_number
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.sharding.layouts import LAYOUTS as ACROSS
@@ -28,6 +29,7 @@ LAYOUTS = ("half", "interleaved")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+@with_hints
 @dataclass(frozen=True, kw_only=True)
 class Contract:
     """The promises of an attention. None is not declared: measured and told, never judged.

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from clearhead._common.checks import as_int
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_compiled
 from clearhead.attention.problem import Problem
@@ -255,6 +256,7 @@ def _edited(read: tap.Read, child: str | None) -> tap.Edited | None:
     return tap.Edited(call.read, call.context, ablated)
 
 
+@with_hints
 def edit(model: nn.Module) -> Edit:
     """Edit the attention of a model while a block runs: what if this head could not look there?
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.text import shown
 from clearhead.editing.edit import edit, is_like
@@ -92,6 +93,7 @@ class Effects(Sequence[Effect]):
         return "\n".join(lines)
 
 
+@with_hints
 def effects(
     model: nn.Module,
     inputs: object,

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_sizes
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ShapeError
 from clearhead.layers.parts import NO_HEADS, Part, check_eps, check_head_dim
 
 
+@with_hints
 class Differential(Part):
     """Differential attention: the weights of one head minus λ times those of another.
 

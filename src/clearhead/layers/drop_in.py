@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from clearhead._common.checks import check_tensor
+from clearhead._common.hints import with_hints
 from clearhead.attention.kernels import eager
 from clearhead.attention.planning import run
 from clearhead.attention.problem import make_problem, under_autocast
@@ -21,6 +22,7 @@ from clearhead.masks.padding import padding
 Module = TypeVar("Module", bound="MultiheadAttention")
 
 
+@with_hints
 class MultiheadAttention(nn.MultiheadAttention):
     """A drop-in replacement of torch.nn.MultiheadAttention, on the kernels of this package.
 

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_dropout, check_sizes
+from clearhead._common.hints import with_hints
 from clearhead.attention.planning import Plan
 from clearhead.layers.base import AttentionLayer, Heads
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
-from clearhead.layers.hints import with_hints
 from clearhead.layers.inputs import LayerCall, is_plain_linear, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
@@ -19,6 +19,7 @@ from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.sharding.sharding import Sharding
 
 
+@with_hints
 class LatentAttention(AttentionLayer):
     """Multi-head latent attention: keys and values are projections of one short latent per token.
 
@@ -63,12 +64,11 @@ class LatentAttention(AttentionLayer):
 
     INPUT_PROJECTION = "latent_projection"
 
-    @with_hints
     def __init__(
         self,
         embed_dim: int,
-        *,
         num_heads: int,
+        *,
         head_dim: int,
         rotary_dim: int,
         latent_dim: int,
@@ -151,6 +151,7 @@ class LatentAttention(AttentionLayer):
         )
         return self._attend(call)
 
+    @with_hints
     def weights(
         self,
         x: Tensor,
@@ -172,6 +173,7 @@ class LatentAttention(AttentionLayer):
             )
         )
 
+    @with_hints
     def plan(
         self,
         x: Tensor,

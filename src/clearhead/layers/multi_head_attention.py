@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_dropout, check_sizes
+from clearhead._common.hints import hint_at_weights, with_hints
 from clearhead.attention.planning import Plan
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentError
 from clearhead.layers.base import AttentionLayer
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.bundle import CacheBundle
-from clearhead.layers.hints import hint_at_weights, with_hints
 from clearhead.layers.inputs import LayerCall, Rollback, split_heads
 from clearhead.layers.parts import Part, check_parts
 from clearhead.masks.base import Mask
@@ -23,6 +23,7 @@ from clearhead.sharding.sharding import Sharding
 Layer = TypeVar("Layer", bound="MultiHeadAttention")
 
 
+@with_hints
 class MultiHeadAttention(AttentionLayer):
     """Several heads of attention over projections of the input, projected back together.
 
@@ -59,12 +60,11 @@ class MultiHeadAttention(AttentionLayer):
         torch.Size([3, 5, 32])
     """
 
-    @with_hints
     def __init__(
         self,
         embed_dim: int,
-        *,
         num_heads: int,
+        *,
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         value_head_dim: int | None = None,
@@ -218,6 +218,7 @@ class MultiHeadAttention(AttentionLayer):
         with Rollback(call.cache, call.source.shape[1]):
             return self._problem(call)
 
+    @with_hints
     def weights(
         self,
         x: Tensor,
@@ -261,6 +262,7 @@ class MultiHeadAttention(AttentionLayer):
         """
         return self._merge_heads(context, x if x.ndim == 3 else x[None])
 
+    @with_hints
     def plan(
         self,
         x: Tensor,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_sizes, is_number
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.attention.biases import Bias
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
@@ -100,6 +101,7 @@ class Part(nn.Module):
         return context
 
 
+@with_hints
 class Scale(Part):
     """A scale of the scores other than 1/√head_dim.
 
@@ -131,6 +133,7 @@ class Scale(Part):
         return f"{self.scale:g}"
 
 
+@with_hints
 class Softcap(Part):
     """A softcap, the bound on the scores: softcap · tanh(score / softcap).
 
@@ -165,6 +168,7 @@ class Softcap(Part):
         return f"{self.softcap:g}"
 
 
+@with_hints
 class Sinks(Part):
     """A learned score per head that takes a share of the weights and gives no value.
 
@@ -198,6 +202,7 @@ class Sinks(Part):
         return str(len(self.scores))
 
 
+@with_hints
 class ScoreBias(Part):
     """A bias that is added to the scores, as a description such as `clearhead.alibi(num_heads)`.
 
@@ -245,6 +250,7 @@ class ScoreBias(Part):
         return self.bias.describe()
 
 
+@with_hints
 class OutputGate(Part):
     """A gate: the context of each head times a sigmoid of a projection of the input.
 

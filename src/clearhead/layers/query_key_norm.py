@@ -3,9 +3,11 @@
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_sizes
+from clearhead._common.hints import with_hints
 from clearhead.layers.parts import NO_HEADS, Part, check_eps, check_head_dim
 
 
+@with_hints
 class QueryKeyNorm(Part):
     """RMS norm of query and key, with a trained scale each.
 

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool, check_sizes
+from clearhead._common.hints import with_hints
 from clearhead.attention.distance_biases import relative
 from clearhead.errors import ArgumentError
 from clearhead.layers.parts import Part
 
 
+@with_hints
 class RelativeBias(Part):
     """A trained bias for each bucket of distances and each head, as a part of a layer.
 

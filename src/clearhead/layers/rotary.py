@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_sizes, check_tensor, is_number
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.layers.parts import NO_HEADS, Part, check_head_dim
@@ -16,6 +17,7 @@ from clearhead.layers.scalings import Scaling
 Layout = Literal["half", "interleaved"]
 
 
+@with_hints
 class Rotary(Part):
     """Rotary position embeddings (RoPE), as a part of a layer or alone.
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import is_number
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
 
@@ -39,6 +40,7 @@ class Scaling(ABC):
         return 1.0
 
 
+@with_hints
 @dataclass(frozen=True)
 class Linear(Scaling):
     """Positions divided by a factor (Chen et al., 2023, https://arxiv.org/abs/2306.15595).
@@ -65,6 +67,7 @@ class Linear(Scaling):
         return frequencies / self.factor
 
 
+@with_hints
 @dataclass(frozen=True)
 class Ntk(Scaling):
     """A larger base, so that slow pairs are stretched and fast ones stay (bloc97, 2023, "NTK-aware
@@ -90,6 +93,7 @@ class Ntk(Scaling):
         return _with_base_times(frequencies, self.factor)
 
 
+@with_hints
 @dataclass(frozen=True)
 class Dynamic(Scaling):
     """A base that grows with the text once it is longer than those of the training (emozilla, 2023;
@@ -123,6 +127,7 @@ class Dynamic(Scaling):
         )
 
 
+@with_hints
 @dataclass(frozen=True)
 class Yarn(Scaling):
     """Slow pairs stretched, fast ones left, a ramp between them, and a gain (Peng et al., 2023,
@@ -178,6 +183,7 @@ class Yarn(Scaling):
         return frequencies * (1 - share) + frequencies / self.factor * share
 
 
+@with_hints
 @dataclass(frozen=True)
 class Llama3(Scaling):
     """Long waves stretched, short ones left, and those between in part (Llama 3.1, 2024,
@@ -213,6 +219,7 @@ class Llama3(Scaling):
         return frequencies * kept + frequencies / self.factor * (1 - kept)
 
 
+@with_hints
 @dataclass(frozen=True)
 class LongRope(Scaling):
     """A factor of its own for each pair, found by search: some for short texts, others for long ones

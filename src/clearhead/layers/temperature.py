@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_sizes, is_number
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
 from clearhead.layers.parts import NO_HEADS, Part
 
 
+@with_hints
 class Temperature(Part):
     """Queries that grow with their position, by 1 + gain · ln(1 + ⌊(position + 1) / every⌋), so that
     the weights of a long text stay as sharp as those of a short one.

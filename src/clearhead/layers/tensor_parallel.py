@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from clearhead._common.hints import with_hints
 from clearhead.attention.problem import Problem
 from clearhead.attention.sharded.sharded_call import kernel_by_place, read_across
 from clearhead.errors import ArgumentTypeError, UnsupportedError
@@ -190,6 +191,7 @@ class TensorParallel(AttentionLayer):
         return f"{super().extra_repr()}, of {heads.tokens} heads on {heads.world} ranks"
 
 
+@with_hints
 def tensor_parallel(layer: L, mesh: Any) -> L:
     """Share the heads of a layer among the ranks of a mesh; the layer itself is changed.
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Never
 
 import torch
 from torch import Tensor
 
+from clearhead._common.hints import catching, refusal
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow
 from clearhead.masks.spans import Spans, one_run
@@ -62,7 +64,10 @@ class Causal(Positioned):
         return "causal()" if self.offset is None else f"causal(offset={self.offset.describe()})"
 
 
-def causal(offset: int | Sequence[int] | Tensor | None = None) -> Mask:
+@catching
+def causal(
+    *more: Never, offset: int | Sequence[int] | Tensor | None = None, **others: Never
+) -> Mask:
     """Let each query attend to itself and to what came before it.
 
     Key j is visible to query i if `j <= offset + i`. Without an offset the *last* query sits on the
@@ -92,4 +97,6 @@ def causal(offset: int | Sequence[int] | Tensor | None = None) -> Mask:
         ● ● · ·
         ● ● ● ·
     """
+    if more or others:
+        raise refusal(causal, more, others)
     return Causal(None if offset is None else PerRow.read(offset, "offset"))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_tensor
+from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentTypeError, DeviceError, MaskError
 from clearhead.masks.base import Mask
 
@@ -78,6 +79,7 @@ class Dense(Mask):
         return f"dense(<{' × '.join(map(str, self.tensor.shape))}>)"
 
 
+@with_hints
 def dense(tensor: Tensor) -> Mask:
     """Let each query attend where the tensor is True.
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_has_numbers, check_tensor
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_concrete
 from clearhead.errors import ArgumentError, DeviceError, MaskError
@@ -125,6 +126,7 @@ def _widen(edges: Tensor, pieces: int, kv_len: int) -> Tensor:
     return torch.nn.functional.pad(edges, (0, missing), value=kv_len)
 
 
+@with_hints
 def documents(
     ids: Sequence[int] | Sequence[Sequence[int]] | Tensor | None = None,
     *,

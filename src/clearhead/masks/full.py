@@ -1,10 +1,12 @@
 """No mask: every query sees every key."""
 
 from dataclasses import dataclass
+from typing import Never
 
 import torch
 from torch import Tensor
 
+from clearhead._common.hints import catching, refusal
 from clearhead.masks.base import Mask
 from clearhead.masks.spans import Spans, every_key
 
@@ -27,7 +29,8 @@ class Full(Mask):
         return "full()"
 
 
-def full() -> Mask:
+@catching
+def full(*more: Never, **others: Never) -> Mask:
     """Let every query attend to every key::
 
         ● ● ●
@@ -40,4 +43,6 @@ def full() -> Mask:
         >>> ch.full().to_dense(1, 2)
         tensor([[True, True]])
     """
+    if more or others:
+        raise refusal(full, more, others)
     return Full()

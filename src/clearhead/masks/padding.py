@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_tensor
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask
@@ -133,6 +134,7 @@ class Valid(Mask):
         return f"padding(<valid {' × '.join(map(str, self.valid.shape))}>)"
 
 
+@with_hints
 def padding(lengths_or_valid: int | Sequence[int] | Tensor, *, side: Side | None = None) -> Mask:
     """Hide the keys that only fill up a batch.
 

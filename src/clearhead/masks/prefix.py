@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from clearhead._common.hints import with_hints
 from clearhead.errors import MaskError
 from clearhead.masks.base import Mask
 from clearhead.masks.per_row import PerRow
@@ -45,6 +46,7 @@ class Prefix(Mask):
         return f"prefix({self.length.describe()})"
 
 
+@with_hints
 def prefix(length: int | Sequence[int] | Tensor) -> Mask:
     """Let every query attend to the first `length` keys.
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.masks.base import Mask
@@ -48,6 +49,7 @@ class SlidingWindow(Positioned):
         return f"sliding_window(left={self.left}, right={self.right}{offset})"
 
 
+@with_hints
 def sliding_window(
     *,
     left: int | None = None,

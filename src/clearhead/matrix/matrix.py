@@ -12,6 +12,7 @@ from typing import Any, Never
 from torch import Tensor
 
 from clearhead._common.checks import as_int, check_bool
+from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.text import shown
 from clearhead.attention.biases import Bias
@@ -32,6 +33,7 @@ from clearhead.matrix.weight_statistics import WeightStatistics
 from clearhead.sharding.sharding import Sharding
 
 
+@with_hints
 class AttentionMatrix(WeightStatistics):
     """The attention weights of every query over every key, worked out where somebody looks.
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.checks import check_ids
+from clearhead._common.hints import with_hints
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError
 from clearhead.matrix.head_numbers import NEAR, RoleCounts, Roles
@@ -25,6 +26,7 @@ PORTION = 1 << 22
 """Pairs of a mask that are read at a time, where it must be read as a tensor."""
 
 
+@with_hints
 def roles(
     matrix: AttentionMatrix,
     tokens: Tensor | None = None,

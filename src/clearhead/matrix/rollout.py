@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import as_int
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import (
     ArgumentError,
@@ -19,6 +20,7 @@ from clearhead.matrix.indexing import read_index
 from clearhead.matrix.matrix import AttentionMatrix
 
 
+@with_hints
 def rollout(
     matrices: Sequence[AttentionMatrix],
     *,

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from clearhead._common.checks import as_int, check_length, check_tensor
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, RankError, ShapeError
 from clearhead.masks.base import Mask
@@ -258,6 +259,7 @@ def _compare(texts: list[str], rank: int) -> None:
             )
 
 
+@with_hints
 def across(
     mesh: Any = None,
     *,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from clearhead._common.hints import with_hints
 from clearhead.checking import check
 from clearhead.testing.seeds import chosen
 
@@ -9,6 +10,7 @@ from clearhead.testing.seeds import chosen
 __tracebackhide__ = True
 
 
+@with_hints
 def assert_attention(
     subject: Any, *, seed: int | None = None, allow_unverified: bool = False, **arguments: Any
 ) -> None:

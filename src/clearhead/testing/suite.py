@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from clearhead._common.checks import check_sizes
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.attention.problem import DTYPES
 from clearhead.errors import ArgumentError, ArgumentTypeError
@@ -37,6 +38,7 @@ class Asked(NamedTuple):
     batch: int = 2
 
 
+@with_hints
 def conformance(
     fn: Callable[..., Any],
     *,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.accuracy import Tolerance, measured
+from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentError, DtypeError, ShapeError
 
 # pytest shows what is raised here without frames of this module.
@@ -46,6 +47,7 @@ def difference(actual: Tensor, reference64: Tensor, tolerance: Tolerance) -> Dif
     )
 
 
+@with_hints
 def assert_no_worse(
     actual: Tensor, reference64: Tensor, plain: Tensor, factor: float = 3.0, what: str = ""
 ) -> None:

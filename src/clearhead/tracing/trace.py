@@ -1,6 +1,7 @@
 """Every stage between the input and the output, named, with its numbers."""
 
 import copy
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,28 +9,15 @@ from typing import Any
 
 from torch import Tensor
 
+from clearhead._common.hints import hint_at, refusal, with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.memory import within_memory
 from clearhead._common.text import printable, shown
 from clearhead.attention.functional import attend
-from clearhead.attention.kernels import eager
-from clearhead.attention.problem import make_problem
-from clearhead.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    SelectionError,
-    UnsupportedError,
-)
-from clearhead.ladder.rung import Rung
-from clearhead.layers.caches import Cache, CacheBundle
-from clearhead.layers.multi_head_attention import MultiHeadAttention
-from clearhead.layers.nested import is_nested
-from clearhead.masks.base import Mask
-from clearhead.stages import Stages
-from clearhead.tracing.rungs import of_rung
+from clearhead.errors import ArgumentError, SelectionError
 from clearhead.tracing.text import arithmetic, fenced, table
 from clearhead.tracing.traced_call import Step, TracedCall
-from clearhead.tracing.traced_projections import of_layer
+from clearhead.tracing.ways import way_of
 
 INSTEAD = "Trace fewer tokens; AttentionMatrix gives rows and numbers of any length."
 
@@ -301,6 +289,7 @@ class Trace(Mapping[str, Tensor]):
         return self.source_tokens if rows in ("kv_len", "source_tokens") else self.tokens
 
 
+@with_hints
 def trace(
     thing: Callable[..., Any],
     *inputs: Tensor,
@@ -337,54 +326,12 @@ def trace(
         1.0
     """
     with within_memory(INSTEAD):
-        if isinstance(thing, MultiHeadAttention):
-            call = _of_layer(thing, *inputs, **options)
-        elif isinstance(thing, Rung):
-            call = of_rung(thing, *inputs, **options)
-        elif thing is attend:
-            call = _of_attend(*inputs, **options)
-        else:
-            raise ArgumentTypeError(
-                "trace.thing",
-                "trace takes clearhead.attend, a MultiHeadAttention or a rung of the ladder; got "
-                f"{type(thing).__name__}. A model is watched: clearhead.watch(model).",
-            )
+        way = way_of(thing)
+        given = inputs if thing is attend else (thing, *inputs)
+        if hint_at(inspect.signature(way).parameters, given, options):
+            raise refusal(way, given, options, "trace")
+        call = way(*given, **options)
     return Trace(call, tokens, source_tokens)
-
-
-def _of_attend(*inputs: Tensor, kernel: str = "auto", **options: Any) -> TracedCall:
-    problem = make_problem(*inputs, **options)
-    lead = ("batch", "num_heads")[4 - problem.dims :] if problem.dims > 2 else ()
-    computed = Stages(*(problem.restore(tensor) for tensor in eager.compute(problem)))
-    return TracedCall("attend", problem, lead, computed, {}, {}, kernel=kernel)
-
-
-def _of_layer(
-    layer: MultiHeadAttention,
-    x: Tensor,
-    context: Tensor | None = None,
-    *,
-    mask: Mask | Tensor | None = None,
-    valid: Tensor | None = None,
-    cache: Cache | CacheBundle | None = None,
-) -> TracedCall:
-    if is_nested(x) or is_nested(context):
-        raise UnsupportedError(
-            "trace.nested",
-            "a trace takes one text, or texts that are padded, beside valid=; got a nested tensor.",
-        )
-    # A trace leaves the cache of the caller as it is.
-    problem = layer.make_problem(x, context, mask=mask, valid=valid, cache=copy.deepcopy(cache))
-    computed = eager.compute(problem)
-    output = layer.join(computed.context, x)
-    inputs = {"x": x} if context is None else {"x": x, "source": context}
-    projections = of_layer(layer, problem, inputs, computed.context, output)
-    lead = ("batch", "num_heads")
-    if x.ndim == 2:
-        computed, output, lead = Stages(*(each[0] for each in computed)), output[0], ("num_heads",)
-    outputs = {"the contexts of all heads side by side, projected": output}
-    title = f"MultiHeadAttention({layer.extra_repr()})"
-    return TracedCall(title, problem, lead, computed, inputs, outputs, projections=projections)
 
 
 def _labels(words: Sequence[str] | None, count: int, name: str) -> list[str]:

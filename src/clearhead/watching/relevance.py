@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_bool
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import (
     ArgumentError,
@@ -21,6 +22,7 @@ from clearhead.watching.calls import Call
 from clearhead.watching.seen import Seen
 
 
+@with_hints
 def weight_gradients(
     seen: Seen[AttentionMatrix], target: Tensor, *, retain_graph: bool = False
 ) -> dict[str, WeightGradients]:
@@ -79,6 +81,7 @@ def weight_gradients(
     return gradients
 
 
+@with_hints
 def relevance(
     seen: Seen[AttentionMatrix],
     target: Tensor,

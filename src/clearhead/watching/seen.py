@@ -8,6 +8,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from clearhead._common.elements import element
+from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.text import readable
 from clearhead.errors import ArgumentError, ArgumentTypeError
@@ -335,6 +336,7 @@ class Seen(KeptByPath[Kept]):
         return drawing("notebook.inline.matrices").seen_html(self)
 
 
+@with_hints
 def load(path: str | os.PathLike[str]) -> Seen[Any]:
     """Return what `Seen.save` wrote.
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, overload
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_bool
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.matrix import AttentionMatrix
@@ -67,6 +68,7 @@ def watch(
     strict: bool = False,
     values: bool = False,
 ) -> Watch[Result]: ...
+@with_hints
 def watch(
     model: nn.Module,
     layers: str | int | Sequence[str | int] | None = None,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_sizes, is_number
+from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.checking.checking import contract_of
 from clearhead.checking.contract import FIELDS, Contract
@@ -20,6 +21,7 @@ LENGTHS = (128, 256, 512, 1024, 2048)
 ROUNDS = 5
 
 
+@with_hints
 def profile(
     subject: Any,
     *,

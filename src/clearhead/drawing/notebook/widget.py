@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from clearhead._common.hints import with_hints
 from clearhead.drawing.live.routes import answer, routes_to
 from clearhead.drawing.live.tile_store import Tiles
 from clearhead.drawing.page.head_page import heads_payload, read_run
@@ -26,6 +27,7 @@ from clearhead.tracing.trace import Trace
 from clearhead.watching.seen import Seen
 
 
+@with_hints
 def view(
     thing: Seen[Any] | AttentionMatrix | Summary | Trace,
     *,

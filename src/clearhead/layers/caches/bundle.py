@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentTypeError
 from clearhead.layers.caches.base import Cache
 
 
+@with_hints
 class CacheBundle:
     """The caches of all layers of a model: each layer that is handed the bundle takes its own.
 

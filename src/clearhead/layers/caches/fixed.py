@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_tensor
+from clearhead._common.hints import with_hints
 from clearhead._common.torch_internals import is_exporting, is_tracing
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.layers.caches.layout import Layout, check_valid, layout_of, positions_from_valid
@@ -16,6 +17,7 @@ from clearhead.masks.padding import padding
 from clearhead.masks.spans import Spans, one_run
 
 
+@with_hints
 class FixedCache(StaticCache):
     """A KV cache of fixed memory that returns all of it at every step, with a mask for what is held.
 

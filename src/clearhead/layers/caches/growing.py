@@ -1,8 +1,10 @@
 """A KV cache that grows with the text."""
 
+from clearhead._common.hints import with_hints
 from clearhead.layers.caches.columns import ColumnCache
 
 
+@with_hints
 class GrowingCache(ColumnCache):
     """A KV cache of any length: its memory doubles whenever it is full.
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_sizes
+from clearhead._common.hints import with_hints
 from clearhead.errors import TooLargeError
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.layout import Layout, positions_from_valid
@@ -14,6 +15,7 @@ from clearhead.masks.full import full
 from clearhead.masks.padding import padding
 
 
+@with_hints
 class PagedCache(Cache):
     """A KV cache whose rows take pages of memory from one pool, as many as their real tokens fill.
 

@@ -4,6 +4,7 @@ Liu et al., 2024, https://arxiv.org/abs/2402.02750)."""
 import torch
 from torch import Tensor
 
+from clearhead._common.hints import with_hints
 from clearhead.layers.caches.columns import ColumnCache
 from clearhead.layers.caches.layout import Layout
 
@@ -11,6 +12,7 @@ STEPS = 127
 """Steps from 0 to the largest number."""
 
 
+@with_hints
 class QuantisedCache(ColumnCache):
     """A KV cache of any length in int8, with one scale for each head of each token.
 

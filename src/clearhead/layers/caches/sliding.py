@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_length, check_sizes
+from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.layers.caches.base import Cache
 from clearhead.layers.caches.layout import Layout, positions_from_valid
@@ -17,6 +18,7 @@ from clearhead.masks.sliding_window import sliding_window
 from clearhead.masks.spans import Spans, one_run
 
 
+@with_hints
 class SlidingCache(Cache):
     """A KV cache of the last tokens: each query sees itself and the `window` − 1 tokens before it.
 

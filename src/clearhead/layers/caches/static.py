@@ -5,11 +5,13 @@ from typing import Any
 from torch import Tensor
 
 from clearhead._common.checks import check_sizes
+from clearhead._common.hints import with_hints
 from clearhead.errors import TooLargeError
 from clearhead.layers.caches.columns import ColumnCache
 from clearhead.layers.caches.layout import Layout
 
 
+@with_hints
 class StaticCache(ColumnCache):
     """A KV cache of fixed memory, allocated at the first tokens and never moved after.
 

@@ -22,6 +22,7 @@ from clearhead._common.foreign_names import (
     TUTORIALS,
     ProjectionNames,
 )
+from clearhead._common.hints import with_hints
 from clearhead._common.text import readable
 from clearhead.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from clearhead.layers.converting import latent, packed, separate, torch_layer, tutorials
@@ -134,6 +135,7 @@ def convert(
 ) -> Any: ...
 
 
+@with_hints
 def convert(
     module: nn.Module,
     *,

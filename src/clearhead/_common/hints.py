@@ -1,0 +1,163 @@
+"""Answers to calls with arguments that are not there, by what they are called here."""
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, ParamSpec, TypeVar, overload
+
+from clearhead._common.foreign_names import role, side_of, size_of
+from clearhead._common.foreign_words import PLACES, SIZES, WORDS
+from clearhead.errors import ArgumentTypeError
+
+Args = ParamSpec("Args")
+Result = TypeVar("Result")
+Class = TypeVar("Class", bound=type)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+CATCHING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@overload
+def with_hints(called: Class) -> Class: ...
+@overload
+def with_hints(called: Callable[Args, Result]) -> Callable[Args, Result]: ...
+def with_hints(called: Any) -> Any:
+    """Answer a call with arguments that a function, a method or a class does not take.
+
+    A right call costs one more call in Python; `catching` is for functions that are called by the
+    thousand.
+
+    Raises:
+        ArgumentTypeError: code `argument.words`, instead of Python's TypeError.
+    """
+    if isinstance(called, type):
+        setattr(called, "__init__", with_hints(called.__init__))  # noqa: B010
+        return called
+
+    @functools.wraps(called)
+    def explained(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return called(*args, **kwargs)
+        except TypeError as error:
+            if hint_at(inspect.signature(called).parameters, args, kwargs) is None:
+                raise
+            raise refusal(called, args, kwargs) from error
+
+    return explained
+
+
+def catching(function: Function) -> Function:
+    """Leave `*more` and `**others`, which catch what a function does not take, out of its signature.
+
+    They cost next to nothing in a right call; where they hold something, the function raises `refusal`.
+    """
+    whole = inspect.signature(function)
+    taken = [each for each in whole.parameters.values() if each.kind not in CATCHING]
+    vars(function)["__signature__"] = whole.replace(parameters=taken)
+    return function
+
+
+def refusal(
+    called: Callable[..., Any],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    name: str | None = None,
+) -> ArgumentTypeError:
+    """The error for arguments of which some are not there.
+
+    Args:
+        called: what they were given to.
+        args: those by place.
+        kwargs: those by name.
+        name: of what is called; None is its own.
+
+    Example:
+        >>> print(refusal(lambda mask=None: mask, [], {"is_causal": True}))
+        [argument.words] <lambda> takes no is_causal (mask=clearhead.causal()).
+    """
+    own = inspect.signature(called).parameters
+    is_method = next(iter(own), "") == "self"
+    name = name or (type(args[0]).__name__ if is_method else called.__name__)
+    way_out = ""
+    if is_method and hasattr(args[0], "from_torch"):
+        way_out = (
+            " For code that calls torch.nn.MultiheadAttention there is "
+            "clearhead.layers.MultiheadAttention; a module with weights becomes a layer by "
+            "MultiHeadAttention.from_torch or clearhead.convert."
+        )
+    return ArgumentTypeError("argument.words", f"{name} {hint_at(own, args, kwargs)}.{way_out}")
+
+
+def hint_at(
+    own: Mapping[str, inspect.Parameter], args: Sequence[object], kwargs: Iterable[str]
+) -> str | None:
+    """The hint at arguments that are not among these parameters; None if all of them are.
+
+    Example:
+        >>> hint_at(inspect.signature(lambda x, *, mask: x).parameters, [1, 2], {})
+        'takes x by place, and the rest by name, from mask= on'
+    """
+    kinds = {each.kind for each in own.values()}
+    by_name = [name for name, each in own.items() if each.kind is each.KEYWORD_ONLY]
+    either = [name for name, each in own.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+    hints = []
+    if len(args) > len(either) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        hints.append(_by_place([name for name in either if name != "self"], by_name))
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        taken = [name for name in (*either, *by_name) if name != "self"]
+        hints += hints_at_names([name for name in kwargs if name not in taken], taken)
+    return "; ".join(hints) or None
+
+
+def _by_place(places: Sequence[str], by_name: Sequence[str]) -> str:
+    if not by_name:
+        return f"takes {' and '.join(places)} alone" if places else "takes nothing"
+    meant = PLACES.get(by_name[0], "")
+    if not places:
+        return f"takes {', '.join(f'{name}=' for name in by_name)} by name{meant}"
+    return f"takes {', '.join(places)} by place, and the rest by name, from {by_name[0]}= on{meant}"
+
+
+def hints_at_names(names: Sequence[str], own: Collection[str]) -> list[str]:
+    """A hint for each name of an argument that is not one of these; and which there are, for one
+    that is nobody's.
+
+    Example:
+        >>> hints_at_names(["is_causal", "maks"], ["mask"])
+        ['takes no is_causal (mask=clearhead.causal())', 'takes no maks (mask)']
+        >>> hints_at_names(["colour"], ["mask", "scale"])
+        ['takes no colour', 'it takes mask, scale']
+    """
+    found = {name: _ours(name, own) for name in names}
+    hints = [f"takes no {name}{f' ({ours})' if ours else ''}" for name, ours in found.items()]
+    if None in found.values():
+        hints.append(f"it takes {', '.join(own) or 'none'}")
+    return hints
+
+
+def _ours(name: str, own: Collection[str]) -> str | None:
+    """Our word for an argument of another library, or for one that is misspelt."""
+    answers = WORDS.get(name, {}).items()
+    answer = next((ours for beside, ours in answers if beside in own or not beside), None)
+    if answer is not None:
+        return answer
+    meant = (*SIZES.get(size_of(name) or "", ()), side_of(name))
+    near = get_close_matches(name, own, n=1, cutoff=0.75)
+    return next((each for each in (*meant, *near) if each in own), None)
+
+
+def hint_at_weights(names: Iterable[str], own: Collection[str]) -> str | None:
+    """The hint at weights of another library in a state dict; None for those of modules of our own."""
+    modules = {name: name.partition(".")[0] for name in names}
+    found = [name for name, each in modules.items() if each not in own and _is_projection(each)]
+    if not found:
+        return None
+    return (
+        f"{', '.join(found[:3])}: the names of another library. Load them into its module, and make a "
+        "layer of that by MultiHeadAttention.from_torch or clearhead.convert."
+    )
+
+
+def _is_projection(name: str) -> bool:
+    return name == "in_proj_weight" or role(name) is not None

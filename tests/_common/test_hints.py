@@ -1,0 +1,261 @@
+"""The words of other libraries are answered by ours, wherever they are handed."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import clearhead as ch
+from clearhead._common.foreign_names import SIZE_NAMES
+from clearhead._common.foreign_words import SIZES, WORDS
+from clearhead._common.hints import hint_at, with_hints
+from clearhead.errors import ArgumentTypeError
+from tests.surface import public_objects
+
+X = torch.zeros(2, 5, 8)
+Q = torch.zeros(1, 2, 5, 4)
+
+# What functions give back; nobody makes them by hand.
+RESULTS = (
+    *(ch.BlockMap, ch.Conversion, ch.Edit, ch.Effects, ch.Estimate, ch.Finding, ch.HeadRow),
+    *(ch.Missing, ch.ModelConversion, ch.Plan, ch.Profile, ch.Report, ch.Roles, ch.Seen),
+    *(ch.ShardedPlan, ch.Sharding, ch.Step, ch.Summary, ch.Table, ch.TopK, ch.Totals, ch.Trace),
+    *(ch.Watch, ch.WeightGradients, ch.testing.ConformanceCase),
+)
+# Of the ladder and the samples nobody knows another.
+PLACES = ("clearhead", "clearhead.checking", "clearhead.layers", "clearhead.masks", "clearhead.testing")
+
+
+def is_called(found: Any) -> bool:
+    if not inspect.isclass(found):
+        return callable(found)
+    is_base = inspect.isabstract(found) or found is ch.layers.Part
+    return not (is_base or found in RESULTS or issubclass(found, Exception))
+
+
+CALLED: dict[str, Any] = {
+    name: found
+    for name, found in public_objects().items()
+    if name.rpartition(".")[0] in PLACES and is_called(found)
+}
+FOREIGN = sorted({*WORDS, *(name for names in SIZE_NAMES.values() for name in names)})
+
+
+def layer() -> Any:
+    return ch.MultiHeadAttention(8, num_heads=2)
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_no_word_of_another_library_is_left_to_python(name: str) -> None:
+    called = CALLED[name]
+    own = inspect.signature(called).parameters.values()
+    given = {
+        each.name: ch.attend if each.name == "thing" else None
+        for each in own
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    }
+    tried = [word for word in FOREIGN if word not in {each.name for each in own}]
+    if name.endswith(("check", "profile", "assert_attention")):
+        tried = [word for word in tried if word not in inspect.signature(ch.Contract).parameters]
+    if name.endswith("trace"):
+        tried = [word for word in tried if word not in inspect.signature(ch.attend).parameters]
+    assert len(tried) > 100
+    for word in tried:
+        with pytest.raises(ArgumentTypeError, match=f"takes no {word}\\b") as refused:
+            called(**given, **{word: None})
+        assert refused.value.code in ("argument.words", "check.declared")
+
+
+def test_every_answer_stands_beside_an_argument_that_there_is() -> None:
+    callables = [*CALLED.values(), layer().forward]
+    taken = [set(inspect.signature(each).parameters) for each in callables]
+    taken.append(set(inspect.signature(ch.Contract).parameters))
+    for word, answers in WORDS.items():
+        for beside in answers:
+            assert any(beside in own and word not in own for own in taken), f"{word}: {beside}"
+    for names in SIZES.values():
+        assert all(any(name in own for own in taken) for name in names), names
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda ch: ch.attend(Q, Q, Q, is_causal=True),
+            "attend takes no is_causal (mask=clearhead.causal(offset=0); of as many queries as keys",
+        ),
+        (
+            lambda ch: ch.attend(Q, Q, Q, attn_mask=None, dropout_p=0.0, enable_gqa=True),
+            "attend takes no attn_mask (mask=attn_mask for a bool one, True = visible as there; "
+            "numbers that are added to the scores are bias=); takes no dropout_p (dropout); takes no "
+            "enable_gqa (leave it out: fewer heads of key and value are shared by neighbours).",
+        ),
+        (lambda ch: ch.attend(Q, Q, Q, causal=True), "takes no causal (mask=clearhead.causal())"),
+        (lambda ch: ch.attend(Q, Q, Q, softmax_scale=1), "takes no softmax_scale (scale)"),
+        (
+            lambda ch: ch.attend(Q, Q, Q, None),
+            "attend takes query, key, value by place, and the rest by name, from mask= on.",
+        ),
+        (lambda ch: ch.attend(Q, Q, Q, maks=None), "attend takes no maks (mask)."),
+        (lambda ch: ch.plan(q=Q, k=Q, v=Q), "plan takes no q (query); takes no k (key); takes no v"),
+        (
+            lambda ch: ch.AttentionMatrix(Q, Q, need_weights=True),
+            "AttentionMatrix takes no need_weights (clearhead.AttentionMatrix(query, key) has",
+        ),
+        (lambda ch: ch.trace(ch.attend, Q, Q, Q, is_causal=True), "trace takes no is_causal (mask="),
+        (lambda ch: ch.trace(ch.attend, Q, Q, Q, across=None), "trace takes no across; it takes"),
+        (lambda ch: ch.trace(layer(), X, attn_mask=None), "trace takes no attn_mask (mask="),
+        (
+            lambda ch: ch.sliding_window(4),
+            "sliding_window takes left=, right=, offset= by name; a window of W tokens that looks "
+            "back is left=W-1, right=0.",
+        ),
+        (lambda ch: ch.sliding_window(window=4), "takes no window (left=W-1, right=0, for a window"),
+        (
+            lambda ch: ch.sliding_window(window_size=(4, 0)),
+            "takes no window_size (left=L, right=R, of (L, R), with None for -1)",
+        ),
+        (
+            lambda ch: ch.causal(4),
+            "causal takes offset= by name; a mask fits any number of tokens, and takes none.",
+        ),
+        (lambda ch: ch.full(4), "full takes nothing."),
+        (lambda ch: ch.dense(Q, Q), "dense takes tensor alone."),
+        (
+            lambda ch: ch.padding(attention_mask=None),
+            "padding takes no attention_mask (lengths_or_valid=attention_mask.bool(), True at",
+        ),
+        (lambda ch: ch.layers.Rotary(16, theta=3.0), "Rotary takes no theta (base)."),
+        (lambda ch: ch.layers.Rotary(dim=16), "Rotary takes no dim (head_dim)."),
+        (lambda ch: ch.layers.StaticCache(max_cache_len=3), "StaticCache takes no max_cache_len"),
+        (lambda ch: ch.layers.GrowingCache(3), "GrowingCache takes nothing."),
+        (lambda ch: ch.watch(layer(), output_attentions=True), "watch takes no output_attentions"),
+        (lambda ch: ch.load(path="", colour="red"), "load takes no colour; it takes path."),
+        (
+            lambda ch: ch.check(ch.attend, takes="qkv", n_heads=2),
+            "check takes no n_heads (num_heads).",
+        ),
+    ],
+)
+def test_what_an_argument_is_here(call: Callable[[Any], object], message: str) -> None:
+    with pytest.raises(ArgumentTypeError) as refused:
+        call(ch)
+    assert message in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (
+            lambda kind: kind(8, 2, 0.1, batch_first=True),
+            "takes embed_dim, num_heads by place, and the rest by name, from num_kv_heads= on; takes "
+            "no batch_first (leave it out: the batch is always first)",
+        ),
+        (lambda kind: kind(8, nhead=2), "takes no nhead (num_heads)"),
+        (lambda kind: kind(d_model=8, num_heads=2), "takes no d_model (embed_dim)"),
+        (
+            lambda kind: kind(8, num_heads=2, num_key_value_heads=1, kdim=4),
+            "takes no num_key_value_heads (num_kv_heads); takes no kdim (context_dim)",
+        ),
+        (
+            lambda kind: kind(8, 2, rope=True, window=4),
+            "takes no rope (parts=[clearhead.layers.Rotary(head_dim)]); takes no window "
+            "(mask=clearhead.sliding_window(left=W-1, right=0)",
+        ),
+        (lambda kind: kind(8, 2, colour="red"), "takes no colour; it takes embed_dim, num_heads, "),
+        (
+            lambda kind: layer()(X, X, X),
+            "takes x, context by place, and the rest by name, from mask= on",
+        ),
+        (
+            lambda kind: layer()(X, attn_mask=X, need_weights=False),
+            "takes no attn_mask (mask=clearhead.dense(~attn_mask): here True is visible); takes no "
+            "need_weights (layer.weights(x) has",
+        ),
+        (lambda kind: layer().plan(X, is_causal=True), "takes no is_causal (mask=clearhead.causal()"),
+        (lambda kind: layer().weights(X, is_causal=True), "takes no is_causal (mask=clearhead."),
+        (lambda kind: layer()(hidden_states=X), "takes no hidden_states (x and context are"),
+        (
+            lambda kind: layer()(X, past_key_values=None),
+            "takes no past_key_values (cache=clearhead.layers.GrowingCache()",
+        ),
+    ],
+)
+def test_what_an_argument_of_a_layer_is_here(call: Any, hint: str) -> None:
+    with pytest.raises(ArgumentTypeError) as refused:
+        call(ch.MultiHeadAttention)
+    assert refused.value.code == "argument.words"
+    assert refused.value.message.startswith("MultiHeadAttention ")
+    assert hint in refused.value.message
+    assert "MultiHeadAttention.from_torch or clearhead.convert" in refused.value.message
+    assert isinstance(refused.value.__cause__, TypeError)
+
+
+def test_the_heads_stand_second_as_in_pytorch() -> None:
+    assert ch.MultiHeadAttention(16, 4).num_heads == 4
+
+
+def test_latent_attention_has_hints_too() -> None:
+    sizes: dict[str, Any] = {"head_dim": 4, "rotary_dim": 2, "latent_dim": 3}
+    latent: Any = ch.layers.LatentAttention(8, 2, **sizes)
+    with pytest.raises(ArgumentTypeError, match=r"LatentAttention takes no use_cache"):
+        latent(X, use_cache=True)
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    attend: Any = ch.attend
+    for call in (lambda: attend(Q, Q), ch.MultiHeadAttention, lambda: layer()()):
+        with pytest.raises(TypeError, match="missing") as raised:
+            call()
+        assert not isinstance(raised.value, ArgumentTypeError)
+    with pytest.raises(ArgumentTypeError) as refused:
+        layer()("a text")
+    assert refused.value.code == "x.type"
+
+    @with_hints
+    def broken(mask: int) -> None:
+        raise TypeError("of its own")
+
+    with pytest.raises(TypeError, match=r"^of its own$"):
+        broken(1)
+
+
+def test_what_catches_is_not_shown() -> None:
+    for function in (ch.attend, ch.causal, ch.full):
+        kinds = {each.kind for each in inspect.signature(function).parameters.values()}
+        assert not kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    assert [*inspect.signature(ch.attend).parameters] == [*inspect.signature(ch.plan).parameters]
+
+
+def test_no_hint_where_nothing_is_unknown() -> None:
+    own = inspect.signature(ch.plan).parameters
+    assert hint_at(own, [Q, Q, Q], {"mask": None}) is None
+
+
+@pytest.mark.parametrize(
+    ("theirs", "name"),
+    [
+        (nn.MultiheadAttention(8, 2), "in_proj_weight"),
+        (
+            nn.ModuleDict({name: nn.Linear(8, 8) for name in ("q_proj", "k_proj", "v_proj")}),
+            "q_proj",
+        ),
+        (nn.ModuleDict({"c_attn": nn.Linear(8, 24)}), "c_attn.weight"),
+    ],
+)
+def test_the_weights_of_others(theirs: nn.Module, name: str) -> None:
+    text = rf"{name}.*: the names of another library\. .*from_torch or clearhead\.convert"
+    with pytest.raises(RuntimeError, match=text):
+        layer().load_state_dict(theirs.state_dict())
+
+
+def test_weights_of_ours_that_are_missing_have_no_hint() -> None:
+    state = layer().state_dict()
+    del state["query_projection.weight"]
+    with pytest.raises(RuntimeError) as refused:
+        layer().load_state_dict(state)
+    assert "another library" not in str(refused.value)
+    layer().load_state_dict(nn.MultiheadAttention(8, 2).state_dict(), strict=False)
