@@ -1,4 +1,5 @@
 from . import layers, samples, testing
+from ._common.version import __version__
 from .attention.biases import Bias
 from .attention.distance_biases import alibi, relative
 from .attention.functional import attend, plan
@@ -106,6 +107,7 @@ __all__ = [
     "WatchError",
     "WatchWarning",
     "WeightGradients",
+    "__version__",
     "across",
     "alibi",
     "attend",

@@ -96,6 +96,30 @@ def test_a_broken_folder_is_refused(
     assert refusal.value.code == code
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.LlamaConfig(
+            hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=9
+        ),
+        transformers.T5Config(d_model=8, d_kv=4, d_ff=8, num_heads=2, num_layers=1, vocab_size=9),
+    ],
+    ids=["no way to make one", "one that knows no word"],
+)
+def test_a_model_without_a_tokenizer_has_a_way_out(
+    tmp_path: Path, config: transformers.PreTrainedConfig
+) -> None:
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError) as refusal:
+        load(str(tmp_path))
+    assert refusal.value.code == "model.no-tokenizer"
+    assert refusal.value.message == (
+        f"there is no tokenizer with {tmp_path}. Save that of the model beside it, "
+        f"tokenizer.save_pretrained('{tmp_path}'), or watch the model while it reads ids: "
+        "clearhead.watch(model)."
+    )
+
+
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "~/nowhere", "a/b/c", ""])
 def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(name: str) -> None:
     with pytest.raises(ModelError, match="there is no folder") as refusal:

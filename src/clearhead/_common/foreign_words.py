@@ -36,10 +36,13 @@ FROM_FIRST: Answers = {
     "embed_dim": "mask=clearhead.causal(), of the layer or of a call",
     "mask": "mask=clearhead.causal()",
 }
-CAUSAL: Answers = {**FROM_FIRST, "query": "mask=clearhead.causal()"}
+CAUSAL: Answers = {
+    name: "mask=clearhead.causal()" if name == "query" else ours
+    for name, ours in FROM_FIRST.items()
+    if name != "causal"
+}
 TOKENS: Answers = {
     "left": "left=W-1, right=0, for a window of W tokens that looks back",
-    "window": "window",
     "mask": "mask=clearhead.sliding_window(left=W-1, right=0), for a window of W tokens that looks back",
 }
 SIDES: Answers = {
@@ -68,6 +71,7 @@ SCALE: Answers = {"scale": "scale"}
 DROPOUT: Answers = {"dropout": "dropout"}
 BIAS: Answers = {
     "query": "bias= for numbers that are added to the scores, mask= for a bool tensor",
+    "parts": "parts=[clearhead.layers.ScoreBias(…)]",
     "bias": "bias",
 }
 WEIGHTS: Answers = {
@@ -82,7 +86,6 @@ CACHE: Answers = {
 }
 POSITIONS: Answers = {
     "x": "positions=, a number for each token, by which parts such as clearhead.layers.Rotary go",
-    "positions": "positions",
     "ids": "ids or offsets, of the documents",
     "embed_dim": "positions= of a call, by which parts such as clearhead.layers.Rotary go",
 }
@@ -118,10 +121,9 @@ THETA: Answers = {
     "parts": "parts=[clearhead.layers.Rotary(head_dim, base=…)]",
 }
 ALIBI: Answers = {
-    "alibi_slopes": "alibi_slopes",
     "slopes": "slopes",
-    "bias": "bias=clearhead.alibi(slopes=…)",
     "parts": "parts=[clearhead.layers.ScoreBias(clearhead.alibi(num_heads))]",
+    "bias": "bias=clearhead.alibi(slopes=…)",
 }
 SOFTCAP: Answers = {
     "softcap": "softcap",
@@ -163,8 +165,8 @@ WORDS: Mapping[str, Answers] = {
     "use_causal_mask": FROM_FIRST,
     "causal": CAUSAL,
     "window": TOKENS,
-    "sliding_window": TOKENS,
-    "attention_window": TOKENS,
+    "sliding_window": {"window": "window", **TOKENS},
+    "attention_window": {"window": "window", **TOKENS},
     "size": TOKENS,
     "window_size": SIDES,
     "local_window_size": SIDES,
@@ -172,10 +174,10 @@ WORDS: Mapping[str, Answers] = {
     "prefix_length": {"length": "length"},
     # Scores and weights.
     "attn_bias": BIAS,
-    "attention_bias": {"embed_dim": "bias", **BIAS},
-    "position_bias": {"parts": "parts=[clearhead.layers.RelativeBias(num_heads)]", **BIAS},
+    "attention_bias": {"query": BIAS["query"], "bias": "bias"},
+    "position_bias": {**BIAS, "parts": "parts=[clearhead.layers.RelativeBias(num_heads)]"},
     "score_mod": {"query": "bias=, a clearhead.Bias such as clearhead.alibi(num_heads)"},
-    "alibi": ALIBI,
+    "alibi": {"alibi_slopes": "alibi_slopes", **ALIBI},
     "alibi_slopes": ALIBI,
     "softmax_scale": SCALE,
     "scaling": SCALE,
@@ -229,7 +231,7 @@ WORDS: Mapping[str, Answers] = {
     "use_bias": {"output_bias": "bias and output_bias", "bias": "bias"},
     "out_bias": {"output_bias": "output_bias"},
     "proj_bias": {"output_bias": "output_bias"},
-    "rope": ROTARY,
+    "rope": {"parts": ROTARY["parts"]},
     "use_rope": ROTARY,
     "rotary": ROTARY,
     "theta": THETA,

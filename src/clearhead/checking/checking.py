@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from clearhead._common.hints import hints_at_names, with_hints
 from clearhead._common.text import shown
 from clearhead.checking import words
@@ -24,7 +26,9 @@ from clearhead.checking.ranks.on_ranks import on_ranks
 from clearhead.checking.ranks.rank_calls import LOSS
 from clearhead.checking.report import Finding, Report
 from clearhead.checking.rules import Judged, judge, required
+from clearhead.checking.scanning.takes import ways
 from clearhead.checking.subject.embedding import Embedded
+from clearhead.checking.subject.locating import located
 from clearhead.checking.subject.subject import Subject, left_alone, prepare, undisturbed
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
 
@@ -53,7 +57,7 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
 def check(
     subject: Any,
     *,
-    takes: str,
+    takes: str | None = None,
     contract: Contract | None = None,
     args: Mapping[str, Any] | None = None,
     sizes: Mapping[str, int] | None = None,
@@ -71,7 +75,8 @@ def check(
             token; "x,context"; "decode": an object with reset(), step(x), full(x); "ids": a whole
             model of ids (batch, tokens); "ids,mask": with (batch, tokens), True = a real token;
             "logits,ids": the loss of a rank, of its own logits (batch, tokens of the rank,
-            vocabulary) and of all ids (batch, tokens).
+            vocabulary) and of all ids (batch, tokens). None goes by its parameters, and the report
+            says what was assumed.
         contract: what it promises; or its fields as keywords, such as causal=True. With world=3 it is
             called on three ranks, each with its own tokens, and takes is "qkv", "qkv,mask" or
             "logits,ids".
@@ -94,19 +99,39 @@ def check(
     promised = contract_of(contract, sizes, declared)
     try:
         with undisturbed():
-            found = prepare(subject, takes, args, promised, seed)
+            subject, how = found_with_takes(subject, takes, promised)
+            found = prepare(subject, how, args, promised, seed)
             with left_alone(found):
                 if promised.world is not None:
-                    return on_ranks(found, seed, lambda each: reported(each, judge(each)))
-                if takes == LOSS:
+                    report = on_ranks(found, seed, lambda each: reported(each, judge(each)))
+                elif how == LOSS:
                     raise ArgumentError(
                         "check.takes",
                         f'takes="{LOSS}" is the loss of ranks: give world=, 1 for one process.',
                     )
-                evidence = KINDS[takes](found, found.contract, seed)
-                return reported(evidence, judge(evidence))
+                else:
+                    evidence = KINDS[how](found, found.contract, seed)
+                    report = reported(evidence, judge(evidence))
+        if takes is None:
+            assumed = words.filled("note", "assumed", {"takes": how})
+            report = replace(report, told=(assumed, *report.told))
+        return report
     except SystemExit as error:  # not to be taken for a report without findings
         raise exited(error) from error
+
+
+def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:
+    """What is checked, from where it is found, and how it is called: by its parameters, if nobody
+    says; "x" where they suggest nothing."""
+    found = located(subject) if isinstance(subject, str) else subject
+    if takes is not None:
+        return found, takes
+    if contract.world is not None:
+        return found, "qkv"
+    kind = type(found) if isinstance(found, nn.Module) else found
+    suggested = ways(kind) if callable(kind) else ()
+    # One input of a function may be a batch or not; most have one.
+    return found, next(iter(suggested), "x").replace("x2d", "x")
 
 
 def exited(error: SystemExit) -> ModelError:

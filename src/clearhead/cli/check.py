@@ -31,7 +31,7 @@ def check(
         str | None,
         typer.Option(
             help='How it is called: x, qkv, "qkv,mask", x2d, "x,mask", "x,context", decode, ids, '
-            '"ids,mask", "logits,ids". By default x; of a package, what its parameters suggest.'
+            '"ids,mask", "logits,ids". By default what its parameters suggest, or x.'
         ),
     ] = None,
     args: Annotated[
@@ -160,7 +160,7 @@ def check(
         raise typer.Exit(scan.exit_code(strict))
     (place,) = places
     options: dict[str, Any] = {
-        "takes": takes or ("x" if world is None else "qkv"),
+        "takes": takes,
         "args": _keywords(args, "--args") or None,
         "sizes": known,
         "seed": seed,

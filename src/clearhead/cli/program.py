@@ -2,13 +2,13 @@
 
 import os
 import sys
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from clearhead._common.text import readable
+from clearhead._common.version import __version__
 from clearhead.cli.check import check
 from clearhead.cli.explain import explain
 from clearhead.cli.kernels import kernels
@@ -82,7 +82,7 @@ def _drop_output(error: OSError) -> int:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"clearhead {version('clearhead')}")
+        print(f"clearhead {__version__}")
         raise typer.Exit
 
 

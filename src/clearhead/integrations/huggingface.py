@@ -41,6 +41,10 @@ https://arxiv.org/abs/2002.10957)."""
 NO_LIMIT = 10**9
 """Tokenizers write a number above this where they know no limit."""
 
+# Of a folder with a model, what is not of a tokenizer.
+CONFIGS = ("config.json", "generation_config.json", ".gitattributes", "README.md")
+WEIGHTS = (".safetensors", ".bin", ".pt", ".h5", ".msgpack")
+
 # What may be missing from a file of weights, because nothing that attends comes after it.
 AFTER_ATTENTION = ("pooler",)
 
@@ -72,6 +76,9 @@ def load(name: str | None = None, *, progress: bool = False) -> TextModel:
         ('encoder.layer.0.attention.self', torch.Size([1, 12, 7, 7]))
     """
     where, called, options, model = _loaded(name, progress=progress)
+    # Of a folder without one, transformers makes a tokenizer that knows no word.
+    if _is_bare(Path(where)):
+        raise _no_tokenizer(called)
     with (
         quiet(progress=progress),
         _translated(called, missing="model.no-tokenizer", broken="model.no-tokenizer"),
@@ -79,9 +86,8 @@ def load(name: str | None = None, *, progress: bool = False) -> TextModel:
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(where, **options)
-    # Of a folder without one, transformers makes a tokenizer that knows no word.
     if len(tokenizer) <= len(tokenizer.all_special_ids):
-        raise ModelError("model.no-tokenizer", f"there is no tokenizer with {called}.")
+        raise _no_tokenizer(called)
     encoder_only = bool(getattr(model.config, "is_encoder_decoder", False))
     reader = model.get_encoder() if encoder_only else model
     return TextModel(
@@ -158,6 +164,23 @@ def _loaded(name: str | None, *, progress: bool) -> tuple[str, str, dict[str, An
         )
     _check_complete(called, report)
     return where, called, options, model
+
+
+def _is_bare(folder: Path) -> bool:
+    """Return True for a folder that holds a model and nothing else."""
+    return folder.is_dir() and all(
+        file.name in CONFIGS or file.suffix in WEIGHTS or file.name.endswith(".index.json")
+        for file in folder.iterdir()
+    )
+
+
+def _no_tokenizer(name: str) -> ModelError:
+    return ModelError(
+        "model.no-tokenizer",
+        f"there is no tokenizer with {name}. Save that of the model beside it, "
+        f"tokenizer.save_pretrained({shown(name)}), or watch the model while it reads ids: "
+        "clearhead.watch(model).",
+    )
 
 
 def _packaged() -> str:

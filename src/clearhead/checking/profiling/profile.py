@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_sizes, is_number
-from clearhead._common.hints import with_hints
+from clearhead._common.hints import hints_at_names, with_hints
 from clearhead._common.text import shown
-from clearhead.checking.checking import contract_of
+from clearhead.checking.checking import contract_of, found_with_takes
 from clearhead.checking.contract import FIELDS, Contract
 from clearhead.checking.profiling.measuring import kernels_in_words, time_in_turn, weigh
 from clearhead.checking.profiling.report import Cost, Profile
@@ -25,7 +25,7 @@ ROUNDS = 5
 def profile(
     subject: Any,
     *,
-    takes: str,
+    takes: str | None = None,
     contract: Contract | None = None,
     args: Mapping[str, Any] | None = None,
     sizes: Mapping[str, int] | None = None,
@@ -79,6 +79,7 @@ def profile(
         raise ArgumentError("check.world", "profile runs on one process; got world=….")
     place = _device(device)
     with undisturbed():
+        subject, takes = found_with_takes(subject, takes, promised)
         found = prepare(subject, takes, args, promised, seed)
         with left_alone(found):
             torch.manual_seed(seed)
@@ -197,8 +198,7 @@ def _check(lengths: object, seconds: object, rounds: Any, declared: Mapping[str,
     unknown = sorted(set(declared) - set(FIELDS))
     if unknown:
         raise ArgumentTypeError(
-            "profile.declared",
-            f"profile knows {', '.join(FIELDS)}; got {', '.join(unknown)}.",
+            "profile.declared", f"profile {'; '.join(hints_at_names(unknown, FIELDS))}."
         )
     if (
         not isinstance(lengths, Sequence)

@@ -2,11 +2,11 @@
 
 import platform
 from collections.abc import Iterator
-from importlib.metadata import version
 from typing import Any
 
 import torch
 
+from clearhead._common.version import __version__
 from clearhead.attention.planning import KERNELS
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.drawing.terminal.shading import Console, Text
@@ -26,7 +26,7 @@ def print_machine(console: Console) -> None:
         True
     """
     system = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    console.print(Text(f"clearhead {version('clearhead')}, torch {torch.__version__}, {system}"))
+    console.print(Text(f"clearhead {__version__}, torch {torch.__version__}, {system}"))
     for device, description in devices().items():
         console.print(Text(f"{device}: {description or 'none that this torch can use'}"))
     console.print()
