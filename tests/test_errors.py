@@ -173,6 +173,14 @@ MASKS = [
         "query_len=3, kv_len=4.",
     ),
     Case(
+        call(ch.documents(lengths=[2, 3], mask=ch.causal()).to_dense, 8, 8),
+        ch.MaskError,
+        "mask.kv-len",
+        "the mask documents(lengths=[2, 3], mask=causal()) is for 5 queries and 5 keys; there are "
+        "query_len=8, kv_len=8. Let what comes behind them, such as padding, be a "
+        "document of its own, of length 3.",
+    ),
+    Case(
         lambda: ch.documents(lengths=[2, 3], queries=[1, 2]) & (ch.full() | ~ch.causal()),
         ch.MaskError,
         "mask.documents-beside",
@@ -252,7 +260,7 @@ MASKS = [
         "and `not`.",
     ),
     Case(
-        lambda: ch.padding([1]) & ch.causal([1, 2]),
+        lambda: ch.padding([1]) & ch.causal(offset=[1, 2]),
         ch.MaskError,
         "mask.batch",
         "masks of different batch cannot be combined: padding([1]) is for 1, "
@@ -291,13 +299,13 @@ MASKS = [
         "a mask combines with a mask only; got Tensor. Wrap it: clearhead.dense(tensor).",
     ),
     Case(
-        call(ch.causal, 1.0),
+        call(ch.causal, offset=1.0),
         ch.ArgumentTypeError,
         "mask.not-whole",
         "offset must be a whole number (tokens), or one per row of the batch; got float.",
     ),
     Case(
-        call(ch.causal, [1, 2.5]),
+        call(ch.causal, offset=[1, 2.5]),
         ch.ArgumentTypeError,
         "mask.not-whole",
         "offset must hold whole numbers (tokens); got [1, 2.5].",
@@ -323,7 +331,7 @@ MASKS = [
         "of it.",
     ),
     Case(
-        call(ch.causal(torch.tensor([1])).check, 1, 1, 3, 5, torch.device("meta")),
+        call(ch.causal(offset=torch.tensor([1])).check, 1, 1, 3, 5, torch.device("meta")),
         ch.DeviceError,
         "mask.device",
         "the mask must be on the query's device; its offset is on cpu, the query on meta.",
@@ -402,7 +410,8 @@ MASKS = [
         ch.MaskError,
         "mask.kv-len",
         "the mask documents([1, 1, 2]) is for 3 keys, the last of which are also the queries; "
-        "there are query_len=3, kv_len=4.",
+        "there are query_len=3, kv_len=4. Let what comes behind them, such as padding, be "
+        "a document of its own, of length 1.",
     ),
     Case(
         call(ch.documents([1, 1, 2]).to_dense, 4, 3),

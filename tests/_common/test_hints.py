@@ -26,7 +26,13 @@ RESULTS = (
     *(ch.Watch, ch.WeightGradients, ch.testing.ConformanceCase),
 )
 # Of the ladder and the samples nobody knows another.
-PLACES = ("clearhead", "clearhead.checking", "clearhead.layers", "clearhead.masks", "clearhead.testing")
+PLACES = (
+    "clearhead",
+    "clearhead.checking",
+    "clearhead.layers",
+    "clearhead.masks",
+    "clearhead.testing",
+)
 
 
 def is_called(found: Any) -> bool:
@@ -66,7 +72,7 @@ def test_no_word_of_another_library_is_left_to_python(name: str) -> None:
     for word in tried:
         with pytest.raises(ArgumentTypeError, match=f"takes no {word}\\b") as refused:
             called(**given, **{word: None})
-        assert refused.value.code in ("argument.words", "check.declared")
+        assert refused.value.code in ("argument.words", "check.declared", "profile.declared")
 
 
 def test_every_answer_stands_beside_an_argument_that_there_is() -> None:
@@ -100,12 +106,18 @@ def test_every_answer_stands_beside_an_argument_that_there_is() -> None:
             "attend takes query, key, value by place, and the rest by name, from mask= on.",
         ),
         (lambda ch: ch.attend(Q, Q, Q, maks=None), "attend takes no maks (mask)."),
-        (lambda ch: ch.plan(q=Q, k=Q, v=Q), "plan takes no q (query); takes no k (key); takes no v"),
+        (
+            lambda ch: ch.plan(q=Q, k=Q, v=Q),
+            "plan takes no q (query); takes no k (key); takes no v",
+        ),
         (
             lambda ch: ch.AttentionMatrix(Q, Q, need_weights=True),
             "AttentionMatrix takes no need_weights (clearhead.AttentionMatrix(query, key) has",
         ),
-        (lambda ch: ch.trace(ch.attend, Q, Q, Q, is_causal=True), "trace takes no is_causal (mask="),
+        (
+            lambda ch: ch.trace(ch.attend, Q, Q, Q, is_causal=True),
+            "trace takes no is_causal (mask=",
+        ),
         (lambda ch: ch.trace(ch.attend, Q, Q, Q, across=None), "trace takes no across; it takes"),
         (lambda ch: ch.trace(layer(), X, attn_mask=None), "trace takes no attn_mask (mask="),
         (
@@ -113,7 +125,10 @@ def test_every_answer_stands_beside_an_argument_that_there_is() -> None:
             "sliding_window takes left=, right=, offset= by name; a window of W tokens that looks "
             "back is left=W-1, right=0.",
         ),
-        (lambda ch: ch.sliding_window(window=4), "takes no window (left=W-1, right=0, for a window"),
+        (
+            lambda ch: ch.sliding_window(window=4),
+            "takes no window (left=W-1, right=0, for a window",
+        ),
         (
             lambda ch: ch.sliding_window(window_size=(4, 0)),
             "takes no window_size (left=L, right=R, of (L, R), with None for -1)",
@@ -175,7 +190,10 @@ def test_what_an_argument_is_here(call: Callable[[Any], object], message: str) -
             "takes no attn_mask (mask=clearhead.dense(~attn_mask): here True is visible); takes no "
             "need_weights (layer.weights(x) has",
         ),
-        (lambda kind: layer().plan(X, is_causal=True), "takes no is_causal (mask=clearhead.causal()"),
+        (
+            lambda kind: layer().plan(X, is_causal=True),
+            "takes no is_causal (mask=clearhead.causal()",
+        ),
         (lambda kind: layer().weights(X, is_causal=True), "takes no is_causal (mask=clearhead."),
         (lambda kind: layer()(hidden_states=X), "takes no hidden_states (x and context are"),
         (

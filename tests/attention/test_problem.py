@@ -373,7 +373,7 @@ def test_computation_is_seen() -> None:
         (lambda: ch.padding([-1]), "mask.negative-length", ["lengths", "0 or more", "[-1]"]),
         (lambda: ch.sliding_window(left=-1), "window.negative", ["left", "None for no", "-1"]),
         (lambda: ch.sliding_window(right=any_(1.5)), "window.type", ["right", "whole", "float"]),
-        (lambda: ch.causal(any_(0.5)), "mask.not-whole", ["offset", "whole", "float"]),
+        (lambda: ch.causal(offset=any_(0.5)), "mask.not-whole", ["offset", "whole", "float"]),
         (lambda: ch.documents(any_([0.5])), "mask.ids", ["ids", "whole numbers", "float32"]),
         (
             lambda: ch.causal() & any_(CAUSAL),
@@ -430,7 +430,7 @@ ANYTHING: list[object] = [
     torch.ones(5, 5).to_sparse(),
     torch.ones(1, 1, 1, 1, 1),
     ch.causal(),
-    ch.causal([1, 2, 3]),
+    ch.causal(offset=[1, 2, 3]),
     ch.alibi(2),
     ch.alibi(5),
 ]

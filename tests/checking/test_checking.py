@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
+from clearhead.checking.checking import found_with_takes
 from tests.checking.bank.functions import inverted, plain
 from tests.checking.bank.modules import (
     ARGS,
@@ -196,9 +197,15 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         refused(subject=plain, takes="qkv", casual=True),
         ch.ArgumentTypeError,
         "check.declared",
-        "check knows causal, window, scale, softcap, bias, alibi_slopes, sinks, rope, num_heads, "
-        "num_kv_heads, dropout, empty_row, nan_safe, padded_queries, dtypes, world, layout, "
-        "sizes; got casual.",
+        "check takes no casual (causal).",
+    ),
+    (
+        refused(subject=plain, takes="qkv", colour="red"),
+        ch.ArgumentTypeError,
+        "check.declared",
+        "check takes no colour; it takes causal, window, scale, softcap, bias, alibi_slopes, sinks, "
+        "rope, num_heads, num_kv_heads, dropout, empty_row, nan_safe, padded_queries, dtypes, world, "
+        "layout, sizes.",
     ),
     (
         refused(subject=plain, takes="qkv", contract=ch.Contract(), causal=True),
@@ -305,6 +312,44 @@ def test_sizes_that_a_class_wants_are_guessed_and_told() -> None:
     report = ch.check(CausalAttention, takes="x", causal=True)
     assert report.ok
     assert "made with d_in=22, d_out=12, context_length=16" in report.told
+
+
+class WithContext(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = ch.MultiHeadAttention(8, num_heads=2)
+
+    def forward(self, x: Tensor, context: Tensor) -> Tensor:
+        return self.inner(x, context)
+
+
+def of_one(x: Tensor) -> Tensor:
+    return plain(x, x, x)
+
+
+@pytest.mark.parametrize(
+    ("subject", "takes"),
+    [
+        (plain, "qkv"),
+        (ch.attend, "qkv"),
+        (of_one, "x"),
+        (ch.MultiHeadAttention(8, num_heads=2), "x"),
+        (WithContext, "x,context"),
+        (WithContext(), "x,context"),
+    ],
+    ids=range(6),
+)
+def test_how_it_is_called_is_seen_and_told(subject: Any, takes: str) -> None:
+    report = ch.check(subject)
+    assert report.outcome == "right"
+    assert report.told[0] == f"called with takes='{takes}', as its parameters suggest"
+    assert ch.check(subject, takes=takes).told == report.told[1:]
+
+
+def test_on_ranks_it_is_called_with_query_key_and_value() -> None:
+    of_ranks = ch.Contract(world=2)
+    assert found_with_takes(of_one, None, of_ranks) == (of_one, "qkv")
+    assert found_with_takes(of_one, "logits,ids", of_ranks) == (of_one, "logits,ids")
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -100,7 +100,11 @@ def test_a_broken_folder_is_refused(
     "config",
     [
         transformers.LlamaConfig(
-            hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=9
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            vocab_size=9,
         ),
         transformers.T5Config(d_model=8, d_kv=4, d_ff=8, num_heads=2, num_layers=1, vocab_size=9),
     ],

@@ -85,7 +85,7 @@ def causals(draw: st.DrawFn, sizes: Sizes) -> Expression:
     def visible(sample: int, query: int, key: int) -> bool:
         return key <= query + (last if offset is None else of_row(offset, sample))
 
-    return Expression(ch.causal(offset), sizes, pairs(sizes, visible))
+    return Expression(ch.causal(offset=offset), sizes, pairs(sizes, visible))
 
 
 @st.composite

@@ -82,7 +82,7 @@ def test_a_small_mask_is_drawn_by_its_repr() -> None:
         ch.padding(torch.ones(1, 2, device="meta").bool()),
         ch.padding(torch.ones(2, device="meta").long()),
         ch.documents(torch.ones(2, device="meta").long()),
-        ch.causal(torch.ones(2, device="meta").long()) & ch.full(),
+        ch.causal(offset=torch.ones(2, device="meta").long()) & ch.full(),
     ],
     ids=ch.Mask.describe,
 )
@@ -95,7 +95,7 @@ def test_a_mask_stays_where_its_tensors_are() -> None:
     tied = ch.causal() & ~ch.dense(torch.ones(2, 2, device="meta").bool())
     assert tied.device == torch.device("meta")
     assert tied.to_dense(2, 2).is_meta
-    free = ch.causal([1, 2]) & ch.padding([1, 2])
+    free = ch.causal(offset=[1, 2]) & ch.padding([1, 2])
     assert free.device is None
     assert free.to_dense(2, 2).device == CPU
     assert free.to_dense(2, 2, device="meta").is_meta
@@ -120,7 +120,7 @@ DESCRIPTIONS: list[tuple[str, Callable[[], ch.Mask], int]] = [
     ("lengths", lambda: ch.padding([LONG, 5]), 16),
     ("valid", lambda: ch.padding(torch.rand(LONG) > 0.5), LONG),
     ("documents", lambda: ch.documents(torch.arange(LONG) // 1000), 8 * LONG),
-    ("offsets", lambda: ch.causal([1, 2, 3]), 24),
+    ("offsets", lambda: ch.causal(offset=[1, 2, 3]), 24),
 ]
 
 

@@ -22,15 +22,15 @@ def test_the_last_query_sits_on_the_last_key() -> None:
 
 
 def test_an_offset_is_the_position_of_the_first_query() -> None:
-    assert torch.equal(ch.causal(0).to_dense(2, 4), rows("● · · ·", "● ● · ·"))
-    assert torch.equal(ch.causal(2).to_dense(2, 4), rows("● ● ● ·", "● ● ● ●"))
-    assert torch.equal(ch.causal(-1).to_dense(2, 4), rows("· · · ·", "● · · ·"))
-    assert torch.equal(ch.causal(9).to_dense(2, 4), rows("● ● ● ●", "● ● ● ●"))
+    assert torch.equal(ch.causal(offset=0).to_dense(2, 4), rows("● · · ·", "● ● · ·"))
+    assert torch.equal(ch.causal(offset=2).to_dense(2, 4), rows("● ● ● ·", "● ● ● ●"))
+    assert torch.equal(ch.causal(offset=-1).to_dense(2, 4), rows("· · · ·", "● · · ·"))
+    assert torch.equal(ch.causal(offset=9).to_dense(2, 4), rows("● ● ● ●", "● ● ● ●"))
 
 
 @pytest.mark.parametrize("offset", [[0, 2], torch.tensor([0, 2]), torch.tensor([0, 2]).int()])
 def test_each_row_of_the_batch_may_have_its_own_offset(offset: list[int] | torch.Tensor) -> None:
-    mask = ch.causal(offset)
+    mask = ch.causal(offset=offset)
     assert mask.batch == 2
     dense = mask.to_dense(2, 4)
     assert dense.shape == (2, 1, 2, 4)
@@ -45,5 +45,5 @@ def test_every_pair(causal: Expression) -> None:
 
 def test_it_says_how_it_was_made() -> None:
     assert ch.causal().describe() == "causal()"
-    assert ch.causal(3).describe() == "causal(offset=3)"
-    assert ch.causal([1, 2]).describe() == "causal(offset=[1, 2])"
+    assert ch.causal(offset=3).describe() == "causal(offset=3)"
+    assert ch.causal(offset=[1, 2]).describe() == "causal(offset=[1, 2])"

@@ -48,7 +48,7 @@ def test_many_numbers_are_counted() -> None:
 def test_no_number_is_so_large_that_a_sum_wraps_around(huge: int) -> None:
     assert PerRow.read(huge, "offset").value == MOST_TOKENS
     assert PerRow.read([-huge, huge], "offset").limits() == (-MOST_TOKENS, MOST_TOKENS)
-    assert ch.causal([huge, -huge]).to_dense(3, 3)[:, 0].flatten(1).all(-1).tolist() == [
+    assert ch.causal(offset=[huge, -huge]).to_dense(3, 3)[:, 0].flatten(1).all(-1).tolist() == [
         True,
         False,
     ]
@@ -110,5 +110,5 @@ def test_what_is_not_whole_numbers_is_refused(value: Any) -> None:
 @pytest.mark.parametrize("value", [torch.ones(2, 1).long(), torch.ones(1, 1, 1).long()])
 def test_more_dimensions_are_refused(value: torch.Tensor) -> None:
     with pytest.raises(ClearheadError, match="got shape") as caught:
-        ch.causal(value)
+        ch.causal(offset=value)
     assert caught.value.code == "mask.per-row"

@@ -50,7 +50,7 @@ def test_spans_agree_with_the_tensor(expression: Expression) -> None:
     "mask",
     [
         ch.causal(),
-        ch.causal([1, 2]),
+        ch.causal(offset=[1, 2]),
         ch.sliding_window(left=2, right=1),
         ch.prefix([1, 2]),
         ch.padding([1, 2], side="left"),

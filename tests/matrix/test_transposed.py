@@ -192,7 +192,9 @@ def test_a_nan_sends_no_gradient(where: str) -> None:
 def test_it_is_the_adjoint(query_len: int, kv_len: int, offset: int) -> None:
     query = torch.randn(1, 2, query_len, 3, dtype=torch.float64)
     key = torch.randn(1, 2, kv_len, 3, dtype=torch.float64)
-    weights = AttentionMatrix(query, key, mask=ch.causal(offset), sinks=torch.zeros(2).double())
+    weights = AttentionMatrix(
+        query, key, mask=ch.causal(offset=offset), sinks=torch.zeros(2).double()
+    )
     vectors = torch.randn(1, 2, query_len, 2, dtype=torch.float64)
     values = torch.randn(1, 2, kv_len, 2, dtype=torch.float64)
     forth = ((weights @ values) * vectors).sum()

@@ -283,7 +283,7 @@ def _describe(function: Callable[..., Any], shift: int, lengths: tuple[int, int]
     name, held = read_closure(function)
     match name:
         case "causal_mask_function":
-            return causal(offset)
+            return causal(offset=offset)
         case "bidirectional_mask_function":
             return full()
         case "sliding_window_overlay":

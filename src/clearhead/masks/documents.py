@@ -14,7 +14,7 @@ from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_concrete
 from clearhead.errors import ArgumentError, DeviceError, MaskError
 from clearhead.masks.base import Mask, check_mask
-from clearhead.masks.each_document import EachDocument
+from clearhead.masks.each_document import EachDocument, way_out
 from clearhead.masks.full import full
 from clearhead.masks.spans import Spans
 
@@ -43,11 +43,12 @@ class Documents(Mask):
         self, batch: int, num_heads: int, query_len: int, kv_len: int, device: torch.device
     ) -> None:
         super().check(batch, num_heads, query_len, kv_len, device)
-        if self.ids.shape[-1] != kv_len or query_len > kv_len:
+        known = self.ids.shape[-1]
+        if known != kv_len or query_len > kv_len:
             raise MaskError(
                 "mask.kv-len",
-                f"the mask {self.describe()} is for {self.ids.shape[-1]} keys, the last of which "
-                f"are also the queries; there are query_len={query_len}, kv_len={kv_len}.",
+                f"the mask {self.describe()} is for {known} keys, the last of which are also the "
+                f"queries; there are query_len={query_len}, kv_len={kv_len}.{way_out(known, kv_len)}",
             )
         if not self.follows and self.ids.device != device:
             raise DeviceError(

@@ -85,7 +85,7 @@ class EachDocument(Mask):
             raise MaskError(
                 "mask.kv-len",
                 f"the mask {self.describe()} is for {queries} queries and {keys} keys; there are "
-                f"query_len={query_len}, kv_len={kv_len}.",
+                f"query_len={query_len}, kv_len={kv_len}.{way_out(keys, kv_len)}",
             )
 
     def visible(
@@ -137,6 +137,21 @@ class EachDocument(Mask):
         queries = f", queries={queries}" if self.cross else ""
         mask = "" if isinstance(self.mask, Full) else f", mask={self.mask.describe()}"
         return f"documents(lengths={keys}{queries}{mask})"
+
+
+def way_out(known: int, kv_len: int) -> str:
+    """The advice for documents that end before the keys do; "" for others.
+
+    Example:
+        >>> way_out(5, 8)
+        ' Let what comes behind them, such as padding, be a document of its own, of length 3.'
+    """
+    if known >= kv_len:
+        return ""
+    return (
+        " Let what comes behind them, such as padding, be a document of its own, of length "
+        f"{kv_len - known}."
+    )
 
 
 def _begins(lengths: list[int], device: torch.device | str = "cpu") -> Tensor:

@@ -331,7 +331,7 @@ def test_what_makes_no_sense_is_refused(
 def test_a_declaration_that_is_not_known_is_refused() -> None:
     with pytest.raises(ch.ArgumentTypeError) as raised:
         profiled(plain, casual=True)
-    assert str(raised.value).startswith("[profile.declared] profile knows causal, window, ")
+    assert str(raised.value).startswith("[profile.declared] profile takes no casual (causal).")
     assert str(raised.value).endswith("; got casual.")
 
 

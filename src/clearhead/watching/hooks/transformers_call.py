@@ -181,7 +181,7 @@ def _without_mask(
     a single one is the last token."""
     query_len, kv_len = lengths
     offset = None if query_len in (1, kv_len) or not is_causal else 0
-    past = causal(offset) if is_causal and query_len > 1 else None
+    past = causal(offset=offset) if is_causal and query_len > 1 else None
     return and_masks(past, _window(sliding_window, is_causal, offset, kv_len))
 
 
@@ -196,7 +196,7 @@ def _flash(
         room = kv_len - valid.shape[-1]
         offset = valid.shape[-1] - query_len if room > 0 else None
         real = padding(nn.functional.pad(valid.bool(), (0, room)))
-    past = causal(offset) if is_causal else None
+    past = causal(offset=offset) if is_causal else None
     near = _window(sliding_window, is_causal, offset, kv_len)
     if near is not None and valid is not None and _is_scattered(valid.bool(), query_len):
         near = _among_real(valid.bool(), cast(int, sliding_window), is_causal, lengths)
