@@ -36,7 +36,11 @@ FOOT = """
 Nothing is computed before an error of ours is raised. Each carries a stable code, and subclasses the
 builtin that its name suggests: [errors](errors.md). What cannot be seen from the outside cannot be
 refused: heads and tokens that have changed places while all lengths are equal, a mask whose True and
-False are swapped, a batch that is read as heads because one dimension was left out.
+False are swapped, a batch that is read as heads because one dimension was left out. So is a bool tensor of
+(batch, tokens) given as `mask=`, where a batch has as many samples as tokens: it reads as (query_len, kv_len), as a
+mask of n × n does that a batch of n brings rightly, and refusing both would stop correct code whenever the last
+batch of an epoch has that size. At any other size it is refused, with the words that are right at every size:
+`padding(valid)`, or `valid=` of a layer.
 """
 
 
@@ -308,6 +312,26 @@ ROWS = [
         None,
         lambda: function(scale=float("nan")),
         lambda: ours(scale=float("nan")),
+    ),
+    Row(
+        "PyTorch's words: attn_mask, dropout_p",
+        None,
+        lambda: function(attn_mask=SEEN, dropout_p=0.0),
+        lambda: ours(attn_mask=SEEN, dropout_p=0.0),
+        fine="they are its own",
+    ),
+    Row(
+        "a mask by place",
+        None,
+        lambda: F.scaled_dot_product_attention(Q, K, V, SEEN),
+        lambda: ch.attend(Q, K, V, SEEN),  # type: ignore[arg-type]
+        fine="it is the fourth",
+    ),
+    Row(
+        "packed texts that end before the row does",
+        None,
+        None,
+        lambda: ours(mask=ch.documents(lengths=[2, 1])),
     ),
     Row(
         "a misspelt keyword",

@@ -332,7 +332,6 @@ def test_a_declaration_that_is_not_known_is_refused() -> None:
     with pytest.raises(ch.ArgumentTypeError) as raised:
         profiled(plain, casual=True)
     assert str(raised.value).startswith("[profile.declared] profile takes no casual (causal).")
-    assert str(raised.value).endswith("; got casual.")
 
 
 def test_a_way_that_was_not_measured_has_no_table() -> None:
