@@ -75,7 +75,8 @@ BIAS: Answers = {
     "bias": "bias",
 }
 WEIGHTS: Answers = {
-    "query": "clearhead.AttentionMatrix(query, key) has the weights",
+    "value": "clearhead.AttentionMatrix(query, key) has the weights",
+    "query": "leave it out: the weights are what this is",
     "x": "layer.weights(x) has the weights, and forward returns the output alone",
     "embed_dim": "layer.weights(x) has the weights, and forward returns the output alone",
     "model": "leave it out: the model is asked for nothing",

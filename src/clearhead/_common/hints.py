@@ -86,7 +86,9 @@ def refusal(
             "clearhead.layers.MultiheadAttention; a module with weights becomes a layer by "
             "MultiHeadAttention.from_torch or clearhead.convert."
         )
-    return ArgumentTypeError("argument.words", f"{name} {hint_at(own, args, kwargs)}.{way_out}")
+    return ArgumentTypeError(
+        "argument.words", f"{name} takes {hint_at(own, args, kwargs)}.{way_out}"
+    )
 
 
 def hint_at(
@@ -96,7 +98,7 @@ def hint_at(
 
     Example:
         >>> hint_at(inspect.signature(lambda x, *, mask: x).parameters, [1, 2], {})
-        'takes x by place, and the rest by name, from mask= on'
+        'x by place, and the rest by name, from mask= on'
     """
     kinds = {each.kind for each in own.values()}
     by_name = [name for name, each in own.items() if each.kind is each.KEYWORD_ONLY]
@@ -112,11 +114,11 @@ def hint_at(
 
 def _by_place(places: Sequence[str], by_name: Sequence[str]) -> str:
     if not by_name:
-        return f"takes {' and '.join(places)} alone" if places else "takes nothing"
+        return f"{' and '.join(places)} alone" if places else "nothing"
     meant = PLACES.get(by_name[0], "")
     if not places:
-        return f"takes {', '.join(f'{name}=' for name in by_name)} by name{meant}"
-    return f"takes {', '.join(places)} by place, and the rest by name, from {by_name[0]}= on{meant}"
+        return f"{', '.join(f'{name}=' for name in by_name)} by name{meant}"
+    return f"{', '.join(places)} by place, and the rest by name, from {by_name[0]}= on{meant}"
 
 
 def hints_at_names(names: Sequence[str], own: Collection[str]) -> list[str]:
@@ -125,12 +127,12 @@ def hints_at_names(names: Sequence[str], own: Collection[str]) -> list[str]:
 
     Example:
         >>> hints_at_names(["is_causal", "maks"], ["mask"])
-        ['takes no is_causal (mask=clearhead.causal())', 'takes no maks (mask)']
+        ['no is_causal (mask=clearhead.causal())', 'no maks (mask)']
         >>> hints_at_names(["colour"], ["mask", "scale"])
-        ['takes no colour', 'it takes mask, scale']
+        ['no colour', 'it takes mask, scale']
     """
     found = {name: _ours(name, own) for name in names}
-    hints = [f"takes no {name}{f' ({ours})' if ours else ''}" for name, ours in found.items()]
+    hints = [f"no {name}{f' ({ours})' if ours else ''}" for name, ours in found.items()]
     if None in found.values():
         hints.append(f"it takes {', '.join(own) or 'none'}")
     return hints

@@ -148,7 +148,7 @@ def contract_of(
     unknown = sorted(set(declared) - set(FIELDS))
     if unknown:
         raise ArgumentTypeError(
-            "check.declared", f"check {'; '.join(hints_at_names(unknown, FIELDS))}."
+            "check.declared", f"check takes {'; '.join(hints_at_names(unknown, FIELDS))}."
         )
     if contract is not None and declared:
         raise ArgumentError(

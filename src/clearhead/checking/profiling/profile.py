@@ -198,7 +198,7 @@ def _check(lengths: object, seconds: object, rounds: Any, declared: Mapping[str,
     unknown = sorted(set(declared) - set(FIELDS))
     if unknown:
         raise ArgumentTypeError(
-            "profile.declared", f"profile {'; '.join(hints_at_names(unknown, FIELDS))}."
+            "profile.declared", f"profile takes {'; '.join(hints_at_names(unknown, FIELDS))}."
         )
     if (
         not isinstance(lengths, Sequence)
