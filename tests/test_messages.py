@@ -65,13 +65,17 @@ def attends(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torc
     return ch.attend(query, key, value)
 
 
+def named(name: object) -> dict[str, Any]:
+    return {name if isinstance(name, str) else shown(name): None}
+
+
 CALLS: dict[str, Callable[[Any], object]] = {
     **{
         f"attend {name}": lambda it, name=name: ch.attend(X, X, X, **{name: it})
         for name in ("mask", "bias", "scale", "softcap", "sinks", "dropout", "kernel")
     },
-    "attend words": lambda it: ch.attend(X, X, X, **{it if isinstance(it, str) else shown(it): 1}),
-    "check words": lambda it: ch.check(attends, **{it if isinstance(it, str) else shown(it): 1}),
+    "attend words": lambda it: ch.attend(X, X, X, **named(it)),
+    "check words": lambda it: ch.check(attends, **named(it)),
     "attend query": lambda it: ch.attend(it, X, X),
     "sliding_window": lambda it: ch.sliding_window(left=it),
     "causal": lambda it: ch.causal(offset=it),
