@@ -225,7 +225,8 @@ def test_latent_attention_has_hints_too() -> None:
 
 def test_other_errors_stay_as_they_are() -> None:
     attend: Any = ch.attend
-    for call in (lambda: attend(Q, Q), ch.MultiHeadAttention, lambda: layer()()):
+    kind: Any = ch.MultiHeadAttention
+    for call in (lambda: attend(Q, Q), lambda: kind(), lambda: layer()()):
         with pytest.raises(TypeError, match="missing") as raised:
             call()
         assert not isinstance(raised.value, ArgumentTypeError)
