@@ -114,6 +114,15 @@ class Subject:
             found.module.train()
         return found
 
+    def fresh(self) -> "Subject":
+        """Another one as it was given, so that nothing is kept of any call."""
+        if not self.copied:
+            return self
+        found = replace(self, run=duplicate(self.original))
+        for part in found.parts():
+            part.eval().to(device="cpu")
+        return found._converted()
+
     def made_again(self, args: Mapping[str, Any]) -> "Subject":
         """Another instance of the same class, made with other arguments."""
         made = _made(type(self.original), args, self.seed)
