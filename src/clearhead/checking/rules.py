@@ -243,6 +243,7 @@ RULES: tuple[Rule, ...] = (
     Rule("mask.empty-row", "empty", promises.empty_row, HEADS),
     Rule("dtype.overflow", "dtypes", promises.overflow, WITHIN, CROSS),
     Rule("weights.not-used", "returned", promises.returned, WITHIN),
+    _tokens("law.scores", "law", laws.scores, explains="grad.wrong"),
     # Training.
     Rule("parameter.missing", "parameters", promises.loose, SELF, excludes="parameter.dead"),
     Rule("parameter.shared", "parameters", promises.shared, SELF),
@@ -268,7 +269,6 @@ RULES: tuple[Rule, ...] = (
             ("samples", laws.samples, (Evidence,), DECODING),
             ("pairs", laws.pairs, SELF, ()),
             ("value", laws.value, SELF, ()),
-            ("scores", laws.scores, SELF, ()),
             ("length", laws.length, WITHIN, ()),
         )
     ),

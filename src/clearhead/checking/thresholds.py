@@ -22,6 +22,8 @@ MOSTLY = 0.5
 # A movement, of the largest number, that counts as one: float64 code keeps 1e-16 of its numbers,
 # and moves by 1e-8 where a weight is as small as the tokens' spread allows; float32 rounds at 1e-7.
 MOVES = {torch.float64: 1e-8, torch.float32: 1e-5}
+# A movement beside which rounding in float64 is nothing, however small a weight is.
+FELT = 1e-14
 # Equal calls differ by no more than the order of sums on several threads.
 SAME = {torch.float64: 1e-9, torch.float32: 1e-5}
 # A gradient is compared with differences of the output; a share of it, since a step of 1e-5 has an

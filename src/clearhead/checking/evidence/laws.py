@@ -17,7 +17,7 @@ from clearhead.checking.evidence.splitting import consumer, root_node, side_tags
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
 from clearhead.checking.subject.subject import Subject
-from clearhead.checking.thresholds import MOVES, ROUNDING, SUMS
+from clearhead.checking.thresholds import FELT, MOVES, ROUNDING, SUMS
 
 Inputs = tuple[Tensor, ...]
 Call = Callable[..., Tensor]
@@ -143,6 +143,42 @@ def by_doubling(run: Call, draw: Callable[[int], Tensor], lengths: Sequence[int]
             return None
         return Broken("doubled", gap, f"{tokens} tokens, handed over twice, one behind the other")
     return None
+
+
+class Reach(NamedTuple):
+    """The last output that moves with the first token, the last that moves with the token there, and the
+    number of tokens."""
+
+    first: int
+    next: int
+    tokens: int
+
+    @property
+    def whole(self) -> bool:
+        """True if the last output moves with the first token."""
+        return self.first == self.tokens - 1
+
+    @property
+    def window(self) -> bool:
+        """True if each token is felt as far as the first one is; in blocks, only up to the end of its own."""
+        return self.next >= min(2 * self.first, self.tokens - 1) > self.first
+
+
+def reach(run: Call, x: Tensor) -> Reach | None:
+    """Measure how far behind a token outputs still move with it, in x (batch, tokens, …); None where none moves."""
+
+    def last(token: int) -> int:
+        changed = x.clone()
+        changed[:, token] = -changed[:, token]
+        moved = _called(run, (changed,))
+        if isinstance(still, Exception) or isinstance(moved, Exception):
+            return -1
+        felt = (moved - still).abs().amax(-1).amax(0) > FELT * still.abs().max()
+        return int(felt.nonzero().max()) if felt.any() else -1
+
+    still = _called(run, (x,))
+    first = last(0)
+    return None if first < 0 else Reach(first, last(first), x.shape[1])
 
 
 class Shifted(DispatchMode):

@@ -1,13 +1,14 @@
 """Verdicts by the laws of attention, asked where no mistake has a name yet."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from clearhead.checking.evidence import laws
-from clearhead.checking.evidence.attempts import CallSizes, as_trial, attempted
+from clearhead.checking.evidence.attempts import as_trial, attempted
 from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.functions import HeadsEvidence
@@ -73,11 +74,26 @@ def length(e: Evidence) -> Verdict | None:
     seen = as_promised(e)
     if seen is not None and seen.causal:
         x = e.batched(e.feed.draw(lengths[-1], e.seed + 6))
-        return _found(laws.by_prefixes(run, x, [1, 2, *lengths[:-1]]))
+        broken = laws.by_prefixes(run, x, [1, 2, *lengths[:-1]])
+        return _found(broken or _in_blocks(e, run, x))
     if seen is not None and seen.window is None and not isinstance(e, PaddedEvidence):
-        x = partial(e.feed.draw, seed=e.seed + 6)
-        return _found(laws.by_doubling(run, lambda n: e.batched(x(n)), lengths))
+        draw = partial(e.feed.draw, seed=e.seed + 6)
+        broken = laws.by_doubling(run, lambda n: e.batched(draw(n)), lengths)
+        far = None if broken is None else laws.reach(run, e.batched(draw(lengths[-1])))
+        return Clear() if far is not None and far.window else _found(broken)
     return Unknown("law-length", {}, False)
+
+
+def _in_blocks(e: TokensEvidence, run: Callable[[Tensor], Tensor], x: Tensor) -> laws.Broken | None:
+    """Tokens that nothing behind some place moves with, though no window is declared or shown."""
+    if e.promised.window is not None or e.contract.alibi_slopes is not None:
+        return None
+    far = laws.reach(run, x)
+    if far is None or far.whole or far.window or e.subject.dtype != torch.float64:
+        return None
+    return laws.Broken(
+        "blocks", 0.0, f"outputs up to {far.first} move with token 0, of {far.tokens}"
+    )
 
 
 def _lengths(e: TokensEvidence) -> list[int]:
@@ -111,23 +127,16 @@ def _by_ids(e: TokensEvidence, model: Embedded) -> laws.Broken | None:
 
 def _longer(e: HeadsEvidence) -> Verdict | None:
     """A function that is the definition at the planned sizes is so at longer ones."""
-    if not e.explained.right:
+    tokens = min(max(LAW_LENGTHS), e.contract.sizes.get("context_length", max(LAW_LENGTHS)))
+    steps = e.recorded.recorder.count if e.recorded is not None else 0
+    if not e.explained.right or steps > LAW_STEPS:
         return None
-    main = e.plan[0]
-    limit = e.contract.sizes.get("context_length", max(LAW_LENGTHS))
-    for tokens in LAW_LENGTHS[1:]:
-        if tokens > limit:
-            break
-        sizes = CallSizes(
-            f"{tokens} tokens", 1, main.num_heads, main.num_kv_heads, tokens, tokens,
-            main.head_dim, e.attempts[0].sizes.value_head_dim,
-        )  # fmt: skip
-        made = attempted(e.subject, sizes, e.seed)
-        trial = as_trial(made, e.explained.contract, e.rounded)
-        if trial is not None and fits([trial], e.explained.recipe) is None:
-            gap = trial.error(e.explained.recipe)
-            return _found(laws.Broken("definition", gap, f"{tokens} tokens"))
-    return Clear()
+    main = e.attempts[0].sizes
+    sizes = replace(main, name=f"{tokens} tokens", batch=1, query_len=tokens, kv_len=tokens)
+    trial = as_trial(attempted(e.subject, sizes, e.seed), e.explained.contract, e.rounded)
+    if trial is None or fits([trial], e.explained.recipe) is not None:
+        return Clear()
+    return _found(laws.Broken("definition", trial.error(e.explained.recipe), sizes.name))
 
 
 def value(e: TokensEvidence) -> Verdict | None:
