@@ -756,7 +756,6 @@ ENTRIES = [
     wrong("heads.merge", Built(CrossMergedByReshape), "x,context", facts=TWELVE),
     right(Built(BareParameters), "x", facts=TWELVE),
     right(Built(MayAttendToNothing), "x", unproved="it has a sink that is not declared"),
-    wrong("law.value", Built(ValueSkip), "x", unproved="the value is added"),
     wrong("scale.missing", Built(BareParametersUnscaled), "x", facts=TWELVE),
     wrong("softmax.missing", Built(BareParametersSoftplus), "x", facts=TWELVE),
     wrong(

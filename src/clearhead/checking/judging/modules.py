@@ -74,7 +74,7 @@ def sliced(e: TokensEvidence) -> Verdict:
 
 def count(e: TokensEvidence) -> Verdict | None:
     """Another number of heads than is declared."""
-    declared, seen = e.contract.heads()[0], [each.num_heads for each in e.splittings]
+    declared, seen = e.contract.num_heads, [each.num_heads for each in e.splittings]
     if declared is None or not seen or seen[0] is None:
         return None
     if declared in seen or declared == sum(each or 0 for each in seen):

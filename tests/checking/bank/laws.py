@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from tests.checking.bank.entry import Built, right, wrong
+from tests.checking.bank.modules import ValueSkip
 
 
 class Right(nn.Module):
@@ -222,6 +223,7 @@ class ExpWithoutMaximum(Right):
 
 ENTRIES = [
     wrong("law.value", Built(AddsTheValue), "x"),
+    wrong("law.value", Built(ValueSkip), "x"),
     wrong("law.value", Built(ContextNotUsed), "x", ["parameter.dead"]),
     wrong("law.length", Built(InBlocks), "x"),
     wrong("law.length", Built(CausalInBlocks, causal=True), "x", causal=True),
