@@ -182,11 +182,14 @@ def reach(run: Call, x: Tensor) -> Reach | None:
 
 
 class Shifted(DispatchMode):
-    """Run a call with 1 added to some elements of what some operations give, and take an operand on the way."""
+    """Run a call with a number added to some elements of what some operations give, and take an operand on
+    the way."""
 
-    def __init__(self, shifts: Mapping[int, Tensor], taken: tuple[int, int] | None) -> None:
+    def __init__(
+        self, shifts: Mapping[int, Tensor], taken: tuple[int, int] | None, by: float
+    ) -> None:
         super().__init__()
-        self.shifts, self.taken = shifts, taken
+        self.shifts, self.taken, self.by = shifts, taken, by
         self.count = 0
         self.operand: Tensor | None = None
 
@@ -205,7 +208,7 @@ class Shifted(DispatchMode):
         if counted and self.count in self.shifts:
             first = output[0] if isinstance(output, tuple | list) else output
             moved = torch.zeros(first.numel(), dtype=first.dtype)
-            moved[self.shifts[self.count]] = 1.0
+            moved[self.shifts[self.count]] = self.by
             first.add_(moved.view(first.shape))
         return output
 
@@ -215,13 +218,14 @@ def _shifted(
     inputs: Inputs,
     shifts: Mapping[int, Tensor],
     taken: tuple[int, int] | None = None,
+    by: float = 1.0,
 ) -> Tensor | None:
     """What was taken, or the output, of a call with shifts; None where the code does not bear it."""
     spare = subject.spare()
     turned = [
         each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in inputs
     ]
-    mode = Shifted(shifts, taken)
+    mode = Shifted(shifts, taken, by)
     try:
         with torch.no_grad(), mode:
             output = spare.bare(*turned).detach()
@@ -238,8 +242,9 @@ def unused(
         each.layout.context.place: torch.arange(each.layout.context.output.numel())
         for each in group
     }
-    found = _shifted(subject, inputs, shifts)
-    return found is not None and torch.equal(found, output)
+    most = max(float(each.layout.context.output.abs().max()) for each in group)
+    found = _shifted(subject, inputs, shifts, by=max(1.0, most))
+    return found is not None and bool(output.isfinite().all()) and torch.equal(found, output)
 
 
 def by_value(

@@ -120,7 +120,8 @@ def _alike(
     nodes = {node.index: node for node in recorded.nodes}
     for index, name in enumerate(("query", "key", "value")):
         heads = torch.cat([arranged.heads(getattr(each, name), keys=True) for each in group], 1)
-        if not torch.allclose(heads, heads[:, :1].expand_as(heads)):
+        # Where all are 0, as of parameters that were never filled, nothing shows.
+        if not torch.allclose(heads, heads[:, :1].expand_as(heads)) or not heads.any():
             continue
         roots = {_root(each, index) for each in group}
         wide = [nodes[root] for root in roots if root is not None]
@@ -249,7 +250,8 @@ def _takes_together(node: Node) -> bool:
 def _merged(
     tags: Tags, group: Sequence[ObservedAttention], found: Sequence[Provenance | None]
 ) -> bool | None:
-    """True if every row is of one token, and the tokens are in their order."""
+    """True if every row is of one token, and the tokens are in their order: all of them, or those of each
+    block where heads are projected apart."""
     token = torch.full(tags.element.shape, -1)
     for each, known in zip(group, found, strict=True):
         node = each.layout.context
@@ -267,7 +269,10 @@ def _merged(
     if not (lowest[seen] == rows.amax(-1)[seen]).all():
         return False
     order = lowest[seen]
-    return bool((order.diff() > 0).all())
+    if token.ndim < 3:
+        return bool((order.diff() > 0).all())
+    block = torch.arange(len(rows)) // token.shape[-2]
+    return bool(((order.diff() > 0) | (block[seen].diff() > 0)).all())
 
 
 def _summed(recorded: Recorder, group: Sequence[ObservedAttention]) -> bool:

@@ -89,7 +89,8 @@ def never(e: Evidence) -> Verdict | None:
         return unknown
     if dropout == 0 or not e.training.finite or e.training.varies:
         return Clear()
-    return Found("equal", {"dropout": f"{dropout:g}"}, ("equal-calls", {}))
+    way = "own" if e.contract.dropout is None else "equal"
+    return Found(way, {"dropout": f"{dropout:g}"}, ("equal-calls", {}))
 
 
 def on_scores(e: Evidence) -> Verdict | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
@@ -253,7 +254,14 @@ def _embedded(found: Any, name: str, *, masked: bool) -> Embedded:
 
 
 def _check_size(found: Any, name: str) -> None:
-    count = sum(each.numel() for each in found.parameters()) if isinstance(found, nn.Module) else 0
+    parameters = list(found.parameters()) if isinstance(found, nn.Module) else []
+    if any(is_lazy(each) for each in parameters):
+        raise ModelError(
+            "check.lazy",
+            f"{name} has parameters without a shape, of a lazy module; call it once, so that they get theirs, "
+            "and check the instance.",
+        )
+    count = sum(each.numel() for each in parameters)
     if count > PARAMETERS:
         raise ModelError(
             "check.size",
