@@ -15,6 +15,7 @@ from tests.checking.bank.modules import MultiHeadAttention
 BANKS = {
     "open": "tests.checking.bank",
     "held-out": "tests.checking.bank.held_out",
+    "laws": "tests.checking.bank.laws",
     "lessons": "tests.checking.bank.lessons.first_entries",
     "lessons-held-out": "tests.checking.bank.lessons.later_entries",
 }

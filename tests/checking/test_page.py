@@ -5,7 +5,7 @@ from collections import Counter
 
 from clearhead.checking.rules import RULES
 from clearhead.checking.words import catalogue
-from tests.checking.bank import ENTRIES
+from tests.checking.bank import ENTRIES, laws
 from tests.checking.bank.lessons import first_entries, later_entries
 from tests.checking.ranks import bank as of_ranks
 from tests.surface import ROOT
@@ -26,7 +26,13 @@ def test_every_name_has_a_rule_and_is_explained() -> None:
 
 
 def test_every_name_is_in_a_bank_or_on_the_page_in_two_styles() -> None:
-    entries = [*ENTRIES, *first_entries.ENTRIES, *later_entries.ENTRIES, *of_ranks.wrong()]
+    entries = [
+        *ENTRIES,
+        *laws.ENTRIES,
+        *first_entries.ENTRIES,
+        *later_entries.ENTRIES,
+        *of_ranks.wrong(),
+    ]
     counts = Counter(headings()) + Counter(each.code for each in entries)
     assert {code: counts[code] for code in headings() if counts[code] < 2} == {
         "differs": 1,

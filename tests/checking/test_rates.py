@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.checking import bank
+from tests.checking.bank import laws
 from tests.checking.bank.entry import Entry
 from tests.checking.bank.lessons import first_entries, later_entries
 from tests.checking.rates import Outcome, Rates, rates
@@ -21,6 +22,11 @@ def test_every_mistake_is_found_and_nearly_every_one_is_named() -> None:
     assert not found.missed, f"\n{found}"
     assert not found.alarms, f"\n{found}"
     assert len(found.misnamed) <= 0.03 * len(found.wrong), f"\n{found}"
+
+
+def test_whatever_breaks_a_law_is_found() -> None:
+    found = rates(laws.ENTRIES)
+    assert not [*found.uncallable, *found.missed, *found.misnamed, *found.alarms], f"\n{found}"
 
 
 @pytest.mark.parametrize("lessons", [first_entries, later_entries])

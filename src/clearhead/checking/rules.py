@@ -19,7 +19,14 @@ from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.mutants.visibility import MASKS
-from clearhead.checking.judging import decoders, dependencies, first_calls, modules, promises
+from clearhead.checking.judging import (
+    decoders,
+    dependencies,
+    first_calls,
+    laws,
+    modules,
+    promises,
+)
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
 from clearhead.checking.ranks import rank_labels, rank_rules
@@ -149,6 +156,7 @@ RULES: tuple[Rule, ...] = (
     Rule("mask.empty-row", "empty", modules.all_padding, (PaddedEvidence,)),
     # Two sides.
     Rule("context.swapped", "context", modules.swapped, CROSS, excludes="context.ignored"),
+    Rule("law.pairs", "context", laws.no_query, CROSS, excludes="heads product"),
     Rule("context.ignored", "context", modules.ignored, CROSS),
     # What is inside.
     Rule("state.global-dim", "outside", promises.outside, WITHIN, explains="scale"),
@@ -235,6 +243,7 @@ RULES: tuple[Rule, ...] = (
     Rule("mask.empty-row", "empty", promises.empty_row, HEADS),
     Rule("dtype.overflow", "dtypes", promises.overflow, WITHIN, CROSS),
     Rule("weights.not-used", "returned", promises.returned, WITHIN),
+    _tokens("law.scores", "law", laws.scores, explains="grad.wrong"),
     # Training.
     Rule("parameter.missing", "parameters", promises.loose, SELF, excludes="parameter.dead"),
     Rule("parameter.shared", "parameters", promises.shared, SELF),
@@ -250,6 +259,19 @@ RULES: tuple[Rule, ...] = (
     Rule("state.mask-saved", "state", promises.mask_trained, SELF, CROSS),
     Rule("state.mask-plain", "state", promises.mask_plain, SELF),
     Rule("length.fixed", "state", promises.fixed_length, SELF, CROSS),
+    _tokens("heads.count", "heads", modules.count),
+    Rule("mask.missing", "lost", laws.lost_mask, WITHIN),
+    # The laws: what is broken is wrong, with a name or without one.
+    *(
+        Rule(f"law.{name}", "law", applies, of, but)
+        for name, applies, of, but in (
+            ("again", laws.again, (Evidence,), DECODING),
+            ("samples", laws.samples, (Evidence,), DECODING),
+            ("pairs", laws.pairs, SELF, ()),
+            ("value", laws.value, SELF, ()),
+            ("length", laws.length, WITHIN, ()),
+        )
+    ),
     # What ranks compute together.
     Rule("ranks.stuck", "call", rank_rules.stuck, (AskedOfRanks,), excludes=ALL),
     Rule("output.nondeterministic", "repetition", rank_rules.nondeterministic, RANKS, excludes=ALL),
@@ -344,6 +366,8 @@ def judge(evidence: Evidence | AskedOfRanks) -> tuple[Judged, ...]:
         if failed is not None and rule.topic != "call" and "*" not in excluded:
             raise evidence.call_error(failed) from failed
         by = next((excluded[key] for key in ("*", rule.code, rule.topic) if key in excluded), "")
+        if rule.topic == "law" and not by:  # what has a name breaks a law too
+            by = next((each.rule.code for each in judged if isinstance(each.verdict, Found)), "")
         verdict = None if by else rule.verdict(evidence)
         judged.append(Judged(rule, verdict, by))
         if isinstance(verdict, Found):

@@ -22,6 +22,8 @@ MOSTLY = 0.5
 # A movement, of the largest number, that counts as one: float64 code keeps 1e-16 of its numbers,
 # and moves by 1e-8 where a weight is as small as the tokens' spread allows; float32 rounds at 1e-7.
 MOVES = {torch.float64: 1e-8, torch.float32: 1e-5}
+# A movement beside which rounding in float64 is nothing, however small a weight is.
+FELT = 1e-14
 # Equal calls differ by no more than the order of sums on several threads.
 SAME = {torch.float64: 1e-9, torch.float32: 1e-5}
 # A gradient is compared with differences of the output; a share of it, since a step of 1e-5 has an
@@ -58,6 +60,12 @@ FOLDED_NUMBERS = 64
 # The spread of drawn inputs: weights are far from uniform, and none vanishes.
 SPREAD_HEADS = 1.3
 SPREAD_TOKENS = 2.0
+# The laws are asked at these numbers of tokens: across the edges of blocks of 16, 64 and 256.
+LAW_LENGTHS = (7, 16, 17, 64, 65, 257)
+# Tokens times parameters up to which they are.
+LAW_NUMBERS = 50_000_000
+# Operations of a first call, in a loop over tokens, up to which they are.
+LAW_STEPS = 1000
 # Buffers of more tokens than this are not run through whole.
 LONGEST = 600
 # A module with more parameters than this is not copied and run in float64.

@@ -152,7 +152,8 @@ class Cosines(Layer):
 
 class DividedBehind(Layer):
     def attend(self, query, key, value):
-        weights = unlike(scores_of(query, key)).exp() * past(query @ key.mT)
+        scores = unlike(scores_of(query, key))
+        weights = (scores - masked(scores).amax(-1, keepdim=True)).exp() * past(query @ key.mT)
         return weights @ value / weights.sum(-1, keepdim=True)
 
 

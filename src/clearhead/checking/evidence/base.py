@@ -17,7 +17,7 @@ from clearhead.checking.evidence.observed import ObservedAttention, attentions
 from clearhead.checking.evidence.recorder import Recorder, storage_of
 from clearhead.checking.evidence.state import State, measure_state
 from clearhead.checking.evidence.training import Training, measure_training
-from clearhead.checking.evidence.weighing import Weighing, weigh
+from clearhead.checking.evidence.weighing import EXPONENTIALS, Weighing, weigh
 from clearhead.checking.subject.subject import Subject
 from clearhead.errors import ModelError
 
@@ -140,6 +140,15 @@ class Evidence(ABC):
     def weighings(self) -> tuple[Weighing, ...]:
         """The changes of the scores, for each of them."""
         return tuple(weigh(each) for each in self.observed)
+
+    @property
+    def plain_exp(self) -> bool:
+        """True if exp is taken of scores from which nothing was subtracted."""
+        return any(
+            stage.name in EXPONENTIALS and all(change.kind != "shift" for change in read.before)
+            for each, read in zip(self.observed, self.weighings, strict=True)
+            for stage in each.stages
+        )
 
 
 def record(subject: Subject, tensors: Sequence[Tensor]) -> Recorded | None:

@@ -26,7 +26,7 @@ def grouped(
     """Attentions of one head each, of the same tokens and sizes, are one layer; others stand alone."""
     found: list[list[int]] = []
     for index, (each, source) in enumerate(zip(observed, sources, strict=True)):
-        if source is not None and source.linear and all(s.axis is None for s in each.stages):
+        if source is not None and source.linear:
             continue
         last = found[-1] if found else None
         if last is not None and source is not None and source.known and len(each.query) == batch:

@@ -132,6 +132,8 @@ class Recorder(DispatchMode):
         self.drops: list[Drop] = []
         self.count = 0
         self.halves = False
+        # The storages that some operation reads.
+        self.read: set[int] = set()
         # What is made of a parameter alone, as its transpose, is named as it is.
         self.parameters = dict(parameters)
         self.buffers = set(buffers)
@@ -189,6 +191,8 @@ class Recorder(DispatchMode):
             return
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         output = outputs[0]
+        if name not in UNCOUNTED:
+            self.read.update(map(storage_of, tensors))
         self.halves |= output.dtype in (torch.float16, torch.bfloat16)
         written = bool(name.endswith("_") and args and isinstance(args[0], Tensor))
         if not written and storage_of(output) in {storage_of(each) for each in tensors}:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,7 +72,7 @@ def splitting(
     if arranged is not None:
         heads = arranged.per_sample * arranged.in_rows * len(group)
     alike = _alike(recorded, group, arranged)
-    consumer = _consumer(recorded, output, group)
+    reader = consumer(recorded, output, group)
     taken = {place for node in recorded.nodes if _takes_together(node) for place in node.storages}
     # What is made of the context for a norm alone, such as its squares, is not projected.
     aside = taken - {step.source for step in recorded.steps}
@@ -83,16 +84,16 @@ def splitting(
         and step.result not in aside
         and any(bool((step.tags.node == each.layout.context.index).any()) for each in group)
     ]
-    behind = "" if consumer is None or consumer[1] != "linear" else ", ".join(changed)
+    behind = "" if reader is None or reader.kind != "linear" else ", ".join(changed)
     return Splitting(
         split,
         any(map(_across, known)),
         alike,
         *_shared(group, arranged),
         heads is not None and heads > 1 and _sliced(recorded, group),
-        _merged(consumer[0], group, found)
-        if consumer is not None
-        and consumer[1] not in ("summed", "product")
+        _merged(reader.tags, group, found)
+        if reader is not None
+        and reader.kind not in ("summed", "product")
         and len(known) == len(found)
         else None,
         _summed(recorded, group),
@@ -119,7 +120,8 @@ def _alike(
     nodes = {node.index: node for node in recorded.nodes}
     for index, name in enumerate(("query", "key", "value")):
         heads = torch.cat([arranged.heads(getattr(each, name), keys=True) for each in group], 1)
-        if not torch.allclose(heads, heads[:, :1].expand_as(heads)):
+        # Where all are 0, as of parameters that were never filled, nothing shows.
+        if not torch.allclose(heads, heads[:, :1].expand_as(heads)) or not heads.any():
             continue
         roots = {_root(each, index) for each in group}
         wide = [nodes[root] for root in roots if root is not None]
@@ -130,7 +132,8 @@ def _alike(
     return tuple(found)
 
 
-def _tags(each: ObservedAttention, which: int) -> Tags | None:
+def side_tags(each: ObservedAttention, which: int) -> Tags | None:
+    """The tags of query (0), key (1) or value (2)."""
     if each.layout.scores is each.layout.context:
         return each.layout.scores.tags[which]
     if which == 2:
@@ -140,7 +143,7 @@ def _tags(each: ObservedAttention, which: int) -> Tags | None:
 
 def _root(each: ObservedAttention, which: int) -> int | None:
     """The node that query (0), key (1) or value (2) is made of."""
-    tags = _tags(each, which)
+    tags = side_tags(each, which)
     nodes = tags.node[tags.node > 0].unique() if tags is not None else torch.zeros(0)
     return int(nodes[0]) if len(nodes) == 1 else None
 
@@ -160,7 +163,7 @@ def asks(recorded: Recorder, each: ObservedAttention) -> bool | None:
         named = [recorded.parameters.get(x.storages[x.constant or 0], "") for x in (query, key)]
         roles = role(named[0]), role(named[1])
         return roles == ("q", "k") if set(roles) == {"q", "k"} else None
-    tags = [_tags(each, which) for which in (0, 1)]
+    tags = [side_tags(each, which) for which in (0, 1)]
     one, other = (
         ((x.element - query.base) % query.output.shape[-1]).min() for x in tags if x is not None
     )
@@ -206,21 +209,35 @@ def _sliced(recorded: Recorder, group: Sequence[ObservedAttention]) -> bool:
     return True
 
 
-def _consumer(
+class Consumer(NamedTuple):
+    """What reads the contexts of the heads first: their tags there, and the operand of which node;
+    None for the output of the call."""
+
+    tags: Tags
+    node: Node | None = None
+    operand: int = 0
+
+    @property
+    def kind(self) -> str:
+        """The kind of that operation."""
+        return "output" if self.node is None else self.node.kind
+
+
+def consumer(
     recorded: Recorder, output: Tensor, group: Sequence[ObservedAttention]
-) -> tuple[Tags, str] | None:
-    """The tags of what reads the contexts of the heads first, and what kind of operation it is."""
+) -> Consumer | None:
+    """Find what reads the contexts of the heads first; None where nothing does."""
     contexts = torch.tensor([each.layout.context.index for each in group])
     last = max(each.layout.context.place for each in group)
     for node in recorded.nodes:
         if node.place <= last or _takes_together(node):
             continue
-        for tags in node.tags:
+        for operand, tags in enumerate(node.tags):
             if tags is not None and bool(torch.isin(tags.node, contexts).all()):
-                return tags, node.kind
+                return Consumer(tags, node, operand)
     tags = recorded.tags(output)
     if tags is not None and bool(torch.isin(tags.node, contexts).any()):
-        return tags, "output"
+        return Consumer(tags)
     return None
 
 
@@ -233,7 +250,8 @@ def _takes_together(node: Node) -> bool:
 def _merged(
     tags: Tags, group: Sequence[ObservedAttention], found: Sequence[Provenance | None]
 ) -> bool | None:
-    """True if every row is of one token, and the tokens are in their order."""
+    """True if every row is of one token, and the tokens are in their order: all of them, or those of each
+    block where heads are projected apart."""
     token = torch.full(tags.element.shape, -1)
     for each, known in zip(group, found, strict=True):
         node = each.layout.context
@@ -251,7 +269,10 @@ def _merged(
     if not (lowest[seen] == rows.amax(-1)[seen]).all():
         return False
     order = lowest[seen]
-    return bool((order.diff() > 0).all())
+    if token.ndim < 3:
+        return bool((order.diff() > 0).all())
+    block = torch.arange(len(rows)) // token.shape[-2]
+    return bool(((order.diff() > 0) | (block[seen].diff() > 0)).all())
 
 
 def _summed(recorded: Recorder, group: Sequence[ObservedAttention]) -> bool:
@@ -293,7 +314,7 @@ def _other_order(
     each = group[0]
     columns = []
     for which in (0, 2):
-        node, tags = root_node(recorded, each, which), _tags(each, which)
+        node, tags = root_node(recorded, each, which), side_tags(each, which)
         if node is None or node.kind != "linear" or tags is None or bool((tags.element <= 0).any()):
             return False
         if (

@@ -120,7 +120,7 @@ class TokensEvidence(Evidence):
 
     def _sees_all(self, subject: Subject, x: Tensor) -> bool:
         generator = torch.Generator().manual_seed(self.seed)
-        return bool(measure(subject.spare(), self._given, self._batched(x), generator).moves.all())
+        return bool(measure(subject.spare(), self._given, self.batched(x), generator).moves.all())
 
     def call_error(self, error: Exception) -> ModelError:
         """The error for a subject that does not take x."""
@@ -136,7 +136,8 @@ class TokensEvidence(Evidence):
     def _given(self, x: Tensor) -> tuple[Tensor, ...]:
         return (x[0] if self.feed.plain else x,)
 
-    def _batched(self, x: Tensor) -> Tensor:
+    def batched(self, x: Tensor) -> Tensor:
+        """(batch, tokens, width), whatever the subject takes."""
         return x[None] if self.feed.plain else x
 
     @cached_property
@@ -194,13 +195,13 @@ class TokensEvidence(Evidence):
     def dependency(self) -> Dependency:
         """The dependencies, and the operands on the way."""
         generator = torch.Generator().manual_seed(self.seed)
-        x = self._batched(self.inputs[0])
+        x = self.batched(self.inputs[0])
         return measure(self.subject.spare(), self._given, x, generator, self.observed)
 
     @cached_property
     def leaks(self) -> list[int] | None:
         """The outputs that a NaN in a token reaches though they do not move with it."""
-        measured, x = self.dependency, self._batched(self.inputs[0])
+        measured, x = self.dependency, self.batched(self.inputs[0])
         token = x.shape[1] - 1
         blind = ~measured.moves[:, token] & ~measured.broken
         if not blind.any():
@@ -218,7 +219,7 @@ class TokensEvidence(Evidence):
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The attentions by layers: heads that are computed one by one belong together."""
-        batch = self._batched(self.inputs[0]).shape[0]
+        batch = self.batched(self.inputs[0]).shape[0]
         return grouped(self.observed, self.sources, batch)
 
     @cached_property
@@ -345,11 +346,14 @@ class TokensEvidence(Evidence):
     @cached_property
     def halves(self) -> list[tuple[torch.dtype, str, Halved]]:
         """The declared 16-bit dtypes, with scores as they are and with large ones."""
-        if not self.contract.dtypes or not self.trials or self.explained is None:
+        declared = self.contract.dtypes
+        # An exponential of the scores as they are overflows in the usual precision too.
+        asked = declared or (torch.float32,) * self.plain_exp
+        if not asked or not self.trials or self.explained is None:
             return []
         usual, case = self.inputs[0], self.trials[0]
         measured = []
-        for dtype in self.contract.dtypes:
+        for dtype in asked:
             run = self.subject.within(dtype)
             large = usual
             # Projections with a bias do not scale with the input, hence a second step.
@@ -360,7 +364,10 @@ class TokensEvidence(Evidence):
                 scores = recorded.attentions[0].scores * RIGHT.scale(case.setting)
                 above = (scores - scores.mean(-1, keepdim=True)).max().item()
                 size = max(min(scores.max().item(), above), 1e-6)
-                large = large * (LARGE[torch.float16] / size) ** 0.5
+                large = (
+                    large
+                    * (LARGE[dtype if dtype == torch.float32 else torch.float16] / size) ** 0.5
+                )
             for x, what in ((usual, "usual"), (large, "large")):
                 recorded = self.record(x)
                 if recorded is None or not recorded.attentions:

@@ -22,7 +22,8 @@ class Training:
     Attributes:
         possible: there is a training mode.
         finite: no draw holds NaN.
-        varies: draws differ.
+        varies: draws differ from each other, or from eval mode.
+        repeats: something is dropped, and every draw is the same.
         places: where random numbers met the computation: "scores", "weights", "context", "value",
             "query", "output" or "input".
         kept: what survivors of the weights are multiplied by; None where that was not seen.
@@ -32,6 +33,7 @@ class Training:
     possible: bool
     finite: bool = True
     varies: bool = False
+    repeats: bool = False
     places: tuple[str, ...] = ()
     kept: float | None = None
     share: float | None = None
@@ -45,14 +47,15 @@ def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) 
     with torch.no_grad():
         drawn = torch.stack([trained(*inputs).detach().double() for _ in range(DRAWS)])
     finite = bool(drawn.isfinite().all())
-    varies = not torch.allclose(
+    apart = not torch.allclose(
         drawn, drawn[:1].expand_as(drawn), rtol=1e-9, atol=1e-9, equal_nan=True
     )
-    varies |= not torch.allclose(
+    moved = not torch.allclose(
         drawn[0].nan_to_num(), still.double().nan_to_num(), rtol=1e-6, atol=1e-6
     )
-    found = _places(trained, inputs) if varies else ((), None, None)
-    return Training(True, finite, varies, *found)
+    found = _places(trained, inputs) if apart or moved else ((), None, None)
+    repeats = moved and not apart and bool(found[0])
+    return Training(True, finite, apart or moved, repeats, *found)
 
 
 def _places(

@@ -72,6 +72,17 @@ def sliced(e: TokensEvidence) -> Verdict:
     return Found("sliced") if any(each.sliced for each in e.splittings) else _heads_known(e)
 
 
+def count(e: TokensEvidence) -> Verdict | None:
+    """Another number of heads than is declared."""
+    declared, seen = e.contract.num_heads, [each.num_heads for each in e.splittings]
+    if declared is None or not seen or seen[0] is None:
+        return None
+    if declared in seen or declared == sum(each or 0 for each in seen):
+        return Clear()
+    values = {"declared": declared, "seen": seen[0], "attentions": len(seen)}
+    return Found("layers" if len(seen) > 1 and seen[0] == 1 else "other", values)
+
+
 def tiled(e: TokensEvidence) -> Verdict:
     """Key heads that are tiled, where their number is declared."""
     shared = [each.shared for each in e.splittings if each.shared]

@@ -10,7 +10,6 @@ from clearhead.checking.evidence.base import Evidence
 from clearhead.checking.evidence.functions import HeadsEvidence
 from clearhead.checking.evidence.state import felt_numbers
 from clearhead.checking.evidence.tokens import TokensEvidence
-from clearhead.checking.evidence.weighing import EXPONENTIALS
 from clearhead.checking.hypotheses.recipe import RIGHT
 from clearhead.checking.judging.account import account
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
@@ -59,21 +58,12 @@ def overflow(e: HeadsEvidence | TokensEvidence) -> Verdict | None:
                 else None
             )
         size = "not finite" if found.error == torch.inf else f"off by {found.error:.2g}"
-        if dtype not in declared and (found.error != torch.inf or not _plain_exp(e)):
+        if dtype not in declared and (found.error != torch.inf or not e.plain_exp):
             continue
         plain = ("plain", {"dtype": name, "plain": f"{found.plain:.2g}"})
         return Found(what, {**values, "size": size}, plain)
     names = [str(each).removeprefix("torch.") for each in declared]
     return Clear("dtypes", {"names": ", ".join(names)}) if names else Clear()
-
-
-def _plain_exp(e: Evidence) -> bool:
-    """True if exp is taken of scores from which nothing was subtracted."""
-    return any(
-        stage.name in EXPONENTIALS and all(change.kind != "shift" for change in read.before)
-        for each, read in zip(e.observed, e.weighings, strict=True)
-        for stage in each.stages
-    )
 
 
 # Dropout.
@@ -99,7 +89,8 @@ def never(e: Evidence) -> Verdict | None:
         return unknown
     if dropout == 0 or not e.training.finite or e.training.varies:
         return Clear()
-    return Found("equal", {"dropout": f"{dropout:g}"}, ("equal-calls", {}))
+    way = "own" if e.contract.dropout is None else "equal"
+    return Found(way, {"dropout": f"{dropout:g}"}, ("equal-calls", {}))
 
 
 def on_scores(e: Evidence) -> Verdict | None:

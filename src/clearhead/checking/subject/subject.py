@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
@@ -113,6 +114,15 @@ class Subject:
         if training and found.module is not None:
             found.module.train()
         return found
+
+    def fresh(self) -> "Subject":
+        """Another one as it was given, so that nothing is kept of any call."""
+        if not self.copied:
+            return self
+        found = replace(self, run=duplicate(self.original))
+        for part in found.parts():
+            part.eval().to(device="cpu")
+        return found._converted()
 
     def made_again(self, args: Mapping[str, Any]) -> "Subject":
         """Another instance of the same class, made with other arguments."""
@@ -244,7 +254,14 @@ def _embedded(found: Any, name: str, *, masked: bool) -> Embedded:
 
 
 def _check_size(found: Any, name: str) -> None:
-    count = sum(each.numel() for each in found.parameters()) if isinstance(found, nn.Module) else 0
+    parameters = list(found.parameters()) if isinstance(found, nn.Module) else []
+    if any(is_lazy(each) for each in parameters):
+        raise ModelError(
+            "check.lazy",
+            f"{name} has parameters without a shape, of a lazy module; call it once, so that they get theirs, "
+            "and check the instance.",
+        )
+    count = sum(each.numel() for each in parameters)
     if count > PARAMETERS:
         raise ModelError(
             "check.size",

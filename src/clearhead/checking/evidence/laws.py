@@ -1,0 +1,323 @@
+"""The laws of attention, asked of calls: the same again, sample by sample, unchanged by length, linear in the value.
+
+They hold whatever the mechanism is declared to be, so a subject that breaks one is wrong whether or not its
+mistake has a name.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from clearhead._common.torch_internals import DispatchMode
+from clearhead.checking.evidence.observed import ObservedAttention
+from clearhead.checking.evidence.recorder import PRODUCTS, UNCOUNTED, Recorder, storage_of
+from clearhead.checking.evidence.splitting import consumer, root_node, side_tags
+from clearhead.checking.hypotheses.matching import distance
+from clearhead.checking.subject.refusals import first_line
+from clearhead.checking.subject.subject import Subject
+from clearhead.checking.thresholds import FELT, MOVES, ROUNDING, SUMS
+
+Inputs = tuple[Tensor, ...]
+Call = Callable[..., Tensor]
+
+
+class Broken(NamedTuple):
+    """A law that does not hold: in which way, by how much of the largest number, and at what."""
+
+    way: str
+    gap: float
+    at: str
+
+
+def gap_of(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, of the largest number; inf where shapes or NaN differ."""
+    return distance(found.detach().double(), expected.detach().double())
+
+
+def _called(run: Call, inputs: Inputs) -> Tensor | Exception:
+    try:
+        with torch.no_grad():
+            return run(*inputs).detach()
+    except Exception as error:  # whatever the code of another raises
+        return error
+
+
+def again(subject: Subject, calls: Sequence[Inputs]) -> Broken | None:
+    """Call one copy several times: what it gives may not hang on the calls before.
+
+    Args:
+        subject: what is called.
+        calls: inputs that a fresh copy takes, in the order of the calls.
+    """
+    kept = subject.fresh()
+    for number, inputs in enumerate(calls):
+        fresh = _called(subject.fresh(), inputs)
+        if isinstance(fresh, Exception):
+            return None
+        used = _called(kept, inputs)
+        at = f"call {number + 1}, {list(inputs[0].shape)}"
+        if isinstance(used, Exception):
+            return Broken("refused", torch.inf, f"{at}: {first_line(used)}")
+        if (gap := gap_of(used, fresh)) > MOVES[subject.dtype]:
+            return Broken("calls", gap, at)
+    return None
+
+
+def reseeded(subject: Subject, inputs: Inputs) -> bool:
+    """True if the random numbers of the caller are others after a call, whatever they were before."""
+    after = []
+    for seed in (11, 12):
+        torch.manual_seed(seed)
+        if isinstance(_called(subject.spare(), inputs), Exception):
+            return False
+        after.append(torch.rand(2))
+    return torch.equal(*after)
+
+
+def by_samples(subject: Subject, inputs: Inputs, output: Tensor) -> Broken | None:
+    """Call with the last sample alone, and with all in another order: a sample is what it is alone."""
+    batch = inputs[0].shape[0]
+    if batch < 2 or output.shape[:1] != (batch,):
+        return None
+
+    def picked(places: Sequence[int]) -> Broken | None:
+        chosen = torch.tensor(places)
+        found = _called(subject.fresh(), tuple(each[chosen] for each in inputs))
+        if isinstance(found, Exception):
+            return None
+        expected = output[chosen]
+        at = "samples " + ", ".join(map(str, places))
+        if found.shape != expected.shape:
+            shapes = f"{at}: shape {list(found.shape)} for {list(expected.shape)}"
+            return Broken("shape", torch.inf, shapes)
+        gap = gap_of(found, expected)
+        return Broken("alone", gap, at) if gap > ROUNDING[subject.dtype] else None
+
+    ways = [batch - 1], list(reversed(range(batch)))
+    return next((broken for way in ways if (broken := picked(way)) is not None), None)
+
+
+def by_prefixes(run: Call, x: Tensor, lengths: Sequence[int]) -> Broken | None:
+    """Call with the first tokens of a text: behind a causal mask, they are what they are in all of it.
+
+    Args:
+        run: the call, which sees no later token.
+        x: (batch, tokens, …).
+        lengths: the numbers of tokens to hand over.
+    """
+    whole = _called(run, (x,))
+    if isinstance(whole, Exception) or not whole.isfinite().all():
+        return None
+    for tokens in lengths:
+        part = _called(run, (x[:, :tokens],))
+        if isinstance(part, Exception):
+            continue
+        expected = whole[:, :tokens]
+        gap = gap_of(part, expected)
+        if gap > ROUNDING[whole.dtype]:
+            return Broken("prefix", gap, f"the first {tokens} of {x.shape[1]} tokens")
+    return None
+
+
+def by_doubling(run: Call, draw: Callable[[int], Tensor], lengths: Sequence[int]) -> Broken | None:
+    """Call with a text twice: without a mask and positions, each token is what it is in one text.
+
+    What differs at the first length already has a mask or positions, and is not asked.
+
+    Args:
+        run: the call.
+        draw: (batch, tokens, …) for a number of tokens.
+        lengths: the numbers of tokens to hand over, small ones first.
+    """
+    for number, tokens in enumerate(lengths):
+        x = draw(tokens)
+        once, twice = _called(run, (x,)), _called(run, (torch.cat([x, x], 1),))
+        if isinstance(once, Exception) or isinstance(twice, Exception):
+            return None
+        gap = gap_of(twice[:, :tokens], once)
+        if gap <= ROUNDING[once.dtype]:
+            continue
+        if not number:
+            return None
+        return Broken("doubled", gap, f"{tokens} tokens, handed over twice, one behind the other")
+    return None
+
+
+class Reach(NamedTuple):
+    """The last output that moves with the first token, the last that moves with the token there, and the
+    number of tokens."""
+
+    first: int
+    next: int
+    tokens: int
+
+    @property
+    def whole(self) -> bool:
+        """True if the last output moves with the first token."""
+        return self.first == self.tokens - 1
+
+    @property
+    def window(self) -> bool:
+        """True if each token is felt as far as the first one is; in blocks, only up to the end of its own."""
+        return self.next >= min(2 * self.first, self.tokens - 1) > self.first
+
+
+def reach(run: Call, x: Tensor) -> Reach | None:
+    """Measure how far behind a token outputs still move with it, in x (batch, tokens, …); None where none moves."""
+
+    def last(token: int) -> int:
+        changed = x.clone()
+        changed[:, token] = -changed[:, token]
+        moved = _called(run, (changed,))
+        if isinstance(still, Exception) or isinstance(moved, Exception):
+            return -1
+        felt = (moved - still).abs().amax(-1).amax(0) > FELT * still.abs().max()
+        return int(felt.nonzero().max()) if felt.any() else -1
+
+    still = _called(run, (x,))
+    first = last(0)
+    return None if first < 0 else Reach(first, last(first), x.shape[1])
+
+
+class Shifted(DispatchMode):
+    """Run a call with a number added to some elements of what some operations give, and take an operand on
+    the way."""
+
+    def __init__(
+        self, shifts: Mapping[int, Tensor], taken: tuple[int, int] | None, by: float
+    ) -> None:
+        super().__init__()
+        self.shifts, self.taken, self.by = shifts, taken, by
+        self.count = 0
+        self.operand: Tensor | None = None
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        counted = func._schema.name.rpartition("::")[2] not in UNCOUNTED
+        self.count += counted
+        if counted and self.taken is not None and self.taken[0] == self.count:
+            self.operand = args[self.taken[1]].detach().clone()
+        output = func(*args, **(kwargs or {}))
+        if counted and self.count in self.shifts:
+            first = output[0] if isinstance(output, tuple | list) else output
+            moved = torch.zeros(first.numel(), dtype=first.dtype)
+            moved[self.shifts[self.count]] = self.by
+            first.add_(moved.view(first.shape))
+        return output
+
+
+def _shifted(
+    subject: Subject,
+    inputs: Inputs,
+    shifts: Mapping[int, Tensor],
+    taken: tuple[int, int] | None = None,
+    by: float = 1.0,
+) -> Tensor | None:
+    """What was taken, or the output, of a call with shifts; None where the code does not bear it."""
+    spare = subject.spare()
+    turned = [
+        each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in inputs
+    ]
+    mode = Shifted(shifts, taken, by)
+    try:
+        with torch.no_grad(), mode:
+            output = spare.bare(*turned).detach()
+    except Exception:  # code that looks at what its tensors are may fail under a mode
+        return None
+    return output if taken is None else mode.operand
+
+
+def unused(
+    subject: Subject, inputs: Inputs, output: Tensor, group: Sequence[ObservedAttention]
+) -> bool:
+    """True if the output does not move with the contexts of these heads."""
+    shifts = {
+        each.layout.context.place: torch.arange(each.layout.context.output.numel())
+        for each in group
+    }
+    most = max(float(each.layout.context.output.abs().max()) for each in group)
+    found = _shifted(subject, inputs, shifts, by=max(1.0, most))
+    return found is not None and bool(output.isfinite().all()) and torch.equal(found, output)
+
+
+def by_value(
+    subject: Subject,
+    inputs: Inputs,
+    recorded: Recorder,
+    output: Tensor,
+    group: Sequence[ObservedAttention],
+) -> Broken | None:
+    """Shift every value by one: the contexts of the heads move by exactly that, as their weights sum to one.
+
+    Where the value is no projection of its own, or the contexts are changed before they are read, by a norm
+    or a gate, nothing can be asked.
+    """
+    shifts: dict[int, Tensor] = {}
+    for each in group:
+        root, tags = root_node(recorded, each, 2), side_tags(each, 2)
+        if root is None or tags is None or root.kind != "linear" or each.beside or each.tangled:
+            return None
+        mine = (tags.element[tags.node == root.index] - root.base).unique()
+        for which in (0, 1):
+            other = side_tags(each, which)
+            if other is None or bool(torch.isin(other.element - root.base, mine).any()):
+                return None
+        shifts[root.place] = torch.cat([shifts.get(root.place, mine[:0]), mine]).unique()
+    reader = consumer(recorded, output, group)
+    if reader is None:
+        return None
+    if reader.node is None:
+        taken, still = None, output
+    elif reader.node.name in PRODUCTS:
+        taken = reader.node.place, PRODUCTS[reader.node.name][reader.operand]
+        still = reader.node.operands[reader.operand]
+    else:
+        return None
+    found = _shifted(subject, inputs, shifts, taken)
+    if found is None or found.shape != still.shape:
+        return None
+    contexts = torch.tensor([each.layout.context.index for each in group])
+    moved = (found - still)[torch.isin(reader.tags.node, contexts)].double()
+    if not len(moved) or bool((moved - 1).abs().max() <= SUMS):
+        return None
+    if bool((moved - moved[0]).abs().max() <= SUMS):
+        return Broken("factor", float(moved[0]), "")
+    apart = torch.minimum((moved - 1).abs(), moved.abs())
+    if bool(apart.max() <= SUMS):
+        return Broken("nothing", float((moved.abs() <= SUMS).double().mean()), "")
+    return None
+
+
+def one_row(subject: Subject, inputs: Inputs) -> bool:
+    """True if a table of as many rows as tokens, or more, is read at one row for several of them."""
+    spare, read = subject.spare(), dict[int, tuple[int, set[int]]]()
+
+    def kept(module: nn.Module, args: tuple[Any, ...]) -> None:
+        count, rows = read.get(id(module), (0, set()))
+        read[id(module)] = count + args[0].numel(), rows | set(args[0].unique().tolist())
+
+    tokens = inputs[0].shape[-2]
+    left_out = {id(each) for each in getattr(spare.run, "left_out", ())}
+    for part in spare.parts():
+        if not isinstance(part, nn.Embedding) or id(part.weight) in left_out:
+            continue
+        if part.num_embeddings >= tokens > 1:
+            part.register_forward_pre_hook(kept)
+    _called(spare, inputs)
+    return any(count >= tokens and len(rows) == 1 for count, rows in read.values())
+
+
+def lost(recorded: Recorder, output: Tensor) -> str | None:
+    """The first operation that hides scores and whose result is read by nothing."""
+    read = recorded.read | {storage_of(output)}
+    for step in recorded.steps:
+        if step.name in ("masked_fill", "where") and step.result not in read:
+            return step.name
+    return None

@@ -1,0 +1,252 @@
+# type: ignore
+# Written as people write it, hence without types.
+"""Mistakes that a broken law shows, each an edit of attention that is right."""
+
+import math
+
+import torch
+from torch import nn
+
+from tests.checking.bank.entry import Built, right, wrong
+from tests.checking.bank.modules import ValueSkip
+
+
+class Right(nn.Module):
+    def __init__(self, d_in=6, d_out=8, num_heads=2, causal=False):
+        super().__init__()
+        self.num_heads, self.causal = num_heads, causal
+        self.w_query, self.w_key, self.w_value = (
+            nn.Linear(d_in, d_out, bias=False) for _ in range(3)
+        )
+        self.out_proj = nn.Linear(d_out, d_in)
+
+    def split(self, x):
+        return x.view(x.shape[0], x.shape[1], self.num_heads, -1).transpose(1, 2)
+
+    def scores(self, query, key):
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        return scores.masked_fill(self.hidden(scores), -torch.inf) if self.causal else scores
+
+    def hidden(self, scores):
+        return torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+
+    def attend(self, query, key, value):
+        return self.scores(query, key).softmax(-1) @ value
+
+    def project(self, x):
+        return (self.split(each(x)) for each in (self.w_query, self.w_key, self.w_value))
+
+    def forward(self, x):
+        return self.out_proj(self.attend(*self.project(x)).transpose(1, 2).flatten(2))
+
+
+class AddsTheValue(Right):
+    def attend(self, query, key, value):
+        return super().attend(query, key, value) + value
+
+
+class ContextNotUsed(Right):
+    def forward(self, x):
+        self.attend(*self.project(x)).transpose(1, 2).flatten(2)
+        return self.out_proj(self.w_value(x))
+
+
+class InBlocks(Right):
+    """Sixteen tokens at a time."""
+
+    def attend(self, *parts):
+        blocks = zip(*(each.split(16, dim=2) for each in parts))
+        return torch.cat([super(InBlocks, self).attend(*each) for each in blocks], dim=2)
+
+
+class CausalInBlocks(InBlocks):
+    pass
+
+
+class LengthInTheScale(Right):
+    """A temperature for texts that are longer than those of training."""
+
+    def scores(self, query, key):
+        factor = max(1.0, math.log(key.shape[-2]) / math.log(16))
+        return super().scores(query, key) * factor
+
+
+def blocks_of_128(query, key, value):
+    parts = zip(*(each.split(128, dim=2) for each in (query, key, value)))
+    return torch.cat(
+        [(q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v for q, k, v in parts], dim=2
+    )
+
+
+class Squeezed(Right):
+    def forward(self, x):
+        return super().forward(x).squeeze()
+
+
+class KeysOfTheFirst(Right):
+    def scores(self, query, key):
+        return super().scores(query, key[:1])
+
+
+class PositionOfTheSample(Right):
+    def forward(self, x):
+        positions = torch.arange(x.shape[0])
+        return super().forward(x + torch.sin(positions / 10)[:, None, None])
+
+
+class FirstMaskKept(Right):
+    def hidden(self, scores):
+        if not hasattr(self, "kept"):
+            self.kept = super().hidden(scores)
+        found = torch.zeros(scores.shape[-2:], dtype=torch.bool)
+        rows, columns = (min(a, b) for a, b in zip(self.kept.shape, found.shape))
+        found[:rows, :columns] = self.kept[:rows, :columns]
+        return found
+
+
+class SeedInside(Right):
+    def attend(self, query, key, value):
+        torch.manual_seed(0)  # the same at every run
+        weights = self.scores(query, key).softmax(-1)
+        return nn.functional.dropout(weights, 0.4, self.training) @ value
+
+
+class SameDropAlways(Right):
+    def attend(self, query, key, value):
+        weights = self.scores(query, key).softmax(-1)
+        if self.training:
+            draws = torch.rand(weights.shape, generator=torch.Generator().manual_seed(0))
+            weights = weights * (draws > 0.4) / 0.6
+        return weights @ value
+
+
+class HalfSoftmax(Right):
+    def attend(self, query, key, value):
+        return self.scores(query, key).half().softmax(-1).to(value.dtype) @ value
+
+
+class TopThree(Right):
+    def attend(self, query, key, value):
+        scores = self.scores(query, key)
+        least = scores.topk(min(3, scores.shape[-1]), dim=-1).values[..., -1:]
+        return scores.masked_fill(scores < least, -torch.inf).softmax(-1) @ value
+
+
+class LoopWithoutItself(nn.Module):
+    def __init__(self, d_in=6, d_out=4):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(d_in, d_out) for _ in range(3))
+
+    def forward(self, x):
+        query, keys, values = self.query(x), self.key(x), self.value(x)
+        found = [torch.zeros_like(values[:, :1])]
+        for i in range(1, x.shape[1]):
+            scores = query[:, i : i + 1] @ keys[:, :i].mT / math.sqrt(keys.shape[-1])
+            found.append(scores.softmax(-1) @ values[:, :i])
+        return torch.cat(found, dim=1)
+
+
+class OnePosition(Right):
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.positions = nn.Embedding(64, 6)
+
+    def forward(self, x):
+        return super().forward(x + self.positions(torch.zeros(x.shape[1], dtype=torch.long)))
+
+
+class QueriesOfTheContext(nn.Module):
+    def __init__(self, d_context=5, d_out=8):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(d_context, d_out) for _ in range(3))
+
+    def forward(self, x, context):
+        query, key, value = self.query(context), self.key(context), self.value(context)
+        found = (query @ key.mT / math.sqrt(query.shape[-1])).softmax(-1) @ value
+        return found.mean(1, keepdim=True).expand(-1, x.shape[1], -1)
+
+
+class NextIdAdded(nn.Module):
+    def __init__(self, vocabulary=50):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, 6)
+        self.attention, self.head = Right(causal=True), nn.Linear(6, vocabulary)
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        return self.head(x + self.attention(x) + self.embedding(ids.roll(-1, dims=1)))
+
+
+class Near(Right):
+    """A window of nine tokens to each side, which is declared nowhere."""
+
+    def scores(self, query, key):
+        far = torch.ones(key.shape[-2], key.shape[-2], dtype=torch.bool)
+        far = far.triu(10) | far.tril(-10)
+        return super().scores(query, key).masked_fill(far, -torch.inf)
+
+
+class OneHead(nn.Module):
+    def __init__(self, d_in=6):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(d_in, d_in) for _ in range(3))
+
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).mT / math.sqrt(x.shape[-1])
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ self.value(x)
+
+
+class HeadsInARow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList(OneHead() for _ in range(3))
+
+    def forward(self, x):
+        for head in self.heads:
+            x = head(x)
+        return x
+
+
+class MaskThrownAway(Right):
+    def scores(self, query, key):
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        scores.masked_fill(self.hidden(scores), -torch.inf)
+        return scores
+
+
+class ExpWithoutMaximum(Right):
+    def attend(self, query, key, value):
+        grown = self.scores(query, key).exp()
+        return grown / grown.sum(-1, keepdim=True) @ value
+
+
+ENTRIES = [
+    wrong("law.value", Built(AddsTheValue), "x"),
+    wrong("law.value", Built(ValueSkip), "x"),
+    wrong("law.value", Built(ContextNotUsed), "x", ["parameter.dead"]),
+    wrong("law.length", Built(InBlocks), "x"),
+    wrong("law.length", Built(CausalInBlocks, causal=True), "x", causal=True),
+    wrong("law.length", Built(LengthInTheScale), "x"),
+    wrong("law.length", Built(LengthInTheScale, causal=True), "x", label="causal", causal=True),
+    wrong("law.length", blocks_of_128, "qkv"),
+    wrong("law.length", Built(NextIdAdded), "ids", causal=True),
+    wrong("law.samples", Built(Squeezed), "x"),
+    wrong("law.samples", Built(KeysOfTheFirst), "x"),
+    wrong("law.samples", Built(PositionOfTheSample), "x"),
+    wrong("law.again", Built(FirstMaskKept, causal=True), "x", causal=True),
+    wrong("law.again", Built(SeedInside, causal=True), "x", causal=True, dropout=0.4),
+    wrong("law.again", Built(SameDropAlways), "x", dropout=0.4),
+    wrong("law.scores", Built(HalfSoftmax), "x"),
+    wrong("law.scores", Built(TopThree), "x"),
+    wrong("law.pairs", Built(LoopWithoutItself), "x", causal=True),
+    wrong("law.pairs", Built(OnePosition), "x"),
+    wrong("law.pairs", Built(QueriesOfTheContext), "x,context"),
+    wrong("heads.count", Built(HeadsInARow), "x", causal=True, num_heads=3),
+    wrong("mask.missing", Built(MaskThrownAway), "x"),
+    wrong("dtype.overflow", Built(ExpWithoutMaximum), "x"),
+    right(Built(Near), "x"),
+    right(Built(Near, causal=True), "x", label="causal", causal=True),
+    right(Built(Right), "x"),
+    right(Built(Right, causal=True), "x", label="causal", causal=True),
+]
