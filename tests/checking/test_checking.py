@@ -274,6 +274,13 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         "the same class: args=dict(…).",
     ),
     (
+        refused(subject=nn.LazyLinear(3), takes="x"),
+        ch.ModelError,
+        "check.lazy",
+        "LazyLinear has parameters without a shape, of a lazy module; call it once, so that they get "
+        "theirs, and check the instance.",
+    ),
+    (
         lambda: ch.check(plain, takes="qkv").explain("scale.none"),
         ch.ArgumentError,
         "check.code",

@@ -145,7 +145,7 @@ def by_doubling(run: Call, draw: Callable[[int], Tensor], lengths: Sequence[int]
     return None
 
 
-class Reach(NamedTuple):
+class Carried(NamedTuple):
     """The last output that moves with the first token, the last that moves with the token there, and the
     number of tokens."""
 
@@ -164,7 +164,7 @@ class Reach(NamedTuple):
         return self.next >= min(2 * self.first, self.tokens - 1) > self.first
 
 
-def reach(run: Call, x: Tensor) -> Reach | None:
+def reach(run: Call, x: Tensor) -> Carried | None:
     """Measure how far behind a token outputs still move with it, in x (batch, tokens, …); None where none moves."""
 
     def last(token: int) -> int:
@@ -178,7 +178,7 @@ def reach(run: Call, x: Tensor) -> Reach | None:
 
     still = _called(run, (x,))
     first = last(0)
-    return None if first < 0 else Reach(first, last(first), x.shape[1])
+    return None if first < 0 else Carried(first, last(first), x.shape[1])
 
 
 class Shifted(DispatchMode):

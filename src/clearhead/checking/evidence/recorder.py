@@ -127,13 +127,9 @@ class Recorder(DispatchMode):
         self, inputs: Sequence[Tensor], parameters: Mapping[int, str], buffers: Iterable[int] = ()
     ) -> None:
         super().__init__()
-        self.nodes: list[Node] = []
-        self.steps: list[ScoreStep] = []
-        self.drops: list[Drop] = []
-        self.count = 0
-        self.halves = False
-        # The storages that some operation reads.
-        self.read: set[int] = set()
+        self.nodes, self.steps, self.drops = list[Node](), list[ScoreStep](), list[Drop]()
+        self.count, self.halves = 0, False
+        self.read: set[int] = set()  # the storages that some operation reads
         # What is made of a parameter alone, as its transpose, is named as it is.
         self.parameters = dict(parameters)
         self.buffers = set(buffers)
@@ -191,8 +187,7 @@ class Recorder(DispatchMode):
             return
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         output = outputs[0]
-        if name not in UNCOUNTED:
-            self.read.update(map(storage_of, tensors))
+        self.read.update(map(storage_of, () if name in UNCOUNTED else tensors))
         self.halves |= output.dtype in (torch.float16, torch.bfloat16)
         written = bool(name.endswith("_") and args and isinstance(args[0], Tensor))
         if not written and storage_of(output) in {storage_of(each) for each in tensors}:
