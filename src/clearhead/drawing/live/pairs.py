@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import torch
-
 from torch import Tensor
 
 from clearhead import stages
