@@ -203,8 +203,8 @@ def test_what_cannot_be_read_is_refused(place: str, options: list[str], words: s
 
 
 def test_a_profile(place: str, tmp_path: Path) -> None:
-    args = "d_in=64,d_out=64,context_length=256"
-    options = ("--causal", "--args", args, "--profile", "--lengths", "64,128,256")
+    args = "d_in=64,d_out=64,context_length=1024"
+    options = ("--causal", "--args", args, "--profile", "--lengths", "256,512,1024")
     page = tmp_path / "page.html"
     found = invoke(place, *options, "--html", str(page))
     assert found.exit_code == 0, found.output
@@ -220,7 +220,7 @@ def test_a_profile(place: str, tmp_path: Path) -> None:
     assert "grows like tokens²" in text
     whole = json.loads(invoke(place, *options, "--json").stdout)
     assert whole["ok"] is True
-    assert [each["length"] for each in whole["profile"]["costs"]] == [64, 64, 128, 128, 256, 256]
+    assert [each["length"] for each in whole["profile"]["costs"]] == [256, 256, 512, 512, 1024, 1024]
 
 
 def test_lengths_that_cannot_be_read_are_refused(place: str) -> None:

@@ -47,7 +47,8 @@ def profile(
         contract: as for `check`; or its fields as keywords, such as causal=True. num_heads is 4
             and head_dim 64 where a function declares nothing else.
         args: for the constructor of a class.
-        sizes: d_in, num_heads, head_dim and the like, where they cannot be found.
+        sizes: d_in, num_heads, head_dim and the like; those of a module that are not given are what
+            a call shows, as `check` sees it.
         lengths: in tokens, two or more, growing.
         seconds: a length is left out where one pass is expected to take longer, and all behind it.
         rounds: how many turns are timed.
@@ -80,7 +81,7 @@ def profile(
         found = prepare(subject, takes, args, promised, seed)
         with left_alone(found):
             torch.manual_seed(seed)
-            both = sides(found, promised, place)
+            both = sides(found, promised, place, seed)
             return _measured(found.name, both, lengths, seconds, rounds, place, progress)
 
 
@@ -134,7 +135,7 @@ def _measured(
         f"{both.words}, {place}",
         tuple(costs),
         *(kernels_in_words(each) for each in operations),
-        notes=tuple(filter(None, (stopped, trainable))),
+        notes=(*both.notes, *filter(None, (stopped, trainable))),
     )
 
 

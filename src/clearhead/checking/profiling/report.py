@@ -72,7 +72,8 @@ class Profile:
         return exponent([each.length for each in rows], [getattr(each, name) for each in rows])
 
     def growth(self, of: str, *, backward: bool = False, fused: bool = False) -> str:
-        """The growth of "memory" or "time" with length, in words: "tokens²", "tokens", "constant"."""
+        """The growth of "memory" or "time" with length, in words: "constant", "tokens", "tokens²",
+        "tokens³" where the exponent is within 0.2 of it; else by the exponent: "tokens^1.44"."""
         return in_words(self.exponent(of, backward=backward, fused=fused))
 
     def __str__(self) -> str:
@@ -99,8 +100,8 @@ class Profile:
         for of, (theirs, fused) in pairs.items():
             powers = [self.exponent(of, backward=backward, fused=each) for each in (False, True)]
             lines.append(
-                f"  {of:<6} grows like {in_words(powers[0])} (exponent {powers[0]:.2f}), of the fused "
-                f"call like {in_words(powers[1])} ({powers[1]:.2f}); at {last.length} tokens it is "
+                f"  {of:<6} grows like {_grown(powers[0])}, of the fused call like "
+                f"{_grown(powers[1])}; at {last.length} tokens it is "
                 f"{theirs / max(fused, 1e-12):.1f} × that of the fused call"
             )
         return lines
@@ -165,6 +166,12 @@ def _cells(cost: Cost) -> tuple[str, ...]:
         format_bytes(cost.memory),
         format_bytes(cost.fused_memory),
     )
+
+
+def _grown(power: float) -> str:
+    """The growth in words, with the exponent where the words are rounded."""
+    words, exact = in_words(power), f"{power:.2f}"
+    return words if exact in words else f"{words} (exponent {exact})"
 
 
 def _table(costs: list[Cost]) -> list[str]:
