@@ -220,7 +220,14 @@ def test_a_profile(place: str, tmp_path: Path) -> None:
     assert "grows like tokens²" in text
     whole = json.loads(invoke(place, *options, "--json").stdout)
     assert whole["ok"] is True
-    assert [each["length"] for each in whole["profile"]["costs"]] == [256, 256, 512, 512, 1024, 1024]
+    assert [each["length"] for each in whole["profile"]["costs"]] == [
+        256,
+        256,
+        512,
+        512,
+        1024,
+        1024,
+    ]
 
 
 def test_lengths_that_cannot_be_read_are_refused(place: str) -> None:

@@ -225,7 +225,10 @@ def test_what_is_near_no_whole_power_is_said_by_its_exponent() -> None:
     )
     found = ch.Profile("mine", "batch 1", costs, "none", "flash")
     assert "time   grows like tokens^2.78, of the fused call like tokens^0.77; at 256" in str(found)
-    assert (found.growth("time"), found.growth("time", fused=True)) == ("tokens^2.78", "tokens^0.77")
+    assert (found.growth("time"), found.growth("time", fused=True)) == (
+        "tokens^2.78",
+        "tokens^0.77",
+    )
 
 
 def test_json() -> None:

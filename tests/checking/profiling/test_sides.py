@@ -140,9 +140,7 @@ class Grouped(nn.Module):
             heads(each, each.shape[-1] // 8) for each in self.attn(x).split(self.dims, -1)
         )
         key, value = (each.repeat_interleave(8 // each.shape[1], 1) for each in others)
-        return self.proj(
-            merged(F.scaled_dot_product_attention(query, key, value, is_causal=True))
-        )
+        return self.proj(merged(F.scaled_dot_product_attention(query, key, value, is_causal=True)))
 
 
 class WiderValues(nn.Module):
