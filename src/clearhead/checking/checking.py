@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
 from clearhead.checking import words
 from clearhead.checking.contract import FIELDS, Contract
@@ -80,6 +81,7 @@ def check(
     Raises:
         ArgumentError, ArgumentTypeError: a declaration that makes no sense.
         ModelError: what is checked could not be found, made or called.
+        TooLargeError: code `memory.full`, for sizes that do not fit into memory.
 
     Example:
         >>> def inverted(query, key, value):
@@ -91,7 +93,7 @@ def check(
     """
     promised = contract_of(contract, sizes, declared)
     try:
-        with undisturbed():
+        with within_memory("Declare smaller sizes."), undisturbed():
             found = prepare(subject, takes, args, promised, seed)
             with left_alone(found):
                 if promised.world is not None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import check_sizes, is_number
+from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
 from clearhead.checking.checking import contract_of
 from clearhead.checking.contract import FIELDS, Contract
@@ -62,6 +63,7 @@ def profile(
     Raises:
         ArgumentError, ArgumentTypeError: an argument that makes no sense.
         ModelError: what is profiled could not be found, made or called.
+        TooLargeError: code `memory.full`, for lengths and sizes that do not fit into memory.
 
     Example:
         >>> def mine(query, key, value):
@@ -77,7 +79,7 @@ def profile(
     if promised.world is not None:
         raise ArgumentError("check.world", "profile runs on one process; got world=….")
     place = _device(device)
-    with undisturbed():
+    with within_memory("Give shorter lengths, or smaller sizes."), undisturbed():
         found = prepare(subject, takes, args, promised, seed)
         with left_alone(found):
             torch.manual_seed(seed)
