@@ -1,11 +1,10 @@
 """The result of `profile`, as text, as JSON and as a page."""
 
-import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from clearhead._common.elements import element
-from clearhead._common.text import format_bytes, readable, shown
+from clearhead._common.text import as_json, format_bytes, readable, shown
 from clearhead.checking.pages import page
 from clearhead.checking.profiling.measuring import exponent, in_words
 from clearhead.errors import ArgumentError
@@ -108,7 +107,7 @@ class Profile:
 
     def to_json(self) -> str:
         """The profile as JSON: name, sizes, costs, growth, kernel, fused_kernel and notes."""
-        return json.dumps(self.as_dict(), ensure_ascii=False, indent=2)
+        return as_json(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
         """The profile as what JSON knows."""
