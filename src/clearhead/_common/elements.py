@@ -43,7 +43,9 @@ def joined(children: Iterable[str]) -> Html:
         'a &amp; <b>c</b>'
     """
     return Html(
-        "".join(child if isinstance(child, Html) else _escaped(child, quote=True) for child in children)
+        "".join(
+            child if isinstance(child, Html) else _escaped(child, quote=True) for child in children
+        )
     )
 
 
