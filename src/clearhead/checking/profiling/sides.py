@@ -48,7 +48,7 @@ class Sides(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Sizes(NamedTuple):
+class PeerSizes(NamedTuple):
     """The heads of a module, and the width of what it gives."""
 
     num_heads: int
@@ -167,7 +167,7 @@ def _of_tokens(subject: Subject, contract: Contract, device: torch.device, seed:
 
 def _sizes(
     subject: Subject, contract: Contract, d_in: int, seed: int
-) -> tuple[Sizes, tuple[str, ...]]:
+) -> tuple[PeerSizes, tuple[str, ...]]:
     """The sizes of a module: those that are declared before those that a call shows, and its
     attributes where nothing is shown; and what is to be said of them."""
     notes: list[str] = []
@@ -177,7 +177,7 @@ def _sizes(
         dim = found("head_dim", subject, contract) or max(1, d_in // num_heads)
         kv_heads = found("num_kv_heads", subject, contract) or num_heads
         kv_heads = kv_heads if num_heads % kv_heads == 0 else num_heads
-        sizes = Sizes(num_heads, kv_heads, dim, dim, found("d_out", subject, contract) or d_in)
+        sizes = PeerSizes(num_heads, kv_heads, dim, dim, found("d_out", subject, contract) or d_in)
         notes.append(
             f"no call shows its heads; the fused call has {sizes.words}, as far as declared or named"
         )
@@ -199,7 +199,7 @@ def _sizes(
     return declared, tuple(notes)
 
 
-def _measured(subject: Subject, contract: Contract, seed: int) -> tuple[Sizes, int] | None:
+def _measured(subject: Subject, contract: Contract, seed: int) -> tuple[PeerSizes, int] | None:
     """The heads that `check` sees in a call, and how many attentions; None where it sees none."""
     try:
         evidence = KINDS[subject.takes](subject, contract, seed)
@@ -214,7 +214,7 @@ def _measured(subject: Subject, contract: Contract, seed: int) -> tuple[Sizes, i
         alone = torch.equal(keys, keys[:, :1].expand_as(keys)) and "key" not in split.alike
         kv_heads = split.kv_heads or (1 if alone else num_heads)
         dims = one.query.shape[-1], one.value.shape[-1]
-        sizes = Sizes(num_heads, kv_heads, *dims, d_out=evidence.output.shape[-1])
+        sizes = PeerSizes(num_heads, kv_heads, *dims, d_out=evidence.output.shape[-1])
         return sizes, len(evidence.groups)
     except Exception:  # what cannot be observed can be timed all the same
         return None
