@@ -59,8 +59,8 @@ class LikeNanoGPT(nn.Module):
         self.n_head, self.n_embd = 4, WIDTH
 
     def forward(self, x: Tensor) -> Tensor:
-        split = (heads(each, self.n_head) for each in self.c_attn(x).split(self.n_embd, dim=2))
-        return self.c_proj(merged(F.scaled_dot_product_attention(*split, is_causal=True)))
+        q, k, v = (heads(each, self.n_head) for each in self.c_attn(x).split(self.n_embd, dim=2))
+        return self.c_proj(merged(F.scaled_dot_product_attention(q, k, v, is_causal=True)))
 
 
 class LikeGPT2(LikeNanoGPT):
@@ -91,7 +91,7 @@ class LikeNeoX(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         split = heads(self.query_key_value(x), self.num_attention_heads).chunk(3, -1)
-        return self.dense(merged(F.scaled_dot_product_attention(*split)))
+        return self.dense(merged(by_hand(*split)))
 
 
 class PackedParameter(nn.Module):
