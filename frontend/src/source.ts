@@ -56,9 +56,13 @@ export interface PairStages {
   query: (number | null)[];
   key: (number | null)[];
   score: number | null;
+  scale: number | null;
   scaled: number | null;
-  capped: number | null;
-  /** null where the mask hides the key. */
+  /** Left out without a softcap. */
+  capped?: number | null;
+  /** Left out without a bias. */
+  bias?: number | null;
+  /** null where the mask hides the key, and where it is no number. */
   masked: number | null;
   logsumexp: number | null;
   weight: number | null;

@@ -26,6 +26,7 @@ test("a weight follows from query and key", async () => {
   assert.deepEqual([found.query, found.key, found.score, found.scaled], [[1, 2], [0, 1], 2, 1]);
   const capped = (scaled) => 4 * Math.tanh(scaled / 4);
   assert.equal(found.capped, capped(1));
+  assert.deepEqual([found.scale, found.bias], [0.5, 0.5]);
   assert.equal(found.masked, capped(1) + 0.5);
   const total = Math.log(Math.exp(capped(2)) + Math.exp(capped(1) + 0.5) + Math.exp(-1));
   assert.ok(Math.abs(found.logsumexp - total) < 1e-12);
@@ -36,6 +37,21 @@ test("a weight follows from query and key", async () => {
     { at: 1, by: 2 },
     { at: 0, by: 0 },
   ]);
+});
+
+test("a step that the layer does not have is left out", async () => {
+  const why = { ...layer.why, softcap: null, bias: false };
+  const found = await ask(0, 1, { layers: [{ ...layer, why }] });
+  assert.deepEqual(["capped" in found, "bias" in found], [false, false]);
+  assert.equal(found.masked, found.scaled);
+});
+
+test("what is no number comes first, and the rest in order", () => {
+  const found = partsOf({ query: [1, NaN, 3, null, -5], key: [1, 1, 1, 1, 1] });
+  assert.deepEqual(
+    found.map(({ at }) => at),
+    [1, 3, 4, 2, 0],
+  );
 });
 
 test("what the page does not have is asked for, where there is somebody to ask", async () => {

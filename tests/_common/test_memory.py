@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -41,6 +42,31 @@ def test_what_does_not_fit_says_what_does() -> None:
     for line, (call, instead) in zip(lines, INSTEAD.items(), strict=True):
         assert line.startswith(call), line
         assert instead in line
+
+
+@pytest.mark.parametrize(
+    ("call", "instead"),
+    [
+        (lambda: ch.documents(lengths=range(3_000_000)), "A mask of documents keeps numbers"),
+        (lambda: ch.documents(lengths=[1 << 70]), "A mask of documents keeps numbers"),
+        (lambda: ch.documents(lengths=[1 << 62] * 3), "A mask of documents keeps numbers"),
+        (lambda: ch.documents(offsets=[0, 10**15]), "A mask of documents keeps numbers"),
+        (lambda: ch.documents(lengths=[1 << 62, 1], queries=[1, 1]), "A mask of documents keeps"),
+        (lambda: ch.documents(lengths=[10**15], mask=ch.causal()), "A mask of documents keeps"),
+        (lambda: ch.across(world=2, tokens=10**15), "A sharding keeps the place of every token"),
+        (lambda: ch.across(world=2, tokens=1 << 70), "A sharding keeps the place of every token"),
+        (lambda: ch.causal().to_dense(1 << 70, 1 << 70), "attend takes the mask as it is"),
+        (lambda: ch.check(ch.attend, takes="qkv", num_heads=10**13), "Declare smaller sizes."),
+        (
+            lambda: ch.profile(ch.attend, takes="qkv", lengths=(10**13, 10**14)),
+            "Give shorter lengths, or smaller sizes.",
+        ),
+    ],
+)
+def test_what_no_machine_holds_is_refused(call: Callable[[], object], instead: str) -> None:
+    with pytest.raises(ch.TooLargeError) as caught:
+        call()
+    assert str(caught.value).startswith(f"[memory.full] there is not enough memory. {instead}")
 
 
 def test_other_errors_pass() -> None:

@@ -4,13 +4,14 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 import clearhead as ch
 from clearhead._common import writing
-from clearhead._common.writing import check_writable, replacing
+from clearhead._common.writing import check_writable, replacing, temporary_folder
 
 
 def test_a_place_is_looked_at_before_the_work(tmp_path: Path) -> None:
@@ -34,6 +35,21 @@ def test_a_folder_that_may_not_be_written_to(
     )
     with pytest.raises(ch.FileError, match=r"a\.html could not be written: Permission denied"):
         check_writable(tmp_path / "a.html")
+
+
+def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_get_default_tempdir", nowhere)
+    with pytest.raises(ch.FileError) as caught, temporary_folder():
+        pass
+    assert str(caught.value) == (
+        "[file.temporary] no folder for temporary files could be made: No usable temporary directory "
+        "found in ['/tmp']. Name one that can be written to by the environment variable TMPDIR."
+    )
 
 
 def test_what_fails_leaves_the_old_file(tmp_path: Path) -> None:

@@ -435,7 +435,28 @@ def test_why_a_weight_is_what_it_is(opens: Opens) -> None:
     softmax = (found.masked, found.logsumexp, 100 * found.weight)
     expected = (found.score, seen.problem.scale, found.scaled, *softmax)
     assert numbers == pytest.approx(expected, rel=6e-3)
+    assert "bias" not in words
     page.wait_for_function("() => location.hash.endsWith('&why=1')")
+
+
+def test_why_says_the_softcap_and_the_bias_of_a_layer(opens: Opens) -> None:
+    problem = matrix(11).problem
+    adds = torch.linspace(-1, 1, 121).view(11, 11)
+    query, key = problem.query.clone(), problem.key
+    query[0, 0, 10, 0] = torch.nan
+    seen = ch.AttentionMatrix(query, key, bias=adds, softcap=3.0, mask=ch.causal())
+    run = Run("", [Layer("attention", seen)], read_text("tokens", WORDS))
+    found = stages_of_pair(seen.problem, 0, 0, 9, 4)
+    page = opens(heads_payload([run], "why", start=Start("head=0.0", (9, 4)), why=True))
+    page.keyboard.press("y")
+    facts = page.locator(".ch-why dl")
+    words = facts.inner_text().replace("−", "-").split()
+    assert f"{found.bias:.4g}" in words
+    assert found.capped == pytest.approx(float(words[words.index("softcap") + 1]), rel=1e-3)
+    page = opens(heads_payload([run], "why", start=Start("head=0.0", (10, 4)), why=True))
+    page.keyboard.press("y")
+    expect(page.locator(".ch-why dl")).to_contain_text("no number")
+    expect(page.locator(".ch-why dl")).not_to_contain_text("hides it")
 
 
 def test_a_head_over_a_picture(opens: Opens) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import clearhead as ch
 from clearhead.checking.subject.calling import call, hidden_by_itself, unfilled_mask
@@ -508,6 +509,20 @@ def test_cross_attention_that_takes_no_batch_and_gives_one_is_refused():
         (
             torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
             "was expected; got a nested tensor",
+        ),
+        (
+            torch.ones(2, 3).to(torch.float8_e5m2),
+            "was expected; got torch.float8_e5m2, torch.strided",
+        ),
+        (
+            torch.ones(2, 3, device="meta"),
+            "holds numbers was expected; got one that has a shape alone",
+        ),
+        (FakeTensorMode().from_tensor(torch.ones(2)), "expected; got one that has a shape alone"),
+        (
+            torch.zeros(1).expand(10**5, 10**5),
+            "a tensor that fits into memory was expected; got an expanded one of [100000, 100000], "
+            "which would take 40.0 GB",
         ),
     ],
 )

@@ -1,7 +1,10 @@
 """A report as text: what follows is marked, lines are as wide as they may be, drawings are kept."""
 
+import json
+
+from clearhead._common.text import as_json
 from clearhead.checking.judging.drawings import drawn
-from clearhead.checking.report import WIDTH, Finding, Report
+from clearhead.checking.report import WIDTH, Finding, Report, sarif
 
 CAUSE = Finding("a.b", "one " * 40, "head\n● ●\n· ●", "do " * 60, ("c.d",))
 CONSEQUENCE = Finding("e.f", "and so on", follows_from="a.b")
@@ -18,6 +21,14 @@ def test_the_text_of_findings() -> None:
     assert lines[start + 4].startswith("               do do")
     assert "    see        clearhead explain a.b" in lines
     assert lines[-1] == "  ↳ e.f   and so on (follows from a.b)"
+
+
+def test_a_file_whose_name_is_no_text() -> None:
+    report = Report("caf\udce9", (CAUSE,), place=("/tmp/caf\udce9.py", 3))
+    for text in (report.to_json(), report.to_sarif(), report.to_html(), sarif([report])):
+        text.encode("utf-8")
+    assert json.loads(report.to_json())["name"] == "caf\udce9"
+    assert '"… 1/√16"' in as_json({"a": "… 1/√16"})
 
 
 MANY = Report(

@@ -1,6 +1,9 @@
 """`clearhead check`: what it prints, and how it ends."""
 
+import errno
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +206,8 @@ def test_what_cannot_be_read_is_refused(place: str, options: list[str], words: s
 
 
 def test_a_profile(place: str, tmp_path: Path) -> None:
-    args = "d_in=64,d_out=64,context_length=256"
-    options = ("--causal", "--args", args, "--profile", "--lengths", "64,128,256")
+    args = "d_in=64,d_out=64,context_length=1024"
+    options = ("--causal", "--args", args, "--profile", "--lengths", "256,512,1024")
     page = tmp_path / "page.html"
     found = invoke(place, *options, "--html", str(page))
     assert found.exit_code == 0, found.output
@@ -220,7 +223,40 @@ def test_a_profile(place: str, tmp_path: Path) -> None:
     assert "grows like tokens²" in text
     whole = json.loads(invoke(place, *options, "--json").stdout)
     assert whole["ok"] is True
-    assert [each["length"] for each in whole["profile"]["costs"]] == [64, 64, 128, 128, 256, 256]
+    assert [each["length"] for each in whole["profile"]["costs"]] == [
+        256,
+        256,
+        512,
+        512,
+        1024,
+        1024,
+    ]
+
+
+def test_no_place_for_temporary_files(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(**options: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", nowhere)
+    found = invoke(str(Path(place.partition(":")[0]).parent))
+    assert found.exit_code == 3
+    assert "[file.temporary] no folder for temporary files could be made" in found.stderr
+
+
+def test_a_name_that_is_no_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / os.fsdecode(b"mine\xff.py")).write_text(
+        "def mine(query, key, value):\n    return (query @ key.mT).softmax(-1) @ value\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for name in (folder.name, str(folder)):
+        sarif = tmp_path / "found.sarif"
+        found = invoke(name, "--sarif", str(sarif))
+        assert found.exit_code == 1, found.output
+        (result,) = json.loads(sarif.read_text(encoding="utf-8"))["runs"][0]["results"]
+        uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        assert uri.endswith("caf%E9/mine%FF.py")
 
 
 def test_lengths_that_cannot_be_read_are_refused(place: str) -> None:

@@ -131,6 +131,17 @@ def test_what_is_left_of_the_output_cannot_be_written(
     assert words in capsys.readouterr().err
 
 
+def test_a_file_that_fails_is_not_taken_for_the_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(**options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "some/file")
+
+    monkeypatch.setattr(program, "app", fails)
+    assert run() == 1
+    assert capsys.readouterr().err == "clearhead: [Errno 13] Permission denied: 'some/file'\n"
+
+
 def test_another_module_that_is_missing_is_no_missing_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

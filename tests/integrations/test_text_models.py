@@ -1,5 +1,6 @@
 """Models that read text: their tokens, their matrices, and texts that they cannot read."""
 
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from clearhead.errors import (
 )
 from clearhead.integrations import huggingface
 from clearhead.integrations.huggingface import TextModel, load, readable_tokens
-from clearhead.integrations.text_models import _byte_letters, _from_bytes, quiet
+from clearhead.integrations.text_models import IMPORTED, _byte_letters, _from_bytes, quiet
 from clearhead.matrix.roles import roles
 from tests import tiny_models
 from tests.memory import LargestTensor
@@ -167,6 +168,17 @@ def test_the_logs_of_others_are_silent_and_then_as_they_were() -> None:
             assert state() == known
     finally:
         (logging.enable_progress_bar if before[2] else logging.disable_progress_bar)()
+
+
+def test_what_transformers_imports_is_quiet_meanwhile() -> None:
+    others = [logging.getLogger(name) for name in IMPORTED]
+    before = [each.level for each in others]
+    with quiet(progress=False):
+        for each in others:
+            assert not each.isEnabledFor(logging.WARNING)
+            assert each.isEnabledFor(logging.ERROR)
+        assert logging.getLogger("clearhead").isEnabledFor(logging.WARNING)
+    assert [each.level for each in others] == before
 
 
 def test_every_byte_has_a_letter() -> None:

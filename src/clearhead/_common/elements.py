@@ -26,7 +26,7 @@ def element(tag: str, *children: str, **attributes: str | int | None) -> Html:
         '<b title="&quot;">a &lt; b<i>c</i></b>'
     """
     named = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{html.escape(str(value), quote=False).replace(QUOTE, "&quot;")}"'
+        f' {name.rstrip("_").replace("_", "-")}="{_escaped(str(value)).replace(QUOTE, "&quot;")}"'
         for name, value in attributes.items()
         if value is not None
     )
@@ -43,7 +43,9 @@ def joined(children: Iterable[str]) -> Html:
         'a &amp; <b>c</b>'
     """
     return Html(
-        "".join(child if isinstance(child, Html) else html.escape(child) for child in children)
+        "".join(
+            child if isinstance(child, Html) else _escaped(child, quote=True) for child in children
+        )
     )
 
 
@@ -62,3 +64,8 @@ def document(head: Iterable[str], body: Iterable[str]) -> Html:
     """
     top = element("head", element("meta", charset="utf-8"), *head)
     return Html(f"<!doctype html>\n{element('html', top, element('body', *body), lang='en')}\n")
+
+
+def _escaped(text: str, *, quote: bool = False) -> str:
+    """The text as no markup; half of a surrogate pair, which no encoding knows, is spelled out."""
+    return html.escape(text.encode("utf-8", "backslashreplace").decode("utf-8"), quote=quote)

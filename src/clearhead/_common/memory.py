@@ -2,16 +2,22 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
 
 from clearhead._common.text import raised_words
 from clearhead.errors import TooLargeError
 
+# PyTorch's allocator on the CPU raises a plain RuntimeError.
 OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|not enough memory", re.IGNORECASE)
+# More than there are addresses, which PyTorch says in errors of four types.
+BEYOND = re.compile(
+    "overflow when unpacking|calculation overflowed|int too big to convert", re.IGNORECASE
+)
 
 
-@contextmanager
-def within_memory(instead: str) -> Iterator[None]:
+def within_memory(instead: str) -> AbstractContextManager[None]:
     """Whatever does not fit in memory inside raises an error that says what would.
 
     Args:
@@ -20,13 +26,19 @@ def within_memory(instead: str) -> Iterator[None]:
     Raises:
         TooLargeError: code `memory.full`.
     """
+    # A compiler has no memory to run out of.
+    return nullcontext() if torch.compiler.is_compiling() else _told(instead)
+
+
+@contextmanager
+def _told(instead: str) -> Iterator[None]:
     try:
         yield
     except TooLargeError:
         raise
-    except (MemoryError, RuntimeError) as error:
-        # PyTorch's allocator on the CPU raises a plain RuntimeError.
-        if isinstance(error, RuntimeError) and not OUT_OF_MEMORY.search(str(error)):
+    except (MemoryError, RuntimeError, OverflowError, TypeError, ValueError) as error:
+        full = isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error))
+        if not (full or isinstance(error, MemoryError) or BEYOND.search(str(error))):
             raise
         raise TooLargeError(
             "memory.full", f"there is not enough memory. {instead}\n  {raised_words(error)}"

@@ -4,6 +4,7 @@ A token is data: it may hold control characters, line breaks, or marks that turn
 the line around. They are shown, never obeyed.
 """
 
+import json
 import re
 import reprlib
 import signal
@@ -54,6 +55,19 @@ def readable(text: str) -> str:
         ('My Files/a.html', 'a\\\\x1b[31m')
     """
     return PERHAPS_ACTING.sub(lambda found: printable(found[0]), text)
+
+
+def as_json(content: object) -> str:
+    """Return JSON for people, with letters as they are but those that no encoding knows.
+
+    A file name that is no UTF-8, and half of an emoji, hold such; `json.loads` gives them back.
+
+    Example:
+        >>> as_json({"é": "\\udcff"})
+        '{\\n  "é": "\\\\udcff"\\n}'
+    """
+    text = json.dumps(content, ensure_ascii=False, indent=2)
+    return re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def patch_names(grid: tuple[int, int], skip: int) -> list[str]:

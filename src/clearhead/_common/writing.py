@@ -5,6 +5,7 @@ import hashlib
 import os
 import secrets
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -94,6 +95,30 @@ def check_writable(path: str | os.PathLike[str]) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise unwritable(target, error) from error
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder of this process alone, which is gone behind the block.
+
+    Raises:
+        FileError: code `file.temporary`, where no such folder can be made.
+
+    Example:
+        >>> with temporary_folder() as folder:
+        ...     folder.is_dir()
+        True
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix="clearhead-")
+    except OSError as error:
+        raise FileError(
+            "file.temporary",
+            f"no folder for temporary files could be made: {error.strerror or error}. Name one that can "
+            "be written to by the environment variable TMPDIR.",
+        ) from error
+    with made as folder:
+        yield Path(folder)
 
 
 def place_of(path: str | os.PathLike[str], code: str, done: str) -> Path:

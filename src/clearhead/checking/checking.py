@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from clearhead._common.hints import hints_at_names, with_hints
+from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
 from clearhead.checking import words
 from clearhead.checking.contract import FIELDS, Contract
@@ -87,6 +88,7 @@ def check(
     Raises:
         ArgumentError, ArgumentTypeError: a declaration that makes no sense.
         ModelError: what is checked could not be found, made or called.
+        TooLargeError: code `memory.full`, for sizes that do not fit into memory.
 
     Example:
         >>> def inverted(query, key, value):
@@ -98,7 +100,7 @@ def check(
     """
     promised = contract_of(contract, sizes, declared)
     try:
-        with undisturbed():
+        with within_memory("Declare smaller sizes."), undisturbed():
             subject, how = found_with_takes(subject, takes, promised)
             found = prepare(subject, how, args, promised, seed)
             with left_alone(found):

@@ -1,6 +1,6 @@
 """The report of `check` as text, as JSON, as SARIF and as a page."""
 
-import json
+import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from clearhead._common.text import readable, shown
+from clearhead._common.text import as_json, readable, shown
 from clearhead.checking.pages import page, section
 from clearhead.errors import ArgumentError
 
@@ -153,7 +153,7 @@ class Report:
 
     def to_json(self) -> str:
         """The report as JSON: its attributes, and outcome and ok."""
-        return json.dumps(self.as_dict(), ensure_ascii=False, indent=2)
+        return as_json(self.as_dict())
 
     def to_sarif(self) -> str:
         """The report as SARIF 2.1.0, which code hosts show beside the line."""
@@ -212,14 +212,16 @@ def sarif(reports: Sequence[Report]) -> str:
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
-    return json.dumps(whole, ensure_ascii=False, indent=2)
+    return as_json(whole)
 
 
 def _uri(file: str) -> str:
     """A file as code hosts want it, relative to where the command runs; else whole."""
     path = Path(file).absolute()
     here = Path.cwd()
-    return quote(path.relative_to(here).as_posix()) if path.is_relative_to(here) else path.as_uri()
+    if not path.is_relative_to(here):
+        return path.as_uri()
+    return quote(os.fsencode(path.relative_to(here).as_posix()))
 
 
 def _lines(finding: Finding) -> list[str]:

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clearhead._common.text import exit_words
+from clearhead._common.writing import temporary_folder
 from clearhead.errors import ClearheadError, ModelError
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def _process(
     task: str, asked: dict[str, Any], memory: float | None
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A process that does a task, and the file that it writes; it ends with the block."""
-    with tempfile.TemporaryDirectory(prefix="clearhead-") as folder:
-        request, found = Path(folder, "asked.json"), Path(folder, "found.json")
+    with temporary_folder() as folder:
+        request, found = folder / "asked.json", folder / "found.json"
         whole = {"task": task, "asked": asked, "memory": memory, "path": sys.path}
         request.write_text(json.dumps(whole), encoding="utf-8")
         process = subprocess.Popen(

@@ -61,8 +61,12 @@ def run() -> int:
         app(prog_name="clearhead")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    except OSError as error:  # files have errors of their own, so this is the output
-        code = _drop_output(error)
+    except OSError as error:
+        if error.filename is None:  # of no file, so of the output
+            code = _drop_output(error)
+        else:
+            print(f"clearhead: {readable(str(error))}", file=sys.stderr)
+            code = 1
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -76,7 +80,7 @@ def _drop_output(error: OSError) -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return 0  # the reader has had enough
-    print(f"clearhead: the output could not be written: {error.strerror}", file=sys.stderr)
+    print(f"clearhead: the output could not be written: {error.strerror or error}", file=sys.stderr)
     return 1
 
 

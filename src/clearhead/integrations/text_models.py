@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import escape
+from logging import ERROR, getLogger
 from typing import Any, NamedTuple
 
 import torch
@@ -355,14 +356,21 @@ def _vocabulary(model: Any) -> int | None:
     return table.num_embeddings if isinstance(table, nn.Embedding) else None
 
 
+# Models of transformers import torchao, where it is installed.
+IMPORTED = ("torchao", "torch.utils._pytree")
+
+
 @contextmanager
 def quiet(*, progress: bool) -> Iterator[None]:
-    """Silence the log of transformers and, unless wanted, its bars and the log of the hub."""
+    """Silence the log of transformers and of what it imports, and, unless wanted, its bars and the hub's log."""
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
     verbosity, hub_verbosity = logging.get_verbosity(), hub_logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()
+    others = {each: each.level for each in map(getLogger, IMPORTED)}
+    for each, level in others.items():
+        each.setLevel(max(level, ERROR))
     logging.set_verbosity_error()
     if not progress:
         hub_logging.set_verbosity_error()
@@ -370,6 +378,8 @@ def quiet(*, progress: bool) -> Iterator[None]:
     try:
         yield
     finally:
+        for each, level in others.items():
+            each.setLevel(level)
         logging.set_verbosity(verbosity)
         hub_logging.set_verbosity(hub_verbosity)
         if bars and not progress:

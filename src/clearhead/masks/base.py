@@ -6,7 +6,6 @@ numbers, and only the rectangles that are asked for are materialised.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -164,9 +163,7 @@ class Mask(ABC):
         query_len, kv_len = check_length("query_len", query_len), check_length("kv_len", kv_len)
         own = self.device or torch.device(device or "cpu")
         self.check(*self.leading, query_len, kv_len, own)
-        # A compiler has no memory to run out of.
-        fits = nullcontext() if torch.compiler.is_compiling() else within_memory(INSTEAD)
-        with fits:
+        with within_memory(INSTEAD):
             dense = self.block(slice(0, query_len), slice(0, kv_len), query_len, kv_len, own)
             dense = dense.expand(*self.leading, query_len, kv_len)
             if self.batch is None and self.heads is None:

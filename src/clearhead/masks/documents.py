@@ -10,6 +10,7 @@ from torch import Tensor
 
 from clearhead._common.checks import as_int, check_has_numbers, check_tensor
 from clearhead._common.hints import with_hints
+from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_concrete
 from clearhead.errors import ArgumentError, DeviceError, MaskError
@@ -182,6 +183,7 @@ def documents(
             `mask.documents-pair`, for `queries` of more or fewer documents; `mask.documents-mask`, for
             a mask that does not fit any length; `mask.documents-beside`, for one that counts through
             the row, combined with `queries`.
+        TooLargeError: code `memory.full`, for more tokens than fit into memory.
         MaskError: code `mask.ids`, for ids of another kind; `mask.kv-len`, `mask.batch` when it
             meets tensors of other sizes.
 
@@ -216,16 +218,17 @@ def documents(
     source = lengths if offsets is None else offsets
     read = _lengths if offsets is None else _lengths_of_offsets
     keys = read(source, given[0])
-    if beside:
-        within = full() if mask is None else check_mask(mask)
-        made = EachDocument(within, keys if queries is None else read(queries, "queries"), keys)
-        _ = made.places
-        return made
-    device = source.device if isinstance(source, Tensor) else None
-    # Plain numbers are on the CPU whatever the default device is: they go to that of the query.
-    counts = torch.tensor(keys, dtype=torch.int64, device=device or "cpu")
-    numbers = torch.arange(len(keys), device=counts.device)
-    return Documents(numbers.repeat_interleave(counts, output_size=sum(keys)), device is None)
+    with within_memory("A mask of documents keeps numbers for each of their tokens: give fewer."):
+        if beside:
+            within = full() if mask is None else check_mask(mask)
+            made = EachDocument(within, keys if queries is None else read(queries, "queries"), keys)
+            _ = made.places
+            return made
+        device = source.device if isinstance(source, Tensor) else None
+        # Plain numbers are on the CPU whatever the default device is: they go to that of the query.
+        counts = torch.tensor(keys, dtype=torch.int64, device=device or "cpu")
+        numbers = torch.arange(len(keys), device=counts.device)
+        return Documents(numbers.repeat_interleave(counts, output_size=sum(keys)), device is None)
 
 
 def _of_ids(ids: Sequence[int] | Sequence[Sequence[int]] | Tensor) -> Documents:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clearhead._common.text import shown
+from clearhead._common.writing import temporary_folder
 from clearhead.errors import ArgumentError, MissingExtraError, ModelError
 
 
@@ -150,9 +150,9 @@ def install(
             )
     failed = []
     for name in wanted:
-        with tempfile.TemporaryDirectory() as folder:
+        with temporary_folder() as folder:
             # pip takes hashes from a file only.
-            listed = Path(folder) / "requirements.txt"
+            listed = folder / "requirements.txt"
             listed.write_text(SAMPLES[name].requirement() + "\n", encoding="utf-8")
             pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--require-hashes"]
             if run([*pip, "--quiet", "--requirement", str(listed)]):

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from clearhead._common.checks import as_int, check_length, check_tensor
 from clearhead._common.hints import with_hints
+from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, RankError, ShapeError
 from clearhead.masks.base import Mask
@@ -297,6 +298,7 @@ def across(
             `across.positions`, `across.how`, `length.negative`.
         ArgumentTypeError: codes `across.mesh`, `across.layout`, `length.type`.
         MaskError: for a mask that was made for other lengths.
+        TooLargeError: code `memory.full`, for more tokens than fit into memory.
 
     Example:
         >>> import clearhead as ch
@@ -320,7 +322,8 @@ def across(
     if how not in WAYS:
         names = ", ".join(f'"{each}"' for each in WAYS)
         raise ArgumentError("across.how", f"how must be one of {names}; got {shown(how)}.")
-    return Sharding(layout_of(layout, tokens, ranks, mask, keys), rank, group, how)
+    with within_memory("A sharding keeps the place of every token: give fewer."):
+        return Sharding(layout_of(layout, tokens, ranks, mask, keys), rank, group, how)
 
 
 def _read_world(world: object, rank: object) -> tuple[int, int]:

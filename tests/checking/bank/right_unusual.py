@@ -137,6 +137,22 @@ class MultiQuery(nn.Module):
         return self.wo(out.view(b, t, -1))
 
 
+class PackedMultiQuery(nn.Module):
+    """GPT-BigCode's: one projection of all heads' queries, of one key and of one value."""
+
+    def __init__(self, embed_dim, num_heads, head_dim):
+        super().__init__()
+        self.widths = [num_heads * head_dim, head_dim, head_dim]
+        self.c_attn = nn.Linear(embed_dim, sum(self.widths))
+        self.c_proj = nn.Linear(num_heads * head_dim, embed_dim)
+
+    def forward(self, hidden):
+        q, k, v = self.c_attn(hidden).split(self.widths, dim=-1)
+        q = q.unflatten(-1, (-1, k.shape[-1])).transpose(1, 2)
+        out = F.scaled_dot_product_attention(q, k[:, None], v[:, None], is_causal=True)
+        return self.c_proj(out.transpose(1, 2).flatten(2))
+
+
 def online_softmax(query, key, value, block=4):
     scale = query.shape[-1] ** -0.5
     best = query.new_full((*query.shape[:-1], 1), -math.inf)
@@ -546,6 +562,14 @@ ENTRIES = [
         num_heads=3,
         num_kv_heads=1,
         sizes={"d_in": 11, "head_dim": 5},
+    ),
+    right(
+        Built(PackedMultiQuery, 11, 3, 5),
+        "x",
+        causal=True,
+        num_heads=3,
+        num_kv_heads=1,
+        sizes={"d_in": 11},
     ),
     right(online_softmax, "qkv"),
     right(online_softmax_causal, "qkv", causal=True),

@@ -148,6 +148,21 @@ class EveryHeadFirstSlice(nn.Module):
         return self.dense(torch.cat(outputs, dim=-1))
 
 
+class PackedFirstHead(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.dense = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(2)
+        q = q.transpose(1, 2)
+        k, v = k[:, None, :, 0].expand_as(q), v[:, None, :, 0].expand_as(q)
+        weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+        return self.dense((weights @ v).transpose(1, 2).flatten(2))
+
+
 def loop_reads_head_zero(query, key, value):
     out = torch.empty(*query.shape[:-1], value.shape[-1], dtype=query.dtype)
     for h in range(query.shape[1]):
@@ -302,6 +317,7 @@ ENTRIES = [
     wrong("heads.merge", Built(SdpaMergedByView, 15, 3), "x", causal=True, num_heads=3),
     wrong("heads.merge", Built(EinsumMerge, 7, 3, 5), "x", num_heads=3),
     wrong("heads.identical", Built(EveryHeadFirstSlice, 15, 3), "x", num_heads=3),
+    wrong("heads.identical", Built(PackedFirstHead, 15, 3), "x", num_heads=3),
     wrong("heads.identical", loop_reads_head_zero, "qkv"),
     wrong("heads.identical", Built(ExpandedHead, 15, 3), "x", num_heads=3),
     wrong("heads.gqa-tiled", tiled_keys, "qkv", num_heads=6, num_kv_heads=2),

@@ -97,10 +97,16 @@ def test_an_exponent(amounts: list[float], power: float) -> None:
     ("power", "words"),
     [
         (0.0, "constant"),
+        (-0.2, "constant"),
+        (0.77, "tokens^0.77"),
         (0.9, "tokens"),
-        (1.3, "tokens"),
-        (1.4, "something between tokens and tokens²"),
-        (1.7, "tokens²"),
+        (1.2, "tokens"),
+        (1.21, "tokens^1.21"),
+        (1.8, "tokens²"),
+        (2.78, "tokens^2.78"),
+        (2.9, "tokens³"),
+        (4.0, "tokens^4.00"),
+        (-1.0, "tokens^-1.00"),
     ],
 )
 def test_an_exponent_in_words(power: float, words: str) -> None:

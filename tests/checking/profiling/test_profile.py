@@ -201,9 +201,9 @@ PROFILE = ch.Profile(
 def test_the_text() -> None:
     of_the_call = "that of the fused call"
     remarks = (
-        "  memory grows like tokens² (exponent 2.00), of the fused call like tokens (1.00); at 256 "
+        "  memory grows like tokens² (exponent 2.00), of the fused call like tokens (exponent 1.00); at 256 "
         f"tokens it is 8.0 × {of_the_call}\n"
-        "  time   grows like tokens (exponent 1.00), of the fused call like tokens (1.00); at 256 "
+        "  time   grows like tokens (exponent 1.00), of the fused call like tokens (exponent 1.00); at 256 "
         f"tokens it is 2.0 × {of_the_call}\n"
     )
     table = (
@@ -215,6 +215,19 @@ def test_the_text() -> None:
         f"mine<1>: batch 1\n\nforward\n{table}{remarks}\nforward and backward\n{table}{remarks}\n"
         "kernel   bmm + softmax: none of PyTorch's fused kernels\n"
         "fused    _scaled_dot_product_flash_attention_for_cpu\n– not at 512 tokens"
+    )
+
+
+def test_what_is_near_no_whole_power_is_said_by_its_exponent() -> None:
+    costs = tuple(
+        Cost(length, False, 1e-9 * length**2.78, 1e-6 * length**0.77, 16 * length**2, 512 * length)
+        for length in (128, 256)
+    )
+    found = ch.Profile("mine", "batch 1", costs, "none", "flash")
+    assert "time   grows like tokens^2.78, of the fused call like tokens^0.77; at 256" in str(found)
+    assert (found.growth("time"), found.growth("time", fused=True)) == (
+        "tokens^2.78",
+        "tokens^0.77",
     )
 
 

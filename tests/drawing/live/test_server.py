@@ -131,8 +131,17 @@ def test_the_stages_of_a_pair(server: Server) -> None:
     found = json.loads(ask(server, "pair?layer=0&head=1&query=6&key=2").content)
     assert found["weight"] == pytest.approx(float(matrix().dense()[0, 1, 6, 2]), rel=1e-5)
     assert len(found["query"]) == len(found["key"]) == matrix().problem.query.shape[-1]
+    assert not {"bias", "capped"} & found.keys()
     hidden = json.loads(ask(server, "pair?layer=0&head=1&query=2&key=4").content)
     assert (hidden["masked"], hidden["weight"]) == (None, 0.0)
+
+
+def test_a_pair_says_what_the_layer_adds() -> None:
+    query = torch.full((1, 1, 3, 2), torch.nan)
+    seen = AttentionMatrix(query, query, bias=torch.ones(3, 3), softcap=2.0)
+    with Server(PAYLOAD, Tiles([seen])) as server:
+        found = json.loads(ask(server, "pair?layer=0&head=0&query=2&key=1").content)
+    assert (found["bias"], found["capped"], found["masked"], found["weight"]) == (1, *[None] * 3)
 
 
 def test_what_is_no_number_is_null() -> None:

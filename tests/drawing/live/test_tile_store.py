@@ -245,6 +245,7 @@ def test_the_stages_of_a_pair_are_those_of_a_trace() -> None:
         assert found.query == tuple(query[1, head, row].tolist())
         assert found.key == tuple(key[1, head // 2, column].tolist())
         assert found.weight == pytest.approx(math.exp(found.masked - found.logsumexp), rel=1e-5)
+        assert found.bias == pytest.approx(-(0.25 ** (head + 1)) * abs(row - column))
     with pytest.raises(SelectionError) as caught:
         store.pair(0, 0, 1, 7)
     assert str(caught.value) == "[tile.token] there are 7 keys; got number 7."

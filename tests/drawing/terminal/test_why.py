@@ -39,8 +39,7 @@ def test_its_numbers_are_those_of_a_trace() -> None:
         f"× scale 0.3000 {scaled}",
         f"after the softcap {capped}",
     ]
-    assert last[4].startswith("+ bias ")
-    assert last[4].endswith(f" {masked}")
+    assert last[4] == f"+ bias {options['bias'][QUERY, KEY]:.4f} {masked}"
     assert last[5].startswith(f"exp({masked} - ")
     assert last[5].endswith(f") {weights}")
 
@@ -50,3 +49,26 @@ def test_a_key_that_the_mask_hides() -> None:
     found = said(ch.AttentionMatrix(query, query, mask=ch.causal()), 1, 3)
     assert found[0].startswith("Why 0.0000?")
     assert found[-1].split() == ["the", "mask", "hides", "the", "key", "0.0000"]
+
+
+def test_a_step_that_the_layer_does_not_have_is_not_said() -> None:
+    torch.manual_seed(0)
+    # Long enough that a product of one pair and one of many round differently.
+    query, key = torch.randn(1, 1, 5, 64), torch.randn(1, 1, 300, 64)
+    for pair in range(300):
+        found = said(ch.AttentionMatrix(query, key), 4, pair)
+        assert not [line for line in found if "bias" in line or "softcap" in line]
+
+
+def test_a_score_of_zero_has_its_scale() -> None:
+    query, key = torch.eye(2)[None, None], torch.eye(2)[None, None]
+    assert "× scale 0.2500                      0.0000" in said(
+        ch.AttentionMatrix(query, key, scale=0.25), 0, 1
+    )
+
+
+def test_a_score_that_is_no_number_has_no_softcap() -> None:
+    query = torch.full((1, 1, 2, 3), torch.nan)
+    found = said(ch.AttentionMatrix(query, query), 0, 1)
+    assert not [line for line in found if "bias" in line or "softcap" in line]
+    assert found[-2].split()[-1] == "nan"

@@ -38,8 +38,10 @@ export async function stagesOf(
     query: own,
     key: Array.from(vector(key)),
     score: score(key),
+    scale,
     scaled: scale * score(key),
-    capped: capped(scale * score(key)),
+    ...(softcap && { capped: capped(scale * score(key)) }),
+    ...(biases && { bias: biases[query * about.keys + key]! }),
     masked: Number.isFinite(row[key]!) ? row[key]! : null,
     logsumexp,
     weight: row[key] === Number.NEGATIVE_INFINITY ? 0 : Math.exp(row[key]! - logsumexp),
@@ -52,9 +54,10 @@ function totalOf(scores: readonly number[]): number {
   return most + Math.log(scores.reduce((sum, each) => sum + Math.exp(each - most), 0));
 }
 
-/** What each dimension adds to the dot product, the largest part first. */
+/** What each dimension adds to the dot product, the largest part first, and before it what is no number. */
 export function partsOf({ query, key }: PairStages): { at: number; by: number }[] {
+  const size = ({ by }: { by: number }) => (Number.isFinite(by) ? Math.abs(by) : Infinity);
   return query
     .map((each, at) => ({ at, by: (each ?? NaN) * (key[at] ?? NaN) }))
-    .sort((a, b) => Math.abs(b.by) - Math.abs(a.by));
+    .sort((a, b) => (size(a) === size(b) ? 0 : size(b) - size(a)));
 }

@@ -45,13 +45,12 @@ export function Why({ data, source, chosen, map, query, key_, open }: WhyProps) 
 const [ROW, BARS, NAME] = [14, 56, 96];
 
 function Stages({ stages }: { stages: PairStages }) {
-  const { query, key, score, scaled, capped, masked, logsumexp, weight } = stages;
+  const { query, key, score, scale, scaled, capped, bias, masked, logsumexp, weight } = stages;
+  const hidden = masked === null && weight === 0;
   const dark = theme.value;
   const parts = partsOf(stages);
-  const most = Math.abs(parts[0]?.by ?? 0) || 1;
+  const most = largest(parts.map(({ by }) => by));
   const wide = Math.max(2, Math.min(14, 560 / Math.max(1, query.length)));
-  const largest = (values: (number | null)[]) =>
-    Math.max(1e-30, ...values.map((each) => Math.abs(each ?? 0)));
   const cells = (values: (number | null)[], top: number) => {
     const end = largest(values);
     return values.map((value, at) => (
@@ -61,7 +60,7 @@ function Stages({ stages }: { stages: PairStages }) {
         y={top}
         width={wide - (wide > 4 ? 1 : 0.25)}
         height={ROW}
-        fill={cssSigned((value ?? 0) / end, dark)}
+        fill={cssSigned(finite(value) / end, dark)}
       >
         <title>{`dimension ${at}: ${written(value)}`}</title>
       </rect>
@@ -88,14 +87,14 @@ function Stages({ stages }: { stages: PairStages }) {
           = adds to it
         </text>
         {parts.map(({ at, by }) => {
-          const tall = ((Math.abs(by) / most) * BARS) / 2;
+          const tall = ((Math.abs(finite(by)) / most) * BARS) / 2;
           return (
             <rect
               key={at}
               x={NAME + at * wide}
               y={by < 0 ? middle : middle - tall}
               width={wide - (wide > 4 ? 1 : 0.25)}
-              height={Math.max(0.5, tall || 0)}
+              height={Math.max(0.5, tall)}
               class={by < 0 ? "ch-less" : ""}
             >
               <title>{`dimension ${at}: ${written(by)}`}</title>
@@ -105,17 +104,19 @@ function Stages({ stages }: { stages: PairStages }) {
       </svg>
       <dl class="ch-facts">
         <Fact name="query · key">{written(score)}</Fact>
-        <Fact name={`× ${written(score ? scaled! / score : 0)}`}>{written(scaled)}</Fact>
-        {capped !== scaled && <Fact name="after the softcap">{written(capped)}</Fact>}
-        {masked !== null && masked !== capped && (
-          <Fact name="+ bias">{`${written(masked - capped!)} = ${written(masked)}`}</Fact>
-        )}
-        {masked === null ? (
+        <Fact name={`× ${written(scale)}`}>{written(scaled)}</Fact>
+        {capped !== undefined && <Fact name="after the softcap">{written(capped)}</Fact>}
+        {hidden ? (
           <Fact name="mask">hides it: 0 %</Fact>
         ) : (
-          <Fact name="softmax">
-            {`exp(${written(masked)} − ${written(logsumexp)}) = ${percent(weight ?? NaN)}`}
-          </Fact>
+          <>
+            {bias !== undefined && (
+              <Fact name="+ bias">{`${written(bias)} = ${written(masked)}`}</Fact>
+            )}
+            <Fact name="softmax">
+              {`exp(${written(masked)} − ${written(logsumexp)}) = ${percent(weight ?? NaN)}`}
+            </Fact>
+          </>
         )}
       </dl>
       <p class="ch-remark">
@@ -124,11 +125,20 @@ function Stages({ stages }: { stages: PairStages }) {
             .slice(0, 3)
             .map(({ at, by }) => `dimension ${at} adds ${written(by)}`)
             .join(", ")}. `}
-        {masked !== null &&
+        {!hidden &&
           `${written(logsumexp)} is the logsumexp: the logarithm of the sum of exp(score) over all keys.`}
       </p>
     </>
   );
+}
+
+/** What is no number is drawn as 0. */
+function finite(value: number | null): number {
+  return Number.isFinite(value) ? value! : 0;
+}
+
+function largest(values: (number | null)[]): number {
+  return Math.max(1e-30, ...values.map((each) => Math.abs(finite(each))));
 }
 
 function Fact({ name, children }: { name: string; children: string }) {

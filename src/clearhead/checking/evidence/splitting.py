@@ -14,6 +14,7 @@ from clearhead.checking.evidence.observed import ObservedAttention, blocks_of
 from clearhead.checking.evidence.provenance import Provenance
 from clearhead.checking.evidence.recorder import Node, Recorder, Tags
 
+NAMES = ("query", "key", "value")
 PLAIN = {
     "clone", "contiguous", "_to_copy", "cat", "stack", "copy_", "permute", "constant_pad_nd", "flip",
     "roll",
@@ -62,10 +63,9 @@ def splitting(
 ) -> Splitting:
     """Read the numbers of one group of heads."""
     known = [each for each in found if each is not None]
-    names = ("query", "key", "value")
     split = tuple(
         name
-        for index, name in enumerate(names)
+        for index, name in enumerate(NAMES)
         if any(bool(each.rows[index].split.any()) for each in known)
     )
     heads = None
@@ -118,18 +118,36 @@ def _alike(
         return ()
     found = []
     nodes = {node.index: node for node in recorded.nodes}
-    for index, name in enumerate(("query", "key", "value")):
-        heads = torch.cat([arranged.heads(getattr(each, name), keys=True) for each in group], 1)
+    roots = [{_root(each, which) for each in group} for which in range(3)]
+    heads = [
+        torch.cat([arranged.heads(getattr(each, name), keys=name != "query") for each in group], 1)
+        for name in NAMES
+    ]
+    for index, name in enumerate(NAMES):
+        mine = heads[index]
         # Where all are 0, as of parameters that were never filled, nothing shows.
-        if not torch.allclose(heads, heads[:, :1].expand_as(heads)) or not heads.any():
+        if not torch.allclose(mine, mine[:, :1].expand_as(mine)) or not mine.any():
             continue
-        roots = {_root(each, index) for each in group}
-        wide = [nodes[root] for root in roots if root is not None]
-        # One projection of one head for all is multi-query attention.
+        wide = [nodes[root] for root in roots[index] if root is not None]
+        # One projection of one head for all is multi-query attention; the others may be made by it too.
         whole = {node.storage: node.output.shape[-1] for node in wide}
-        if len(roots) > 1 or sum(whole.values()) > heads.shape[-1] or name == "query":
+        others = sum(
+            _different(heads[which]) * heads[which].shape[-1]
+            for which in range(3)
+            if which != index and roots[which] == roots[index]
+        )
+        if (
+            len(roots[index]) > 1
+            or sum(whole.values()) - others > mine.shape[-1]
+            or name == "query"
+        ):
             found.append(name)
     return tuple(found)
+
+
+def _different(heads: Tensor) -> int:
+    """The number of heads, each counted once."""
+    return len(heads.transpose(0, 1).flatten(1).unique(dim=0))
 
 
 def side_tags(each: ObservedAttention, which: int) -> Tags | None:

@@ -16,6 +16,9 @@ Call = Callable[[], object]
 
 # Shorter samples are told apart by the clock alone.
 SAMPLE = 2e-3
+GROWTHS = "constant", "tokens", "tokens²", "tokens³"
+# What does not grow, and blocks that do, move the exponent of a kernel's memory by about so much.
+NEAR = 0.2
 FUSED = "_scaled_dot_product_"
 PLAIN = "_scaled_dot_product_attention_math"
 
@@ -115,18 +118,16 @@ def exponent(lengths: Sequence[int], amounts: Sequence[float]) -> float:
 
 
 def in_words(power: float) -> str:
-    """A power of the length as a person says it. Kernels take larger blocks for more tokens, which
-    lets what grows with the tokens have a power a little above 1.
+    """A power of the length as a person says it, if it is within 0.2 of a whole one; else itself.
 
     Example:
         >>> in_words(1.97), in_words(0.94), in_words(1.4)
-        ('tokens²', 'tokens', 'something between tokens and tokens²')
+        ('tokens²', 'tokens', 'tokens^1.40')
     """
-    if power > 1.6:
-        return "tokens²"
-    if power > 1.3:
-        return "something between tokens and tokens²"
-    return "tokens" if power > 0.2 else "constant"
+    whole = round(power)
+    if abs(power - whole) <= NEAR and 0 <= whole < len(GROWTHS):
+        return GROWTHS[whole]
+    return f"tokens^{power:.2f}"
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from clearhead._common.checks import check_sizes, is_number
 from clearhead._common.hints import hints_at_names, with_hints
+from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
 from clearhead.checking.checking import contract_of, found_with_takes
 from clearhead.checking.contract import FIELDS, Contract
@@ -49,7 +50,8 @@ def profile(
         contract: as for `check`; or its fields as keywords, such as causal=True. num_heads is 4
             and head_dim 64 where a function declares nothing else.
         args: for the constructor of a class.
-        sizes: d_in, num_heads, head_dim and the like, where they cannot be found.
+        sizes: d_in, num_heads, head_dim and the like; those of a module that are not given are what
+            a call shows, as `check` sees it.
         lengths: in tokens, two or more, growing.
         seconds: a length is left out where one pass is expected to take longer, and all behind it.
         rounds: how many turns are timed.
@@ -63,6 +65,7 @@ def profile(
     Raises:
         ArgumentError, ArgumentTypeError: an argument that makes no sense.
         ModelError: what is profiled could not be found, made or called.
+        TooLargeError: code `memory.full`, for lengths and sizes that do not fit into memory.
 
     Example:
         >>> def mine(query, key, value):
@@ -78,12 +81,12 @@ def profile(
     if promised.world is not None:
         raise ArgumentError("check.world", "profile runs on one process; got world=….")
     place = _device(device)
-    with undisturbed():
+    with within_memory("Give shorter lengths, or smaller sizes."), undisturbed():
         subject, takes = found_with_takes(subject, takes, promised)
         found = prepare(subject, takes, args, promised, seed)
         with left_alone(found):
             torch.manual_seed(seed)
-            both = sides(found, promised, place)
+            both = sides(found, promised, place, seed)
             return _measured(found.name, both, lengths, seconds, rounds, place, progress)
 
 
@@ -137,7 +140,7 @@ def _measured(
         f"{both.words}, {place}",
         tuple(costs),
         *(kernels_in_words(each) for each in operations),
-        notes=tuple(filter(None, (stopped, trainable))),
+        notes=(*both.notes, *filter(None, (stopped, trainable))),
     )
 
 

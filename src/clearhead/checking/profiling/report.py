@@ -1,11 +1,10 @@
 """The result of `profile`, as text, as JSON and as a page."""
 
-import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from clearhead._common.elements import element
-from clearhead._common.text import format_bytes, readable, shown
+from clearhead._common.text import as_json, format_bytes, readable, shown
 from clearhead.checking.pages import page
 from clearhead.checking.profiling.measuring import exponent, in_words
 from clearhead.errors import ArgumentError
@@ -72,7 +71,8 @@ class Profile:
         return exponent([each.length for each in rows], [getattr(each, name) for each in rows])
 
     def growth(self, of: str, *, backward: bool = False, fused: bool = False) -> str:
-        """The growth of "memory" or "time" with length, in words: "tokens²", "tokens", "constant"."""
+        """The growth of "memory" or "time" with length, in words: "constant", "tokens", "tokens²",
+        "tokens³" where the exponent is within 0.2 of it; else by the exponent: "tokens^1.44"."""
         return in_words(self.exponent(of, backward=backward, fused=fused))
 
     def __str__(self) -> str:
@@ -99,15 +99,15 @@ class Profile:
         for of, (theirs, fused) in pairs.items():
             powers = [self.exponent(of, backward=backward, fused=each) for each in (False, True)]
             lines.append(
-                f"  {of:<6} grows like {in_words(powers[0])} (exponent {powers[0]:.2f}), of the fused "
-                f"call like {in_words(powers[1])} ({powers[1]:.2f}); at {last.length} tokens it is "
+                f"  {of:<6} grows like {_grown(powers[0])}, of the fused call like "
+                f"{_grown(powers[1])}; at {last.length} tokens it is "
                 f"{theirs / max(fused, 1e-12):.1f} × that of the fused call"
             )
         return lines
 
     def to_json(self) -> str:
         """The profile as JSON: name, sizes, costs, growth, kernel, fused_kernel and notes."""
-        return json.dumps(self.as_dict(), ensure_ascii=False, indent=2)
+        return as_json(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
         """The profile as what JSON knows."""
@@ -165,6 +165,12 @@ def _cells(cost: Cost) -> tuple[str, ...]:
         format_bytes(cost.memory),
         format_bytes(cost.fused_memory),
     )
+
+
+def _grown(power: float) -> str:
+    """The growth in words, with the exponent where the words are rounded."""
+    words, exact = in_words(power), f"{power:.2f}"
+    return words if exact in words else f"{words} (exponent {exact})"
 
 
 def _table(costs: list[Cost]) -> list[str]:

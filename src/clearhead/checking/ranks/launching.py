@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import re
 import signal
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from clearhead._common.text import exit_words, raised_words
+from clearhead._common.writing import temporary_folder
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.base import Settled
 from clearhead.checking.ranks.rank_calls import (
@@ -187,9 +187,7 @@ class StartedRanks:
         # What is checked may be a closure, which only a fork hands on.
         forks = "fork" in multiprocessing.get_all_start_methods() and not autograd_has_threads()
         context: Any = multiprocessing.get_context("fork" if forks else "spawn")
-        self._folder = Path(
-            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="clearhead-"))
-        )
+        self._folder = self._stack.enter_context(temporary_folder())
         pairs = [context.Pipe() for _ in range(self.world)]
         self._pipes = [mine for mine, _ in pairs]
         try:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.foreign_names import CONTEXTS, MASKS, OTHER_MASKS, OUTPUTS, PADDING, side_of
+from clearhead._common.text import format_bytes
+from clearhead._common.torch_internals import is_concrete
 
 ENCODERS = (nn.TransformerEncoderLayer, nn.TransformerEncoder)
 
@@ -51,6 +53,12 @@ def by_heads(run: Any, axes: int, tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack(heads, 1)
 
 
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+LARGEST_VIEW = 1 << 28
+"""So many bytes an output may say to hold that are not there, as one does that is expanded."""
+
+
 def output_of(found: Any) -> tuple[Tensor, Any]:
     """The output among what a call gave, and what came with it.
 
@@ -68,9 +76,17 @@ def output_of(found: Any) -> tuple[Tensor, Any]:
     if not isinstance(found, Tensor):
         kind = type(found).__name__
         raise TypeError(f"a tensor was expected, or a tuple that begins with one; got {kind}")
-    if found.is_nested or found.layout != torch.strided or not found.is_floating_point():
+    if found.is_nested or found.layout != torch.strided or found.dtype not in DTYPES:
         kind = "a nested tensor" if found.is_nested else f"{found.dtype}, {found.layout}"
         raise TypeError(f"a dense tensor of floating-point numbers was expected; got {kind}")
+    if not is_concrete(found):
+        raise TypeError("a tensor that holds numbers was expected; got one that has a shape alone")
+    size = found.numel() * found.element_size()
+    if size > LARGEST_VIEW and size > found.untyped_storage().nbytes():
+        raise TypeError(
+            "a tensor that fits into memory was expected; got an expanded one of "
+            f"{list(found.shape)}, which would take {format_bytes(size)}"
+        )
     return found, rest
 
 

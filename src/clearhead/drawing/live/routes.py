@@ -102,6 +102,7 @@ def _pair_stages(tiles: Tiles, query: dict[str, str]) -> Answer:
     content = {
         name: [_number(each) for each in value] if isinstance(value, tuple) else _number(value)
         for name, value in found._asdict().items()
+        if value is not None
     }
     return _json(200, content)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead.attention.problem import Problem
+from clearhead.drawing.live.pairs import of_head
 from clearhead.matrix.chunk import Chunk
 from clearhead.matrix.reductions import Reduction
 from clearhead.matrix.sweep import HIDDEN, part_of_runs, sweep
@@ -292,13 +293,13 @@ class _Rectangle:
             if part.empty is not None:  # of these keys; it may see others
                 hidden = [*hidden, (slice(None), part.empty[:, None])]
         elif problem.mask is not None:
-            pairs = self._own(problem.visible(some, keys))
+            pairs = of_head(problem.visible(some, keys), *self.place)
         query = stages.upcast(self.query[some]) * problem.scale
         scores = query @ stages.upcast(self.key[keys]).mT
         if problem.softcap is not None:
             scores.div_(problem.softcap).tanh_().mul_(problem.softcap)
-        if problem.bias is not None:
-            bias = self._own(problem.bias_block(some, keys))
+        bias = of_head(problem.bias_block(some, keys), *self.place)
+        if bias is not None:
             scores.add_(bias)
             if self.hiding:
                 open_ = bias > -torch.inf
@@ -319,13 +320,6 @@ class _Rectangle:
         start, stop = (each[some, None] for each in self.runs)
         first = torch.arange(*_ends(self.columns), self.columns.step, device=start.device)
         return (start < first + self.columns.step) & (stop > first) & (start < stop)
-
-    def _own(self, tensor: Tensor | None) -> Tensor:
-        """The sample and the head of a tensor that may have one for all of either."""
-        assert tensor is not None
-        for place in self.place:
-            tensor = tensor[place if len(tensor) > 1 else 0]
-        return tensor
 
 
 def _ends(cells: range) -> tuple[int, int]:

@@ -1,5 +1,7 @@
 """The steps to the weight of one pair, as lines for a terminal."""
 
+from math import inf, isfinite
+
 from clearhead.drawing.labels import label
 from clearhead.drawing.live.pairs import PairStages
 from clearhead.drawing.terminal.shading import Text
@@ -18,7 +20,7 @@ def why_lines(stages: PairStages, query: str, key: str) -> list[Text]:
         query, key: its tokens.
 
     Example:
-        >>> stages = PairStages((1.0, 2.0), (3.0, -1.0), 1.0, 0.5, 0.5, 0.5, 1.5, 0.3679)
+        >>> stages = PairStages((1.0, 2.0), (3.0, -1.0), 1.0, 0.5, 0.5, None, None, 0.5, 1.5, 0.3679)
         >>> for line in why_lines(stages, "it", "animal"):
         ...     print(line.plain.rstrip())
         Why 0.3679? it → animal
@@ -31,28 +33,31 @@ def why_lines(stages: PairStages, query: str, key: str) -> list[Text]:
         1.5000 is the logsumexp: the logarithm of the sum of exp(score) over all keys
     """
     parts = [one * other for one, other in zip(stages.query, stages.key, strict=True)]
-    order = sorted(range(len(parts)), key=lambda at: -abs(parts[at]))
-    most = max((abs(each) for each in parts), default=0.0) or 1.0
+    # What is no number comes first, and has no bar.
+    sizes = [abs(part) if isfinite(part) else inf for part in parts]
+    order = sorted(range(len(parts)), key=lambda at: -sizes[at])
+    most = max((size for size in sizes if size < inf), default=0.0) or 1.0
     lines = [
         Text.assemble((f"Why {stages.weight:.4f}?", "bold"), f" {label(query)} → {label(key)}"),
         Text(f"{'dimension':9} {'query':>10} {'key':>10} {'adds':>10}", "dim"),
     ]
     for at in order[:DIMENSIONS]:
-        bar = ("-" if parts[at] < 0 else "█") * round(BAR * abs(parts[at]) / most)
+        bar = ""
+        if isfinite(parts[at]):
+            bar = ("-" if parts[at] < 0 else "█") * round(BAR * sizes[at] / most)
         one, other = stages.query[at], stages.key[at]
         lines.append(Text(f"{at:9} {one:10.4f} {other:10.4f} {parts[at]:10.4f}  {bar}"))
     rest = order[DIMENSIONS:]
     if rest:
         lines.append(_stage(f"the other {len(rest)} dimensions", sum(parts[at] for at in rest)))
     lines.append(_stage("query · key", stages.score))
-    scale = f" {stages.scaled / stages.score:.4f}" if stages.score else ""
-    lines.append(_stage(f"× scale{scale}", stages.scaled))
-    if stages.capped != stages.scaled:
+    lines.append(_stage(f"× scale {stages.scale:.4f}", stages.scaled))
+    if stages.capped is not None:
         lines.append(_stage("after the softcap", stages.capped))
     if stages.masked == float("-inf"):
         return [*lines, _stage("the mask hides the key", 0.0)]
-    if stages.masked != stages.capped:
-        lines.append(_stage(f"+ bias {stages.masked - stages.capped:.4f}", stages.masked))
+    if stages.bias is not None:
+        lines.append(_stage(f"+ bias {stages.bias:.4f}", stages.masked))
     lines.append(_stage(f"exp({stages.masked:.4f} - {stages.logsumexp:.4f})", stages.weight))
     total = f"{stages.logsumexp:.4f} is the logsumexp: the logarithm of the sum of exp(score)"
     return [*lines, Text(f"{total} over all keys", "dim")]
