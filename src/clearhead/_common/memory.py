@@ -1,13 +1,29 @@
-"""Memory that is not there, in words."""
+"""Memory as bytes, and memory that is not there, in words."""
 
+import ctypes
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from torch import Tensor
 
 from clearhead._common.text import raised_words
 from clearhead.errors import TooLargeError
 
 OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|not enough memory", re.IGNORECASE)
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """Return the numbers of a tensor as they lie in memory; a tensor gives them to numpy only, which is no
+    dependency.
+
+    Example:
+        >>> import torch
+        >>> list(bytes_of(torch.tensor([1, 2], dtype=torch.int8)))
+        [1, 2]
+    """
+    numbers = tensor.detach().cpu().contiguous()
+    return ctypes.string_at(numbers.data_ptr(), numbers.nbytes)
 
 
 @contextmanager
