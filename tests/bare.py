@@ -84,7 +84,7 @@ def shared(
 
 
 def main() -> int:
-    """Run all of it, print a line of counts, and return the exit code."""
+    """Run all of it, print counts, and return the exit code."""
     present = [name for name in EXTRAS if importlib.util.find_spec(name)]
     assert not present, f"this environment is not bare: {present}"
     torch.set_num_threads(1)
