@@ -38,10 +38,6 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         theirs.packed_sequence_mask_function(IDS),
         {"packed_sequence_mask": IDS},
     ),
-    REMAPPED: (
-        theirs.remap_positions_for_packed_sequence(theirs.causal_mask_function, IDS),
-        {"mask_function": theirs.causal_mask_function, "position_ids": IDS},
-    ),
     "and_masks": (
         theirs.and_masks(theirs.causal_mask_function),
         {"mask_functions": (theirs.causal_mask_function,)},
@@ -53,16 +49,21 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-# The first version that is admitted has a window to the left only.
-LATER = "sliding_window_bidirectional_overlay"
+BOTH_WAYS = "sliding_window_bidirectional_overlay"
+LATER = {BOTH_WAYS, REMAPPED}
+"""What the first version that is admitted does not have."""
 IS_FIRST = transformers.__version__.startswith("5.0.")
 if not IS_FIRST:
-    CASES[LATER] = (theirs.sliding_window_bidirectional_overlay(3), {"sliding_window": 3})
+    CASES[BOTH_WAYS] = (theirs.sliding_window_bidirectional_overlay(3), {"sliding_window": 3})
+    CASES[REMAPPED] = (
+        theirs.remap_positions_for_packed_sequence(theirs.causal_mask_function, IDS),
+        {"mask_function": theirs.causal_mask_function, "position_ids": IDS},
+    )
 
 
 def test_what_the_first_version_lacks() -> None:
-    assert set(FUNCTIONS) - set(CASES) == ({LATER} if IS_FIRST else set())
-    assert hasattr(theirs, LATER) is not IS_FIRST
+    assert set(FUNCTIONS) - set(CASES) == (LATER if IS_FIRST else set())
+    assert not any(hasattr(theirs, name) for name in LATER if IS_FIRST)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import re
 import signal
-import sysconfig
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -51,7 +50,7 @@ GRACE = 3.0
 RANKS = Path(__file__).parent
 OURS = Path(errors.__file__).parent
 TORCH = Path(torch.__file__).parent
-PYTHON = Path(sysconfig.get_path("stdlib"))
+PYTHON = Path(os.__file__).parent
 """Folders, for a user's may have the name of any package."""
 
 PASSED = ("wrapper", "_call_impl", "_wrapped_call_impl")
