@@ -22,8 +22,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / ".cache" / "bounds"
 TESTS = (
     "tests/test_compiling.py",
-    "tests/_common",
-    "tests/attention/test_functional.py",
     "tests/cli/test_program.py",
     "tests/cli/test_explain.py",
     "tests/cli/test_kernels.py",
