@@ -47,7 +47,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # `test` means style first and tests last, whatever -j says.
 .NOTPARALLEL:
-.PHONY: demo test tests waiting shaped pages lint style types page bench across bounds soak cover lock setup browser samples speech test-samples applications
+.PHONY: demo test tests waiting shaped pages lint style types page bench across bare bounds soak cover lock setup browser samples speech test-samples applications
 
 demo: setup
 	@$(VENV)/bin/clearhead show "The animal didn't cross the street because it was too tired"
@@ -111,7 +111,7 @@ speech:
 	@if command -v espeak-ng > /dev/null; then :; \
 		elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 			echo "test-samples: installing espeak-ng"; \
-			{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y espeak-ng; } > /dev/null \
+			{ umask 022; apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y espeak-ng; } > /dev/null \
 				|| echo "test-samples: espeak-ng could not be installed"; \
 		else echo "test-samples: without espeak-ng nothing speaks: sudo apt-get install espeak-ng"; fi
 
@@ -135,15 +135,20 @@ across: setup
 			examples/long_context.py DESIGN.md || exit 1; \
 	done
 
-# The oldest versions that pyproject.toml admits, and the newest there are: a smoke of every verb on both.
+# The wheel alone, in an environment that has neither an extra nor numpy: the examples of every docstring.
+bare: setup
+	@echo "bare: installing the wheel without extras"
+	@rm -rf .cache/bare && mkdir -p .cache/bare
+	@$(RUN) -m hatchling build -t wheel -d .cache/bare/wheel > /dev/null 2>&1
+	@$(RUN) -m venv --without-pip .cache/bare/env
+	@$(RUN) -m pip --python .cache/bare/env/bin/python install -qq "$(TORCH)" .cache/bare/wheel/*.whl
+	@cd .cache/bare && OMP_NUM_THREADS=1 env/bin/python -P ../../tests/bare.py
+
+# The lowest versions that pyproject.toml admits, and the newest there are, on the oldest and the newest Python here: a
+# smoke of every verb, and the tests of what versions change most. PyTorch comes as a build for CUDA, of some gigabytes.
 bounds: setup
 	@$(RUN) -m pip install -qq uv
-	@for resolution in lowest-direct highest; do \
-		echo "bounds: installing $$resolution"; \
-		$(RUN) -m uv venv --quiet --clear --python $(RUN) .cache/bounds/$$resolution; \
-		$(RUN) -m uv pip install --quiet --python .cache/bounds/$$resolution --resolution $$resolution \
-			--editable '.[test]' && .cache/bounds/$$resolution/bin/python -m tests.smoke || exit 1; \
-	done
+	@$(RUN) -m tests.bounds
 
 # Random calls against the definition in float64, for so many minutes, from a seed on; a failure is shrunk and
 # printed as three lines to paste.
@@ -173,7 +178,7 @@ lock: setup
 # What the tests draw pages in; the shell takes half of the time of the whole browser.
 browser:
 	@if command -v chromium-headless-shell > /dev/null; then :; \
-		elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && echo "setup: installing chromium" && \
+		elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && echo "setup: installing chromium" && umask 022 && \
 			apt-get -qq update > /dev/null && { DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium-headless-shell || \
 			DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium; } > /dev/null; then :; \
 		elif command -v chromium > /dev/null || command -v chromium-browser > /dev/null; then :; \

@@ -245,7 +245,14 @@ def test_what_a_mask_says() -> None:
 
 MASKING: Any = masking_utils()
 WINDOW = MASKING.sliding_window_overlay(3)
-AROUND = MASKING.sliding_window_bidirectional_overlay(2)
+# transformers 5.0 has a window to the left only.
+BOTH_WAYS = hasattr(MASKING, "sliding_window_bidirectional_overlay")
+AROUND = (
+    MASKING.sliding_window_bidirectional_overlay(2)
+    if BOTH_WAYS
+    else MASKING.sliding_window_overlay(3)
+)
+REACH = f"sliding_window(left=2, right={2 if BOTH_WAYS else None})"
 
 
 def of_row(sample: Any, head: Any, query: Any, key: Any) -> Any:
@@ -259,10 +266,10 @@ def of_row(sample: Any, head: Any, query: Any, key: Any) -> Any:
         (None, "causal()"),
         (MASKING.bidirectional_mask_function, "full()"),
         (WINDOW, "sliding_window(left=2, right=None)"),
-        (AROUND, "sliding_window(left=2, right=2)"),
-        (MASKING.or_masks(AROUND, MASKING.causal_mask_function), "sliding_window(left=2, right=2) | causal()"),
+        (AROUND, REACH),
+        (MASKING.or_masks(AROUND, MASKING.causal_mask_function), f"{REACH} | causal()"),
         (MASKING.or_masks(MASKING.bidirectional_mask_function, AROUND), "full()"),
-        (MASKING.and_masks(AROUND, MASKING.bidirectional_mask_function), "sliding_window(left=2, right=2)"),
+        (MASKING.and_masks(AROUND, MASKING.bidirectional_mask_function), REACH),
         (of_row, None),
         (MASKING.or_masks(AROUND, of_row), None),
         (MASKING.and_masks(AROUND, of_row), None),

@@ -53,6 +53,14 @@ def test_balanced_gives_every_rank_as_many_pairs(name: str, world: int) -> None:
     assert spread <= max(0.02 * mean, int(counts.max()))
 
 
+def test_a_layout_has_a_fingerprint_without_numpy() -> None:
+    one, other = (ch.across(world=3, tokens=11, layout=layout) for layout in ("zigzag", "striped"))
+    absent = RuntimeError("Numpy is not available")
+    with mock.patch.object(torch.Tensor, "numpy", side_effect=absent):
+        assert one.fingerprint != other.fingerprint
+        assert ch.across(world=3, tokens=11, layout="zigzag").fingerprint == one.fingerprint
+
+
 def test_neighbours_stay_together_where_that_is_balanced() -> None:
     assert ch.across(world=4, tokens=11).positions.tolist() == [0, 1, 2]
     causal = ch.across(world=4, tokens=8000, mask=ch.causal()).positions

@@ -1,10 +1,12 @@
-"""Memory that is not there, in words."""
+"""Memory as bytes, and memory that is not there, in words."""
 
+import ctypes
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+from torch import Tensor
 
 from clearhead._common.text import raised_words
 from clearhead.errors import TooLargeError
@@ -15,6 +17,19 @@ OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory|not enough memor
 BEYOND = re.compile(
     "overflow when unpacking|calculation overflowed|int too big to convert", re.IGNORECASE
 )
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """Return the numbers of a tensor as they lie in memory; a tensor gives them to numpy only, which is no
+    dependency.
+
+    Example:
+        >>> import torch
+        >>> list(bytes_of(torch.tensor([1, 2], dtype=torch.int8)))
+        [1, 2]
+    """
+    numbers = tensor.detach().cpu().contiguous()
+    return ctypes.string_at(numbers.data_ptr(), numbers.nbytes)
 
 
 def within_memory(instead: str) -> AbstractContextManager[None]:

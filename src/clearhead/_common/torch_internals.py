@@ -226,11 +226,14 @@ def is_tracing() -> bool:
 def is_exporting() -> bool:
     """Return True inside torch.export and torch.jit.trace, whose result outlives what it was made of.
 
+    Private: `torch.compiler._is_exporting_flag`, which `torch.compiler.is_exporting` returns, in 2.6 to
+    2.15; in 2.10 Dynamo takes a call of that one for True whatever it compiles for.
+
     Example:
         >>> is_exporting()
         False
     """
-    return torch.compiler.is_exporting() or is_jit_tracing()
+    return torch.compiler._is_exporting_flag or is_jit_tracing()
 
 
 def is_exporting_to_onnx() -> bool:

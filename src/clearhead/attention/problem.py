@@ -4,7 +4,7 @@ Every check that does not depend on the kernel is made here, before anything is 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -160,6 +160,8 @@ class Problem:
 
         The spans are kept, unless the mask, a length or the device is another.
         """
+        if torch.compiler.is_compiling():  # Dynamo does not follow what holds the attributes
+            return Problem(**{name: getattr(self, name) for name in FIELDS} | changes)
         other = _validated(**vars(self) | changes)
         if "spans" in vars(other):
             mine = self.query_len, self.kv_len, self.device
@@ -225,11 +227,16 @@ class Problem:
         return "\n".join([*shapes(self.query, self.key, self.value), ", ".join(options)])
 
 
-def _validated(**fields: Any) -> Problem:
+FIELDS = tuple(each.name for each in fields(Problem))
+
+
+def _validated(**values: Any) -> Problem:
     """Return a problem of fields that go together. A frozen dataclass sets them one by one, which takes
-    as long as all checks of the shapes."""
+    as long as all checks of the shapes, and which Dynamo follows where it knows no other way."""
+    if torch.compiler.is_compiling():
+        return Problem(**values)
     problem = object.__new__(Problem)
-    problem.__dict__.update(fields)
+    problem.__dict__.update(values)
     return problem
 
 

@@ -1,12 +1,12 @@
 """Pixels as PNG (ISO/IEC 15948), without a library for pictures."""
 
-import ctypes
 import zlib
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from clearhead._common.memory import bytes_of
 from clearhead.drawing.colours import Colour
 
 
@@ -24,15 +24,13 @@ def png(pixels: Tensor, colours: Sequence[Colour] = (), opacities: bytes = b"") 
     """
     height, width = pixels.shape[:2]
     # Each line begins with how it was filtered: not at all.
-    lines = torch.cat([pixels.new_zeros(height, 1), pixels.flatten(1)], dim=1).cpu().contiguous()
-    # A tensor gives its bytes to numpy only, which is no dependency.
-    content = ctypes.string_at(lines.data_ptr(), lines.numel())
+    lines = torch.cat([pixels.new_zeros(height, 1), pixels.flatten(1)], dim=1)
     size = width.to_bytes(4, "big") + height.to_bytes(4, "big")
     chunks = [
         (b"IHDR", size + bytes([8, 3 if colours else 2, 0, 0, 0])),
         (b"PLTE", b"".join(bytes(each) for each in colours)),
         (b"tRNS", opacities),
-        (b"IDAT", zlib.compress(content, 9 if colours else 6)),
+        (b"IDAT", zlib.compress(bytes_of(lines), 9 if colours else 6)),
         (b"IEND", b""),
     ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(

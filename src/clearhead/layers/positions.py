@@ -48,8 +48,9 @@ class Positions(NamedTuple):
     query: Tensor
     key: Tensor
 
-    @property
-    def batch(self) -> int | None:
+    def rows(self) -> int | None:
+        """The rows that have positions of their own, if there are; no property, which Dynamo does not
+        follow of a tuple in PyTorch 2.10."""
         rows = max(each.shape[0] if each.ndim == 2 else 1 for each in self)
         return rows if rows > 1 else None
 
@@ -74,7 +75,7 @@ class MaskByPosition(Mask):
 
     @property
     def batch(self) -> int | None:
-        return self.positions.batch if self.mask.batch is None else self.mask.batch
+        return self.positions.rows() if self.mask.batch is None else self.mask.batch
 
     @property
     def device(self) -> torch.device | None:

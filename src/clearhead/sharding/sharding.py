@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from clearhead._common.checks import as_int, check_length, check_tensor
 from clearhead._common.hints import with_hints
-from clearhead._common.memory import within_memory
+from clearhead._common.memory import bytes_of, within_memory
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, RankError, ShapeError
 from clearhead.masks.base import Mask
@@ -100,7 +100,7 @@ class Sharding:
     def fingerprint(self) -> str:
         """A short text that is the same on two ranks only if they mean the same layout."""
         numbers = torch.cat([self._order, torch.tensor(self.counts, dtype=torch.int64)])
-        return hashlib.sha256(numbers.numpy().tobytes()).hexdigest()[:16]
+        return hashlib.sha256(bytes_of(numbers)).hexdigest()[:16]
 
     def shard(self, tensor: Tensor, dim: int = -2) -> Tensor:
         """Take this rank's tokens of a tensor of all tokens.

@@ -107,6 +107,12 @@ def hangs_backward(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: 
     return query * 1.0
 
 
+def goes_on(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: int) -> Tensor:
+    while rank == 1:
+        query = query.clone()
+    return query
+
+
 @pytest.mark.parametrize(
     ("subject", "sentence", "measured"),
     [
@@ -121,14 +127,28 @@ def hangs_backward(query: Tensor, key: Tensor, value: Tensor, group: Any, rank: 
             "rank 0 waits in all_reduce, called by 'dist.all_reduce(torch.zeros(3), group=group)' "
             "(test_on_ranks.py, line ",
         ),
-        (ends, "the process of rank 1 ends", "rank 1 ends with exit code 3; rank 0 is done"),
         (hangs_backward, "it hangs: rank 1 would wait for ever", "rank 1 waits in barrier"),
+        (
+            goes_on,
+            "it does not end: rank 1 went on after a minute",
+            "rank 1 was still running, in ",
+        ),
     ],
 )
 def test_a_rank_that_is_lost(impatient: None, subject: Any, sentence: str, measured: str) -> None:
     report = ch.check(subject, takes="qkv", world=2)
     assert [(each.code, each.sentence) for each in report.findings] == [("ranks.stuck", sentence)]
     assert measured in report.findings[0].measured
+    assert not multiprocessing.active_children()
+
+
+def test_a_rank_whose_process_ends() -> None:
+    # The other one is waited for: it makes what is made once in a process, which takes what it takes.
+    with mock.patch.object(launching, "GRACE", launching.WATCHDOG):
+        report = ch.check(ends, takes="qkv", world=2)
+    (found,) = report.findings
+    assert (found.code, found.sentence) == ("ranks.stuck", "the process of rank 1 ends")
+    assert found.measured.startswith("rank 1 ends with exit code 3; rank 0 is done")
     assert not multiprocessing.active_children()
 
 

@@ -32,7 +32,7 @@ def words(axes: Axes, axis: str) -> list[str]:
 
 def bar_label(axes: Axes) -> str:
     """The label of the last colour bar of the figure, without its line breaks."""
-    label = axes.get_figure(root=True).axes[-1].get_ylabel()  # type: ignore[union-attr]
+    label = axes.figure.axes[-1].get_ylabel()
     return " ".join(label.replace(";", "").split())
 
 

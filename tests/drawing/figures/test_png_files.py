@@ -28,7 +28,7 @@ def test_a_picture_says_what_it_shows() -> None:
     assert axes.get_xlabel() == "attended to (key)"
     assert axes.get_ylabel() == "attends (query)"
     assert torch.tensor(axes.images[0].get_array()).tolist() == weights.tolist()
-    bar = axes.get_figure(root=True).axes[1]  # type: ignore[union-attr]
+    bar = axes.figure.axes[1]
     assert bar.get_ylabel() == "attention weight (share of 1)"
 
 
@@ -143,6 +143,6 @@ def test_a_map_of_a_long_text(tmp_path: Path) -> None:
     # The first token is at the top, as in the map of a short text.
     assert (axes.get_xlim(), axes.get_ylim()) == ((0.0, 50_000.0), (50_000.0, 0.0))
     assert torch.tensor(axes.images[0].get_array()).tolist() == shares.tolist()
-    bar = axes.get_figure(root=True).axes[1]  # type: ignore[union-attr]
+    bar = axes.figure.axes[1]
     assert bar.get_ylabel() == "share of a row's attention"
     assert save_png(axes, tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")

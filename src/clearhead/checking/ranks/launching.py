@@ -2,6 +2,7 @@
 the process group that is there."""
 
 import faulthandler
+import importlib
 import io
 import multiprocessing
 import os
@@ -20,7 +21,9 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+import typing_extensions
 
+from clearhead import errors
 from clearhead._common.text import exit_words, raised_words
 from clearhead._common.writing import temporary_folder
 from clearhead.checking.contract import Contract
@@ -44,6 +47,12 @@ STARTUP = 60.0
 GRACE = 3.0
 """Seconds that the other ranks have once one has failed."""
 
+RANKS = Path(__file__).parent
+OURS = Path(errors.__file__).parent
+TORCH = Path(torch.__file__).parent
+PYTHON = Path(os.__file__).parent
+"""Folders, for a user's may have the name of any package."""
+
 PASSED = ("wrapper", "_call_impl", "_wrapped_call_impl")
 
 FRAME = re.compile(r'  File "(.+)", line (\d+) in (\S+)')
@@ -51,10 +60,11 @@ FRAME = re.compile(r'  File "(.+)", line (\d+) in (\S+)')
 
 @dataclass(frozen=True)
 class Stuck:
-    """A rank that gave no result: what it was waiting in, or how its process ended."""
+    """A rank that gave no result: what it waited in or was doing, or how its process ended."""
 
     words: str
     ended: bool = False
+    waits: bool = False
 
     def __str__(self) -> str:
         return self.words
@@ -184,6 +194,8 @@ class StartedRanks:
         return found
 
     def _start(self) -> None:
+        # What the first backward pass of a process imports, once for all of them.
+        importlib.import_module("torch.fx.experimental.symbolic_shapes")
         # What is checked may be a closure, which only a fork hands on.
         forks = "fork" in multiprocessing.get_all_start_methods() and not autograd_has_threads()
         context: Any = multiprocessing.get_context("fork" if forks else "spawn")
@@ -251,12 +263,12 @@ class StartedRanks:
         return Stuck(f"ends with {how}{f': {last.strip()}' if last else ''}", ended=True)
 
     def _waiting(self, rank: int) -> Stuck:
-        """The call that a rank hangs in."""
+        """The call that a rank hangs in, or goes on with."""
         if hasattr(signal, "SIGUSR1"):
             with suppress(ProcessLookupError):
                 os.kill(self._processes[rank].pid, signal.SIGUSR1)
             time.sleep(0.2)
-        return Stuck(waiting_in(self._said(rank, "frames")))
+        return left_in(self._said(rank, "frames"))
 
     def _said(self, rank: int, what: str) -> str:
         path = self._folder / f"{what}-{rank}"
@@ -295,23 +307,45 @@ def _unpacked(data: bytes) -> Any:
         return torch.load(io.BytesIO(data), weights_only=True)
 
 
-def waiting_in(frames: str) -> str:
-    """The call that a traceback of faulthandler ends in: the operation, and the line of the checked code."""
-    inner = ""
-    for file, line, name in FRAME.findall(frames):
-        if "/torch/" in file or file.endswith("typing_extensions.py"):
+def left_in(frames: str) -> Stuck:
+    """What a rank without a result was doing, by a traceback of faulthandler: it waited in a collective
+    call, or was still running; with the operation, and the line of the checked code."""
+    inner, line, waits = "", "", False
+    for file, number, name in FRAME.findall(frames):
+        place = Path(file)
+        if place.parent == RANKS:
+            break
+        if file.startswith("<frozen importlib"):
+            # Nobody called what a module does while it is imported.
+            inner, line, waits = "import", "", False
+        elif place.is_relative_to(TORCH) or _is_pythons(place):
             # The outermost frame of PyTorch is the operation that was called.
-            inner = name if name not in PASSED else inner
-            continue
-        if "/clearhead/" in file and "/clearhead/checking/ranks/" not in file:
-            continue
-        if "/clearhead/checking/ranks/" in file:
-            return f"waits in {inner or 'its backward pass'}" if inner else "waits"
-        lines = Path(file).read_text(errors="replace").splitlines() if Path(file).is_file() else []
-        text = lines[int(line) - 1].strip() if int(line) <= len(lines) else ""
-        what = f"in {inner}, called by {text!r}" if inner else f"in {text!r}"
-        return f"waits {what} ({Path(file).name}, line {line})"
-    return "does not come back"
+            inner = name if name not in PASSED and not line else inner
+            waits |= place.is_relative_to(TORCH / "distributed")
+        elif not line and not place.is_relative_to(OURS):
+            text = _line(place, int(number))
+            waits |= "wait" in text
+            by = f"{inner}, called by {text!r}" if inner else repr(text)
+            line = f" in {by} ({place.name}, line {number})"
+    if not frames.strip():
+        return Stuck("does not come back", waits=True)
+    where = line or (f" in {inner}" if inner else "")
+    words = f"waits{where}" if waits else f"was still running{',' * bool(where)}{where}"
+    return Stuck(words, waits=waits)
+
+
+def _is_pythons(file: Path) -> bool:
+    """True for a file of Python itself, beside which packages may be installed."""
+    if not file.is_relative_to(PYTHON):
+        return str(file) == typing_extensions.__file__
+    return not {"site-packages", "dist-packages"} & {*file.relative_to(PYTHON).parts}
+
+
+def _line(file: Path, number: int) -> str:
+    lines = (
+        file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    )
+    return lines[number - 1].strip() if number <= len(lines) else ""
 
 
 def _serve(

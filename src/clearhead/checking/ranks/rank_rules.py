@@ -23,7 +23,7 @@ DRAWN = 16
 
 
 def stuck(e: RanksEvidence) -> Verdict:
-    """A rank that hangs, that ended, or that raised while another waited for it."""
+    """A rank that hangs or goes on, that ended, or that raised while another waited for it."""
     if not e.stuck:
         return Clear()
     text = "; ".join(f"rank {rank} {_does(each)}" for rank, each in sorted(e.stuck.items()))
@@ -35,12 +35,15 @@ def stuck(e: RanksEvidence) -> Verdict:
         way = "ended"
     elif any(not isinstance(each, Stuck) for each in kinds):
         way = "raises"
-    else:
+    elif all(each.waits for each in kinds if isinstance(each, Stuck)):
         way = "hangs"
+    else:
+        way = "runs"
     first = {
         "ended": lambda each: isinstance(each, Stuck) and each.ended,
         "raises": lambda each: not isinstance(each, Stuck),
         "hangs": lambda each: True,
+        "runs": lambda each: isinstance(each, Stuck) and not each.waits,
     }[way]
     ranks = [rank for rank, each in sorted(e.stuck.items()) if first(each)]
     return Found(way, {"ranks": _ranks(ranks, bare=True)}, ("text", {"text": text}))

@@ -16,7 +16,7 @@ def deliberate(error: BaseException) -> bool:
         return True
     while trace.tb_next is not None:
         trace = trace.tb_next
-    if trace.tb_frame.f_globals.get("__name__", "").startswith("einops"):
+    if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "einops":
         return False
     code = trace.tb_frame.f_code.co_code
     return dis.opname[code[trace.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")

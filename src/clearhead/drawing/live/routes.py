@@ -1,6 +1,5 @@
 """The routes to tiles, and what each answers to whoever asks: a browser, or a notebook's widget."""
 
-import ctypes
 import json
 import math
 import re
@@ -10,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from urllib.parse import parse_qs
 
+from clearhead._common.memory import bytes_of
 from clearhead._common.text import raised_words, shown
 from clearhead.drawing.live.tile_store import Pending, Tiles
 from clearhead.drawing.live.tiles import MapTile
@@ -124,8 +124,8 @@ def tile_bytes(tile: MapTile) -> bytes:
     ends = []
     for cells in (tile.rows, tile.columns):
         ends += [cells.start, cells.start + len(cells) * cells.step, len(cells)]
-    values = tile.values.masked_fill(tile.hidden, -1.0).cpu().contiguous()
-    return struct.pack("<6I", *ends) + ctypes.string_at(values.data_ptr(), values.nbytes)
+    values = tile.values.masked_fill(tile.hidden, -1.0)
+    return struct.pack("<6I", *ends) + bytes_of(values)
 
 
 def refusal(status: int, words: str) -> Answer:

@@ -8,7 +8,6 @@ and undo each part by itself, when it is looked at. The same bytes are what a se
 notebook hands to its widget.
 """
 
-import ctypes
 import json
 import zlib
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead._common.memory import bytes_of
 from clearhead._common.text import shown
 from clearhead.errors import DtypeError
 
@@ -111,10 +111,7 @@ def deflated(array: Tensor | Deflated) -> Deflated:
     """
     if isinstance(array, Deflated):
         return array
-    numbers = array.detach().cpu().contiguous()
-    # A tensor gives its bytes to numpy only, which is no dependency.
-    content = ctypes.string_at(numbers.data_ptr(), numbers.nbytes)
-    return Deflated(zlib.compress(content, LEVEL), DTYPES[array.dtype], tuple(array.shape))
+    return Deflated(zlib.compress(bytes_of(array), LEVEL), DTYPES[array.dtype], tuple(array.shape))
 
 
 def _padded(part: bytes) -> bytes:

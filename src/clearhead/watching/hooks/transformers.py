@@ -59,7 +59,7 @@ def _monkeypatch(modeling_utils: Any, undo: Undo) -> None:
 
 
 def _monkeypatch_each(functions: Any, undo: Undo) -> None:
-    """Likewise before transformers 5, where models look into a table, and else have a function of
+    """Likewise in transformers 5.0 and before, where models look into a table, and else have a function of
     their own, which is named `eager_attention_forward` everywhere."""
     # Without AttentionInterface, before transformers 4.50, it is a plain dictionary.
     put = getattr(type(functions), "register", functions.__setitem__)
