@@ -74,11 +74,23 @@ class Missing(NamedTuple):
         return f"{self.path or '(the model)'} ({self.kind}): {self.reason}. Way out: {self.way_out}"
 
 
-def listed(missing: Sequence[Missing]) -> str:
-    """Return a line for each part, at most `MOST_LISTED`."""
+def listed(missing: Sequence[Missing], whole: str = "seen.missing") -> str:
+    """Return a line for each part, at most `MOST_LISTED`, and where all of them are."""
     lines = [f"\n  - {each}" for each in missing[:MOST_LISTED]]
     more = len(missing) - len(lines)
-    return "".join(lines) + (f"\n  - and {more} more, in seen.missing" if more else "")
+    return "".join(lines) + (f"\n  - and {more} more, in {whole}" if more else "")
+
+
+def unseen(name: str, missing: Sequence[Missing], done: str = "seen") -> str:
+    """Return the words for parts of a model of this name that attended and were not seen, or edited.
+
+    Example:
+        >>> unseen("GPT", [Missing("h.0", "Own", "it was compiled", "the model before.")])
+        'GPT attended in 1 place that was not seen:\\n  - h.0 (Own): it was compiled. Way out: the model before.'
+    """
+    places = "1 place that was" if len(missing) == 1 else f"{len(missing)} places that were"
+    whole = "edit.missing" if done == "edited" else "seen.missing"
+    return f"{name} attended in {places} not {done}:{listed(missing, whole)}"
 
 
 class Paths:
