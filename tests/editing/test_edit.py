@@ -417,10 +417,26 @@ REFUSED: list[tuple[Callable[[Any], Any], type[ClearheadError], str]] = [
     (lambda e: e[0].hide(key=X), ArgumentTypeError, "[edit.selection] key must be a position"),
     (lambda e: e[0].hide(key=X > 0), ArgumentTypeError, "(len,) or (batch, len), or None for all"),
     (lambda e: e[0].hide(key=slice("a")), ArgumentTypeError, "[edit.selection] key must be a pos"),
-    (lambda e: e[0].hide(key=slice(4, 2, -1)), ArgumentError, "[edit.position] key must be a slice "),
-    (lambda e: e[0].hide(key=slice(None, None, 0)), ArgumentError, "[edit.position] key must be a s"),
-    (lambda e: e[0].hide(key=-LEN - 1), EditError, "[edit.no-token] key= of '' begins at position -8"),
-    (lambda e: e[0].hide(query=LEN), EditError, "[edit.no-token] query= of '' begins at position 7; "),
+    (
+        lambda e: e[0].hide(key=slice(4, 2, -1)),
+        ArgumentError,
+        "[edit.position] key must be a slice ",
+    ),
+    (
+        lambda e: e[0].hide(key=slice(None, None, 0)),
+        ArgumentError,
+        "[edit.position] key must be a s",
+    ),
+    (
+        lambda e: e[0].hide(key=-LEN - 1),
+        EditError,
+        "[edit.no-token] key= of '' begins at position -8",
+    ),
+    (
+        lambda e: e[0].hide(query=LEN),
+        EditError,
+        "[edit.no-token] query= of '' begins at position 7; ",
+    ),
     (lambda e: e[0].hide(key=2**70), EditError, "[edit.no-token] key= of '' begins at position"),
     (lambda e: e[0].hide(key=LEN), EditError, "[edit.no-token] key= of '' begins at position 7; "),
     (
@@ -507,8 +523,14 @@ def test_positions_that_cannot_be_told_are_refused() -> None:
         model(x, keys)
     assert bool((seen[0].dense()[..., 4] == 0).all())
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"query": 1, "key": 4}, "query= chooses queries by their position in the text, which cannot "),
-        ({"mask": ch.causal()}, "a mask needs the positions of the queries, which cannot be told here"),
+        (
+            {"query": 1, "key": 4},
+            "query= chooses queries by their position in the text, which cannot ",
+        ),
+        (
+            {"mask": ch.causal()},
+            "a mask needs the positions of the queries, which cannot be told here",
+        ),
     ]
     for chosen, text in refused:
         edit = ch.edit(model)

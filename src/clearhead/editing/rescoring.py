@@ -73,30 +73,27 @@ def attended_anew(call: Problem, rows: Tensor, own: Tensor) -> Tensor:
         places = rows.any(dim=0).any(dim=0).nonzero()
         if not len(places):
             return own
-        some = slice(int(places[0]), int(places[-1]) + 1)
+        some = _if_small(call, slice(int(places[0]), int(places[-1]) + 1))
+    if some != slice(0, call.query_len):
+        visible, bias = call.visible(some), call.bias_block(some)
+        call = call.replace(
+            query=call.query[:, :, some],
+            mask=None if visible is None else dense(visible),
+            bias=None if bias is None else DenseBias(bias),
+            real_queries=None,
+        )
     with apart(call):
-        new = run(_of_queries(call, some).replace(keys_finite=False))
-    mine = own[:, :, some]
-    new = torch.where(rows[:, :, some, None], new.to(own.dtype), mine)
+        new = run(call.replace(keys_finite=False))
+    new = torch.where(rows[:, :, some, None], new.to(own.dtype), own[:, :, some])
     return torch.cat([own[:, :, : some.start], new, own[:, :, some.stop :]], dim=2)
 
 
-def _of_queries(call: Problem, some: slice) -> Problem:
-    """The call of a run of queries; of all, where what they see would not be small as a tensor."""
-    count, leading = some.stop - some.start, 1
-    if call.mask is not None:
-        leading = call.mask.leading[0] * call.mask.leading[1]
-    if call.bias is not None:
-        leading = max(leading, call.num_heads)
-    if count == call.query_len or call.part is not None or count * leading * call.kv_len > PORTION:
-        return call
-    visible, bias = call.visible(some), call.bias_block(some)
-    return call.replace(
-        query=call.query[:, :, some],
-        mask=None if visible is None else dense(visible),
-        bias=None if bias is None else DenseBias(bias),
-        real_queries=None,
-    )
+def _if_small(call: Problem, some: slice) -> slice:
+    """The run of queries; that of all, where what some see would not be small as a tensor."""
+    leading = 1 if call.mask is None else call.mask.leading[0] * call.mask.leading[1]
+    leading = leading if call.bias is None else max(leading, call.num_heads)
+    is_large = (some.stop - some.start) * leading * call.kv_len > PORTION
+    return slice(0, call.query_len) if is_large or call.part is not None else some
 
 
 @contextmanager
