@@ -54,9 +54,9 @@ def test_each_operation_has_its_counts() -> None:
     ]
     assert list(edit.report[:2]) == list(edit.report)[:2]
     assert repr(edit.report[:2]).splitlines() == [
-        "layer  operation              calls  heads  queries  weights",
-        "0      heads[0, 1].hide           2      2       12       18",
-        "0      heads[2].scale(by=2.0)     2      1        6        6",
+        "layer  operation               calls  heads  queries  weights",
+        "0      heads[0, 1].hide            2      2       12       18",
+        "0      heads[2].scale(by=2.0)      2      1        6        6",
     ]
     assert edit.report._repr_html_().startswith("<pre>layer  operation")
     with edit:

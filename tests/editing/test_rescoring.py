@@ -7,7 +7,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead.attention.problem import make_problem
 from clearhead.editing import rescoring
-from clearhead.editing.rescoring import attended_anew, touched
+from clearhead.editing.rescoring import Rescoring, attended_anew, touched
 from tests.integrations.models import inputs, make
 
 LEN = 7
@@ -29,7 +29,7 @@ def test_queries_that_lose_nothing_keep_their_bits(
     shown[2:5, [1, 4]] = False
     visible = torch.ones(LEN, LEN, dtype=torch.bool) if mask is None else mask.to_dense(LEN, LEN)
     gone = (visible & ~shown).expand(2, 4, LEN, LEN)
-    changed = touched(call, ch.dense(shown))
+    changed = touched(call, Rescoring(ch.dense(shown)))
     assert torch.equal(changed.rows.expand(2, 4, LEN), gone.any(-1))
     assert int(changed.weights) == int(gone.sum())
     assert int(changed.queries(call)) == int(gone.any(-1).sum())

@@ -8,17 +8,15 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.torch_internals import in_backward
-from clearhead.attention.biases import Bias, DenseBias
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.editing.places import Places
 from clearhead.editing.report import Tally
-from clearhead.editing.rescoring import apart, attended_anew, touched
+from clearhead.editing.rescoring import Rescoring, apart, attended_anew, touched
 from clearhead.editing.selections import Selection, heads_text
 from clearhead.errors import EditError
 from clearhead.masks.algebra import Or
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import dense
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.watching.recording import of_heads
@@ -56,6 +54,10 @@ class Operation:
             )
         return found
 
+    def rescores(self, places: Places, problem: Problem) -> Rescoring | None:
+        """What it does to the scores of a call; None for another kind of operation."""
+        return None
+
 
 @dataclass(eq=False)
 class Hide(Operation):
@@ -64,18 +66,17 @@ class Hide(Operation):
     query: Selection | None
     key: Selection | None
 
-    def mask(self, places: Places, batch: int) -> Mask:
-        """The pairs that stay visible."""
-        parts: list[Mask] = []
-        if self.query is not None:
-            parts.append(dense(~self.rows(places, batch)[:, None, :, None]))
-        if self.key is not None:
-            parts.append(dense(~self.key.at(places.key, batch, places.key_end)[:, None, None]))
-        return parts[0] if len(parts) == 1 else Or(*parts)
+    def rescores(self, places: Places, problem: Problem) -> Rescoring:
+        """Return the pairs that stay visible."""
+        queries = None if self.query is None else self._queries(self.query, places, problem.batch)
+        keys = None if self.key is None else self.key.at(places.key, problem.batch, places.key_end)
+        rows = None if queries is None else dense(~queries[:, None, :, None])
+        columns = None if keys is None else dense(~keys[:, None, None])
+        mask = columns if rows is None else rows if columns is None else Or(rows, columns)
+        return Rescoring(mask, queries=queries, keys=keys)
 
-    def rows(self, places: Places, batch: int) -> Tensor:
+    def _queries(self, chosen: Selection, places: Places, batch: int) -> Tensor:
         """The queries, (batch or 1, query_len)."""
-        assert self.query is not None
         if places.query is None:
             raise EditError(
                 "edit.positions",
@@ -84,7 +85,7 @@ class Hide(Operation):
                 "no cache of transformers or clearhead that counts these. Choose by key= alone, or run "
                 "the whole text at once.",
             )
-        return self.query.at(places.query, batch, places.query_end)
+        return chosen.at(places.query, batch, places.query_end)
 
 
 @dataclass(eq=False)
@@ -93,11 +94,11 @@ class Restrict(Operation):
 
     shown: Mask
 
-    def mask(self, places: Places, problem: Problem) -> Mask:
-        """The mask of the positions of this call."""
+    def rescores(self, places: Places, problem: Problem) -> Rescoring:
+        """Return the mask of the positions of this call."""
         if places.is_plain:
             self._check(problem, problem.query_len, problem.kv_len)
-            return self.shown
+            return Rescoring(self.shown)
         if places.query is None:
             raise EditError(
                 "edit.positions",
@@ -109,7 +110,7 @@ class Restrict(Operation):
         query, key = (torch.atleast_2d(each) for each in (places.query, places.key))
         inside = key.clamp(0, max(0, lengths[1] - 1))
         shown = self.shown.visible(query[:, None, :, None], inside[:, None, None], *lengths)
-        return dense(shown | (key < 0)[:, None, None])
+        return Rescoring(dense(shown | (key < 0)[:, None, None]))
 
     def _check(self, problem: Problem, query_len: int, kv_len: int) -> None:
         self.shown.check(problem.batch, problem.num_heads, query_len, kv_len, problem.device)
@@ -122,13 +123,14 @@ class ScaleKeys(Operation):
     key: Selection | None
     log_factor: float
 
-    def bias(self, places: Places, problem: Problem) -> Tensor:
+    def rescores(self, places: Places, problem: Problem) -> Rescoring:
         """Return what is added to the scores, (batch or 1, 1, 1, kv_len)."""
         chosen = torch.ones_like(places.key, dtype=torch.bool)[None]
         if self.key is not None:
             chosen = self.key.at(places.key, problem.batch, places.key_end)
         added = torch.zeros(chosen.shape, dtype=stages.upcast(problem.query[:0]).dtype)
-        return added.to(chosen.device).masked_fill(chosen, self.log_factor)[:, None, None]
+        added = added.to(chosen.device).masked_fill(chosen, self.log_factor)[:, None, None]
+        return Rescoring(bias=added, keys=added[:, 0, 0] != 0)
 
 
 @dataclass(eq=False)
@@ -283,8 +285,7 @@ class EditedCall:
             index = torch.tensor(heads, device=own.device)
             operations = [self.operations[number] for number in numbers]
             mine = new = own[:, index]
-            if any(isinstance(each, RESCORING) for each in operations):
-                new = self._rescored(operations, heads, mine, counts=counts)
+            new = self._rescored(operations, heads, mine, counts=counts)
             for each in operations:
                 if isinstance(each, Patterns):
                     other = each.problem(self.problem, places, heads, self.path)
@@ -309,57 +310,28 @@ class EditedCall:
             others[:, heads] = False
             for number in numbers:
                 operation = self.operations[number]
-                mask, bias = self._change(operation)
-                if mask is not None:
-                    call = call.replace(mask=and_masks(call.mask, Or(dense(others), mask)))
-                if bias is not None:
-                    call = call.replace(bias=self._sum(call, bias.masked_fill(others, 0.0)))
+                change = operation.rescores(self.places, self.problem)
+                call = call if change is None else change.among(others).applied(call)
                 if isinstance(operation, Patterns):
                     other = operation.problem(self.problem, self.places, heads, self.path)
                     call = with_heads(call, other, heads, self.path)
         return call
-
-    def _change(self, operation: Operation) -> tuple[Mask | None, Tensor | None]:
-        """The mask and the bias that an operation adds to the call."""
-        if isinstance(operation, Hide):
-            return operation.mask(self.places, self.problem.batch), None
-        if isinstance(operation, Restrict):
-            return operation.mask(self.places, self.problem), None
-        if isinstance(operation, ScaleKeys):
-            return None, operation.bias(self.places, self.problem)
-        return None, None
-
-    def _sum(self, call: Problem, added: Tensor) -> Bias:
-        """The bias of a call and another one; a description becomes a tensor."""
-        if call.bias is None:
-            return DenseBias(added)
-        return DenseBias(
-            call.bias.to_dense(call.query_len, call.kv_len, device=call.device) + added
-        )
 
     def _rescored(
         self, operations: list[Operation], heads: list[int], own: Tensor, *, counts: bool
     ) -> Tensor:
         """The context of heads with other scores; queries that lose or win nothing keep their own."""
         call = edited = part_of(self.problem, heads, self.path)
-        rows = torch.zeros(1, 1, call.query_len, dtype=torch.bool, device=own.device)
+        rows = None
         for operation in operations:
-            mask, bias = self._change(operation)
-            if mask is not None:
-                edited = edited.replace(mask=and_masks(edited.mask, mask))
-            if bias is not None:
-                edited = edited.replace(bias=self._sum(edited, bias))
-                mask = dense(bias == 0)
-            if mask is not None:
-                changed = touched(call, mask)
-                rows = rows | changed.rows
+            change = operation.rescores(self.places, self.problem)
+            if change is not None:
+                edited = change.applied(edited)
+                changed = touched(call, change)
+                rows = changed.rows if rows is None else rows | changed.rows
                 if counts:
                     operation.tally.add(changed.queries(call), changed.weights)
-        return attended_anew(edited, rows, own)
-
-
-RESCORING = (Hide, Restrict, ScaleKeys)
-"""The operations on the scores."""
+        return own if rows is None else attended_anew(edited, rows, own)
 
 
 def part_of(call: Problem, heads: list[int], path: str) -> Problem:

@@ -10,7 +10,9 @@ from torch import Tensor
 from clearhead.attention.biases import DenseBias
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
+from clearhead.masks.algebra import Or
 from clearhead.masks.base import Mask
+from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import dense
 from clearhead.masks.tiles import portions
 
@@ -18,8 +20,42 @@ PORTION = 1 << 22
 """Pairs of a mask that are read at a time."""
 
 
+class Rescoring(NamedTuple):
+    """What an operation does to the scores of a call.
+
+    Attributes:
+        mask: the pairs that stay visible; None for all.
+        bias: added to the scores, (batch or 1, 1, 1, kv_len), or None.
+        queries: those that it is for, bool, (batch or 1, query_len); None for all.
+        keys: likewise. Without queries and keys the mask tells the pairs.
+    """
+
+    mask: Mask | None = None
+    bias: Tensor | None = None
+    queries: Tensor | None = None
+    keys: Tensor | None = None
+
+    def among(self, others: Tensor) -> "Rescoring":
+        """Return the same for all heads but others, bool, (1, num_heads, 1, 1)."""
+        mask = None if self.mask is None else Or(dense(others), self.mask)
+        bias = None if self.bias is None else self.bias.masked_fill(others, 0.0)
+        return self._replace(mask=mask, bias=bias)
+
+    def applied(self, call: Problem) -> Problem:
+        """Return the call with other scores."""
+        if self.mask is not None:
+            call = call.replace(mask=and_masks(call.mask, self.mask))
+        if self.bias is None:
+            return call
+        bias = self.bias
+        if call.bias is not None:
+            # A description becomes a tensor.
+            bias = call.bias.to_dense(call.query_len, call.kv_len, device=call.device) + bias
+        return call.replace(bias=DenseBias(bias))
+
+
 class Touched(NamedTuple):
-    """The weights of a call that an operation on the scores changes.
+    """The weights of a call that an operation changes.
 
     Attributes:
         rows: bool, (batch or 1, num_heads or 1, query_len), True at queries with one.
@@ -34,25 +70,41 @@ class Touched(NamedTuple):
         return self.rows.sum() * _copies(call, self.rows)
 
 
-def touched(call: Problem, spared: Mask) -> Touched:
-    """Return the weights that are there and are not spared.
-
-    Args:
-        call: the call as it is.
-        spared: the pairs that an operation leaves as they are.
-    """
-    masks = [spared] if call.mask is None else [spared, call.mask]
-    batch, heads = (max(sizes) for sizes in zip(*(each.leading for each in masks), strict=True))
-    found = [torch.zeros(batch, heads, 0, dtype=torch.bool, device=call.device)]
+def touched(call: Problem, change: Rescoring) -> Touched:
+    """Return the weights that are there and that an operation is for."""
+    queries = _run_of(change.queries, call.query_len, call)
+    keys = _run_of(change.keys, call.kv_len, call)
+    by_mask = change.mask if change.queries is None and change.keys is None else None
+    leading = [(1, 1) if each is None else each.leading for each in (call.mask, by_mask)]
+    leading += [(1 if each is None else len(each), 1) for each in (change.queries, change.keys)]
+    batch, heads = map(max, zip(*leading, strict=True))
+    none = torch.zeros(batch, heads, call.query_len, dtype=torch.bool, device=call.device)
+    rows = [none[:, :, : queries.start]]
     weights = torch.zeros((), dtype=torch.int64, device=call.device)
-    for rows in portions(call.query_len, max(1, PORTION // (batch * heads * max(1, call.kv_len)))):
-        every = slice(0, call.kv_len)
-        pairs = ~spared.block(rows, every, call.query_len, call.kv_len, call.device)
-        visible = call.visible(rows)
-        pairs = pairs if visible is None else pairs & visible
-        found.append(pairs.any(dim=-1).expand(batch, heads, -1))
-        weights = weights + pairs.expand(batch, heads, -1, -1).sum()
-    return Touched(torch.cat(found, dim=2), weights * _copies(call, found[0]))
+    size = max(1, PORTION // (batch * heads * max(1, keys.stop - keys.start)))
+    for some in portions(queries.stop - queries.start, size):
+        some = slice(queries.start + some.start, queries.start + some.stop)
+        pairs = call.visible(some, keys)
+        if pairs is None:
+            pairs = none.new_ones(1, 1, some.stop - some.start, keys.stop - keys.start)
+        if change.queries is not None:
+            pairs = pairs & change.queries[:, None, some, None]
+        if change.keys is not None:
+            pairs = pairs & change.keys[:, None, None, keys]
+        if by_mask is not None:
+            sizes = call.query_len, call.kv_len, call.device
+            pairs = pairs & ~by_mask.block(some, keys, *sizes)
+        rows.append(pairs.any(dim=-1).expand(batch, heads, -1))
+        weights = weights + pairs.count_nonzero() * _copies(call, pairs)
+    return Touched(torch.cat([*rows, none[:, :, queries.stop :]], dim=2), weights)
+
+
+def _run_of(chosen: Tensor | None, count: int, call: Problem) -> slice:
+    """The shortest run with all that are chosen, in some sample, of so many."""
+    if chosen is None or not call.readable:
+        return slice(0, count)
+    places = chosen.any(dim=0).nonzero()
+    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
 
 
 def _copies(call: Problem, rows: Tensor) -> int:
