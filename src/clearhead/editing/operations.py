@@ -12,7 +12,7 @@ from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.editing.places import Places
 from clearhead.editing.report import Tally
-from clearhead.editing.rescoring import Rescoring, apart, attended_anew, touched
+from clearhead.editing.rescoring import Rescoring, apart, attended_anew, attended_without, touched
 from clearhead.editing.selections import Selection, heads_text
 from clearhead.errors import EditError
 from clearhead.masks.algebra import Or
@@ -322,16 +322,21 @@ class EditedCall:
     ) -> Tensor:
         """The context of heads with other scores; queries that lose or win nothing keep their own."""
         call = edited = part_of(self.problem, heads, self.path)
-        rows = None
+        rows: Tensor | None = None
+        changes: list[Rescoring] = []
         for operation in operations:
             change = operation.rescores(self.places, self.problem)
             if change is not None:
+                changes.append(change)
                 edited = change.applied(edited)
                 changed = touched(call, change)
                 rows = changed.rows if rows is None else rows | changed.rows
                 if counts:
                     operation.tally.add(changed.queries(call), changed.weights)
-        return own if rows is None else attended_anew(edited, rows, own)
+        if rows is None:
+            return own
+        dropped = attended_without(call, changes[0], rows, own) if len(changes) == 1 else None
+        return attended_anew(edited, rows, own) if dropped is None else dropped
 
 
 def part_of(call: Problem, heads: list[int], path: str) -> Problem:
