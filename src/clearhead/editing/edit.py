@@ -26,7 +26,7 @@ from clearhead.editing.selections import Selection
 from clearhead.errors import ArgumentTypeError, EditError, EditWarning
 from clearhead.watching.estimate import attending
 from clearhead.watching.hooks import installing, tap
-from clearhead.watching.missing import Missing, Ran, unseen
+from clearhead.watching.missing import Missing, Ran, listed, places_that
 from clearhead.watching.recording import of_texts
 
 _lock = threading.Lock()
@@ -262,7 +262,8 @@ class Edit:
         ]
         if not found:
             return
-        text = unseen(type(self._model).__name__, found, "edited")
+        name, whole = type(self._model).__name__, "edit.missing"
+        text = f"{name} attended in {places_that(found)} not edited:{listed(found, whole)}"
         if self._strict:
             raise EditError("edit.missing", text)
         warnings.warn(f"[edit.missing] {text}", EditWarning, stacklevel=stacklevel)

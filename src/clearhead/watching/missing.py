@@ -81,16 +81,14 @@ def listed(missing: Sequence[Missing], whole: str = "seen.missing") -> str:
     return "".join(lines) + (f"\n  - and {more} more, in {whole}" if more else "")
 
 
-def unseen(name: str, missing: Sequence[Missing], done: str = "seen") -> str:
-    """Return the words for parts of a model of this name that attended and were not seen, or edited.
+def places_that(missing: Sequence[Missing]) -> str:
+    """Return how many parts there are, in words.
 
     Example:
-        >>> unseen("GPT", [Missing("h.0", "Own", "it was compiled", "the model before.")])
-        'GPT attended in 1 place that was not seen:\\n  - h.0 (Own): it was compiled. Way out: the model before.'
+        >>> places_that([Missing("h.0", "Own", "it was compiled", "the model before.")])
+        '1 place that was'
     """
-    places = "1 place that was" if len(missing) == 1 else f"{len(missing)} places that were"
-    whole = "edit.missing" if done == "edited" else "seen.missing"
-    return f"{name} attended in {places} not {done}:{listed(missing, whole)}"
+    return "1 place that was" if len(missing) == 1 else f"{len(missing)} places that were"
 
 
 class Paths:
