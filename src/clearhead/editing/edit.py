@@ -21,7 +21,7 @@ from clearhead.attention.problem import Problem
 from clearhead.editing.layer_edit import LayerEdit
 from clearhead.editing.operations import Ablate, EditedCall, Operation
 from clearhead.editing.places import Running, places_of
-from clearhead.editing.report import Report, Tally
+from clearhead.editing.report import EditReport, Tally
 from clearhead.editing.selections import Selection
 from clearhead.errors import ArgumentTypeError, EditError, EditWarning
 from clearhead.watching.estimate import attending
@@ -64,7 +64,7 @@ class Edit:
         self._parts = Ran(model, {})
 
     @property
-    def report(self) -> Report:
+    def report(self) -> EditReport:
         """The counts of what each operation has changed, in this block or the last one.
 
         Example:
@@ -77,7 +77,9 @@ class Edit:
             layer        operation      calls  heads  queries  weights
             (the model)  heads[1].hide      1      1       15       15
         """
-        return Report([each.tally.change(layer, what) for layer, what, each in self._operations])
+        return EditReport(
+            [each.tally.counts(layer, what) for layer, what, each in self._operations]
+        )
 
     @property
     def missing(self) -> list[Missing]:
@@ -242,7 +244,7 @@ class Edit:
                         f"{chosen.name}= of {shown(layer)} begins at position {chosen.first}; there were "
                         f"{tally.tokens[chosen.name]} tokens.",
                     )
-            if tally.change(layer, what).queries == 0:
+            if tally.counts(layer, what).queries == 0:
                 idle.append(f"{what} of {shown(layer)}")
         if idle:
             text = (

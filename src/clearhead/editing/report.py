@@ -11,7 +11,7 @@ from clearhead._common.text import readable
 from clearhead._common.torch_internals import is_concrete, is_transformed
 
 
-class Change(NamedTuple):
+class EditCounts(NamedTuple):
     """The counts of one operation of an edit, over all that ran in the block.
 
     Attributes:
@@ -32,7 +32,7 @@ class Change(NamedTuple):
     weights: int | None
 
 
-class Report(Sequence[Change]):
+class EditReport(Sequence[EditCounts]):
     """The counts of what each operation of an edit changed: print it, or iterate.
 
     Example:
@@ -45,26 +45,26 @@ class Report(Sequence[Change]):
         (2, 2)
     """
 
-    def __init__(self, rows: Sequence[Change]) -> None:
+    def __init__(self, rows: Sequence[EditCounts]) -> None:
         self._rows = tuple(rows)
 
     @overload
-    def __getitem__(self, index: int) -> Change: ...
+    def __getitem__(self, index: int) -> EditCounts: ...
     @overload
-    def __getitem__(self, index: slice) -> "Report": ...
-    def __getitem__(self, index: int | slice) -> "Change | Report":
-        return Report(self._rows[index]) if isinstance(index, slice) else self._rows[index]
+    def __getitem__(self, index: slice) -> "EditReport": ...
+    def __getitem__(self, index: int | slice) -> "EditCounts | EditReport":
+        return EditReport(self._rows[index]) if isinstance(index, slice) else self._rows[index]
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[Change]:
+    def __iter__(self) -> Iterator[EditCounts]:
         return iter(self._rows)
 
     def __repr__(self) -> str:
         rows = [row._replace(layer=row.layer or "(the model)") for row in self._rows]
         lines = [["" if each is None else str(each) for each in row] for row in rows]
-        lines.insert(0, list(Change._fields))
+        lines.insert(0, list(EditCounts._fields))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         # Words stand on the left, numbers on the right.
         return readable(
@@ -110,8 +110,8 @@ class Tally:
         if weights is not None:
             self.weights = weights if self.weights is None else self.weights + weights
 
-    def change(self, layer: str, operation: str) -> Change:
+    def counts(self, layer: str, operation: str) -> EditCounts:
         """Return the counts."""
         weights = int(self.weights) if self.known and self.weights is not None else None
         queries = int(self.queries) if self.known else None
-        return Change(layer, operation, self.calls, sum(self.heads.values()), queries, weights)
+        return EditCounts(layer, operation, self.calls, sum(self.heads.values()), queries, weights)
