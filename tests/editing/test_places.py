@@ -121,7 +121,12 @@ def test_the_queries_of_a_context_that_is_held_are_not_known() -> None:
 @torch.no_grad()
 def test_sequences_of_a_nested_tensor_are_counted_one_by_one() -> None:
     model, rows = layer(mask=ch.causal()), [text(1)[0, :4], text(1)[0]]
-    for chosen in ({"key": 1}, {"query": 3, "key": slice(0, 2)}, {"query": -1, "key": -2}):
+    every: list[dict[str, Any]] = [
+        {"key": 1},
+        {"query": 3, "key": slice(0, 2)},
+        {"query": -1, "key": -2},
+    ]
+    for chosen in every:
         for mask in (None, ch.sliding_window(left=1)):
             with ch.edit(model) as edit:
                 edit[0].heads[1].hide(**chosen)

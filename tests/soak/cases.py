@@ -68,7 +68,7 @@ def random_case(seed: int, what: str | None = None) -> Case:
     kv_len = query_len if draw.random() < 0.5 else draw.choice(LENGTHS)
     batch, groups, kv_heads = draw.choice((1, 3)), draw.choice((1, 1, 2, 3)), draw.choice((1, 2))
     num_heads = groups * kv_heads
-    what = what or often("attend", "matrix", "cache", "norms", "gradients", "edit")
+    what = str(what or often("attend", "matrix", "cache", "norms", "gradients", "edit"))
     if what == "edit":
         return Case(seed, what)  # which draws the rest by its seed
     dtype, context = often("float32", *DTYPES), often("grad", *CONTEXTS)

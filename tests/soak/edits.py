@@ -227,7 +227,7 @@ def layer_case(seed: int) -> None:
             text, end, known = x[row, places], ends[row, places].tolist(), {}
         if not len(places):
             continue
-        held = {"cache": QuantisedCache()} if name == "quantised" else {}
+        held: Any = {"cache": QuantisedCache()} if name == "quantised" else {}
         call = model.make_problem(text[None], **known, **held)
         shown, added = _scores(operations, len(places), end)
         visible = call.visible()
