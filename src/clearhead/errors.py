@@ -130,6 +130,10 @@ class EditError(ClearheadError, RuntimeError):
     """A model's attention could not be edited as was asked."""
 
 
+class EditWarning(UserWarning):
+    """A part of what was asked of an edit was not done, or changed nothing."""
+
+
 class RankError(ClearheadError, RuntimeError):
     """The ranks of a process group disagree about a call, or one of them is gone."""
 

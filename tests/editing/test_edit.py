@@ -13,7 +13,14 @@ from torch.nn.modules import module as torch_module
 
 import clearhead as ch
 from clearhead.attention import planning
-from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, EditError, MaskError
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ClearheadError,
+    EditError,
+    EditWarning,
+    MaskError,
+)
 from clearhead.layers import FixedCache, GrowingCache, SlidingCache
 from clearhead.watching.hooks import tap
 from tests.tolerances import assert_no_worse
@@ -151,14 +158,16 @@ def test_all_keys_are_scaled_beside_a_sink() -> None:
 
 def test_a_tensor_chooses_as_a_list_does_and_an_empty_one_nothing() -> None:
     x, found = torch.randn(1, LEN, WIDTH), []
+    text = re.escape("[edit.no-effect] nothing in MultiHeadAttention was changed by hide of '': no")
     for chosen in ([1, 3], torch.tensor([1, 3]), torch.zeros(0, dtype=torch.bool), []):
-        with ch.edit(LAYER) as edit:
+        said = contextlib.nullcontext() if len(chosen) else pytest.warns(EditWarning, match=text)
+        with said, ch.edit(LAYER) as edit:
             edit[0].hide(key=chosen)
             found.append(LAYER(x))
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
     plain = LAYER(x)
-    torch.testing.assert_close(found[2], plain)
-    torch.testing.assert_close(found[3], plain)
+    assert torch.equal(found[2], plain)
+    assert torch.equal(found[3], plain)
     assert not torch.allclose(found[0], plain)
 
 
@@ -387,10 +396,16 @@ MATRIX = ch.AttentionMatrix(torch.zeros(1, HEADS, 3, 3), torch.zeros(1, HEADS, 3
 REFUSED: list[tuple[Callable[[Any], Any], type[ClearheadError], str]] = [
     (lambda e: e["none"].ablate(), EditError, "[edit.layers] a layer must be the number, the path"),
     (lambda e: e[5].ablate(), EditError, "got 5. These attend: ''."),
-    (lambda e: e[0].heads[HEADS].ablate(), EditError, "[edit.heads] heads [4] are edited; the mod"),
-    (lambda e: e[0].heads["1"], ArgumentTypeError, "[heads.type] heads must hold whole numbers"),
+    (lambda e: e[0].heads[HEADS].ablate(), EditError, "[edit.heads] heads[4] are edited; the mod"),
+    (lambda e: e[0].heads[4:8].ablate(), EditError, "[edit.heads] heads[4:8] are edited; the mod"),
+    (lambda e: e[0].heads[-5].ablate(), EditError, "[edit.heads] heads[-5] are edited; the model "),
+    (lambda e: e[0].heads[3, -1].ablate(), EditError, "[edit.heads] heads[3, -1] are edited; the "),
+    (lambda e: e[0].heads["1"], ArgumentTypeError, "[heads.type] heads must be whole numbers; got"),
+    (lambda e: e[0].heads[:"1"], ArgumentTypeError, "[heads.type] heads must be whole numbers"),
+    (lambda e: e[0].heads[2:2], ArgumentError, "[heads.value] heads must be different numbers, at"),
+    (lambda e: e[0].heads[::0], ArgumentError, "[heads.value] heads must be different numbers, at"),
+    (lambda e: e[0].heads[()], ArgumentError, "[heads.value] heads must be different numbers, at"),
     (lambda e: e[0].heads[1, 1], ArgumentError, "[heads.value] heads must be different numbers"),
-    (lambda e: e[0].heads[-1], ArgumentError, "[heads.value] heads must be different numbers"),
     (lambda e: e[0].hide(), ArgumentError, "[edit.hide] hide needs query=, key= or mask="),
     (
         lambda e: e[0].hide(key=0, mask=ch.causal()),
@@ -402,8 +417,26 @@ REFUSED: list[tuple[Callable[[Any], Any], type[ClearheadError], str]] = [
     (lambda e: e[0].hide(key=X), ArgumentTypeError, "[edit.selection] key must be a position"),
     (lambda e: e[0].hide(key=X > 0), ArgumentTypeError, "(len,) or (batch, len), or None for all"),
     (lambda e: e[0].hide(key=slice("a")), ArgumentTypeError, "[edit.selection] key must be a pos"),
-    (lambda e: e[0].hide(query=-1), ArgumentError, "[edit.position] query must hold positions"),
-    (lambda e: e[0].hide(key=slice(-2, None)), ArgumentError, "[edit.position] key must hold posi"),
+    (
+        lambda e: e[0].hide(key=slice(4, 2, -1)),
+        ArgumentError,
+        "[edit.position] key must be a slice ",
+    ),
+    (
+        lambda e: e[0].hide(key=slice(None, None, 0)),
+        ArgumentError,
+        "[edit.position] key must be a s",
+    ),
+    (
+        lambda e: e[0].hide(key=-LEN - 1),
+        EditError,
+        "[edit.no-token] key= of '' begins at position -8",
+    ),
+    (
+        lambda e: e[0].hide(query=LEN),
+        EditError,
+        "[edit.no-token] query= of '' begins at position 7; ",
+    ),
     (lambda e: e[0].hide(key=2**70), EditError, "[edit.no-token] key= of '' begins at position"),
     (lambda e: e[0].hide(key=LEN), EditError, "[edit.no-token] key= of '' begins at position 7; "),
     (
@@ -478,28 +511,31 @@ def test_a_layer_that_is_several_is_refused() -> None:
 
 
 def test_an_average_of_nothing_is_refused() -> None:
-    with ch.edit(LAYER) as edit:
-        average = edit[0].average()
+    average = ch.edit(LAYER)[0].average()
     with pytest.raises(EditError, match=re.escape("[edit.no-average] no query ran in the layer")):
         _ = average.value
 
 
 def test_positions_that_cannot_be_told_are_refused() -> None:
     model, x, keys = Cached(), torch.randn(1, 1, 2, 3), torch.randn(1, 1, 5, 3)
-    with ch.edit(model) as edit:
+    with ch.edit(model) as edit, ch.watch(model) as seen:
         edit[""].hide(key=4)
-        with ch.watch(model) as seen:
-            model(x, keys)
-        assert bool((seen[0].dense()[..., 4] == 0).all())
-        edit.clear()
-        edit[""].hide(query=1, key=4)
-        with pytest.raises(
-            EditError, match=re.escape("[edit.positions] query= chooses queries by")
-        ):
-            model(x, keys)
-        edit.clear()
-        edit[""].hide(mask=ch.causal())
-        with pytest.raises(EditError, match=re.escape("[edit.positions] a mask needs the posit")):
+        model(x, keys)
+    assert bool((seen[0].dense()[..., 4] == 0).all())
+    refused: list[tuple[dict[str, Any], str]] = [
+        (
+            {"query": 1, "key": 4},
+            "query= chooses queries by their position in the text, which cannot ",
+        ),
+        (
+            {"mask": ch.causal()},
+            "a mask needs the positions of the queries, which cannot be told here",
+        ),
+    ]
+    for chosen, text in refused:
+        edit = ch.edit(model)
+        edit[""].hide(**chosen)
+        with pytest.raises(EditError, match=re.escape(f"[edit.positions] {text}")), edit:
             model(x, keys)
 
 

@@ -11,10 +11,11 @@ from tests.soak.cases import failure, soak
 parser = argparse.ArgumentParser()
 parser.add_argument("--minutes", type=float, default=10.0)
 parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--what", help="of one kind alone, such as edit")
 asked = parser.parse_args()
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
-count, failed = soak(60 * asked.minutes, asked.seed)
+count, failed = soak(60 * asked.minutes, asked.seed, what=asked.what)
 for case in failed:
     print(f"{failure(case)}\n\n{case}\n")
 print(f"{count} cases from seed {asked.seed} on, {len(failed)} failed")

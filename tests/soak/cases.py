@@ -16,6 +16,7 @@ from torch import Tensor
 import clearhead as ch
 from clearhead import stages
 from tests.attention.kernels import definition
+from tests.soak.edits import edit_case
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 LENGTHS = (0, 1, 2, 3, 7, 17, 65, 131, 257)
@@ -56,8 +57,8 @@ class Case:
         return f"from tests.soak.cases import Case, run\ncase = Case({', '.join(given)})\nrun(case)"
 
 
-def random_case(seed: int) -> Case:
-    """The case of a seed, the same on every machine."""
+def random_case(seed: int, what: str | None = None) -> Case:
+    """The case of a seed, the same on every machine, of one kind or any."""
     draw = random.Random(seed)
 
     def often(usual: Any, *others: Any) -> Any:
@@ -67,7 +68,9 @@ def random_case(seed: int) -> Case:
     kv_len = query_len if draw.random() < 0.5 else draw.choice(LENGTHS)
     batch, groups, kv_heads = draw.choice((1, 3)), draw.choice((1, 1, 2, 3)), draw.choice((1, 2))
     num_heads = groups * kv_heads
-    what = often("attend", "matrix", "cache", "norms", "gradients")
+    what = str(what or often("attend", "matrix", "cache", "norms", "gradients", "edit"))
+    if what == "edit":
+        return Case(seed, what)  # which draws the rest by its seed
     dtype, context = often("float32", *DTYPES), often("grad", *CONTEXTS)
     if context == "autocast" and dtype.endswith("16"):
         dtype = "float32"  # which it casts, the bias and the sinks aside
@@ -169,6 +172,9 @@ def run(case: Case) -> None:
     Raises:
         AssertionError: it is wrong.
     """
+    if case.what == "edit":
+        edit_case(case.seed)
+        return
     every = {"attend": _attend, "matrix": _matrix, "cache": _cache}
     compute = (every | {"norms": _norms, "gradients": _gradients})[case.what]
     try:
@@ -431,13 +437,16 @@ def _kind(case: Case) -> str | None:
     return found and found.split(":")[0]
 
 
-def soak(seconds: float, first: int = 0, most: int | None = None) -> tuple[int, list[Case]]:
-    """Run cases from a seed on, for so long or so many; returns their number and those that fail."""
+def soak(
+    seconds: float, first: int = 0, most: int | None = None, what: str | None = None
+) -> tuple[int, list[Case]]:
+    """Run cases from a seed on, for so long or so many, of one kind or any; returns their number and those
+    that fail."""
     end, failed, count = time.monotonic() + seconds, [], 0
     for seed in itertools.count(first):
         if time.monotonic() > end or count == most:
             break
-        case, count = random_case(seed), count + 1
+        case, count = random_case(seed, what), count + 1
         if failure(case) is not None:
             failed.append(shrunk(case))
     return count, failed

@@ -17,6 +17,12 @@ def test_random_calls(first: int) -> None:
     assert not failed, "\n\n".join(map(str, failed))
 
 
+def test_random_edits() -> None:
+    count, failed = soak(600, most=24, what="edit")
+    assert count == 24
+    assert not failed, "\n\n".join(map(str, failed))
+
+
 FOUND = [
     # Scores of 16-bit numbers are exact until they are scaled; scaled before, they were off by ten times as much.
     Case(50019837, "matrix", num_heads=2, query_len=65, dtype="bfloat16", scale=0.3, softcap=0.5, spread=8.0),
@@ -36,7 +42,7 @@ def test_what_was_found_in_a_long_soak(case: Case) -> None:
 def test_a_case_is_the_same_at_every_run() -> None:
     assert random_case(7) == random_case(7)
     assert {random_case(seed).what for seed in range(90)} == {
-        "attend", "matrix", "cache", "norms", "gradients",
+        "attend", "matrix", "cache", "norms", "gradients", "edit",
     }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ in the heads and for the queries that an edit names, before the model goes on.
 """
 
 import threading
+import warnings
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from clearhead._common.checks import as_int
+from clearhead._common.checks import as_int, check_bool
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_compiled
@@ -21,10 +22,12 @@ from clearhead.attention.problem import Problem
 from clearhead.editing.layer_edit import LayerEdit
 from clearhead.editing.operations import Ablate, EditedCall, Operation
 from clearhead.editing.places import Running, places_of
+from clearhead.editing.report import EditReport, Tally
 from clearhead.editing.selections import Selection
-from clearhead.errors import ArgumentTypeError, EditError
+from clearhead.errors import ArgumentTypeError, EditError, EditWarning
 from clearhead.watching.estimate import attending
 from clearhead.watching.hooks import installing, tap
+from clearhead.watching.missing import Missing, Ran, listed, places_that
 from clearhead.watching.recording import of_texts
 
 _lock = threading.Lock()
@@ -47,8 +50,9 @@ class Edit:
           1  heads[0].ablate
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, strict: bool = False) -> None:
         self._model = model
+        self._strict = strict
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._operations: list[tuple[str, str, Operation]] = []
         self._restorers: list[Callable[[], None]] = []
@@ -56,8 +60,39 @@ class Edit:
         self.attended: dict[str, int] = {}
         """The modules that have attended so far, by their paths, and how many heads they have."""
         self._first: dict[str, str] = {}
-        self._total = 0
+        self._calls = 0
         self._ran = False
+        self._parts = Ran(model, {})
+
+    @property
+    def report(self) -> EditReport:
+        """The counts of what each operation has changed, in this block or the last one.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+            >>> with ch.edit(layer) as edit:
+            ...     edit[0].heads[1].hide(key=0)
+            ...     output = layer(torch.randn(3, 5, 8))
+            >>> edit.report
+            layer        operation      calls  heads  queries  weights
+            (the model)  heads[1].hide      1      1       15       15
+        """
+        return EditReport(
+            [each.tally.counts(layer, what) for layer, what, each in self._operations]
+        )
+
+    @property
+    def missing(self) -> list[Missing]:
+        """The parts of the model that attended in this block or the last one and cannot be edited.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> edit = ch.edit(ch.MultiHeadAttention(8, num_heads=2))
+            >>> edit.missing
+            []
+        """
+        return self._parts.missing(self.attended, self._calls)
 
     def __getitem__(self, layer: str | int) -> "LayerEdit":
         """Return a layer to edit.
@@ -98,7 +133,10 @@ class Edit:
                 raise EditError("edit.entered", "this edit has been entered already.")
             self.attended.clear()
             self._first.clear()
-            self._total, self._ran = 0, False
+            self._calls, self._ran = 0, False
+            self._parts = Ran(self._model, dict(self._model.named_modules()))
+            for _, _, operation in self._operations:
+                operation.tally = Tally()
             try:
                 self._install()
             except BaseException:
@@ -109,13 +147,15 @@ class Edit:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         with _lock:
             self._uninstall()
-        if error is None and self._ran:
-            self._report()
+        if error is None:
+            self._check_effects()
+            self._say_missing()
 
     def _install(self) -> None:
         _active.append(self)
         if len(_active) == 1:
             tap.editors.append(_edited)
+            tap.witnesses.append(_witness)
         self._restorers.append(partial(installing.uninstall, self))
         installing.install(self)
         installing.hold(self._model.modules())
@@ -136,12 +176,17 @@ class Edit:
         _active[:] = [each for each in _active if each is not self]
         if not _active and _edited in tap.editors:
             tap.editors.remove(_edited)
+        if not _active and _witness in tap.witnesses:
+            tap.witnesses.remove(_witness)
 
-    def _enter(self, module: nn.Module, args: object, kwargs: dict[str, Any]) -> None:
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._ran = True
-        self._stack.append(Running(module, kwargs))
+        self._stack.append(Running(module, dict(enumerate(args)) | kwargs))
+        self._parts.enter(self._paths[id(module)], module)
 
     def _leave(self, module: nn.Module, args: object, output: object) -> None:
+        if module is self._model:
+            self._parts.leave(output)
         # A module that raised before its hook ran is still on top.
         while self._stack and self._stack.pop().module is not module:
             pass
@@ -171,31 +216,60 @@ class Edit:
                 )
         return path, [each for _, each in found]
 
-    def _note(self, path: str, num_heads: int, total: int) -> None:
+    def _note(self, path: str, num_heads: int) -> None:
         self.attended[path] = num_heads
-        self._total = max(self._total, total)
+        self._calls += 1
 
-    def _report(self) -> None:
-        """Refuse what was without effect, when the block ends."""
-        name = type(self._model).__name__
+    def _check_effects(self) -> None:
+        """Refuse what could have no effect, and say what had none, when the block ends."""
+        name, idle = type(self._model).__name__, []
         for layer, what, operation in self._operations:
-            if not any(is_like(path, layer) for path in self.attended):
-                known = ", ".join(map(shown, self.attended)) or "none"
+            tally, known = operation.tally, ", ".join(map(shown, self.attended)) or "none"
+            if self._ran and not any(is_like(path, layer) for path in self.attended):
                 raise EditError(
                     "edit.layers",
                     f"{shown(layer)} of {name} is edited ({what}), and did not attend in a way that can be "
                     f"edited: {known} did. A model with a softmax of its own is edited once it attends "
                     'by PyTorch\'s function, such as with attn_implementation="sdpa".',
                 )
+            if not tally.calls:
+                raise EditError(
+                    "edit.not-run",
+                    f"{shown(layer)} of {name} is edited ({what}), and did not run in the block after "
+                    "that. Add operations before the model runs, and run it inside the block.",
+                )
             for chosen in (getattr(operation, "query", None), getattr(operation, "key", None)):
-                if not isinstance(chosen, Selection) or chosen.first is None:
-                    continue
-                if chosen.first >= self._total:
+                if isinstance(chosen, Selection) and chosen.tokens > tally.tokens[chosen.name]:
                     raise EditError(
                         "edit.no-token",
                         f"{chosen.name}= of {shown(layer)} begins at position {chosen.first}; there were "
-                        f"{self._total} tokens.",
+                        f"{tally.tokens[chosen.name]} tokens.",
                     )
+            if tally.counts(layer, what).queries == 0:
+                idle.append(f"{what} of {shown(layer)}")
+        if idle:
+            text = (
+                f"nothing in {name} was changed by {', '.join(idle)}: no query saw what was chosen."
+            )
+            warnings.warn(f"[edit.no-effect] {text}", EditWarning, stacklevel=3)
+
+    def _say_missing(self) -> None:
+        """Say which of the modules that an operation is for attended and were not edited."""
+        asked = [layer for layer, _, _ in self._operations]
+        self.say_missing(asked, stacklevel=4)
+
+    def say_missing(self, layers: list[str], stacklevel: int) -> None:
+        """Warn of parts like these layers that attended and were not edited, or raise if strict."""
+        found = [
+            each for each in self.missing if any(is_like(each.path, layer) for layer in layers)
+        ]
+        if not found:
+            return
+        name, whole = type(self._model).__name__, "edit.missing"
+        text = f"{name} attended in {places_that(found)} not edited:{listed(found, whole)}"
+        if self._strict:
+            raise EditError("edit.missing", text)
+        warnings.warn(f"[edit.missing] {text}", EditWarning, stacklevel=stacklevel)
 
     def pattern(self, layer: object) -> str:
         """Return the path or the glob of a layer, as `edit[layer]` takes it."""
@@ -247,7 +321,7 @@ def _edited(read: tap.Read, child: str | None) -> tap.Edited | None:
         with tap.guard():
             at = places_of(each._stack, problem)
         place = found[0]
-        each._note(place, problem.num_heads, max(at.total, problem.kv_len))
+        each._note(place, problem.num_heads)
         operations += found[1]
     if problem is None or at is None or not operations:
         return None
@@ -256,8 +330,16 @@ def _edited(read: tap.Read, child: str | None) -> tap.Edited | None:
     return tap.Edited(call.read, call.context, ablated)
 
 
+def _witness(kind: str, shape: tuple[int, ...]) -> None:
+    """Note what attends and cannot be edited, in every edit that is entered."""
+    for each in list(_active):
+        if each._stack:
+            module = each._stack[-1].module
+            each._parts.witness(each._paths[id(module)], module, kind, shape)
+
+
 @with_hints
-def edit(model: nn.Module) -> Edit:
+def edit(model: nn.Module, *, strict: bool = False) -> Edit:
     """Edit the attention of a model while a block runs: what if this head could not look there?
 
     The model runs on its own kernel. Heads and queries that are not edited keep its numbers, bit for
@@ -270,16 +352,20 @@ def edit(model: nn.Module) -> Edit:
 
     Args:
         model: any PyTorch model that is not compiled.
+        strict: True raises an error if a part of a layer that is edited attended in a way that cannot
+            be edited; else that is an `EditWarning`. `Edit.missing` lists all such parts.
 
     Returns:
         An `Edit`; `edit[layer]` is a layer of it, with `ablate`, `hide`, `scale`, `patterns_from`
-        and `average`, and `edit[layer].heads[…]` some heads of it, with the same.
+        and `average`, and `edit[layer].heads[…]` some heads of it, with the same. Its `report` counts
+        what each operation changed; one that changed nothing is an `EditWarning` as well.
 
     Raises:
-        ArgumentTypeError: code `edit.model`, for something that is not a module.
-        EditError: codes `edit.compiled` and `edit.entered` when the block begins; `edit.layers` and
-            `edit.no-token` when it ends, for an edit of a layer that did not attend, or of a token
-            that was not there.
+        ArgumentTypeError: codes `edit.model`, for something that is not a module, and `strict.type`.
+        EditError: codes `edit.compiled` and `edit.entered` when the block begins; `edit.layers`,
+            `edit.not-run`, `edit.no-token` and `edit.missing` when it ends, for an edit of a layer
+            that did not attend, or not after the operation was added, of a token that was not there,
+            and, with `strict`, of a layer that is edited in part.
 
     Example:
         >>> import torch, clearhead as ch
@@ -296,4 +382,5 @@ def edit(model: nn.Module) -> Edit:
         raise ArgumentTypeError(
             "edit.model", f"model must be a torch.nn.Module; got {type(model).__name__}."
         )
-    return Edit(model)
+    check_bool("strict", strict)
+    return Edit(model, strict)

@@ -102,6 +102,7 @@ def effects(
     layers: Sequence[str | int] | None = None,
     *,
     progress: Progress | bool = True,
+    strict: bool = False,
 ) -> Effects:
     """Ablate each head in turn and measure what a metric makes of it.
 
@@ -115,6 +116,8 @@ def effects(
         over: "heads", or "layers" for all heads of a layer at once.
         layers: only these, as `edit[layer]` takes them; None for all that attend.
         progress: True writes a line on a terminal; or a function of the runs done and all runs.
+        strict: True raises an error if something that was asked for attended in a way that cannot be
+            edited, so that it has no row; else that is an `EditWarning`.
 
     Returns:
         `Effects`, a row for each head.
@@ -124,7 +127,7 @@ def effects(
             metric that makes no number.
         ArgumentError: code `over.value`.
         EditError: codes `edit.layers`, `effects.none`, if nothing attends in a way that can be
-            edited, and those of `edit`.
+            edited, `edit.missing` with `strict`, and those of `edit`.
 
     Example:
         >>> import torch, clearhead as ch
@@ -146,7 +149,7 @@ def effects(
             f"{shown(progress)}.",
         )
     check_layers(layers)
-    with torch.no_grad(), edit(model) as plain:
+    with torch.no_grad(), edit(model, strict=strict) as plain:
         chosen = None if layers is None else [plain.pattern(each) for each in layers]
         baseline = _number(metric(_call(model, inputs)))
     attended = {
@@ -160,6 +163,7 @@ def effects(
             f"nothing in {type(model).__name__} that was asked for attends in a way that can be "
             "edited.",
         )
+    plain.say_missing(["*"] if chosen is None else chosen, stacklevel=3)
     places: list[tuple[str, int | None]] = [
         (path, head)
         for path, heads in attended.items()

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from clearhead._common.checks import check_head_numbers, check_number, check_tensor
+from clearhead._common.checks import as_ints, check_number, check_tensor
+from clearhead._common.text import shown
 from clearhead.editing.operations import (
     Ablate,
     Average,
@@ -15,7 +16,7 @@ from clearhead.editing.operations import (
     Restrict,
     ScaleKeys,
 )
-from clearhead.editing.selections import selection
+from clearhead.editing.selections import heads_text, selection
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.masks.base import Mask
 from clearhead.matrix.matrix import AttentionMatrix
@@ -35,7 +36,7 @@ class LayerEdit:
 
     @property
     def heads(self) -> "HeadPicker":
-        """The heads, to pick some of: `heads[3]`, `heads[3, 5]`, `heads[2:5]`."""
+        """The heads, to pick some of: `heads[3]`, `heads[3, 5]`, `heads[2:5]`, `heads[-1]`."""
         return HeadPicker(self._add_operation)
 
     def ablate(self, mean: Tensor | None = None) -> None:
@@ -68,7 +69,9 @@ class LayerEdit:
 
         The weights of the other keys are normalised again; a query that sees nothing more gets
         zeros. Positions are counted from the beginning of the sequence, padding included, also
-        while it grows by a KV cache; in a padded batch with a cache of clearhead, real tokens.
+        while it grows by a KV cache; beside a cache of clearhead, real tokens. Negative ones count
+        from the end as it is then, the last real token of each row: in a generation `query=-1` is
+        the token of each step.
 
         Args:
             query: a position, positions, a slice, or a bool tensor (len,) or (batch, len), True at
@@ -79,7 +82,7 @@ class LayerEdit:
 
         Raises:
             ArgumentTypeError: codes `edit.selection` and `mask.type`.
-            ArgumentError: codes `edit.position` and `edit.hide`.
+            ArgumentError: codes `edit.position`, for a slice that goes backwards, and `edit.hide`.
             EditError: when the layer runs, codes `edit.heads`, `edit.batch` and `edit.positions`.
 
         Example:
@@ -166,7 +169,7 @@ class LayerEdit:
     def _add(self, what: str, operation: Operation) -> None:
         heads = operation.heads
         if heads != slice(None):
-            what = f"heads{[heads] if isinstance(heads, slice) else list(heads)}.{what}"
+            what = f"{heads_text(heads)}.{what}"
         self._add_operation(what, operation)
 
 
@@ -181,7 +184,7 @@ class HeadPicker:
 
         Raises:
             ArgumentTypeError: code `heads.type`, for what is no number of a head.
-            ArgumentError: code `heads.value`, for negative numbers, and for none.
+            ArgumentError: code `heads.value`, for a number twice, and for none.
         """
         return LayerEdit(self._add_operation, numbers_of(heads))
 
@@ -189,5 +192,22 @@ class HeadPicker:
 def numbers_of(heads: object) -> tuple[int, ...] | slice:
     """Return the numbers of heads as a tuple, or a slice as it is; errors as `HeadPicker`."""
     if isinstance(heads, slice):
-        return heads
-    return check_head_numbers(heads if isinstance(heads, Sequence) else [heads])
+        start, step, stop = heads.start or 0, 1 if heads.step is None else heads.step, heads.stop
+        numbers = as_ints([start, step, 0 if stop is None else stop])
+        # Which a number of heads cannot change, where both ends are counted from the same side.
+        is_empty = step == 0 or (
+            numbers is not None
+            and stop is not None
+            and (start < 0) == (stop < 0)
+            and not range(start, stop, step)
+        )
+    else:
+        numbers = as_ints(heads if isinstance(heads, Sequence) else [heads])
+        is_empty = numbers is not None and (not numbers or len(set(numbers)) < len(numbers))
+    if numbers is None:
+        raise ArgumentTypeError("heads.type", f"heads must be whole numbers; got {shown(heads)}.")
+    if is_empty:
+        raise ArgumentError(
+            "heads.value", f"heads must be different numbers, at least one; got {shown(heads)}."
+        )
+    return heads if isinstance(heads, slice) else numbers

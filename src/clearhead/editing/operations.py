@@ -1,6 +1,5 @@
 """The operations of an edit on one call of attention, and the context that they make of it."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -8,22 +7,19 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.attention.biases import Bias, DenseBias
+from clearhead._common.torch_internals import in_backward
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
 from clearhead.editing.places import Places
-from clearhead.editing.selections import Selection
+from clearhead.editing.report import Tally
+from clearhead.editing.rescoring import Rescoring, apart, attended_anew, attended_without, touched
+from clearhead.editing.selections import Selection, heads_text
 from clearhead.errors import EditError
 from clearhead.masks.algebra import Or
 from clearhead.masks.base import Mask
-from clearhead.masks.coerce import and_masks
 from clearhead.masks.dense import dense
-from clearhead.masks.tiles import portions
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.watching.recording import of_heads
-
-PORTION = 1 << 22
-"""Pairs of a mask that are read at a time."""
 
 
 @dataclass(eq=False)
@@ -31,26 +27,36 @@ class Operation:
     """One operation on some heads of a layer; its subclasses say which.
 
     Attributes:
-        heads: their numbers, or a slice of all.
+        heads: their numbers, negative ones from the last, or a slice of all.
+        tally: what it has changed so far.
     """
 
     heads: tuple[int, ...] | slice
+    tally: Tally = field(init=False, default_factory=Tally)
 
     def chosen(self, num_heads: int, path: str) -> list[int]:
         """Return the numbers of the heads.
 
         Raises:
-            EditError: code `edit.heads`, for a head that the module does not have.
+            EditError: code `edit.heads`, for a head that the module does not have, one that is there
+                twice, and for none.
         """
-        if isinstance(self.heads, slice):
-            return list(range(num_heads)[self.heads])
-        if max(self.heads) >= num_heads:
+        every, given = range(num_heads), self.heads
+        if isinstance(given, slice):
+            found, wanted = list(every[given]), 1
+        else:
+            found = [every[head] for head in given if -num_heads <= head < num_heads]
+            wanted = len(given)
+        if len(set(found)) < wanted:
             raise EditError(
                 "edit.heads",
-                f"heads {list(self.heads)} are edited; {path or 'the model'} has "
-                f"num_heads={num_heads}.",
+                f"{heads_text(given)} are edited; {path or 'the model'} has num_heads={num_heads}.",
             )
-        return list(self.heads)
+        return found
+
+    def rescores(self, places: Places, problem: Problem) -> Rescoring | None:
+        """What it does to the scores of a call; None for another kind of operation."""
+        return None
 
 
 @dataclass(eq=False)
@@ -60,26 +66,26 @@ class Hide(Operation):
     query: Selection | None
     key: Selection | None
 
-    def mask(self, places: Places, batch: int) -> Mask:
-        """The pairs that stay visible."""
-        parts: list[Mask] = []
-        if self.query is not None:
-            parts.append(dense(~self.rows(places, batch)[:, None, :, None]))
-        if self.key is not None:
-            parts.append(dense(~self.key.at(places.key, batch)[:, None, None]))
-        return parts[0] if len(parts) == 1 else Or(*parts)
+    def rescores(self, places: Places, problem: Problem) -> Rescoring:
+        """Return the pairs that stay visible."""
+        queries = None if self.query is None else self._queries(self.query, places, problem.batch)
+        keys = None if self.key is None else self.key.at(places.key, problem.batch, places.key_end)
+        rows = None if queries is None else dense(~queries[:, None, :, None])
+        columns = None if keys is None else dense(~keys[:, None, None])
+        mask = columns if rows is None else rows if columns is None else Or(rows, columns)
+        return Rescoring(mask, queries=queries, keys=keys)
 
-    def rows(self, places: Places, batch: int) -> Tensor:
+    def _queries(self, chosen: Selection, places: Places, batch: int) -> Tensor:
         """The queries, (batch or 1, query_len)."""
-        assert self.query is not None
         if places.query is None:
             raise EditError(
                 "edit.positions",
                 "query= chooses queries by their position in the text, which cannot be told here: "
-                f"a call has as many as {places.total} keys, other than queries, and no cache of "
-                "transformers or clearhead. Choose by key= alone, or run the whole text at once.",
+                f"the call has {places.problem.kv_len} keys for {places.problem.query_len} queries, and "
+                "no cache of transformers or clearhead that counts these. Choose by key= alone, or run "
+                "the whole text at once.",
             )
-        return self.query.at(places.query, batch)
+        return chosen.at(places.query, batch, places.query_end)
 
 
 @dataclass(eq=False)
@@ -88,26 +94,23 @@ class Restrict(Operation):
 
     shown: Mask
 
-    def mask(self, places: Places, problem: Problem) -> Mask:
-        """The mask of the positions of this call."""
+    def rescores(self, places: Places, problem: Problem) -> Rescoring:
+        """Return the mask of the positions of this call."""
         if places.is_plain:
-            total = problem.query_len, problem.kv_len
-            self._check(problem, *total)
-            return self.shown
+            self._check(problem, problem.query_len, problem.kv_len)
+            return Rescoring(self.shown)
         if places.query is None:
             raise EditError(
                 "edit.positions",
                 "a mask needs the positions of the queries, which cannot be told here: there is no "
-                "cache of transformers or clearhead. Run the whole text at once.",
+                "cache of transformers or clearhead that counts them. Run the whole text at once.",
             )
-        self._check(problem, places.total, places.total)
+        lengths = places.tokens, places.key_tokens
+        self._check(problem, *lengths)
         query, key = (torch.atleast_2d(each) for each in (places.query, places.key))
-        key = key.clamp(max=places.total - 1)
-        return dense(
-            self.shown.visible(
-                query[:, None, :, None], key[:, None, None], places.total, places.total
-            )
-        )
+        inside = key.clamp(0, max(0, lengths[1] - 1))
+        shown = self.shown.visible(query[:, None, :, None], inside[:, None, None], *lengths)
+        return Rescoring(dense(shown | (key < 0)[:, None, None]))
 
     def _check(self, problem: Problem, query_len: int, kv_len: int) -> None:
         self.shown.check(problem.batch, problem.num_heads, query_len, kv_len, problem.device)
@@ -120,13 +123,14 @@ class ScaleKeys(Operation):
     key: Selection | None
     log_factor: float
 
-    def bias(self, places: Places, problem: Problem) -> Tensor:
+    def rescores(self, places: Places, problem: Problem) -> Rescoring:
         """Return what is added to the scores, (batch or 1, 1, 1, kv_len)."""
         chosen = torch.ones_like(places.key, dtype=torch.bool)[None]
         if self.key is not None:
-            chosen = self.key.at(places.key, problem.batch)
+            chosen = self.key.at(places.key, problem.batch, places.key_end)
         added = torch.zeros(chosen.shape, dtype=stages.upcast(problem.query[:0]).dtype)
-        return added.to(chosen.device).masked_fill(chosen, self.log_factor)[:, None, None]
+        added = added.to(chosen.device).masked_fill(chosen, self.log_factor)[:, None, None]
+        return Rescoring(bias=added, keys=added[:, 0, 0] != 0)
 
 
 @dataclass(eq=False)
@@ -219,9 +223,10 @@ class Average(Operation):
         if self.sums is None:
             self.sums = context.new_zeros(len(every), context.shape[3])
         self.sums[[every.index(head) for head in heads]] += context.sum(dim=(0, 2))
+        rows = problem.batch * problem.query_len if real is None else int(real.sum())
+        self.tally.add(len(heads) * rows)
         if every[0] in heads:
-            rows = problem.batch * problem.query_len
-            self.queries += rows if real is None else int(real.sum())
+            self.queries += rows
 
 
 @dataclass(eq=False)
@@ -271,20 +276,27 @@ class EditedCall:
 
     def context(self, own: Tensor) -> Tensor:
         """Return the edited context, from that of the model's own kernel."""
-        result = own
+        result, places, num_heads = own, self.places, self.problem.num_heads
+        counts = not in_backward()  # the recomputation of a checkpoint, which was counted
+        for each in self.operations if counts else ():
+            heads = len(each.chosen(num_heads, self.path))
+            each.tally.call(self.path, heads, places.tokens, places.key_tokens)
         for numbers, heads in self._groups.items():
             index = torch.tensor(heads, device=own.device)
             operations = [self.operations[number] for number in numbers]
             mine = new = own[:, index]
-            if any(isinstance(each, RESCORING) for each in operations):
-                new = self._rescored(operations, heads, mine)
+            new = self._rescored(operations, heads, mine, counts=counts)
             for each in operations:
                 if isinstance(each, Patterns):
-                    new = run(each.problem(self.problem, self.places, heads, self.path))
+                    other = each.problem(self.problem, places, heads, self.path)
+                    with apart(other):
+                        new = run(other)
                 elif isinstance(each, Ablate):
                     new = each.context(own, heads, self.path)
+                if counts and isinstance(each, Patterns | Ablate):
+                    each.tally.add(mine.shape[:3].numel())
             for each in operations:
-                if isinstance(each, Average):
+                if isinstance(each, Average) and counts:
                     each.add(new, self.problem, heads, self.path)
             if new is not mine:
                 result = result.index_copy(1, index, new.to(own.dtype))
@@ -298,58 +310,33 @@ class EditedCall:
             others[:, heads] = False
             for number in numbers:
                 operation = self.operations[number]
-                mask, bias = self._change(operation)
-                if mask is not None:
-                    call = call.replace(mask=and_masks(call.mask, Or(dense(others), mask)))
-                if bias is not None:
-                    call = call.replace(bias=self._sum(call, bias.masked_fill(others, 0.0)))
+                change = operation.rescores(self.places, self.problem)
+                call = call if change is None else change.among(others).applied(call)
                 if isinstance(operation, Patterns):
                     other = operation.problem(self.problem, self.places, heads, self.path)
                     call = with_heads(call, other, heads, self.path)
         return call
 
-    def _change(self, operation: Operation) -> tuple[Mask | None, Tensor | None]:
-        """The mask and the bias that an operation adds to the call."""
-        if isinstance(operation, Hide):
-            return operation.mask(self.places, self.problem.batch), None
-        if isinstance(operation, Restrict):
-            return operation.mask(self.places, self.problem), None
-        if isinstance(operation, ScaleKeys):
-            return None, operation.bias(self.places, self.problem)
-        return None, None
-
-    def _sum(self, call: Problem, added: Tensor) -> Bias:
-        """The bias of a call and another one; a description becomes a tensor."""
-        if call.bias is None:
-            return DenseBias(added)
-        return DenseBias(
-            call.bias.to_dense(call.query_len, call.kv_len, device=call.device) + added
-        )
-
-    def _rescored(self, operations: list[Operation], heads: list[int], own: Tensor) -> Tensor:
-        """The context of heads with other scores; queries that are not edited keep their own."""
-        problem = part_of(self.problem, heads, self.path)
-        rows = torch.zeros(1, 1, self.problem.query_len, dtype=torch.bool, device=own.device)
+    def _rescored(
+        self, operations: list[Operation], heads: list[int], own: Tensor, *, counts: bool
+    ) -> Tensor:
+        """The context of heads with other scores; queries that lose or win nothing keep their own."""
+        call = edited = part_of(self.problem, heads, self.path)
+        rows: Tensor | None = None
+        changes: list[Rescoring] = []
         for operation in operations:
-            mask, bias = self._change(operation)
-            if mask is not None:
-                problem = problem.replace(mask=and_masks(problem.mask, mask))
-            if bias is not None:
-                problem = problem.replace(bias=self._sum(problem, bias))
-            if isinstance(operation, Hide) and operation.query is not None:
-                rows = rows | operation.rows(self.places, self.problem.batch)[:, None]
-            elif isinstance(operation, RESCORING):
-                rows = torch.ones_like(rows)
-        # A query that saw nothing before, padding, keeps what the model's kernel gives it.
-        rows = rows & _seeing(self.problem)
-        if rows.shape[1] > 1:
-            rows = rows[:, heads]
-        new = run(problem.replace(keys_finite=False))
-        return torch.where(rows[..., None], new.to(own.dtype), own)
-
-
-RESCORING = (Hide, Restrict, ScaleKeys)
-"""The operations on the scores."""
+            change = operation.rescores(self.places, self.problem)
+            if change is not None:
+                changes.append(change)
+                edited = change.applied(edited)
+                changed = touched(call, change)
+                rows = changed.rows if rows is None else rows | changed.rows
+                if counts:
+                    operation.tally.add(changed.queries(call), changed.weights)
+        if rows is None:
+            return own
+        dropped = attended_without(call, changes[0], rows, own) if len(changes) == 1 else None
+        return attended_anew(edited, rows, own) if dropped is None else dropped
 
 
 def part_of(call: Problem, heads: list[int], path: str) -> Problem:
@@ -384,14 +371,3 @@ def with_heads(call: Problem, other: Problem, heads: list[int], path: str) -> Pr
         mask = dense(shown)
     value = stages.repeat_kv_heads(call.value, call.num_heads)
     return call.replace(query=query, key=key, value=value, mask=mask)
-
-
-def _seeing(call: Problem) -> Tensor:
-    """True for the queries that see a key, (batch or 1, num_heads or 1, query_len)."""
-    if call.mask is None or not call.query_len or not call.kv_len:
-        return torch.ones(1, 1, call.query_len, dtype=torch.bool, device=call.device)
-    if call.spans is not None:
-        return (call.spans.stop > call.spans.start).any(dim=-1)[:, None]
-    size = PORTION // (math.prod(call.mask.leading) * call.kv_len or 1)
-    blocks = [call.visible(rows) for rows in portions(call.query_len, max(1, size))]
-    return torch.cat([each.any(dim=-1) for each in blocks if each is not None], dim=2)

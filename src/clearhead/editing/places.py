@@ -1,6 +1,8 @@
 """The positions of the queries and keys of a call in their sequences."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -8,33 +10,79 @@ from torch import Tensor, nn
 
 from clearhead.attention.problem import Problem
 from clearhead.layers.base import AttentionLayer
-from clearhead.watching.hooks.running import SOURCES
+from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.bundle import CacheBundle
+from clearhead.layers.nested import is_nested, sequences_of
+from clearhead.masks.causal import Causal
+from clearhead.masks.tiles import portions
+from clearhead.watching.hooks import tap
 
 CACHES = ("past_key_values", "past_key_value", "layer_past", "cache")
 """The arguments by which models and layers are handed their KV cache."""
 
+PORTION = 1 << 22
+"""Pairs of a mask that are read at a time."""
+
 
 class Running(NamedTuple):
-    """A module that runs, and the arguments that it was called with by name."""
+    """A module that runs, and its arguments: by name, and the others by their place."""
 
     module: nn.Module
-    arguments: dict[str, Any]
+    arguments: dict[Any, Any]
 
 
-class Places(NamedTuple):
-    """The positions of a call, counted from the beginning of the sequence, padding included.
+@dataclass(eq=False)
+class Places:
+    """The positions of a call, counted from the beginning of the sequence.
+
+    Padding is counted, except beside a cache of clearhead, which counts the real tokens of each row.
 
     Attributes:
+        problem: the call.
         query: int64, (query_len,) or (batch, query_len); None if they are not known.
-        key: int64, (kv_len,) or (batch, kv_len).
-        total: tokens of the sequence so far.
-        is_plain: True if both are simply counted from 0.
+        key: int64, (kv_len,) or (batch, kv_len); −1 for one that is no token, appended by the module. The
+            room of a static cache, which is hidden, has any positions.
+        tokens: of the sequence of the queries so far.
+        key_tokens: of that of the keys.
+        is_cross: True if the keys are of another sequence than the queries.
+        ended: the position behind the last key, (batch or 1, 1), or (1, kv_len) where a row holds
+            several sequences; None where the mask says it.
     """
 
+    problem: Problem
     query: Tensor | None
     key: Tensor
-    total: int
-    is_plain: bool
+    tokens: int
+    key_tokens: int
+    is_cross: bool = False
+    ended: Tensor | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """True if queries and keys are simply all tokens of their sequences, counted from 0."""
+        lengths = self.problem.query_len, self.problem.kv_len
+        if self.query is None or self.query.ndim == 2 or self.key.ndim == 2:
+            return False
+        return lengths == (self.tokens, self.key_tokens)
+
+    @cached_property
+    def key_end(self) -> Tensor | int:
+        """The position behind the last real key, of each row where rows differ: a key that no query
+        may see is padding."""
+        if self.ended is not None:
+            return self.ended
+        call, mask = self.problem, self.problem.mask
+        if mask is None or isinstance(mask, Causal) or not call.query_len or not call.kv_len:
+            return self.key_tokens
+        size = max(1, PORTION // (mask.leading[0] * mask.leading[1] * call.kv_len))
+        blocks = [call.visible(rows) for rows in portions(call.query_len, size)]
+        seen = torch.stack([each.any(1).any(1) for each in blocks if each is not None]).any(0)
+        return (torch.atleast_2d(self.key) + 1).masked_fill(~seen, 0).amax(-1, keepdim=True)
+
+    @property
+    def query_end(self) -> Tensor | int:
+        """The position behind the last real query, likewise."""
+        return self.tokens if self.is_cross else self.key_end
 
 
 def places_of(running: Sequence[Running], problem: Problem) -> Places:
@@ -44,42 +92,71 @@ def places_of(running: Sequence[Running], problem: Problem) -> Places:
         running: the modules that run, the innermost last.
         problem: the call, whose keys the cache has been handed already.
     """
-    query_len, kv_len, device = problem.query_len, problem.kv_len, problem.device
-    queries, keys = (torch.arange(size, device=device) for size in (query_len, kv_len))
-    innermost = running[-1]
-    is_cross = any(innermost.arguments.get(name) is not None for name in SOURCES)
-    cache = _cache(running)
-    if isinstance(innermost.module, AttentionLayer):
-        if cache is None or is_cross:
-            return Places(queries, keys, query_len, True)
-        total, keys = len(cache), cache.positions.to(device)
-        # In a batch with padding a cache counts the real tokens; the new ones come last.
-        last = queries + (total - query_len) if keys.ndim == 1 else keys[:, -query_len:]
-        return Places(last, keys, total, total == kv_len == query_len)
+    query_len, kv_len = problem.query_len, problem.kv_len
+    queries, keys = (torch.arange(size, device=problem.device) for size in (query_len, kv_len))
+    given, appended = running[-1].arguments, tap.appended()
+    is_layer = isinstance(running[-1].module, AttentionLayer)
+    is_cross = problem.cross and not appended
+    if is_layer:
+        is_cross = given.get("context", given.get(1)) is not None
+    cache = _cache(running[-1:] if is_layer else running)
+    if isinstance(cache, Cache):
+        return _of_cache(cache, queries, is_cross, problem)
     if cache is None:
-        is_known = is_cross or query_len == kv_len or isinstance(innermost.module, _WHOLE)
-        total = query_len if is_known else kv_len
-        return Places(queries if is_known else None, keys, total, is_known)
-    total = _length(cache, running)
-    before = max(0, total - query_len)
-    total = before + query_len
-    if not is_cross:
-        # Of a window only the last keys are left; a static cache has more room than tokens.
-        keys = keys + max(0, total - kv_len)
-    is_plain = before == 0 and (is_cross or total <= kv_len)
-    return Places(queries + before, keys, total, is_plain)
+        if is_layer and not is_cross and is_nested(text := given.get("x", given.get(0))):
+            return _of_sequences(text, problem)
+        kv_len -= appended
+        keys = keys.masked_fill(keys >= kv_len, -1)
+        is_known = (
+            is_layer or is_cross or query_len == kv_len or isinstance(running[-1].module, _WHOLE)
+        )
+        tokens = query_len if is_known else kv_len
+        known = queries if is_known else None
+        return Places(problem, known, keys, tokens, kv_len, is_cross)
+    # A cache of transformers has been handed every token, padding included.
+    before = max(0, _length(cache, running) - query_len)
+    tokens = before + query_len
+    if is_cross:
+        return Places(problem, queries + before, keys, tokens, kv_len, is_cross)
+    # Of a window only the last keys are left; a static cache has more room than tokens.
+    return Places(problem, queries + before, keys + max(0, tokens - kv_len), tokens, tokens)
 
 
 _WHOLE = (nn.MultiheadAttention,)
 """Modules that have no cache."""
 
 
+def _of_sequences(text: Any, problem: Problem) -> Places:
+    """The positions of the sequences of a nested tensor, which lie in one row."""
+    sequences = sequences_of(text)
+    assert sequences is not None
+    lengths, places = sequences.offsets.diff(), sequences.positions
+    longest = int(lengths.max()) if len(lengths) else 0
+    ends = lengths.repeat_interleave(lengths)[None]
+    return Places(problem, places, places, longest, longest, ended=ends)
+
+
+def _of_cache(cache: Cache, queries: Tensor, is_cross: bool, problem: Problem) -> Places:
+    """The positions of a call that has appended its tokens to a cache of clearhead."""
+    device, held = problem.device, len(cache)
+    keys, ends = cache.positions.to(device), torch.atleast_2d(cache.next_positions(1)).to(device)
+    last = cache._last_positions().to(device)
+    if is_cross:
+        # In a later call it holds the other text already, and says nothing of the queries.
+        known = queries if last.shape[-1] else None
+        return Places(problem, known, keys, len(queries), held, is_cross, ends)
+    known = last[..., last.shape[-1] - len(queries) :] if last.shape[-1] >= len(queries) else None
+    return Places(problem, known, keys, held, held, is_cross, ends)
+
+
 def _cache(running: Sequence[Running]) -> Any:
     """The KV cache that the innermost module with one was handed, or None."""
     for each in reversed(running):
-        for name in CACHES:
-            cache = each.arguments.get(name)
-            if hasattr(cache, "get_seq_length") or hasattr(cache, "positions"):
+        for name, cache in each.arguments.items():
+            if isinstance(cache, CacheBundle):
+                return cache._caches.get(running[-1].module)
+            is_one = isinstance(name, int) or name in CACHES
+            if isinstance(cache, Cache) or (is_one and hasattr(cache, "get_seq_length")):
                 return cache
         if any(name in each.arguments for name in CACHES):
             return None

@@ -60,9 +60,9 @@ class Dense(Mask):
         batch, heads, rows, columns = self.tensor.shape
         device = self.tensor.device
         if rows == 1:
-            query_index = torch.zeros_like(query_index)
+            query_index = query_index.new_zeros(1, 1, 1, 1)  # and so not gathered for each query
         if columns == 1:
-            key_index = torch.zeros_like(key_index)
+            key_index = key_index.new_zeros(1, 1, 1, 1)
         samples = torch.arange(batch, device=device).view(-1, 1, 1, 1)
         head = torch.arange(heads, device=device).view(1, -1, 1, 1)
         return self.tensor[samples, head, query_index, key_index]

@@ -74,11 +74,21 @@ class Missing(NamedTuple):
         return f"{self.path or '(the model)'} ({self.kind}): {self.reason}. Way out: {self.way_out}"
 
 
-def listed(missing: Sequence[Missing]) -> str:
-    """Return a line for each part, at most `MOST_LISTED`."""
+def listed(missing: Sequence[Missing], whole: str = "seen.missing") -> str:
+    """Return a line for each part, at most `MOST_LISTED`, and where all of them are."""
     lines = [f"\n  - {each}" for each in missing[:MOST_LISTED]]
     more = len(missing) - len(lines)
-    return "".join(lines) + (f"\n  - and {more} more, in seen.missing" if more else "")
+    return "".join(lines) + (f"\n  - and {more} more, in {whole}" if more else "")
+
+
+def places_that(missing: Sequence[Missing]) -> str:
+    """Return how many parts there are, in words.
+
+    Example:
+        >>> places_that([Missing("h.0", "Own", "it was compiled", "the model before.")])
+        '1 place that was'
+    """
+    return "1 place that was" if len(missing) == 1 else f"{len(missing)} places that were"
 
 
 class Paths:

@@ -18,7 +18,7 @@ from clearhead.watching.finding import ChosenLayers
 from clearhead.watching.hooks import installing, tap
 from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.listening import Listener, listen
-from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen
+from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen, places_that
 from clearhead.watching.recording import Copies, kept_heads, reduced, summarised, totalled
 from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import TokenIds
@@ -242,8 +242,7 @@ class Watch(Listener, Generic[Kept]):
         missing = self.seen.missing
         if not missing:
             return
-        places = "1 place that was" if len(missing) == 1 else f"{len(missing)} places that were"
-        text = f"{name} attended in {places} not seen:{listed(missing)}"
+        text = f"{name} attended in {places_that(missing)} not seen:{listed(missing)}"
         if self._strict:
             raise WatchError("watch.missing", text)
         warnings.warn(f"[watch.missing] {text}", WatchWarning, stacklevel=4)

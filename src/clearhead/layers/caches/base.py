@@ -53,6 +53,8 @@ class Cache(CacheMemory):
         self._layout: Layout | None = None
         self._seen = 0
         self._finite = True
+        # What came last: how many tokens, and which of them are real.
+        self._appended: tuple[int, Tensor | None] = (0, None)
         self._layer: weakref.ref[object] | None = None
         self._exporting = is_exporting()
 
@@ -110,6 +112,7 @@ class Cache(CacheMemory):
         self._finite = self._finite and _are_finite(key, value)
         kept = self._add(key, value, valid)
         self._advance(key.shape[2])
+        self._appended = key.shape[2], valid
         return kept
 
     @property
@@ -245,6 +248,15 @@ class Cache(CacheMemory):
             return (steps + counts).to(device)
         return (steps + counts.to(steps.device)[..., None]).to(device)
 
+    def _last_positions(self) -> Tensor:
+        """Positions of the tokens that `append` took last, wherever they stand among the keys that it
+        returned; (new,) or (batch, new), as `next_positions` gave them before."""
+        new, valid = self._appended
+        if valid is None:
+            return self.next_positions(new) - new
+        valid = valid.to(self._device)
+        return self.next_positions(1) - valid.sum(-1, keepdim=True) + positions_from_valid(valid)
+
     def reorder(self, rows: Sequence[int] | Tensor) -> None:
         """Select rows of the batch, in this order, as a beam search does.
 
@@ -292,6 +304,7 @@ class Cache(CacheMemory):
         self._layout = None
         self._seen = 0
         self._finite = True
+        self._appended = (0, None)
         self._layer = None
         self._leave()
         self._forget()

@@ -159,7 +159,8 @@ def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
     call: dict[str, Any] = dict(zip(FORWARD, args, strict=False)) | kwargs
     without: dict[str, Any] = call | {"need_weights": False}
     output, _ = _forward(**without)
-    weights = matrix_of(edited.read()).dense()
+    with tap.guard():
+        weights = matrix_of(edited.read()).dense()
     if call.get("average_attn_weights", True):
         weights = weights.mean(dim=1)
     return output, weights[0] if call["query"].ndim == 2 else weights

@@ -1,0 +1,207 @@
+"""Heads that attend anew with other scores: the queries that this changes, and their context."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clearhead.attention.biases import DenseBias
+from clearhead.attention.planning import run
+from clearhead.attention.problem import Problem
+from clearhead.masks.algebra import Or
+from clearhead.masks.base import Mask
+from clearhead.masks.causal import Causal
+from clearhead.masks.coerce import and_masks
+from clearhead.masks.dense import dense
+from clearhead.masks.tiles import portions
+
+PORTION = 1 << 22
+"""Pairs of a mask that are read at a time."""
+
+FEW = 4
+"""The keys for one that is left out, at least."""
+
+
+class Rescoring(NamedTuple):
+    """What an operation does to the scores of a call.
+
+    Attributes:
+        mask: the pairs that stay visible; None for all.
+        bias: added to the scores, (batch or 1, 1, 1, kv_len), or None.
+        queries: those that it is for, bool, (batch or 1, query_len); None for all.
+        keys: likewise. Without queries and keys the mask tells the pairs.
+    """
+
+    mask: Mask | None = None
+    bias: Tensor | None = None
+    queries: Tensor | None = None
+    keys: Tensor | None = None
+
+    def among(self, others: Tensor) -> "Rescoring":
+        """Return the same for all heads but others, bool, (1, num_heads, 1, 1)."""
+        mask = None if self.mask is None else Or(dense(others), self.mask)
+        bias = None if self.bias is None else self.bias.masked_fill(others, 0.0)
+        return self._replace(mask=mask, bias=bias)
+
+    def applied(self, call: Problem) -> Problem:
+        """Return the call with other scores."""
+        if self.mask is not None:
+            call = call.replace(mask=and_masks(call.mask, self.mask))
+        if self.bias is None:
+            return call
+        bias = self.bias
+        if call.bias is not None:
+            # A description becomes a tensor.
+            bias = call.bias.to_dense(call.query_len, call.kv_len, device=call.device) + bias
+        return call.replace(bias=DenseBias(bias))
+
+
+class Touched(NamedTuple):
+    """The weights of a call that an operation changes.
+
+    Attributes:
+        rows: bool, (batch or 1, num_heads or 1, query_len), True at queries with one.
+        weights: their number, int64, ().
+    """
+
+    rows: Tensor
+    weights: Tensor
+
+    def queries(self, call: Problem) -> Tensor:
+        """The number of queries with one, int64, ()."""
+        return self.rows.sum() * _copies(call, self.rows)
+
+
+def touched(call: Problem, change: Rescoring) -> Touched:
+    """Return the weights that are there and that an operation is for."""
+    queries = _run_of(change.queries, call.query_len, call)
+    keys = _run_of(change.keys, call.kv_len, call)
+    by_mask = change.mask if change.queries is None and change.keys is None else None
+    leading = [(1, 1) if each is None else each.leading for each in (call.mask, by_mask)]
+    leading += [(1 if each is None else len(each), 1) for each in (change.queries, change.keys)]
+    batch, heads = map(max, zip(*leading, strict=True))
+    none = torch.zeros(batch, heads, call.query_len, dtype=torch.bool, device=call.device)
+    rows = [none[:, :, : queries.start]]
+    weights = torch.zeros((), dtype=torch.int64, device=call.device)
+    size = max(1, PORTION // (batch * heads * max(1, keys.stop - keys.start)))
+    for some in portions(queries.stop - queries.start, size):
+        some = slice(queries.start + some.start, queries.start + some.stop)
+        pairs = call.visible(some, keys)
+        if pairs is None:
+            pairs = none.new_ones(1, 1, some.stop - some.start, keys.stop - keys.start)
+        if change.queries is not None:
+            pairs = pairs & change.queries[:, None, some, None]
+        if change.keys is not None:
+            pairs = pairs & change.keys[:, None, None, keys]
+        if by_mask is not None:
+            sizes = call.query_len, call.kv_len, call.device
+            pairs = pairs & ~by_mask.block(some, keys, *sizes)
+        rows.append(pairs.any(dim=-1).expand(batch, heads, -1))
+        weights = weights + pairs.count_nonzero() * _copies(call, pairs)
+    return Touched(torch.cat([*rows, none[:, :, queries.stop :]], dim=2), weights)
+
+
+def _run_of(chosen: Tensor | None, count: int, call: Problem) -> slice:
+    """The shortest run with all that are chosen, in some sample, of so many."""
+    if chosen is None or not call.readable:
+        return slice(0, count)
+    places = chosen.any(dim=0).nonzero()
+    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
+
+
+def _copies(call: Problem, rows: Tensor) -> int:
+    """The number of samples and heads that one of a mask is for."""
+    return (call.batch // rows.shape[0]) * (call.num_heads // rows.shape[1])
+
+
+def attended_anew(call: Problem, rows: Tensor, own: Tensor) -> Tensor:
+    """Return the context with that of some queries from a call with other scores.
+
+    Args:
+        call: the edited call.
+        rows: the queries that it changes, as `Touched` has them.
+        own: the context of the model's own kernel, which all other queries keep, bit for bit.
+    """
+    some = slice(0, call.query_len)
+    if call.readable:
+        places = rows.any(dim=0).any(dim=0).nonzero()
+        if not len(places):
+            return own
+        some = _if_small(call, slice(int(places[0]), int(places[-1]) + 1))
+    if some != slice(0, call.query_len):
+        visible, bias = call.visible(some), call.bias_block(some)
+        call = call.replace(
+            query=call.query[:, :, some],
+            mask=None if visible is None else dense(visible),
+            bias=None if bias is None else DenseBias(bias),
+            real_queries=None,
+        )
+    with apart(call):
+        new = run(call.replace(keys_finite=False))
+    new = torch.where(rows[:, :, some, None], new.to(own.dtype), own[:, :, some])
+    return torch.cat([own[:, :, : some.start], new, own[:, :, some.stop :]], dim=2)
+
+
+def attended_without(call: Problem, change: Rescoring, rows: Tensor, own: Tensor) -> Tensor | None:
+    """The same where a few keys are hidden from all queries, without a mask: the keys are left out, and
+    where attention is causal their queries as well, which then have a call of their own.
+
+    Args:
+        call: the call as it is.
+        change: what hides the keys.
+        rows, own: as for `attended_anew`.
+
+    Returns:
+        The context; None for another change, and where that would not be less work.
+    """
+    mask, hidden = call.mask, change.keys
+    is_square = call.query_len == call.kv_len
+    is_causal = isinstance(mask, Causal) and mask.offset is None and is_square
+    if (
+        hidden is None or len(hidden) > 1 or change.queries is not None or change.mask is None
+        or not (mask is None or is_causal) or call.bias is not None or not call.readable
+        or call.part is not None
+    ):  # fmt: skip
+        return None
+    gone, kept = hidden[0].nonzero()[:, 0], (~hidden[0]).nonzero()[:, 0]
+    if not len(gone) or len(gone) * FEW > len(kept):
+        return None
+    rest = call.replace(key=call.key[:, :, kept], value=call.value[:, :, kept], keys_finite=False)
+    with apart(call):
+        if mask is None:
+            return run(rest).to(own.dtype)
+        new = own.index_copy(2, kept, run(rest.replace(query=call.query[:, :, kept])).to(own.dtype))
+        before = dense(kept < gone[:, None])
+        others = run(rest.replace(query=call.query[:, :, gone], mask=before))
+    return torch.where(rows[..., None], new.index_copy(2, gone, others.to(own.dtype)), own)
+
+
+def _if_small(call: Problem, some: slice) -> slice:
+    """The run of queries; that of all, where what some see would not be small as a tensor."""
+    leading = 1 if call.mask is None else call.mask.leading[0] * call.mask.leading[1]
+    leading = leading if call.bias is None else max(leading, call.num_heads)
+    is_large = (some.stop - some.start) * leading * call.kv_len > PORTION
+    return slice(0, call.query_len) if is_large or call.part is not None else some
+
+
+@contextmanager
+def apart(call: Problem) -> Iterator[None]:
+    """Draw the dropout of what attends anew from a stream of its own, so that all that is drawn later is
+    what it is without the edit."""
+    if call.dropout is None:
+        yield
+        return
+    device, on_cpu = call.device, call.device.type == "cpu"
+    with torch.random.fork_rng(
+        [] if on_cpu else [device], device_type="cuda" if on_cpu else device.type
+    ):
+        seed = int(torch.randint(1 << 62, (), device=device))
+        if on_cpu:
+            torch.default_generator.manual_seed(seed)
+        else:
+            module = torch.get_device_module(device)
+            with module.device(device):
+                module.manual_seed(seed)
+        yield
