@@ -5,29 +5,31 @@ in the heads and for the queries that an edit names, before the model goes on.
 """
 
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.backends import mha
 
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_compiled
 from clearhead.attention.problem import Problem
+from clearhead.editing import entering
 from clearhead.editing.layer_edit import LayerEdit
 from clearhead.editing.operations import Ablate, EditedCall, Operation
 from clearhead.editing.places import Running, places_of
 from clearhead.editing.selections import Selection
 from clearhead.errors import ArgumentTypeError, EditError
 from clearhead.watching.estimate import attending
-from clearhead.watching.hooks import installing, tap
+from clearhead.watching.hooks import installing, running, tap
+from clearhead.watching.hooks.patching import Undo
+from clearhead.watching.missing import Paths
 from clearhead.watching.recording import of_texts
-
-_lock = threading.Lock()
-_active: list["Edit"] = []
 
 GLOB = "*?["
 """The characters that make a path a glob."""
@@ -48,15 +50,19 @@ class Edit:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._paths = {id(module): path for path, module in model.named_modules()}
         self._operations: list[tuple[str, str, Operation]] = []
-        self._restorers: list[Callable[[], None]] = []
-        self._running = threading.local()
+        self._prepared: Callable[[], entering.Use | None] = lambda: None
+        self._use = self._prepared
+        self._owned: entering.Use | None = None
+        self._begin()
         self.attended: dict[str, int] = {}
         """The modules that have attended so far, by their paths, and how many heads they have."""
+
+    def _begin(self) -> None:
+        self._paths = Paths(dict(self._model.named_modules()))
+        self._running = threading.local()
         self._first: dict[str, str] = {}
-        self._total = 0
-        self._ran = False
+        self._total, self._ran = 0, False
 
     def __getitem__(self, layer: str | int) -> "LayerEdit":
         """Return a layer to edit.
@@ -92,58 +98,48 @@ class Edit:
                     f"{path or 'the model'} is compiled, and what torch.compile has compiled cannot "
                     "be edited. Edit the model as it was before.",
                 )
-        with _lock:
-            if self in _active:
-                raise EditError("edit.entered", "this edit has been entered already.")
-            self.attended.clear()
-            self._first.clear()
-            self._total, self._ran = 0, False
-            try:
-                self._install()
-            except BaseException:
-                self._uninstall()
-                raise
+        if entering.is_entered(self):
+            raise EditError("edit.entered", "this edit has been entered already.")
+        use = self._prepared()
+        if use is None:  # not by a `with`
+            use = self._owned = entering.Use(Edit._leave, self)
+        self._use = weakref.ref(use)
+        self.attended.clear()
+        self._begin()
+        try:
+            entering.enter(use, _install)
+            installing.hold(self._model.modules())
+        except BaseException:
+            self._end()
+            raise
         return self
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        with _lock:
-            self._uninstall()
+    def _leave(self, kind: object, error: object, trace: object) -> None:
+        try:
+            self._end()
+        except BaseException:
+            self._end()  # finishes what an interrupt cut
+            raise
         if error is None and self._ran:
             self._report()
 
-    def _install(self) -> None:
-        _active.append(self)
-        if len(_active) == 1:
-            tap.editors.append(_edited)
-        self._restorers.append(partial(installing.uninstall, self))
-        installing.install(self)
-        installing.hold(self._model.modules())
-        # The fast paths of PyTorch's layers give no context of a head.
-        fast = torch.backends.mha.get_fastpath_enabled()
-        self._restorers.append(partial(torch.backends.mha.set_fastpath_enabled, fast))
-        torch.backends.mha.set_fastpath_enabled(False)
-        for module in self._model.modules():
-            before = module.register_forward_pre_hook(self._enter, with_kwargs=True)
-            self._restorers.append(before.remove)
-            after = module.register_forward_hook(self._leave, always_call=True)
-            self._restorers.append(after.remove)
+    __exit__ = entering.Exit(_leave)
 
-    def _uninstall(self) -> None:
-        while self._restorers:
-            self._restorers[-1]()
-            self._restorers.pop()
-        _active[:] = [each for each in _active if each is not self]
-        if not _active and _edited in tap.editors:
-            tap.editors.remove(_edited)
+    def _end(self) -> None:
+        installing.uninstall(self._use())
+        self._owned = None
+        self._running = threading.local()
 
-    def _enter(self, module: nn.Module, args: object, kwargs: dict[str, Any]) -> None:
-        self._ran = True
-        self._stack.append(Running(module, kwargs))
+    def _enter_module(self, module: nn.Module, named: Mapping[str, Any] | None) -> None:
+        if self._paths.of(module) is not None:
+            self._ran = True
+            self._stack.append(Running(module, dict(named or {})))
 
-    def _leave(self, module: nn.Module, args: object, output: object) -> None:
-        # A module that raised before its hook ran is still on top.
-        while self._stack and self._stack.pop().module is not module:
-            pass
+    def _leave_module(self, module: nn.Module) -> None:
+        if any(each.module is module for each in self._stack):
+            # A module that raised before its hook ran is still on top.
+            while self._stack.pop().module is not module:
+                pass
 
     @property
     def _stack(self) -> list[Running]:
@@ -157,8 +153,8 @@ class Edit:
         if not self._stack:
             return None
         module = self._stack[-1].module
-        part = None if child is None else getattr(module, child, None)
-        path = self._paths[id(module) if id(part) not in self._paths else id(part)]
+        part = None if child is None else self._paths.of(getattr(module, child, None))
+        path = part or self._paths.of(module) or ""
         found = [(layer, each) for layer, _, each in self._operations if is_like(path, layer)]
         for layer, _ in found:
             first = self._first.setdefault(layer, path)
@@ -209,7 +205,7 @@ class Edit:
             if len(like) == 1:
                 return like[0]
             # A module that attends may be called anything.
-            holding = [path for path in self._paths.values() if _holds(path, layer)]
+            holding = [path for path, _ in self._model.named_modules() if _holds(path, layer)]
             if not like and holding and all(is_like(path, holding[0]) for path in holding):
                 return holding[0]
             if like:
@@ -231,28 +227,71 @@ def _holds(path: str, layer: str) -> bool:
     return f".{layer}." in f".{path}."
 
 
-def _edited(read: tap.Read, child: str | None) -> tap.Edited | None:
-    """The edit of a call that is about to run, by every edit that is entered."""
-    problem: Problem | None = None
-    operations: list[Operation] = []
-    place, at = "", None
-    for each in list(_active):
-        found = each._operations_on(child)
-        if found is None:
-            continue
-        if problem is None:
+class _Editing:
+    """What the hooks ask and tell: each edit that is in force edits what its model does."""
+
+    def in_force(self) -> bool:
+        return bool(entering.in_force())
+
+    def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None:
+        for each in entering.in_force():
+            each._enter_module(module, named)
+
+    def leave(self, module: nn.Module, output: Any) -> None:
+        for each in entering.in_force():
+            each._leave_module(module)
+
+    def edit(self, read: tap.Read, child: str | None) -> tap.Edited | None:
+        problem: Problem | None = None
+        operations: list[Operation] = []
+        place, at = "", None
+        for each in entering.in_force():
+            found = each._operations_on(child)
+            if found is None:
+                continue
+            if problem is None:
+                with tap.guard():
+                    problem = of_texts(read(), found[0])
             with tap.guard():
-                problem = of_texts(read(), found[0])
-        with tap.guard():
-            at = places_of(each._stack, problem)
-        place = found[0]
-        each._note(place, problem.num_heads, max(at.total, problem.kv_len))
-        operations += found[1]
-    if problem is None or at is None or not operations:
-        return None
-    call = EditedCall(problem, operations, at, place)
-    ablated = any(isinstance(each, Ablate) for each in operations)
-    return tap.Edited(call.read, call.context, ablated)
+                at = places_of(each._stack, problem)
+            place = found[0]
+            each._note(place, problem.num_heads, max(at.total, problem.kv_len))
+            operations += found[1]
+        if problem is None or at is None or not operations:
+            return None
+        call = EditedCall(problem, operations, at, place)
+        ablated = any(isinstance(each, Ablate) for each in operations)
+        return tap.Edited(call.read, call.context, ablated)
+
+
+_editing = _Editing()
+
+_get_fastpath_enabled = mha.get_fastpath_enabled
+
+
+def _keeps_fast_path() -> bool:
+    """As PyTorch has it, and False while a model runs that is edited here: the fast paths of its layers give
+    no context of a head."""
+    if not torch.jit.is_scripting():
+        is_edited = not torch.compiler.is_compiling() and any(
+            each._stack for each in entering.in_force()
+        )
+        return _get_fastpath_enabled() and not is_edited
+    return True
+
+
+def _install(undo: Undo) -> None:
+    undo.append(_remove)
+    tap.editors.append(_editing)
+    running.followers.append(_editing)
+    mha.get_fastpath_enabled = _keeps_fast_path
+
+
+def _remove() -> None:
+    for listeners in (tap.editors, running.followers):
+        listeners[:] = [each for each in listeners if each is not _editing]
+    if mha.get_fastpath_enabled is _keeps_fast_path:
+        mha.get_fastpath_enabled = _get_fastpath_enabled
 
 
 def edit(model: nn.Module) -> Edit:

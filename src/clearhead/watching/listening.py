@@ -104,7 +104,7 @@ def _watching(stack: list[nn.Module], child: str | None) -> list[tuple[Listener,
 
 
 class _Following:
-    def enter(self, module: nn.Module, inputs: Any) -> None:
+    def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
         stack = running.stack()[:-1]
         for each in _listeners():
             each.enter(module, inputs, stack)

@@ -84,7 +84,7 @@ def _reporting(implementation: str | None, function: Any) -> Any:
     """The function, reporting each call before it runs, if its conventions are known."""
     # Ours reports its problems, unless the weights that it returns are edited as well; others may be
     # seen by what they call.
-    if convention_of(implementation) is None or (implementation == NAME and not tap.editors):
+    if convention_of(implementation) is None or (implementation == NAME and not tap.is_edited()):
         return function
     return tap.reporting(function, partial(read_call, implementation), put=_put)
 
