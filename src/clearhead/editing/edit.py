@@ -11,13 +11,12 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
-from torch.backends import mha
 
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_compiled
+from clearhead._common.undoing import Undo
 from clearhead.attention.problem import Problem
 from clearhead.editing import entering
 from clearhead.editing.layer_edit import LayerEdit
@@ -27,7 +26,6 @@ from clearhead.editing.selections import Selection
 from clearhead.errors import ArgumentTypeError, EditError
 from clearhead.watching.estimate import attending
 from clearhead.watching.hooks import installing, running, tap
-from clearhead.watching.hooks.patching import Undo
 from clearhead.watching.missing import Paths
 from clearhead.watching.recording import of_texts
 
@@ -230,8 +228,8 @@ def _holds(path: str, layer: str) -> bool:
 class _Editing:
     """What the hooks ask and tell: each edit that is in force edits what its model does."""
 
-    def in_force(self) -> bool:
-        return bool(entering.in_force())
+    def is_running(self) -> bool:
+        return any(each._stack for each in entering.in_force())
 
     def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None:
         for each in entering.in_force():
@@ -266,32 +264,16 @@ class _Editing:
 
 _editing = _Editing()
 
-_get_fastpath_enabled = mha.get_fastpath_enabled
-
-
-def _keeps_fast_path() -> bool:
-    """As PyTorch has it, and False while a model runs that is edited here: the fast paths of its layers give
-    no context of a head."""
-    if not torch.jit.is_scripting():
-        is_edited = not torch.compiler.is_compiling() and any(
-            each._stack for each in entering.in_force()
-        )
-        return _get_fastpath_enabled() and not is_edited
-    return True
-
 
 def _install(undo: Undo) -> None:
     undo.append(_remove)
     tap.editors.append(_editing)
     running.followers.append(_editing)
-    mha.get_fastpath_enabled = _keeps_fast_path
 
 
 def _remove() -> None:
-    for listeners in (tap.editors, running.followers):
-        listeners[:] = [each for each in listeners if each is not _editing]
-    if mha.get_fastpath_enabled is _keeps_fast_path:
-        mha.get_fastpath_enabled = _get_fastpath_enabled
+    tap.editors[:] = [each for each in tap.editors if each is not _editing]
+    running.followers[:] = [each for each in running.followers if each is not _editing]
 
 
 def edit(model: nn.Module) -> Edit:

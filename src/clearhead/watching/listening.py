@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from clearhead._common.torch_internals import in_backward, set_grad_enabled
+from clearhead._common.undoing import Undo
 from clearhead.watching.hooks import installing, running, tap
-from clearhead.watching.hooks.patching import Undo
 
 
 class Listener(ABC):

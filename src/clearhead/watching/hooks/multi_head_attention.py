@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.backends import mha
 
 from clearhead._common.torch_internals import argument_names, private
 from clearhead.attention.problem import Problem, make_problem
@@ -165,6 +166,16 @@ def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
     return output, weights[0] if call["query"].ndim == 2 else weights
 
 
+def _edited_fastpath_enabled() -> bool:
+    """As PyTorch has it; False while a model runs that is edited, since the fast paths give no context of a
+    head. The switch itself is one for all threads."""
+    if not _is_scripting():
+        return _fastpath_enabled() and (torch.compiler.is_compiling() or not tap.is_edited())
+    return True
+
+
+_is_scripting = private("jit.is_scripting")
+_fastpath_enabled = mha.get_fastpath_enabled
 _forward = F.multi_head_attention_forward
 _fast_attention = private("_native_multi_head_attention")
 _fast_encoder_layer = private("_transformer_encoder_layer_fwd")
@@ -176,6 +187,7 @@ FAST_ENCODER_LAYER = argument_names("_transformer_encoder_layer_fwd")
 _observed_forward = tap.reporting(_forward, _read_forward, applies=_works_out_weights)
 
 FUNCTIONS = [
+    (_fastpath_enabled, _edited_fastpath_enabled),
     (_forward, _edited_forward),
     (_fast_attention, tap.reporting(_fast_attention, _read_fast_attention)),
     (

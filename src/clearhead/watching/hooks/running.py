@@ -12,16 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.torch_internals import is_concrete, private
-from clearhead.watching.hooks.patching import Undo
+from clearhead._common.undoing import Undo
 
 
 class Follower(Protocol):
     """Is called when a module begins to run, with its arguments, and when it has run or raised. Those by name
     are there for the modules that show them."""
 
-    def enter(
-        self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None
-    ) -> None: ...
+    def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None: ...
     def leave(self, module: nn.Module, output: Any) -> None: ...
 
 

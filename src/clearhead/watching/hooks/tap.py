@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from clearhead._common.undoing import Undo
 from clearhead.attention.problem import Problem
-from clearhead.watching.hooks.patching import Undo
 
 Read = Callable[[], Problem]
 """Reads a call as a problem. Its tensors may be those of the model, which writes to them later."""
@@ -55,11 +55,12 @@ Put = Callable[[Any, Change, Read | None], Any]
 """Makes the output with the changed context from that of a function; beside it what reads the edited call,
 None for one that is not."""
 
+
 class Editor(Protocol):
     """Is asked about each call before it is reported."""
 
-    def in_force(self) -> bool:
-        """Return True if calls are edited in this thread."""
+    def is_running(self) -> bool:
+        """Return True while a model runs that is edited."""
         ...
 
     def edit(self, read: Read, child: str | None) -> Edited | None: ...
@@ -118,8 +119,8 @@ def edit(read: Read, child: str | None = None) -> Edited | None:
 
 
 def is_edited() -> bool:
-    """Return True if calls are edited in this thread."""
-    return bool(editors) and editors[-1].in_force()
+    """Return True while a model runs that is edited."""
+    return bool(editors) and editors[-1].is_running()
 
 
 def reporting(

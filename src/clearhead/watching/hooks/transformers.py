@@ -12,10 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from clearhead._common.torch_internals import private
+from clearhead._common.undoing import Undo
 from clearhead.matrix.matrix import matrix_of
 from clearhead.watching.hooks import tap
 from clearhead.watching.hooks.described import NAME
-from clearhead.watching.hooks.patching import Replacement, Undo, namespace
+from clearhead.watching.hooks.patching import Replacement, namespace
 from clearhead.watching.hooks.transformers_call import convention_of, read_call
 
 _KEY: Any = "clearhead.transformers"
