@@ -1,4 +1,5 @@
-"""Ctrl-C at a chosen moment of what runs: where Python looks for signals, in the code of clearhead.
+"""Ctrl-C at a chosen moment of what runs, where Python looks for signals in the code of clearhead, and what
+it leaves behind.
 
 Python looks at the beginning of a function, where a loop goes round, and after a call. A timer would
 come at one of these as well, but not at the same one again.
@@ -13,7 +14,42 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.backends import mha
+from torch.nn.modules import module as torch_module
+
 import clearhead
+from clearhead.attention import planning
+from clearhead.watching.hooks import installing, running, tap
+
+FUNCTIONS = {
+    (F, "scaled_dot_product_attention"): F.scaled_dot_product_attention,
+    (F, "multi_head_attention_forward"): F.multi_head_attention_forward,
+    (mha, "get_fastpath_enabled"): mha.get_fastpath_enabled,
+    (torch, "softmax"): torch.softmax,
+    (torch, "_native_multi_head_attention"): vars(torch)["_native_multi_head_attention"],
+    (torch, "_transformer_encoder_layer_fwd"): vars(torch)["_transformer_encoder_layer_fwd"],
+}
+
+
+def left_behind() -> list[str]:
+    """Return the state that is not as it was before a watch or an edit."""
+    found = [name for (home, name), old in FUNCTIONS.items() if getattr(home, name) is not old]
+    found += ["Tensor.softmax"] if "softmax" in vars(Tensor) else []
+    every: dict[str, Any] = {
+        "forward hooks": torch_module._global_forward_hooks,
+        "forward pre-hooks": torch_module._global_forward_pre_hooks,
+        "observers": [*planning.observers, *planning.editors],
+        "tap": [*tap.observers, *tap.witnesses, *tap.editors, *running.followers],
+        "users": installing.users(),
+        "stacks": running._stacks,
+        "guarded": tap.is_guarded(),
+        "no gradients": not torch.is_grad_enabled(),
+    }
+    return found + [name for name, thing in every.items() if thing]
+
 
 HERE = (str(Path(clearhead.__file__).parent), contextlib.__file__)
 """The code that is interrupted: this package, and what its `with` blocks run."""

@@ -15,7 +15,7 @@ from torch import nn
 
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
-from clearhead._common.torch_internals import is_compiled
+from clearhead._common.torch_internals import in_backward, is_compiled
 from clearhead._common.undoing import Undo
 from clearhead.attention.problem import Problem
 from clearhead.editing import entering
@@ -100,7 +100,7 @@ class Edit:
             raise EditError("edit.entered", "this edit has been entered already.")
         use = self._prepared()
         if use is None:  # not by a `with`
-            use = self._owned = entering.Use(Edit._leave, self)
+            use = self._owned = entering.Use(Edit.__exit__, self)
         self._use = weakref.ref(use)
         self.attended.clear()
         self._begin()
@@ -112,7 +112,8 @@ class Edit:
             raise
         return self
 
-    def _leave(self, kind: object, error: object, trace: object) -> None:
+    @entering.by_use
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             self._end()
         except BaseException:
@@ -120,8 +121,6 @@ class Edit:
             raise
         if error is None and self._ran:
             self._report()
-
-    __exit__ = entering.Exit(_leave)
 
     def _end(self) -> None:
         installing.uninstall(self._use())
@@ -243,7 +242,15 @@ class _Editing:
         problem: Problem | None = None
         operations: list[Operation] = []
         place, at = "", None
-        for each in entering.in_force():
+        edits = entering.in_force()
+        if in_backward() and not running.stack() and any(each._operations for each in edits):
+            raise EditError(
+                "edit.checkpoint",
+                "what runs again in a backward pass must be a module, so that it is known where it stands in "
+                "the model that is edited; a function attended there. Give torch.utils.checkpoint the module "
+                "that attends.",
+            )
+        for each in edits:
             found = each._operations_on(child)
             if found is None:
                 continue
@@ -283,7 +290,8 @@ def edit(model: nn.Module) -> Edit:
     bit; those that are edited are computed by the kernel that `attend` takes. Every way of attending
     that `watch` reads is edited, with gradients, in batches, and in generation with a KV cache,
     where positions go on from step to step. `watch` inside the block sees the edited calls. Outside
-    of the block, or after an exception in it, the model is as it was.
+    of the block, or after an exception in it, the model is as it was. The edit belongs to the context
+    that entered it, as `contextvars` has it: other threads run the model as it is.
 
     A gradient is taken inside the block, where checkpointing runs the model again.
 
@@ -298,7 +306,7 @@ def edit(model: nn.Module) -> Edit:
         ArgumentTypeError: code `edit.model`, for something that is not a module.
         EditError: codes `edit.compiled` and `edit.entered` when the block begins; `edit.layers` and
             `edit.no-token` when it ends, for an edit of a layer that did not attend, or of a token
-            that was not there.
+            that was not there; `edit.checkpoint` in a backward pass that attends again outside of any module.
 
     Example:
         >>> import torch, clearhead as ch

@@ -6,10 +6,12 @@ import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from clearhead._common.torch_internals import in_backward, keep_for_backward, kept_for_backward
 from clearhead.watching.hooks import installing
+
+Leave = TypeVar("Leave", bound=Callable[..., None])
 
 KEY = "clearhead.edits"
 
@@ -29,13 +31,7 @@ class Use(partial[None]):
         return self.args[0]
 
 
-class Exit:
-    """`__exit__` of edits, which is a `Use` made anew for each `with`.
-
-    Args:
-        leave: leaves an edit; called with it, and what `__exit__` gets.
-    """
-
+class _Exit:
     def __init__(self, leave: Callable[..., None]) -> None:
         self._leave = leave
 
@@ -45,6 +41,11 @@ class Exit:
         use = Use(self._leave, edit)
         edit._prepared = weakref.ref(use)
         return use
+
+
+def by_use(leave: Leave) -> Leave:
+    """Have `__exit__` be a `Use`, made anew for each `with`."""
+    return cast(Leave, _Exit(leave))
 
 
 def enter(use: Use, *more: installing.Install) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.backends import mha
 
 from clearhead._common.torch_internals import argument_names, private
 from clearhead.attention.problem import Problem, make_problem
@@ -160,7 +159,8 @@ def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
     call: dict[str, Any] = dict(zip(FORWARD, args, strict=False)) | kwargs
     without: dict[str, Any] = call | {"need_weights": False}
     output, _ = _forward(**without)
-    weights = matrix_of(edited.read()).dense()
+    with tap.guard():  # a softmax of ours is none of the model
+        weights = matrix_of(edited.read()).dense()
     if call.get("average_attn_weights", True):
         weights = weights.mean(dim=1)
     return output, weights[0] if call["query"].ndim == 2 else weights
@@ -170,12 +170,15 @@ def _edited_fastpath_enabled() -> bool:
     """As PyTorch has it; False while a model runs that is edited, since the fast paths give no context of a
     head. The switch itself is one for all threads."""
     if not _is_scripting():
-        return _fastpath_enabled() and (torch.compiler.is_compiling() or not tap.is_edited())
+        # torch.compile knows PyTorch's own by the name that this one has now.
+        is_enabled: bool = _mha._is_fastpath_enabled
+        return is_enabled and (torch.compiler.is_compiling() or not tap.is_edited())
     return True
 
 
 _is_scripting = private("jit.is_scripting")
-_fastpath_enabled = mha.get_fastpath_enabled
+_mha = private("backends.mha")
+_fastpath_enabled = _mha.get_fastpath_enabled
 _forward = F.multi_head_attention_forward
 _fast_attention = private("_native_multi_head_attention")
 _fast_encoder_layer = private("_transformer_encoder_layer_fwd")
