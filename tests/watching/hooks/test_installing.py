@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import clearhead as ch
 from clearhead.watching.hooks import installing
-from tests.interrupts import FUNCTIONS, interrupt, left_behind, moments
+from tests.interrupts import FUNCTIONS, left_behind
 from tests.memory import new_garbage
 
 
@@ -31,23 +31,6 @@ class Model(nn.Module):
 
 
 X = torch.randn(2, 2, 5, 8)
-
-
-@pytest.mark.parametrize("keep", ["matrix", "summary"])
-def test_an_interrupt_at_any_moment_leaves_nothing(keep: Any) -> None:
-    model = Model()
-
-    def watched() -> None:
-        with ch.watch(model, keep=keep):
-            model(X)
-
-    for _ in range(2):
-        watched()
-    chosen = moments(watched)
-    assert len(chosen) > 400
-    for moment in chosen[::16]:
-        assert interrupt(watched, moment)
-        assert left_behind() == []
 
 
 @pytest.mark.parametrize("step", range(len(installing.HOOKS)))
