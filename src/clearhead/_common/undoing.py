@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
 
 Undo = list[Callable[[], None]]
 """The steps that end a change, written down before the change is made; each may run twice, or before."""
@@ -54,3 +57,14 @@ def undoing() -> Iterator[Undo]:
         except BaseException:
             undo_all(undo)
             raise
+
+
+def unhook(module: nn.Module, *hooks: Any) -> None:
+    """Take these hooks of its forward off a module, as a step that undoes: an interrupt may come before the
+    handle of one is there."""
+    every: Any = module._forward_pre_hooks, module._forward_hooks
+    flags: Any = module._forward_pre_hooks_with_kwargs, module._forward_hooks_with_kwargs
+    for held in every:
+        for key in [key for key, hook in held.items() if any(hook is each for each in hooks)]:
+            for each in (*flags, held):
+                each.pop(key, None)

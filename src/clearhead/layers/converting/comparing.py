@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from clearhead._common.lazy import integration
-from clearhead._common.undoing import Undo, undoing
+from clearhead._common.undoing import Undo, undoing, unhook
 from clearhead.layers.converting.adapters import Adapter, PlainAdapter
 from clearhead.layers.converting.fitting import refuse
 from clearhead.layers.converting.reader import ModuleReader
@@ -123,7 +123,7 @@ def _compared(model: nn.Module, inputs: Any, places: Sequence[Place]) -> Any:
     with undoing() as undo:
         for place in places:
             keep, hook = hook_of(place)
-            undo.append(partial(_unhook, place.module, keep, hook))
+            undo.append(partial(unhook, place.module, keep, hook))
             place.module.register_forward_pre_hook(keep, with_kwargs=True)
             place.module.register_forward_hook(hook, with_kwargs=True)
         output = _call(model, inputs)
@@ -132,16 +132,6 @@ def _compared(model: nn.Module, inputs: Any, places: Sequence[Place]) -> Any:
         if wrong is not None:
             place.made, place.reason = None, f"in a call of the model, {wrong}"
     return output
-
-
-def _unhook(module: nn.Module, *ours: Any) -> None:
-    """Take these hooks off a module; the handle of one may be lost to an interrupt."""
-    every: Any = module._forward_pre_hooks, module._forward_hooks
-    shown: Any = module._forward_pre_hooks_with_kwargs, module._forward_hooks_with_kwargs
-    for hooks in every:
-        for key in [key for key, hook in hooks.items() if any(hook is each for each in ours)]:
-            for each in (*shown, hooks):
-                each.pop(key, None)
 
 
 def _call(model: nn.Module, inputs: Any) -> Any:
