@@ -1,6 +1,7 @@
 """Convert every attention of a model, in place and back."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 from clearhead._common.lazy import integration
 from clearhead._common.text import readable
-from clearhead._common.undoing import undoing
+from clearhead._common.undoing import Undo, undo_all, undoing
 from clearhead.errors import ArgumentError, UnsupportedError
 from clearhead.layers.base import AttentionLayer
 from clearhead.layers.converting.adapters import (
@@ -152,7 +153,8 @@ def convert_model(
             is another one afterwards; nothing is changed then.
     """
     places = list(_places(model, recognises))
-    with undoing() as undo:
+    undo: Undo = []
+    try:
         for place in places:
             if recognises(place.module):
                 _make(place, read, inputs, places)
@@ -164,7 +166,10 @@ def convert_model(
             [] if done else [f"{place.path}: {_one_line(place.reason)}" for place in places],
         )
         conversion = ModelConversion(model, places, read_again)
-        undo.clear()
+    except BaseException:
+        with undoing() as last:
+            last.append(partial(undo_all, undo))
+        raise
     return conversion
 
 
