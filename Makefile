@@ -151,18 +151,19 @@ bounds: setup
 	@$(RUN) -m tests.bounds
 
 # Random calls against the definition in float64, for so many minutes, from a seed on; a failure is shrunk and
-# printed as three lines to paste.
+# printed as three lines to paste. Before them, INTERRUPTS=1000 interrupts each scene as often, at random moments.
 MINUTES ?= 10
 SEED ?= 0
+INTERRUPTS ?= 0
 soak: setup
-	@$(RUN) -m tests.soak --minutes $(MINUTES) --seed $(SEED)
+	@$(RUN) -m tests.soak --minutes $(MINUTES) --seed $(SEED) --interrupts $(INTERRUPTS)
 
 # Lines and branches that no test runs, in .cache/cover. Code that is compiled is traced as it is, so those tests stay out,
-# and one that interrupts at any moment, as while coverage holds its lock.
+# and those that interrupt at any moment, by the trace that coverage has.
 cover: setup browser
 	@$(RUN) -m pip install -qq pytest-cov
 	@$(PYTEST) --numprocesses=auto --ignore=tests/test_compiling.py --ignore=tests/test_exporting.py \
-		--deselect=tests/watching/hooks/test_installing.py::test_an_interrupt_at_any_moment_leaves_nothing \
+		--deselect=tests/soak/test_interrupted.py::test_an_interrupt_at_any_moment_leaves_nothing \
 		--cov --cov-report=term-missing:skip-covered --cov-report=html:.cache/cover
 
 setup: $(READY)

@@ -22,7 +22,7 @@ from clearhead.errors import (
     MaskError,
 )
 from clearhead.layers import FixedCache, GrowingCache, SlidingCache
-from clearhead.watching.hooks import tap
+from clearhead.watching.hooks import installing, tap
 from tests.tolerances import assert_no_worse
 from tests.watching.models import Direct
 
@@ -295,21 +295,18 @@ class Itself(nn.Module):
         return F.scaled_dot_product_attention(x, x, x)
 
 
-class Unhooked(Itself):
-    """A module that takes no hook."""
-
-    def register_forward_hook(self, *_: Any, **__: Any) -> Any:
-        raise RuntimeError("no hooks here")
-
-
-def test_an_edit_that_cannot_begin_leaves_nothing() -> None:
-    model, x = nn.Sequential(Itself(), Unhooked()), torch.randn(1, 3, 4)
+def test_an_edit_that_cannot_begin_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = nn.Sequential(Itself(), Itself()), torch.randn(1, 3, 4)
     edit = ch.edit(model)
     edit["0"].ablate()
+
+    def fails(_: object) -> None:
+        raise RuntimeError("no hooks here")
+
+    monkeypatch.setattr(installing, "hold", fails)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no hooks here"):
             edit.__enter__()
-        assert not any(each._forward_pre_hooks for each in model.modules())
         torch.testing.assert_close(model(x), Itself()(Itself()(x)))
 
 
@@ -548,29 +545,61 @@ def test_what_is_compiled_is_refused() -> None:
         ch.edit(print)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("mask", [None, ch.causal()])
-@pytest.mark.parametrize("other_mask", [None, ch.sliding_window(left=1)])
-def test_patterns_of_another_run_are_watched(mask: Any, other_mask: Any) -> None:
-    layer = ch.MultiHeadAttention(WIDTH, num_heads=HEADS, num_kv_heads=2, mask=mask)
-    other = ch.AttentionMatrix(*torch.randn(2, 2, HEADS, LEN, 3), mask=other_mask)
-    with ch.watch(layer) as plain:
-        layer(X)
-    with ch.edit(layer) as edit, ch.watch(layer) as seen:
-        edit[0].patterns_from(other, heads=[1])
-        layer(X)
-    expected = plain[0].dense().index_copy(1, torch.tensor([1]), other.dense()[:, [1]])
+SINKS = torch.linspace(-1.0, 2.0, HEADS)
+BIAS = torch.randn(1, HEADS, LEN, LEN)
+MASKED = {"mask": ch.causal()}
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    MASKED,
+    MASKED | {"scale": 3.0},
+    {"sinks": SINKS},
+    MASKED | {"bias": BIAS},
+    MASKED | {"bias": BIAS[:, :1], "softcap": 2.0, "sinks": SINKS},
+    {"bias": ch.alibi(HEADS), "softcap": 2.0},
+    MASKED | {"bias": ch.alibi(slopes=torch.rand(HEADS))},
+]
+
+
+class Options(nn.Module):
+    """Attends with the options of `attend`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return ch.attend(query, key, value, **self.options)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("others", [*OPTIONS, None])
+def test_the_patterns_of_another_run_are_those_that_are_watched(
+    options: dict[str, Any], others: dict[str, Any] | None
+) -> None:
+    """None is a matrix of weights."""
+    model = Options(**options)
+    query, value = torch.randn(2, HEADS, LEN, 3), torch.randn(2, HEADS, LEN, LEN)
+    key = torch.randn(2, 2, LEN, 3)
+    other = ch.AttentionMatrix(*torch.randn(2, 2, HEADS, LEN, 3), **(others or MASKED))
+    if others is None:
+        other = ch.AttentionMatrix.from_weights(other.dense())
+    with ch.watch(model) as plain:
+        before = model(query, key, value[:, :2])
+    with ch.edit(model) as edit, ch.watch(model) as seen:
+        edit[""].patterns_from(other, heads=[3, 1])
+        context = model(query, key, value[:, :2])
+    expected = plain[0].dense().index_copy(1, torch.tensor([3, 1]), other.dense()[:, [3, 1]])
     torch.testing.assert_close(seen[0].dense(), expected)
+    repeated = value[:, :2].repeat_interleave(2, dim=1)
+    torch.testing.assert_close(context, expected @ repeated)
+    assert torch.equal(context[:, [0, 2]], before[:, [0, 2]])
 
 
-def test_patterns_that_cannot_be_watched_say_so() -> None:
-    layer = ch.MultiHeadAttention(WIDTH, num_heads=HEADS)
-    other = ch.AttentionMatrix(*torch.randn(2, 2, HEADS, LEN, 3), scale=3.0)
-    edit, watch = ch.edit(layer), ch.watch(layer)
-    edit[0].patterns_from(other, heads=[1])
-    with edit:
-        watch.__enter__()
-        layer(X)
-        with pytest.raises(
-            ch.WatchError, match=re.escape("[edit.unwatched] patterns_from in the m")
-        ):
-            watch.__exit__(None, None, None)
+def test_patterns_of_ones_own_beside_the_weights_that_a_layer_returns() -> None:
+    layer = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
+    own = torch.rand(2, HEADS, LEN, LEN).softmax(-1)
+    with ch.edit(layer) as edit, ch.watch(layer) as seen:
+        edit[0].heads[1].patterns_from(ch.AttentionMatrix.from_weights(own))
+        weights = layer(X, X, X, average_attn_weights=False)[1]
+    torch.testing.assert_close(weights[:, 1], own[:, 1])
+    torch.testing.assert_close(seen[0].dense(), weights)

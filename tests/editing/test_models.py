@@ -217,3 +217,25 @@ def test_generation_is_edited_at_every_step() -> None:
     assert torch.equal(text, without)
     for call in seen.calls(1):
         assert float(call[..., [0, 2]].max()) == 0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["gpt_oss", "t5", "gemma2"])
+def test_patterns_of_another_run_are_watched(name: str) -> None:
+    """Sinks, biases and softcaps are those of the run that the patterns are of, head by head."""
+    model, given = make(name, "eager"), inputs(name)
+    text = "decoder_input_ids" if KINDS[name].reads_twice else "input_ids"
+    with ch.watch(model) as plain:
+        model(**given)
+    with ch.watch(model) as other:
+        model(**given | {text: given[text].flip(1)})
+    weights = plain[0].dense()
+    own = ch.AttentionMatrix.from_weights(weights / weights.sum(-1, keepdim=True))
+    with ch.edit(model) as edit, ch.watch(model) as seen:
+        edit[0].heads[0].patterns_from(own)
+        edit[-1].heads[HEAD].patterns_from(other)
+        model(**given)
+    assert not torch.allclose(plain[-1].dense()[:, HEAD], other[-1].dense()[:, HEAD])
+    torch.testing.assert_close(seen[-1].dense()[:, HEAD], other[-1].dense()[:, HEAD])
+    torch.testing.assert_close(seen[0].dense()[:, 0], own.dense()[:, 0])
+    torch.testing.assert_close(seen[0].dense()[:, 1:], weights[:, 1:])

@@ -149,6 +149,27 @@ def in_backward() -> bool:
     return private("_C._current_graph_task_id")() != -1
 
 
+def keep_for_backward(key: str, value: object) -> None:
+    """Keep something of this thread, which the threads that autograd starts for its backward passes have too.
+
+    Private: `torch._C._stash_obj_in_tls`, in 2.6 to 2.13.
+    """
+    private("_C._stash_obj_in_tls")(key, value)
+
+
+def kept_for_backward(key: str) -> Any:
+    """Return what the thread that called the backward pass has kept, or None.
+
+    Private: `torch._C._is_key_in_tls` and `torch._C._get_obj_in_tls`, in 2.6 to 2.13.
+
+    Example:
+        >>> keep_for_backward("example", 3)
+        >>> kept_for_backward("example"), kept_for_backward("another")
+        (3, None)
+    """
+    return private("_C._get_obj_in_tls")(key) if private("_C._is_key_in_tls")(key) else None
+
+
 def is_autocast(tensor: Tensor) -> bool:
     """Return True if autocast is on where a tensor is; the meta device has none.
 

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from clearhead.errors import ArgumentTypeError, FileError
@@ -42,36 +43,33 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
         'whole'
     """
     target = place_of(path, "file.unwritable", "written")
-    name, handle = "", -1
+    name = ""
     try:
         place, old = _regular(target)
         named = hashlib.sha256(os.fsencode(place.name)).hexdigest()[:16]
         prefix = f".clearhead-{named}-"
         _remove_leftovers(place.parent, prefix)
         # Beside its place, so that it can be moved there in one step.
-        fresh = str(place.parent / f"{prefix}{secrets.token_hex(8)}")
+        # An interrupt may come before what made it has returned, so it has its name before.
+        name = str(place.parent / f"{prefix}{secrets.token_hex(8)}")
         # The umask applies to a new file; what replaces one is never open to more people than it.
         mode = 0o666 if old is None else stat.S_IMODE(old.st_mode) & 0o777
-        handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
-        name = fresh
-        _lock(handle)
-        yield name, target
-        if old is not None and hasattr(os, "chown"):
-            with suppress(OSError):
-                os.chown(name, old.st_uid, old.st_gid)
-        if old is not None:
-            os.chmod(name, mode)
-        if fcntl is None:
-            os.close(handle)
-            handle = -1
-        os.replace(name, place)
+        with open(name, "x+b", buffering=0, opener=partial(os.open, mode=mode)) as opened:
+            _lock(opened.fileno())
+            yield name, target
+            if old is not None and hasattr(os, "chown"):
+                with suppress(OSError):
+                    os.chown(name, old.st_uid, old.st_gid)
+            if old is not None:
+                os.chmod(name, mode)
+            if fcntl is None:
+                opened.close()
+            os.replace(name, place)
     except OSError as error:
         raise unwritable(target, error) from error
     finally:
-        if handle >= 0:
-            os.close(handle)
         if name:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 os.unlink(name)
 
 

@@ -6,32 +6,28 @@ in the heads and for the queries that an edit names, before the model goes on.
 
 import threading
 import warnings
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
 from clearhead._common.checks import as_int, check_bool
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_compiled
-from clearhead.attention.problem import Problem
+from clearhead.editing import entering, hooks
 from clearhead.editing.layer_edit import LayerEdit
-from clearhead.editing.operations import Ablate, EditedCall, Operation
-from clearhead.editing.places import Running, places_of
+from clearhead.editing.operations import Operation
+from clearhead.editing.places import Running
 from clearhead.editing.report import EditReport, Tally
 from clearhead.editing.selections import Selection
 from clearhead.errors import ArgumentTypeError, EditError, EditWarning
 from clearhead.watching.estimate import attending
-from clearhead.watching.hooks import installing, tap
-from clearhead.watching.missing import Missing, Ran, listed, places_that
-from clearhead.watching.recording import of_texts
-
-_lock = threading.Lock()
-_active: list["Edit"] = []
+from clearhead.watching.hooks import installing
+from clearhead.watching.missing import Missing, Paths, Ran, listed, places_that
 
 GLOB = "*?["
 """The characters that make a path a glob."""
@@ -53,16 +49,20 @@ class Edit:
     def __init__(self, model: nn.Module, strict: bool = False) -> None:
         self._model = model
         self._strict = strict
-        self._paths = {id(module): path for path, module in model.named_modules()}
         self._operations: list[tuple[str, str, Operation]] = []
-        self._restorers: list[Callable[[], None]] = []
-        self._running = threading.local()
+        self._prepared: Callable[[], entering.Use | None] = lambda: None
+        self._use = self._prepared
+        self._owned: entering.Use | None = None
+        self._begin()
         self.attended: dict[str, int] = {}
         """The modules that have attended so far, by their paths, and how many heads they have."""
+
+    def _begin(self) -> None:
+        self._paths = Paths(dict(self._model.named_modules()))
+        self._running = threading.local()
         self._first: dict[str, str] = {}
-        self._calls = 0
-        self._ran = False
-        self._parts = Ran(model, {})
+        self._calls, self._ran = 0, False
+        self._parts = Ran(self._model, dict(self._model.named_modules()))
 
     @property
     def report(self) -> EditReport:
@@ -128,68 +128,61 @@ class Edit:
                     f"{path or 'the model'} is compiled, and what torch.compile has compiled cannot "
                     "be edited. Edit the model as it was before.",
                 )
-        with _lock:
-            if self in _active:
-                raise EditError("edit.entered", "this edit has been entered already.")
-            self.attended.clear()
-            self._first.clear()
-            self._calls, self._ran = 0, False
-            self._parts = Ran(self._model, dict(self._model.named_modules()))
-            for _, _, operation in self._operations:
-                operation.tally = Tally()
-            try:
-                self._install()
-            except BaseException:
-                self._uninstall()
-                raise
+        if entering.is_entered(self):
+            raise EditError("edit.entered", "this edit has been entered already.")
+        use = self._prepared()
+        if use is None:  # not by a `with`
+            use = self._owned = entering.Use(Edit.__exit__, self)
+        self._use = weakref.ref(use)
+        self.attended.clear()
+        self._begin()
+        for _, _, operation in self._operations:
+            operation.tally = Tally()
+        try:
+            entering.enter(use, hooks.install)
+            installing.hold(self._model.modules())
+        except BaseException:
+            self._end()
+            raise
         return self
 
+    @entering.by_use
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        with _lock:
-            self._uninstall()
+        try:
+            self._end()
+        except BaseException:
+            self._end()  # finishes what an interrupt cut
+            raise
         if error is None:
             self._check_effects()
             self._say_missing()
 
-    def _install(self) -> None:
-        _active.append(self)
-        if len(_active) == 1:
-            tap.editors.append(_edited)
-            tap.witnesses.append(_witness)
-        self._restorers.append(partial(installing.uninstall, self))
-        installing.install(self)
-        installing.hold(self._model.modules())
-        # The fast paths of PyTorch's layers give no context of a head.
-        fast = torch.backends.mha.get_fastpath_enabled()
-        self._restorers.append(partial(torch.backends.mha.set_fastpath_enabled, fast))
-        torch.backends.mha.set_fastpath_enabled(False)
-        for module in self._model.modules():
-            before = module.register_forward_pre_hook(self._enter, with_kwargs=True)
-            self._restorers.append(before.remove)
-            after = module.register_forward_hook(self._leave, always_call=True)
-            self._restorers.append(after.remove)
+    def _end(self) -> None:
+        installing.uninstall(self._use())
+        self._owned = None
+        self._running = threading.local()
 
-    def _uninstall(self) -> None:
-        while self._restorers:
-            self._restorers[-1]()
-            self._restorers.pop()
-        _active[:] = [each for each in _active if each is not self]
-        if not _active and _edited in tap.editors:
-            tap.editors.remove(_edited)
-        if not _active and _witness in tap.witnesses:
-            tap.witnesses.remove(_witness)
+    def _enter_module(
+        self, module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any] | None
+    ) -> None:
+        path = self._paths.of(module)
+        if path is not None:
+            self._ran = True
+            self._stack.append(Running(module, dict(enumerate(inputs)) | dict(named or {})))
+            self._parts.enter(path, module)
 
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._ran = True
-        self._stack.append(Running(module, dict(enumerate(args)) | kwargs))
-        self._parts.enter(self._paths[id(module)], module)
-
-    def _leave(self, module: nn.Module, args: object, output: object) -> None:
+    def _leave_module(self, module: nn.Module, output: object) -> None:
         if module is self._model:
             self._parts.leave(output)
-        # A module that raised before its hook ran is still on top.
-        while self._stack and self._stack.pop().module is not module:
-            pass
+        if any(each.module is module for each in self._stack):
+            # A module that raised before its hook ran is still on top.
+            while self._stack.pop().module is not module:
+                pass
+
+    def _witness(self, kind: str, shape: tuple[int, ...]) -> None:
+        path = self._paths.of(self._stack[-1].module) if self._stack else None
+        if path is not None:
+            self._parts.witness(path, self._stack[-1].module, kind, shape)
 
     @property
     def _stack(self) -> list[Running]:
@@ -203,8 +196,8 @@ class Edit:
         if not self._stack:
             return None
         module = self._stack[-1].module
-        part = None if child is None else getattr(module, child, None)
-        path = self._paths[id(module) if id(part) not in self._paths else id(part)]
+        part = None if child is None else self._paths.of(getattr(module, child, None))
+        path = part or self._paths.of(module) or ""
         found = [(layer, each) for layer, _, each in self._operations if is_like(path, layer)]
         for layer, _ in found:
             first = self._first.setdefault(layer, path)
@@ -284,7 +277,7 @@ class Edit:
             if len(like) == 1:
                 return like[0]
             # A module that attends may be called anything.
-            holding = [path for path in self._paths.values() if _holds(path, layer)]
+            holding = [path for path, _ in self._model.named_modules() if _holds(path, layer)]
             if not like and holding and all(is_like(path, holding[0]) for path in holding):
                 return holding[0]
             if like:
@@ -306,38 +299,6 @@ def _holds(path: str, layer: str) -> bool:
     return f".{layer}." in f".{path}."
 
 
-def _edited(read: tap.Read, child: str | None) -> tap.Edited | None:
-    """The edit of a call that is about to run, by every edit that is entered."""
-    problem: Problem | None = None
-    operations: list[Operation] = []
-    place, at = "", None
-    for each in list(_active):
-        found = each._operations_on(child)
-        if found is None:
-            continue
-        if problem is None:
-            with tap.guard():
-                problem = of_texts(read(), found[0])
-        with tap.guard():
-            at = places_of(each._stack, problem)
-        place = found[0]
-        each._note(place, problem.num_heads)
-        operations += found[1]
-    if problem is None or at is None or not operations:
-        return None
-    call = EditedCall(problem, operations, at, place)
-    ablated = any(isinstance(each, Ablate) for each in operations)
-    return tap.Edited(call.read, call.context, ablated)
-
-
-def _witness(kind: str, shape: tuple[int, ...]) -> None:
-    """Note what attends and cannot be edited, in every edit that is entered."""
-    for each in list(_active):
-        if each._stack:
-            module = each._stack[-1].module
-            each._parts.witness(each._paths[id(module)], module, kind, shape)
-
-
 @with_hints
 def edit(model: nn.Module, *, strict: bool = False) -> Edit:
     """Edit the attention of a model while a block runs: what if this head could not look there?
@@ -346,7 +307,8 @@ def edit(model: nn.Module, *, strict: bool = False) -> Edit:
     bit; those that are edited are computed by the kernel that `attend` takes. Every way of attending
     that `watch` reads is edited, with gradients, in batches, and in generation with a KV cache,
     where positions go on from step to step. `watch` inside the block sees the edited calls. Outside
-    of the block, or after an exception in it, the model is as it was.
+    of the block, or after an exception in it, the model is as it was. The edit belongs to the context
+    that entered it, as `contextvars` has it: other threads run the model as it is.
 
     A gradient is taken inside the block, where checkpointing runs the model again.
 
@@ -365,7 +327,8 @@ def edit(model: nn.Module, *, strict: bool = False) -> Edit:
         EditError: codes `edit.compiled` and `edit.entered` when the block begins; `edit.layers`,
             `edit.not-run`, `edit.no-token` and `edit.missing` when it ends, for an edit of a layer
             that did not attend, or not after the operation was added, of a token that was not there,
-            and, with `strict`, of a layer that is edited in part.
+            and, with `strict`, of a layer that is edited in part; `edit.checkpoint` in a backward
+            pass that attends again outside of any module.
 
     Example:
         >>> import torch, clearhead as ch

@@ -14,6 +14,7 @@ from clearhead.editing.places import Places
 from clearhead.editing.report import Tally
 from clearhead.editing.rescoring import Rescoring, apart, attended_anew, attended_without, touched
 from clearhead.editing.selections import Selection, heads_text
+from clearhead.editing.with_heads import with_heads
 from clearhead.errors import EditError
 from clearhead.masks.algebra import Or
 from clearhead.masks.base import Mask
@@ -314,7 +315,7 @@ class EditedCall:
                 call = call if change is None else change.among(others).applied(call)
                 if isinstance(operation, Patterns):
                     other = operation.problem(self.problem, self.places, heads, self.path)
-                    call = with_heads(call, other, heads, self.path)
+                    call = with_heads(call, other, heads)
         return call
 
     def _rescored(
@@ -342,32 +343,3 @@ class EditedCall:
 def part_of(call: Problem, heads: list[int], path: str) -> Problem:
     """Return the call of some heads, with the key heads and the values that they use."""
     return call if len(heads) == call.num_heads else of_heads(call, heads, path)
-
-
-def with_heads(call: Problem, other: Problem, heads: list[int], path: str) -> Problem:
-    """Return the call with some heads of another one, whose keys are then not shared.
-
-    Raises:
-        EditError: code `edit.unwatched`, where options differ that all heads have in common.
-    """
-    alike = (call.scale, call.softcap) == (other.scale, other.softcap)
-    if not alike or any((call.bias, call.sinks, other.bias, other.sinks)):
-        raise EditError(
-            "edit.unwatched",
-            f"patterns_from in {path or 'the model'} cannot be watched: the two runs have biases, "
-            "sinks or another scale. Watch the other run instead.",
-        )
-    index = torch.tensor(heads, device=call.device)
-    key = stages.repeat_kv_heads(call.key, call.num_heads)
-    key = key.index_copy(1, index, stages.repeat_kv_heads(other.key, len(heads)))
-    query = call.query.index_copy(1, index, other.query)
-    mask = call.mask
-    if mask is not None or other.mask is not None:
-        shape = *query.shape[:3], key.shape[2]
-        shown = torch.ones(shape, dtype=torch.bool, device=call.device)
-        visible, others = call.visible(), other.visible()
-        shown = shown if visible is None else shown & visible
-        shown[:, heads] = True if others is None else others
-        mask = dense(shown)
-    value = stages.repeat_kv_heads(call.value, call.num_heads)
-    return call.replace(query=query, key=key, value=value, mask=mask)

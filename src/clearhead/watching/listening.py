@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from clearhead._common.torch_internals import in_backward, set_grad_enabled
+from clearhead._common.undoing import Undo
 from clearhead.watching.hooks import installing, running, tap
-from clearhead.watching.hooks.patching import Undo
 
 
 class Listener(ABC):
@@ -104,7 +104,7 @@ def _watching(stack: list[nn.Module], child: str | None) -> list[tuple[Listener,
 
 
 class _Following:
-    def enter(self, module: nn.Module, inputs: Any) -> None:
+    def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
         stack = running.stack()[:-1]
         for each in _listeners():
             each.enter(module, inputs, stack)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.autograd.profiler import profile
 
+from clearhead._common.undoing import Undo
 from clearhead.attention.problem import Problem
 from clearhead.watching.hooks import tap
-from clearhead.watching.hooks.patching import Replacement, Undo
+from clearhead.watching.hooks.patching import Replacement
 from clearhead.watching.recording import matrix_of
 
 

@@ -1,51 +1,21 @@
 """The hooks are installed once, and taken out whatever happens."""
 
 import gc
-import random
-import signal
 import sys
 import threading
-import time
 import types
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
 import clearhead as ch
-from clearhead.attention import planning
-from clearhead.watching.hooks import installing, running, tap
+from clearhead.watching.hooks import installing
+from tests.interrupts import FUNCTIONS, left_behind
 from tests.memory import new_garbage
-
-FUNCTIONS = {
-    (F, "scaled_dot_product_attention"): F.scaled_dot_product_attention,
-    (F, "multi_head_attention_forward"): F.multi_head_attention_forward,
-    (torch, "softmax"): torch.softmax,
-    (torch, "_native_multi_head_attention"): vars(torch)["_native_multi_head_attention"],
-    (torch, "_transformer_encoder_layer_fwd"): vars(torch)["_transformer_encoder_layer_fwd"],
-}
-
-
-def left_behind() -> list[str]:
-    """The state that is not as it was before a watch."""
-    found = [name for (home, name), old in FUNCTIONS.items() if getattr(home, name) is not old]
-    found += ["Tensor.softmax"] if "softmax" in vars(Tensor) else []
-    every: dict[str, Any] = {
-        "forward hooks": torch_module._global_forward_hooks,
-        "forward pre-hooks": torch_module._global_forward_pre_hooks,
-        "observers": planning.observers,
-        "tap": [*tap.observers, *tap.witnesses, *running.followers],
-        "users": installing.users(),
-        "stacks": running._stacks,
-        "guarded": tap.is_guarded(),
-        "no gradients": not torch.is_grad_enabled(),
-    }
-    return found + [name for name, thing in every.items() if thing]
 
 
 @pytest.fixture(autouse=True)
@@ -61,48 +31,6 @@ class Model(nn.Module):
 
 
 X = torch.randn(2, 2, 5, 8)
-
-
-class Interrupt(KeyboardInterrupt):
-    """One that the test sends."""
-
-
-@pytest.fixture
-def alarm() -> Iterator[None]:
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise Interrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
-@pytest.mark.parametrize("keep", ["matrix", "summary"])
-def test_an_interrupt_at_any_moment_leaves_nothing(keep: Any, alarm: None) -> None:
-    model, at_random = Model(), random.Random(0)
-
-    def watched() -> None:
-        with ch.watch(model, keep=keep):
-            model(X)
-
-    watched()
-    usual, interrupted, left = 0.1, 0, []
-    for _ in range(100):
-        start = time.perf_counter()
-        try:
-            signal.setitimer(signal.ITIMER_REAL, 1e-5 + 1.2 * usual * at_random.random())
-            watched()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            usual = time.perf_counter() - start  # that of now: the machine may be busy elsewhere
-        except Interrupt:
-            interrupted += 1
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        left += left_behind()
-    assert left == []
-    assert interrupted > 20
 
 
 @pytest.mark.parametrize("step", range(len(installing.HOOKS)))

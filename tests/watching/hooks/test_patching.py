@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clearhead._common.torch_internals import compiler_rules
-from clearhead.watching.hooks.patching import Replacement, Undo
+from clearhead._common.undoing import Undo
+from clearhead.watching.hooks.patching import Replacement
 
 
 def old() -> str:

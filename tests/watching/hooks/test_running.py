@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.undoing import Undo
 from clearhead.watching.hooks import running
-from clearhead.watching.hooks.patching import Undo
 from tests.memory import new_garbage
 
 

@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from torch.nn.modules import module as torch_module
 
 import clearhead as ch
+from clearhead._common.undoing import Undo
 from clearhead.attention.problem import Problem
 from clearhead.errors import UnsupportedError, WatchError
 from clearhead.watching.hooks import tap
 from clearhead.watching.hooks import transformers as hook
-from clearhead.watching.hooks.patching import Undo
 from tests.integrations.models import (
     KINDS,
     SOURCE_LEN,

@@ -1,11 +1,13 @@
 """A model of ids, called behind its token embedding: vectors go in where ids went."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.undoing import undoing, unhook
 from clearhead.checking.subject.calling import (
     mask_parameter,
     of_transformers,
@@ -68,12 +70,12 @@ class Embedded(nn.Module):
 
     def run(self, x: Tensor, more: Mapping[str, Any]) -> Any:
         """The model's own output, with more arguments."""
-        hook = self.embedding.register_forward_hook(lambda module, args, output: x)
         ids = torch.full(x.shape[:2], self.token, dtype=torch.long)
-        try:
+        hook: Any = lambda module, args, output: x  # noqa: E731
+        with undoing() as undo:
+            undo.append(partial(unhook, self.embedding, hook))
+            self.embedding.register_forward_hook(hook)
             return self.model(ids, **more)
-        finally:
-            hook.remove()
 
 
 class Steps(nn.Module):
@@ -153,16 +155,19 @@ def _handed(
     def kept(name: str) -> Any:
         return lambda module, args: handed.setdefault(name, args[0].detach().clone())
 
-    hooks = [each.register_forward_pre_hook(kept(name)) for name, each in tables.items()]
     modes = {part: part.training for part in model.modules()}
-    try:
-        with torch.no_grad():
-            model.eval()(ids, **more)
-    finally:
-        for hook in hooks:
-            hook.remove()
+
+    def restore() -> None:
         for part, mode in modes.items():
             part.training = mode
+
+    with undoing() as undo, torch.no_grad():
+        undo.append(restore)
+        for name, each in tables.items():
+            hook = kept(name)
+            undo.append(partial(unhook, each, hook))
+            each.register_forward_pre_hook(hook)
+        model.eval()(ids, **more)
     return handed
 
 

@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
+from clearhead._common.undoing import undoing
 from clearhead.checking.contract import Contract
 from clearhead.checking.subject.calling import by_heads, call
 from clearhead.checking.subject.constructing import (
@@ -332,34 +333,37 @@ def undisturbed() -> Iterator[None]:
     kept = torch.get_default_dtype(), torch.get_num_threads(), list(sys.path), dict(os.environ)
     strict = _determinism()
     folder, fast = os.getcwd(), torch.backends.mha.get_fastpath_enabled()
+
+    def restore() -> None:
+        random.setstate(python)
+        torch.backends.mha.set_fastpath_enabled(fast)
+        if numpy is not None:
+            numpy.random.set_state(numbers)
+        torch.set_default_dtype(kept[0])
+        if torch.get_num_threads() != kept[1]:
+            torch.set_num_threads(kept[1])
+        sys.path[:] = kept[2]
+        if dict(os.environ) != kept[3]:
+            os.environ.clear()
+            os.environ.update(kept[3])
+        if _determinism() != strict:  # setting it imports the compiler, for seconds
+            torch.use_deterministic_algorithms(strict[0], warn_only=strict[1])
+        if os.getcwd() != folder:
+            os.chdir(folder)
+
     with (
         torch.random.fork_rng(),
         warnings.catch_warnings(),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast("cpu", enabled=False),
+        undoing() as undo,
     ):
         warnings.simplefilter("ignore")
+        undo.append(restore)
         # One operation for a whole layer shows nothing of what it does.
         torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            torch.backends.mha.set_fastpath_enabled(fast)
-            if numpy is not None:
-                numpy.random.set_state(numbers)
-            torch.set_default_dtype(kept[0])
-            if torch.get_num_threads() != kept[1]:
-                torch.set_num_threads(kept[1])
-            sys.path[:] = kept[2]
-            if dict(os.environ) != kept[3]:
-                os.environ.clear()
-                os.environ.update(kept[3])
-            if _determinism() != strict:  # setting it imports the compiler, for seconds
-                torch.use_deterministic_algorithms(strict[0], warn_only=strict[1])
-            if os.getcwd() != folder:
-                os.chdir(folder)
+        yield
 
 
 @contextmanager
@@ -372,15 +376,18 @@ def left_alone(subject: Subject) -> Iterator[None]:
     state = {name: value.clone() for name, value in original.state_dict().items()}
     modes = {module: module.training for module in original.modules()}
     gradients = {each: each.grad for each in original.parameters()}
-    original.eval()
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         original.load_state_dict(state)
         for module, mode in modes.items():
             module.training = mode
         for each, gradient in gradients.items():
             each.grad = gradient
+
+    with undoing() as undo:
+        undo.append(restore)
+        original.eval()
+        yield
 
 
 def name_of(found: Any) -> str:

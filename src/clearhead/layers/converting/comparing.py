@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from clearhead._common.lazy import integration
+from clearhead._common.undoing import Undo, undoing, unhook
 from clearhead.layers.converting.adapters import Adapter, PlainAdapter
 from clearhead.layers.converting.fitting import refuse
 from clearhead.layers.converting.reader import ModuleReader
@@ -38,8 +40,14 @@ class Place:
         return type(self.module).__name__
 
 
-def compare(model: nn.Module, inputs: Any, places: Sequence[Place]) -> None:
+def compare(model: nn.Module, inputs: Any, places: Sequence[Place], undo: Undo) -> None:
     """Put the adapters in place, after each was compared with its module in a call of the model.
+
+    Args:
+        model: the model.
+        inputs: those of the call.
+        places: its attentions, and what was made of them.
+        undo: takes the step that puts the model's own modules back.
 
     Raises:
         UnsupportedError: code `convert.refused`, if the output of the model is another one.
@@ -66,7 +74,8 @@ def compare(model: nn.Module, inputs: Any, places: Sequence[Place]) -> None:
                         "the model could not be run to compare it; give inputs= of a call: "
                         f"{type(error).__name__}: {error}"
                     )
-    _put_all(model, places)
+    undo.append(partial(_put_all, model, [(place, place.module) for place in places]))
+    _put_all(model, [(place, place.made) for place in places if place.made is not None])
     if before is None:
         return
     try:
@@ -79,9 +88,6 @@ def compare(model: nn.Module, inputs: Any, places: Sequence[Place]) -> None:
     except Exception as error:
         wrong = f"it cannot be run: {type(error).__name__}: {error}"
     if wrong is not None:
-        for place in places:
-            if place.made is not None:
-                put(model, place.paths, place.module)
         refuse(
             "clearhead.convert",
             f"convert this {type(model).__name__}",
@@ -114,16 +120,13 @@ def _compared(model: nn.Module, inputs: Any, places: Sequence[Place]) -> Any:
 
         return keep, hook
 
-    hooks = []
-    for place in places:
-        keep, hook = hook_of(place)
-        hooks.append(place.module.register_forward_pre_hook(keep, with_kwargs=True))
-        hooks.append(place.module.register_forward_hook(hook, with_kwargs=True))
-    try:
+    with undoing() as undo:
+        for place in places:
+            keep, hook = hook_of(place)
+            undo.append(partial(unhook, place.module, keep, hook))
+            place.module.register_forward_pre_hook(keep, with_kwargs=True)
+            place.module.register_forward_hook(hook, with_kwargs=True)
         output = _call(model, inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
     for place in places:
         wrong = called.get(id(place), "it is not called; give inputs= of a call that does")
         if wrong is not None:
@@ -178,20 +181,20 @@ def _evaluating(model: nn.Module, beside: Sequence[nn.Module | None]) -> Iterato
     """Run a model and modules that are not yet in it in eval mode, without gradients."""
     modules = [each for root in (model, *beside) if root is not None for each in root.modules()]
     modes = [(each, each.training) for each in modules]
-    try:
-        for each in modules:
-            each.training = False
-        with torch.no_grad():
-            yield
-    finally:
-        for each, mode in modes:
-            each.training = mode
+    with undoing() as undo, torch.no_grad():
+        undo.append(partial(_set_modes, modes))
+        _set_modes([(each, False) for each in modules])
+        yield
 
 
-def _put_all(model: nn.Module, places: Sequence[Place]) -> None:
-    for place in places:
-        if place.made is not None:
-            put(model, place.paths, place.made)
+def _set_modes(modes: Sequence[tuple[nn.Module, bool]]) -> None:
+    for each, mode in modes:
+        each.training = mode
+
+
+def _put_all(model: nn.Module, modules: Sequence[tuple[Place, nn.Module]]) -> None:
+    for place, module in modules:
+        put(model, place.paths, module)
 
 
 def put(model: nn.Module, paths: Sequence[str], module: nn.Module) -> None:

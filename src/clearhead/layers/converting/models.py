@@ -1,6 +1,7 @@
 """Convert every attention of a model, in place and back."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 from clearhead._common.lazy import integration
 from clearhead._common.text import readable
+from clearhead._common.undoing import Undo, undo_all, undoing
 from clearhead.errors import ArgumentError, UnsupportedError
 from clearhead.layers.base import AttentionLayer
 from clearhead.layers.converting.adapters import (
@@ -71,7 +73,7 @@ class ModelConversion:
     def undo(self) -> None:
         """Put the model's own modules back, with the weights that the layers have now.
 
-        A weight that nobody changed comes back bit for bit.
+        A weight that nobody changed comes back bit for bit. Interrupted, it can be called again.
 
         Raises:
             ArgumentError: code `convert.changed`, if another module stands in the place of one that
@@ -80,7 +82,8 @@ class ModelConversion:
         done = [place for place in self._places if place.made is not None]
         for place in done:
             for path in place.paths:
-                if self.model.get_submodule(path) is not place.made:
+                # Its own module may be back, if an interrupt came between.
+                if self.model.get_submodule(path) not in (place.made, place.module):
                     raise ArgumentError(
                         "convert.changed",
                         f"{path} must be the {type(place.made).__name__} that the conversion put "
@@ -150,17 +153,24 @@ def convert_model(
             is another one afterwards; nothing is changed then.
     """
     places = list(_places(model, recognises))
-    for place in places:
-        if recognises(place.module):
-            _make(place, read, inputs, places)
-    compare(model, inputs, places)
-    done = [place for place in places if place.made is not None]
-    refuse(
-        "clearhead.convert",
-        f"convert an attention of this {type(model).__name__}",
-        [] if done else [f"{place.path}: {_one_line(place.reason)}" for place in places],
-    )
-    return ModelConversion(model, places, read_again)
+    undo: Undo = []
+    try:
+        for place in places:
+            if recognises(place.module):
+                _make(place, read, inputs, places)
+        compare(model, inputs, places, undo)
+        done = [place for place in places if place.made is not None]
+        refuse(
+            "clearhead.convert",
+            f"convert an attention of this {type(model).__name__}",
+            [] if done else [f"{place.path}: {_one_line(place.reason)}" for place in places],
+        )
+        conversion = ModelConversion(model, places, read_again)
+    except BaseException:
+        with undoing() as last:
+            last.append(partial(undo_all, undo))
+        raise
+    return conversion
 
 
 def _places(model: nn.Module, recognises: Callable[[nn.Module], bool]) -> Iterator[Place]:
@@ -197,8 +207,10 @@ def _make(place: Place, read: Read, inputs: Any, places: Sequence[Place]) -> Non
     """Make the module that takes the place of another, or give the reason why not."""
     module, kind = place.module, model_type(place.module)
     place.beside = _beside(place, places)
-    hooks = _take_hooks(module)
+    hooks = _hooks_of_transformers(module)
     try:
+        for key in hooks:
+            module._forward_hooks.pop(key)
         if isinstance(module, nn.MultiheadAttention):
             place.made = MultiheadAttention.sharing(module)
             return
@@ -278,16 +290,13 @@ def _share(reader: ModuleReader, layer: AttentionLayer) -> None:
         layer.register_module("output_projection", nn.Identity())
 
 
-def _take_hooks(module: nn.Module) -> dict[int, Any]:
-    """Take out the hooks by which transformers collects attentions; an adapter gets them."""
-    hooks = {
+def _hooks_of_transformers(module: nn.Module) -> dict[int, Any]:
+    """The hooks by which transformers collects attentions; an adapter gets them."""
+    return {
         key: hook
         for key, hook in module._forward_hooks.items()
         if getattr(hook, "__module__", "").startswith("transformers.")
     }
-    for key in hooks:
-        del module._forward_hooks[key]
-    return hooks
 
 
 def _ours(made: nn.Module) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from clearhead._common.torch_internals import private
+from clearhead._common.undoing import Undo, undo_all
 from clearhead.watching.hooks import (
     multi_head_attention,
     own,
@@ -22,7 +23,7 @@ from clearhead.watching.hooks import (
     tap,
     transformers,
 )
-from clearhead.watching.hooks.patching import Replacement, Undo
+from clearhead.watching.hooks.patching import Replacement
 
 Install = Callable[[Undo], None]
 
@@ -129,16 +130,11 @@ def _forget(gone: object) -> None:
     _users[:] = [each for each in _users if (user := each()) is not None and user is not gone]
     if _users:
         return
-    errors: list[Exception] = []
-    while _undo:
-        try:
-            _undo[-1]()
-        except Exception as error:
-            errors.append(error)
-        _undo.pop()
-    _installed.clear()
-    if errors:
-        raise errors[0]
+    try:
+        undo_all(_undo)
+    finally:
+        if not _undo:
+            _installed.clear()
 
 
 def _renew() -> None:

@@ -159,13 +159,26 @@ def _edited_or_observed(*args: Any, **kwargs: Any) -> Any:
     call: dict[str, Any] = dict(zip(FORWARD, args, strict=False)) | kwargs
     without: dict[str, Any] = call | {"need_weights": False}
     output, _ = _forward(**without)
-    with tap.guard():
+    with tap.guard():  # a softmax of ours is none of the model
         weights = matrix_of(edited.read()).dense()
     if call.get("average_attn_weights", True):
         weights = weights.mean(dim=1)
     return output, weights[0] if call["query"].ndim == 2 else weights
 
 
+def _edited_fastpath_enabled() -> bool:
+    """As PyTorch has it; False while a model runs that is edited, since the fast paths give no context of a
+    head. The switch itself is one for all threads."""
+    if not _is_scripting():
+        # torch.compile knows PyTorch's own by the name that this one has now.
+        is_enabled: bool = _mha._is_fastpath_enabled
+        return is_enabled and (torch.compiler.is_compiling() or not tap.is_edited())
+    return True
+
+
+_is_scripting = private("jit.is_scripting")
+_mha = private("backends.mha")
+_fastpath_enabled = _mha.get_fastpath_enabled
 _forward = F.multi_head_attention_forward
 _fast_attention = private("_native_multi_head_attention")
 _fast_encoder_layer = private("_transformer_encoder_layer_fwd")
@@ -177,6 +190,7 @@ FAST_ENCODER_LAYER = argument_names("_transformer_encoder_layer_fwd")
 _observed_forward = tap.reporting(_forward, _read_forward, applies=_works_out_weights)
 
 FUNCTIONS = [
+    (_fastpath_enabled, _edited_fastpath_enabled),
     (_forward, _edited_forward),
     (_fast_attention, tap.reporting(_fast_attention, _read_fast_attention)),
     (

@@ -5,10 +5,10 @@ from contextlib import ExitStack
 
 from torch import Tensor
 
+from clearhead._common.undoing import Undo
 from clearhead.attention import planning
 from clearhead.attention.problem import Problem
 from clearhead.watching.hooks import tap
-from clearhead.watching.hooks.patching import Undo
 
 
 def install(undo: Undo) -> None:

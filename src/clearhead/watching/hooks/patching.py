@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from clearhead._common.torch_internals import compiler_rules
+from clearhead._common.undoing import Undo
 
 Function = Callable[..., Any]
-
-Undo = list[Callable[[], None]]
-"""The steps that end a change, written down before the change is made; each may run twice, or before."""
 
 _plain: weakref.WeakKeyDictionary[type, frozenset[int]] = weakref.WeakKeyDictionary()
 """The classes that were searched and hold none of these functions."""

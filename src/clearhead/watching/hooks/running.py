@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.torch_internals import is_concrete, private
-from clearhead.watching.hooks.patching import Undo
+from clearhead._common.undoing import Undo
 
 
 class Follower(Protocol):
-    """Is called when a module begins to run, and when it has run or raised."""
+    """Is called when a module begins to run, with its arguments, and when it has run or raised. Those by name
+    are there for the modules that show them."""
 
-    def enter(self, module: nn.Module, inputs: Any) -> None: ...
+    def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None: ...
     def leave(self, module: nn.Module, output: Any) -> None: ...
 
 
@@ -76,9 +77,9 @@ def show_arguments(modules: Iterable[nn.Module], undo: Undo) -> None:
     """Hand the hook the arguments that these modules are called with by name. A hook of the modules
     themselves would turn PyTorch's fast paths off; this only says what the one for all of them gets."""
     every: list[dict[Any, bool]] = [each._forward_pre_hooks_with_kwargs for each in modules]
-    new = [shown for shown in every if _KEY not in shown]
-    undo.append(partial(_hide_arguments, new))
-    for shown in new:
+    # Those that show them already as well: a copy of a module that does was not asked to.
+    undo.append(partial(_hide_arguments, every))
+    for shown in every:
         shown[_KEY] = True
 
 
@@ -107,7 +108,7 @@ def _enter(module: nn.Module, inputs: Any, named: Mapping[str, Any] | None = Non
     entry = weakref.ref(module), _texts(module, inputs, named or {})
     _stacks.setdefault(threading.get_ident(), []).append(entry)
     for each in list(followers):
-        each.enter(module, inputs)
+        each.enter(module, inputs, named)
 
 
 def _leave(module: nn.Module, inputs: Any, output: Any) -> None:

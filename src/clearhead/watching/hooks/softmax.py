@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention
 
+from clearhead._common.undoing import Undo
 from clearhead.watching.hooks import tap
-from clearhead.watching.hooks.patching import Undo
 
 
 def _noticed(function: Any) -> Any:

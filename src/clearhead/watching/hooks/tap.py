@@ -9,13 +9,13 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce, wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from clearhead._common.undoing import Undo
 from clearhead.attention.problem import Problem
-from clearhead.watching.hooks.patching import Undo
 
 Read = Callable[[], Problem]
 """Reads a call as a problem. Its tensors may be those of the model, which writes to them later."""
@@ -55,10 +55,19 @@ Put = Callable[[Any, Change, Read | None], Any]
 """Makes the output with the changed context from that of a function; beside it what reads the edited call,
 None for one that is not."""
 
-Editor = Callable[[Read, str | None], Edited | None]
+
+class Editor(Protocol):
+    """Is asked about each call before it is reported."""
+
+    def is_running(self) -> bool:
+        """Return True while a model runs that is edited."""
+        ...
+
+    def edit(self, read: Read, child: str | None) -> Edited | None: ...
+
 
 editors: list[Editor] = []
-"""Asked about each call before it is reported; one at most."""
+"""One at most."""
 
 value_readers: weakref.WeakSet[Any] = weakref.WeakSet()
 """Those that read the value of a call as well; without any, a hook need not work it out."""
@@ -106,7 +115,12 @@ def change_of(edited: Edited | None, takes: Sequence[Change]) -> Change | None:
 
 def edit(read: Read, child: str | None = None) -> Edited | None:
     """Return the edit of a call that is about to run, or None; arguments as for `report`."""
-    return editors[-1](read, child) if editors and not is_guarded() else None
+    return editors[-1].edit(read, child) if editors and not is_guarded() else None
+
+
+def is_edited() -> bool:
+    """Return True while a model runs that is edited."""
+    return bool(editors) and editors[-1].is_running()
 
 
 def reporting(

@@ -12,10 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from clearhead._common.torch_internals import private
+from clearhead._common.undoing import Undo
 from clearhead.matrix.matrix import matrix_of
 from clearhead.watching.hooks import tap
 from clearhead.watching.hooks.described import NAME
-from clearhead.watching.hooks.patching import Replacement, Undo, namespace
+from clearhead.watching.hooks.patching import Replacement, namespace
 from clearhead.watching.hooks.transformers_call import convention_of, read_call
 
 _KEY: Any = "clearhead.transformers"
@@ -84,7 +85,7 @@ def _reporting(implementation: str | None, function: Any) -> Any:
     """The function, reporting each call before it runs, if its conventions are known."""
     # Ours reports its problems, unless the weights that it returns are edited as well; others may be
     # seen by what they call.
-    if convention_of(implementation) is None or (implementation == NAME and not tap.editors):
+    if convention_of(implementation) is None or (implementation == NAME and not tap.is_edited()):
         return function
     return tap.reporting(function, partial(read_call, implementation), put=_put)
 

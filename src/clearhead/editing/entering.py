@@ -1,0 +1,74 @@
+"""The uses of edits, and which of them are in force: those that this context has entered, as `contextvars`
+has it. So a thread that edits nothing runs the model as it is, beside one that edits it.
+"""
+
+import weakref
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from clearhead._common.torch_internals import in_backward, keep_for_backward, kept_for_backward
+from clearhead.watching.hooks import installing
+
+Leave = TypeVar("Leave", bound=Callable[..., None])
+
+KEY = "clearhead.edits"
+
+_entered: ContextVar[tuple[weakref.ref["Use"], ...]] = ContextVar(KEY, default=())
+"""The uses of this context, the first first; those that are over may still stand here."""
+
+
+class Use(partial[None]):
+    """What a `with` holds of an edit while its block runs: called, it leaves the edit.
+
+    The hooks know their users weakly, and the `with` alone owns this one. So where Ctrl-C comes before the
+    first line of what leaves, the use goes with the block.
+    """
+
+    @property
+    def edit(self) -> Any:
+        return self.args[0]
+
+
+class _Exit:
+    def __init__(self, leave: Callable[..., None]) -> None:
+        self._leave = leave
+
+    def __get__(self, edit: Any, kind: type) -> Callable[..., None]:
+        if edit is None:
+            return self._leave  # contextlib.ExitStack asks the class
+        use = Use(self._leave, edit)
+        edit._prepared = weakref.ref(use)
+        return use
+
+
+def by_use(leave: Leave) -> Leave:
+    """Have `__exit__` be a `Use`, made anew for each `with`."""
+    return cast(Leave, _Exit(leave))
+
+
+def enter(use: Use, *more: installing.Install) -> None:
+    """Install the hooks, and those of edits, and have the edit in force in this context."""
+    installing.install(use, *more)
+    _entered.set((*(each for each in _entered.get() if each() is not None), weakref.ref(use)))
+
+
+def is_entered(edit: object) -> bool:
+    """Return True for an edit that is in force in any context."""
+    return any(isinstance(each, Use) and each.edit is edit for each in installing.users())
+
+
+def in_force() -> list[Any]:
+    """Return the edits that are in force in this context, in the order in which they were entered. A
+    backward pass in a thread of autograd's own has those of the thread that called it, since a
+    checkpoint runs the model again there."""
+    uses = _entered.get()
+    if not in_backward():
+        keep_for_backward(KEY, uses)
+    elif not uses:
+        uses = kept_for_backward(KEY) or ()
+    if not uses:
+        return []
+    users = installing.users()
+    return [use.edit for each in uses if (use := each()) and any(use is user for user in users)]

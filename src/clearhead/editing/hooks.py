@@ -1,0 +1,84 @@
+"""The hooks of edits: each edit that is in force follows the modules that run, and edits the calls of its model."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from clearhead._common.torch_internals import in_backward
+from clearhead._common.undoing import Undo
+from clearhead.attention.problem import Problem
+from clearhead.editing import entering
+from clearhead.editing.operations import Ablate, EditedCall, Operation
+from clearhead.editing.places import places_of
+from clearhead.errors import EditError
+from clearhead.watching.hooks import running, tap
+from clearhead.watching.recording import of_texts
+
+
+class _Editing:
+    """What the hooks ask and tell: each edit that is in force edits what its model does."""
+
+    def is_running(self) -> bool:
+        return any(each._stack for each in entering.in_force())
+
+    def enter(self, module: nn.Module, inputs: Any, named: Mapping[str, Any] | None) -> None:
+        for each in entering.in_force():
+            each._enter_module(module, inputs, named)
+
+    def leave(self, module: nn.Module, output: Any) -> None:
+        for each in entering.in_force():
+            each._leave_module(module, output)
+
+    def edit(self, read: tap.Read, child: str | None) -> tap.Edited | None:
+        problem: Problem | None = None
+        operations: list[Operation] = []
+        place, at = "", None
+        edits = entering.in_force()
+        if in_backward() and not running.stack() and any(each._operations for each in edits):
+            raise EditError(
+                "edit.checkpoint",
+                "what runs again in a backward pass must be a module, so that it is known where it stands in "
+                "the model that is edited; a function attended there. Give torch.utils.checkpoint the module "
+                "that attends.",
+            )
+        for each in edits:
+            found = each._operations_on(child)
+            if found is None:
+                continue
+            if problem is None:
+                with tap.guard():
+                    problem = of_texts(read(), found[0])
+            with tap.guard():
+                at = places_of(each._stack, problem)
+            place = found[0]
+            each._note(place, problem.num_heads)
+            operations += found[1]
+        if problem is None or at is None or not operations:
+            return None
+        call = EditedCall(problem, operations, at, place)
+        ablated = any(isinstance(each, Ablate) for each in operations)
+        return tap.Edited(call.read, call.context, ablated)
+
+
+_editing = _Editing()
+
+
+def _witness(kind: str, shape: tuple[int, ...]) -> None:
+    """Note what attends and cannot be edited, in every edit that is in force."""
+    for each in entering.in_force():
+        each._witness(kind, shape)
+
+
+def install(undo: Undo) -> None:
+    """Have the edits that are in force edit what runs from now on."""
+    undo.append(_remove)
+    tap.editors.append(_editing)
+    tap.witnesses.append(_witness)
+    running.followers.append(_editing)
+
+
+def _remove() -> None:
+    tap.editors[:] = [each for each in tap.editors if each is not _editing]
+    tap.witnesses[:] = [each for each in tap.witnesses if each is not _witness]
+    running.followers[:] = [each for each in running.followers if each is not _editing]
