@@ -163,7 +163,7 @@ def effects(
             f"nothing in {type(model).__name__} that was asked for attends in a way that can be "
             "edited.",
         )
-    plain.say_missing(["*"] if chosen is None else chosen, stacklevel=3)
+    plain.say_missing(["*"] if chosen is None else chosen, stacklevel=4)
     places: list[tuple[str, int | None]] = [
         (path, head)
         for path, heads in attended.items()
