@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.checks import as_int
 from clearhead.errors import ArgumentTypeError
 from clearhead.layers.caches.base import Cache
 
@@ -70,7 +71,10 @@ class CacheBundle:
 
     def truncate(self, length: int | Sequence[int] | Tensor) -> None:
         """`Cache.truncate` in every cache, or in none if one of them refuses."""
-        self._each(lambda cache: cache.truncate(length))
+        self._each(lambda cache: cache._truncate(length))
+        if as_int(length) is None:
+            for cache in self:
+                cache._give_back()  # which does not fail, and cannot be undone
 
     def reorder(self, rows: Sequence[int] | Tensor) -> None:
         """`Cache.reorder` in every cache."""
