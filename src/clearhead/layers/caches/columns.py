@@ -108,7 +108,7 @@ class ColumnCache(Cache):
         columns = torch.arange(self._valid.shape[1], device=lengths.device)
         self._valid = self._valid & (columns < lengths[:, None])
 
-    def _free(self) -> int:
+    def _empty(self) -> int:
         return 0 if self._valid is None else empty_columns(self._valid[:, : len(self)])
 
     def _shift(self, free: int) -> None:

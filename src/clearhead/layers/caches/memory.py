@@ -93,7 +93,7 @@ class CacheMemory(ABC):
 
     def _give_back(self) -> None:
         """Give the first columns back that no row has a token in."""
-        free, held = self._free(), len(self)
+        free, held = self._empty(), len(self)
         if not free:
             return
         self._own()
@@ -202,7 +202,7 @@ class CacheMemory(ABC):
         """The same for rows of different lengths, (batch,)."""
 
     @abstractmethod
-    def _free(self) -> int:
+    def _empty(self) -> int:
         """Number of first columns that no row has a token in."""
 
     @abstractmethod

@@ -279,7 +279,7 @@ class PagedCache(Cache):
         self._lengths = self._valid.sum(-1).tolist()
         self._trim()
 
-    def _free(self) -> int:
+    def _empty(self) -> int:
         return 0 if self._valid is None else empty_columns(self._valid)
 
     def _shift(self, free: int) -> None:

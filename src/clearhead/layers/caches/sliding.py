@@ -204,9 +204,8 @@ class SlidingCache(Cache):
             real = torch.cat([older >= 0, valid], dim=1)
             self._in_order = positions, padding(real) & RowWindow(self.window, positions)
         assert self._first is not None
-        self._first = torch.where(
-            (total == 0) & valid.any(-1), self._seen + valid.int().argmax(-1), self._first
-        )
+        padded = (valid.cumsum(-1) == 0).sum(-1)
+        self._first = torch.where(total == 0, self._seen + padded, self._first)
         self._total = total + valid.sum(-1)
         self._written = torch.maximum(torch.as_tensor(self._written), self._total)
         row, column = (valid & (position >= self._total[:, None] - self._size)).nonzero(
@@ -285,7 +284,7 @@ class SlidingCache(Cache):
             vars(self).update(before)
             raise
 
-    def _free(self) -> int:
+    def _empty(self) -> int:
         if self._first is None:
             return 0
         assert isinstance(self._total, Tensor)
