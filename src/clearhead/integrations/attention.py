@@ -214,7 +214,13 @@ def _check_beginning(mask: Described, positions: Tensor | None) -> None:
     """
     query_len, kv_len = mask.shape[2:]
     alone = not dist.is_initialized() or dist.get_world_size() == 1
-    if alone or positions is None or positions.ndim != 2 or query_len != kv_len or mask.has_beginning:
+    if (
+        alone
+        or positions is None
+        or positions.ndim != 2
+        or query_len != kv_len
+        or mask.has_beginning
+    ):
         return
     lowest = positions.amin(dim=1, keepdim=True)
     steps = (positions - lowest).masked_fill(positions == lowest, 1).amin(dim=1, keepdim=True)

@@ -61,7 +61,11 @@ def refusals(problem: Problem) -> list[str]:
         reasons.append("dropout: PyTorch's fused attention has none on the CPU")
     # torch.jit.trace checks what it has recorded without gradients. Without sinks it finds its way at
     # each call.
-    if bias is not None and on_cpu and (sinks is not None if is_jit_tracing() else bias.requires_grad):
+    if (
+        bias is not None
+        and on_cpu
+        and (sinks is not None if is_jit_tracing() else bias.requires_grad)
+    ):
         reasons.append(
             "bias that is trained: PyTorch's fused attention on the CPU gives it no gradient"
         )
