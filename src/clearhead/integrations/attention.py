@@ -222,9 +222,10 @@ def _check_beginning(mask: Described, positions: Tensor | None) -> None:
         or mask.has_beginning
     ):
         return
-    lowest = positions.amin(dim=1, keepdim=True)
-    steps = (positions - lowest).masked_fill(positions == lowest, 1).amin(dim=1, keepdim=True)
-    elsewhere = (lowest > 1) | ((lowest == 1) & (steps > 1))
+    lowest, ones = positions.amin(dim=1), positions == 1
+    # Padding alone may be ones.
+    from_one = ones.any(dim=1) & ((positions == 2).any(dim=1) | ones.all(dim=1))
+    elsewhere = (lowest > 0) & ~from_one
     if bool(elsewhere.any()):
         raise UnsupportedError(
             "model.positions",

@@ -273,7 +273,7 @@ def _difference(mine: str, other: str, rank: int, place: int) -> str:
     """The first words that differ of two descriptions, whose parts are set off by commas."""
     parts = (SETTING_OFF.split(" ".join(text.split())) for text in (mine, other))
     for one, another in itertools.zip_longest(*parts, fillvalue="nothing more"):
-        if one != another:
+        if one != another and not one.startswith("layout"):
             return f"{one} on rank {rank}, {another} on rank {place}"
     return "as many tokens, but others on each rank. Give across the same mask, kv_len and layout"
 
