@@ -232,7 +232,8 @@ def test_ranks_that_disagree_are_refused_on_every_rank() -> None:
         "[across.differ] the layouts of the ranks differ: 11 tokens on rank 0, 12 tokens on rank 1.",
         "[across.differ] the calls of the ranks differ: gather a tensor of [2, -1, 4] on rank 0, gather a "
         "tensor of [1, -1, 4] on rank 1.",
-        "[across.differ] the calls of the ranks differ: numbers of mask=",
+        "[across.differ] the calls of the ranks differ: mask=documents([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1]) on rank "
+        "0, mask=documents([0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1]) on rank 1.",
     ]
     assert len(first) == len(last) == len(expected)
     for place, text in enumerate(expected):
