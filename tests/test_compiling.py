@@ -228,6 +228,7 @@ def test_a_traced_layer_fits_any_batch_and_any_length(name: str, with_gradients:
             torch.testing.assert_close(traced(x), layer(x))
     # What is trained gets its gradient.
     if with_gradients:
+        x = torch.randn(3, 7, 8)
         found, expected = (
             torch.autograd.grad(run(x).square().sum(), list(layer.parameters()))
             for run in (traced, layer)

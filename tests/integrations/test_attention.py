@@ -335,7 +335,8 @@ MIDDLES: dict[str, tuple[list[list[int]], int]] = {
 @pytest.fixture
 def of_ranks() -> Iterator[None]:
     """A process group; of two ranks, for whoever asks."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "get_world_size", lambda group=None: 2)
         yield
