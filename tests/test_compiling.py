@@ -119,6 +119,7 @@ OF_ANY_LENGTH: dict[str, dict[str, Any]] = {
     "prefix, softcap": {"mask": ch.causal() | ch.prefix(2), "parts": [ch.layers.Softcap(3.0)]},
     "relative": {"mask": ch.causal(), "parts": [ch.layers.RelativeBias(2)]},
     "alibi, sinks": {"parts": [ch.layers.ScoreBias(ch.alibi(2)), ch.layers.Sinks(2)]},
+    "relative, sinks": {"parts": [ch.layers.RelativeBias(2), ch.layers.Sinks(2)]},
 }
 # Without gradients another kernel runs a window, and another way of the kernel runs sinks.
 WITH_GRADIENTS = [(name, True) for name in OF_ANY_LENGTH]
@@ -221,10 +222,19 @@ def test_symbolic_sizes_and_a_symbolic_scale_are_one_graph() -> None:
 def test_a_traced_layer_fits_any_batch_and_any_length(name: str, with_gradients: bool) -> None:
     layer = ch.MultiHeadAttention(8, num_heads=2, **OF_ANY_LENGTH[name])
     with torch.set_grad_enabled(with_gradients):
-        traced: Any = torch.jit.trace(layer, (torch.randn(2, 5, 8),), check_trace=False)
+        traced: Any = torch.jit.trace(layer, (torch.randn(2, 5, 8),))
         for batch, tokens in SIZES:
             x = torch.randn(batch, tokens, 8)
             torch.testing.assert_close(traced(x), layer(x))
+    # What is trained gets its gradient.
+    if with_gradients:
+        x = torch.randn(3, 7, 8)
+        found, expected = (
+            torch.autograd.grad(run(x).square().sum(), list(layer.parameters()))
+            for run in (traced, layer)
+        )
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     # What was finite while tracing was not recorded as finite for ever.
     if name == "causal":
         x = torch.randn(1, 5, 8)

@@ -9,6 +9,8 @@ import torch
 
 import clearhead as ch
 
+DYNAMIC: Any = torch.export.Dim.DYNAMIC
+
 
 def exported(layer: torch.nn.Module, x: torch.Tensor, *, opset: int = 23) -> Any:
     sizes = {"x": {0: "batch", 1: "tokens"}}
@@ -125,19 +127,67 @@ class Step(torch.nn.Module):
         return (output, *cache.state())
 
 
+OPEN = {"x": {1: DYNAMIC}, "keys": {2: DYNAMIC}, "values": {2: DYNAMIC}, "length": None}
+"""Of a step any number of tokens, in a cache of any room."""
+
+
 @pytest.mark.parametrize(("name", "opset"), [("rotary", 23), ("window", 18)])
 @torch.no_grad()
 def test_onnx_runtime_runs_64_steps_with_a_cache(name: str, opset: int) -> None:
     layer, x = VARIANTS[name]().eval(), torch.randn(2, 64, 16)
-    empty = torch.zeros(2, 2, 70, 8), torch.zeros(2, 2, 70, 8), torch.tensor(0)
+    empty = torch.zeros(2, 2, 9, 8), torch.zeros(2, 2, 9, 8), torch.tensor(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            Step(layer), (x[:, :1], *empty), dynamo=True, opset_version=opset, verbose=False
+        program: Any = torch.onnx.export(
+            Step(layer),
+            (torch.randn(2, 3, 16), *empty),
+            dynamo=True,
+            opset_version=opset,
+            dynamic_shapes=OPEN,
+            verbose=False,
         )
-    runs, steps = session(program), []
-    names, state = [each.name for each in runs.get_inputs()], [each.numpy() for each in empty]
-    for token in x.split(1, dim=1):
-        output, *state = runs.run(None, dict(zip(names, [token.numpy(), *state], strict=True)))
-        steps.append(torch.from_numpy(output))
-    torch.testing.assert_close(torch.cat(steps, dim=1), layer(x), rtol=1e-4, atol=1e-5)
+    runs, module = session(program), program.exported_program.module()
+    names = [each.name for each in runs.get_inputs()]
+
+    def run(*given: torch.Tensor) -> list[torch.Tensor]:
+        inputs = {key: each.numpy() for key, each in zip(names, given, strict=True)}
+        return [torch.from_numpy(each) for each in runs.run(None, inputs)]
+
+    # A prompt, a draft, and a token at a time.
+    for parts, room in (([1] * 64, 70), ([7, 1, 3, *[1] * 11, 42], 64)):
+        for step in (run, module):
+            state: Any = torch.zeros(2, 2, room, 8), torch.zeros(2, 2, room, 8), torch.tensor(0)
+            outputs = []
+            for part in x.split(parts, dim=1):
+                output, *state = step(part.contiguous(), *state)
+                outputs.append(output)
+            found = torch.cat(outputs, dim=1)
+            torch.testing.assert_close(found, layer(x), rtol=1e-4, atol=1e-5)
+
+
+MASKS: dict[str, Callable[[int], ch.Mask]] = {
+    "window": lambda tokens: ch.causal() & ch.sliding_window(left=tokens // 2),
+    "offset": lambda tokens: ch.causal(offset=tokens - 2),
+    "prefix": lambda tokens: ch.causal() | ch.prefix(tokens // 2),
+    "padding": lambda tokens: ch.padding(tokens - 1),
+    "documents": lambda tokens: ch.documents(lengths=[2, tokens - 2]),
+    "dense": lambda tokens: ch.dense(ch.causal().to_dense(tokens, tokens)),
+}
+
+
+class Masked(torch.nn.Module):
+    """Attention under masks of numbers that go by the length of the text."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(ch.attend(x, x, x, mask=make(x.shape[2])) for make in MASKS.values())
+
+
+def test_the_numbers_of_a_mask_may_be_open_sizes() -> None:
+    sizes = {"x": {2: DYNAMIC}}
+    module = torch.export.export(
+        Masked(), (torch.randn(1, 2, 6, 8),), dynamic_shapes=sizes
+    ).module()
+    for tokens in (4, 6, 11):
+        x = torch.randn(1, 2, tokens, 8)
+        for name, ours, found in zip(MASKS, Masked()(x), module(x), strict=True):
+            torch.testing.assert_close(found, ours, msg=lambda text, name=name: f"{name}: {text}")

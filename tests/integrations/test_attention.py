@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import transformers
 from torch import Tensor, nn
 
@@ -317,6 +318,80 @@ def test_sequences_packed_into_a_row() -> None:
     bound = 1e-4 * float(expected.abs().max())
     torch.testing.assert_close(expected[:, 4:], alone, rtol=0, atol=bound)
     torch.testing.assert_close(actual, expected, rtol=0, atol=bound)
+
+
+PADDED = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+BEGINNINGS: dict[str, list[list[int]]] = {
+    "from 0": [[0, 1, 2, 3, 4]],
+    "from 1": [[1, 2, 3, 4, 5]],
+    "packed": [[0, 1, 0, 1, 2]],
+    "padded, 0": [[0, 0, 0, 1, 2], [0, 1, 2, 3, 4]],
+    "padded, 1": [[1, 1, 0, 1, 2], [0, 1, 2, 3, 4]],
+    "padding alone": [[1, 1, 1, 1, 1], [0, 1, 2, 3, 4]],
+    "with a gap": [[0, 1, 2, 9, 10]],
+}
+MIDDLES: dict[str, tuple[list[list[int]], int]] = {
+    "contiguous": ([[5, 6, 7, 8, 9]], 5),
+    "striped": ([[1, 3, 5, 7, 9]], 1),
+    "zigzag": ([[3, 4, 5, 20, 21]], 3),
+    "one row": ([[0, 1, 2, 3, 4], [4, 5, 6, 7, 8]], 4),
+    "one token": ([[7]], 7),
+}
+
+
+@pytest.fixture
+def of_ranks() -> Iterator[None]:
+    """A process group; of two ranks, for whoever asks."""
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "get_world_size", lambda group=None: 2)
+        yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("of_ranks")
+@pytest.mark.parametrize("name", ["llama", "gpt_oss", "gpt2"])
+@torch.no_grad()
+def test_the_middle_of_a_text_on_a_rank_is_refused(name: str) -> None:
+    ours = make(name, "clearhead")
+    for given, first in MIDDLES.values():
+        places = torch.tensor(given)
+        ids = torch.full_like(places, 5)
+        with pytest.raises(UnsupportedError) as raised:
+            ours(ids, position_ids=places, use_cache=False)
+        assert str(raised.value) == (
+            f"[model.positions] position_ids begin at {first} with no cache before them: of a text that "
+            "ranks share, this model would attend to the tokens of this rank alone. Give each rank whole "
+            "texts; a model of clearhead's layers takes across=. Texts of your own that begin later go "
+            'with another attn_implementation, such as "sdpa".'
+        )
+
+
+@pytest.mark.usefixtures("of_ranks")
+@torch.no_grad()
+def test_whole_texts_on_each_rank_are_not() -> None:
+    ours = make("llama", "clearhead")
+    for given in BEGINNINGS.values():
+        places = torch.tensor(given)
+        valid = PADDED if len(places) == 2 else None
+        ours(torch.full_like(places, 5), position_ids=places, attention_mask=valid, use_cache=False)
+    ids = torch.randint(2, VOCABULARY, (2, 9))
+    whole = ours(ids).logits
+    cache = ours(ids[:, :5]).past_key_values
+    places = torch.arange(5, 9)[None]
+    later = ours(ids[:, 5:], position_ids=places, past_key_values=cache).logits
+    torch.testing.assert_close(later, whole[:, 5:], rtol=0, atol=1e-4 * float(whole.abs().max()))
+    ours.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False)
+
+
+@torch.no_grad()
+def test_alone_a_text_may_begin_anywhere() -> None:
+    ours, eager, ids = make("llama", "clearhead"), make("llama"), torch.full((1, 5), 5)
+    places = torch.arange(3, 8)[None]
+    expected = eager(ids, position_ids=places).logits
+    bound = 1e-4 * float(expected.abs().max())
+    torch.testing.assert_close(ours(ids, position_ids=places).logits, expected, rtol=0, atol=bound)
 
 
 def test_a_mask_of_four_dimensions() -> None:

@@ -205,6 +205,15 @@ def disagreements(group: Any) -> list[str]:
     refused(lambda: ch.attend(x, x, x, across=ring, kernel="fused"))
     refused(lambda: ch.attend(x, x, x, across=(where, ring)))
     refused(lambda: ch.attend(x, x, x, across=group))
+    more = ch.across(group, tokens=11 + rank, layout="striped")
+    z = torch.zeros(2, more.count, 4)
+    refused(lambda: ch.attend(z, z, z, across=more))
+    refused(lambda: where.gather(x[:1] if last else x))
+    refused(
+        lambda: ch.attend(
+            x, x, x, across=where, mask=ch.documents([0] * (6 + rank) + [1] * (5 - rank))
+        )
+    )
     return found
 
 
@@ -212,10 +221,13 @@ def test_ranks_that_disagree_are_refused_on_every_rank() -> None:
     first, last = ranks.run(2, disagreements)
     expected = [
         "[across.rank] rank 1 refused this call: [across.rows] value must have the tokens",
-        "[across.differ] the calls of the ranks differ.",
-        "[across.differ] the calls of the ranks differ.",
-        "[across.differ] the layouts of the ranks differ.",
-        "[across.differ] the calls of the ranks differ.",
+        "[across.differ] the calls of the ranks differ: softcap=None on rank 0, softcap=2.0 on rank 1.\n"
+        "  rank 0: 11 tokens, how=gather, kernel=auto, batch=1, num_heads=2, num_kv_heads=2, ",
+        "[across.differ] the calls of the ranks differ: torch.float32 on rank 0, torch.float16 on rank 1.",
+        "[across.differ] the layouts of the ranks differ: as many tokens, but others on each rank. Give "
+        "across the same mask, kv_len and layout.",
+        "[across.differ] the calls of the ranks differ: mask=causal(offset=0) on rank 0, mask=None on "
+        "rank 1.",
         "[across.rank] rank 1 refused this call: [kernel.name]",
         "UnsupportedError [across.dropout] where ranks share a matrix, dropout is drawn by the place",
         "[across.rank] rank 1 refused this call: [across.rows] rank 1 has 5 tokens",
@@ -225,6 +237,11 @@ def test_ranks_that_disagree_are_refused_on_every_rank() -> None:
         '  - kernel="fused": a ring merges contexts',
         "ArgumentError [across.pair] the shardings of queries and keys must be of one process group",
         "ArgumentTypeError [across.type] across must be what clearhead.across(…) returns",
+        "[across.differ] the layouts of the ranks differ: 11 tokens on rank 0, 12 tokens on rank 1.",
+        "[across.differ] the calls of the ranks differ: gather a tensor of [2, -1, 4] on rank 0, gather a "
+        "tensor of [1, -1, 4] on rank 1.",
+        "[across.differ] the calls of the ranks differ: mask=documents([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1]) on rank "
+        "0, mask=documents([0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1]) on rank 1.",
     ]
     assert len(first) == len(last) == len(expected)
     for place, text in enumerate(expected):

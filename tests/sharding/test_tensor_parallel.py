@@ -1,6 +1,7 @@
 """Layers whose heads ranks share, held against the layer of one process."""
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ from clearhead.layers import (
     ScoreBias,
     Sinks,
     Softcap,
+    clip_grad_norm,
     tensor_parallel,
 )
 from tests.sharding import ranks
@@ -180,6 +182,48 @@ def two_dimensions(group: Any) -> dict[str, float]:
     with pytest.raises(ch.UnsupportedError, match="leaves a rank with 1 heads, fewer than the 2"):
         uneven(where.shard(x), across=where)
     return found
+
+
+NORMS = ((2.0, 1e3), (2.0, 1e-2), (1.0, 1e-2), (math.inf, 1e-2))
+"""The p of a norm, and the largest that it may be."""
+
+
+def clipped(group: Any) -> dict[str, float]:
+    """Gradients that are clipped, of a model with plain layers, alone and under FSDP2."""
+    found = {}
+    mesh = init_device_mesh("cpu", (group.size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
+    for norm_type, limit in NORMS[group.size() // 2 - 1 :]:
+        torch.manual_seed(2)
+        one = nn.Sequential(nn.Linear(WIDTH, WIDTH), made("uneven"), made("grouped")).double()
+        mine = copy.deepcopy(one)
+        for each in (mine[1], mine[2]):
+            assert isinstance(each, ch.MultiHeadAttention)
+            tensor_parallel(each, mesh["tp"])
+        if group.size() == 4:
+            fully_shard(mine[1], mesh=mesh["dp"])
+            fully_shard(mine[2], mesh=mesh["dp"])
+        norms = []
+        for model in (one, mine):
+            model(x).sin().sum().backward()
+            norms.append(clip_grad_norm(model.parameters(), limit, norm_type))
+        name = f"norm {norm_type} to {limit}"
+        found[name] = apart(norms[1], norms[0]) / float(norms[0])
+        theirs = torch.nn.utils.get_total_norm(
+            [p.grad for p in one.parameters() if p.grad is not None]
+        )
+        for (path, parameter), other in zip(one.named_parameters(), mine.parameters(), strict=True):
+            assert parameter.grad is not None
+            assert other.grad is not None
+            found[f"{name}, {path}"] = apart(whole(other.grad), parameter.grad) / float(theirs)
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_clipped_gradients_are_those_of_one_process(world: int) -> None:
+    for found in ranks.run(world, clipped):
+        assert len(found) > 40
+        assert not {name: far for name, far in found.items() if not far <= 1e-13}
 
 
 @pytest.mark.parametrize(("world", "work"), [(3, of_layers), (4, two_dimensions)])

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -65,7 +65,12 @@ def check_ids(tokens: object) -> Tensor:
 
 
 def as_int(value: object) -> int | None:
-    """The int that a whole number is, one of numpy's included; None for all else, as for a bool."""
+    """The int that a whole number is, one of numpy's included; None for all else, as for a bool.
+
+    A size that torch.export or torch.compile keeps open, a SymInt, stays one.
+    """
+    if isinstance(value, torch.SymInt):
+        return cast(int, value)
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
 
 
@@ -120,11 +125,12 @@ def check_length(name: str, length: object) -> int:
 def check_sizes(**sizes: Any) -> None:
     """Refuse sizes that are no whole numbers of 1 or more."""
     for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool):
+        is_open = isinstance(size, torch.SymInt)
+        if not is_open and (not isinstance(size, int) or isinstance(size, bool)):
             raise ArgumentTypeError(
                 "argument.type", f"{name} must be a whole number; got {type(size).__name__}."
             )
-        if not 1 <= size < 1 << 63:
+        if size < 1 or not (is_open or size < 1 << 63):
             raise ArgumentError("argument.size", f"{name} must be 1 or more; got {shown(size)}.")
 
 

@@ -50,6 +50,9 @@ one's own runs there."""
 norms = private("_foreach_norm")
 """The Euclidean length of each of several tensors: one call of PyTorch's for all of them."""
 
+use_count = private("Tensor._use_count")
+"""The number of references to a tensor in C++."""
+
 set_grad_enabled = private("_C._set_grad_enabled")
 """As `torch.set_grad_enabled`, in one step that nothing interrupts."""
 

@@ -9,12 +9,19 @@ from functools import reduce
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from clearhead._common.text import shown
 from clearhead.attention.planning import run
 from clearhead.attention.problem import Problem
-from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError, missing_extra
+from clearhead.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ModelError,
+    UnsupportedError,
+    missing_extra,
+)
 from clearhead.integrations.transformers_internals import (
     REMAPPED,
     check_when_made,
@@ -46,7 +53,9 @@ def register(name: str = NAME) -> None:
     `output_attentions=True` the model gives an `AttentionMatrix` for each layer, of the weights
     before dropout.
 
-    A padded query that may attend to nothing gets zeros. Arguments of a model to its attention that
+    A padded query that may attend to nothing gets zeros. In a process group tokens whose positions begin
+    in the middle of a text, with no cache before them, are refused (code `model.positions`): ranks that
+    share a text would each attend to their own tokens. Arguments of a model to its attention that
     clearhead does not know are refused by name, and so is a model of a type with code of attention
     of its own (code `model.ignores-interface`), when it is made.
 
@@ -179,7 +188,12 @@ def _attention(
     Returns:
         The context, (batch, query_len, num_heads, value_head_dim), and the matrix if the model was
         asked for its attentions.
+
+    Raises:
+        UnsupportedError: code `model.positions`, for the middle of a text that ranks may share.
     """
+    if isinstance(attention_mask, Described):
+        _check_beginning(attention_mask, options.get("position_ids"))
     problem = read_call(NAME, module, query, key, value, attention_mask, **options)
     context = run(problem).transpose(1, 2).contiguous()
     # Not every model hands the question on, but most collect what their modules return.
@@ -189,6 +203,38 @@ def _attention(
         or collects_attentions()
     )
     return context, _matrix(problem) if wanted else None
+
+
+def _check_beginning(mask: Described, positions: Tensor | None) -> None:
+    """Refuse tokens on one of several ranks whose text begins elsewhere.
+
+    Where keys are only those of the call, and no row has the first token of a text, which some count
+    from 1, another rank may hold it: attention to this rank's tokens alone would be another one. Packed
+    documents and padding have it.
+    """
+    query_len, kv_len = mask.shape[2:]
+    alone = not dist.is_initialized() or dist.get_world_size() == 1
+    if (
+        alone
+        or positions is None
+        or positions.ndim != 2
+        or query_len != kv_len
+        or mask.has_beginning
+    ):
+        return
+    lowest, ones = positions.amin(dim=1), positions == 1
+    # Padding alone may be ones.
+    from_one = ones.any(dim=1) & ((positions == 2).any(dim=1) | ones.all(dim=1))
+    elsewhere = (lowest > 0) & ~from_one
+    if bool(elsewhere.any()):
+        raise UnsupportedError(
+            "model.positions",
+            f"position_ids begin at {int(lowest[elsewhere][0])} with no cache before them: of a text that "
+            "ranks share, this model would attend to the tokens of this rank alone. Give each rank whole "
+            "texts; a model of clearhead's layers takes across=. Texts of your own that begin later go "
+            'with another attn_implementation, such as "sdpa".',
+        )
+    mask.has_beginning = True
 
 
 # A compiled graph cannot hold such an object: it is made between two graphs.

@@ -10,6 +10,7 @@ from clearhead.layers.caches import (
     SlidingCache,
     StaticCache,
 )
+from clearhead.layers.clipping import clip_grad_norm
 from clearhead.layers.differential import Differential
 from clearhead.layers.drop_in import MultiheadAttention
 from clearhead.layers.latent_attention import LatentAttention
@@ -59,5 +60,6 @@ __all__ = [
     "StaticCache",
     "Temperature",
     "Yarn",
+    "clip_grad_norm",
     "tensor_parallel",
 ]

@@ -63,7 +63,7 @@ class PerRow:
 
     @property
     def batch(self) -> int | None:
-        return None if isinstance(self.value, int) else self.value.shape[0]
+        return self.value.shape[0] if isinstance(self.value, Tensor) else None
 
     @property
     def device(self) -> torch.device | None:
@@ -72,7 +72,7 @@ class PerRow:
 
     def limits(self) -> tuple[int, int]:
         """The smallest and the largest number; (0, 0) where there is none to be read."""
-        if isinstance(self.value, int):
+        if not isinstance(self.value, Tensor):
             return self.value, self.value
         if self.value.numel() == 0 or not is_concrete(self.value):
             return 0, 0
@@ -88,12 +88,12 @@ class PerRow:
 
     def on(self, device: torch.device, *shape: int) -> int | Tensor:
         """The number, or a tensor of the numbers viewed as `shape`, on the device."""
-        if isinstance(self.value, int):
+        if not isinstance(self.value, Tensor):
             return self.value
         return self.value.to(device).view(shape)
 
     def describe(self) -> str:
-        if isinstance(self.value, int):
+        if not isinstance(self.value, Tensor):
             return str(self.value)
         if self.value.numel() > 8 or not is_concrete(self.value):
             return f"<{self.value.numel()} numbers>"
@@ -102,4 +102,6 @@ class PerRow:
 
 def bounded(tokens: int) -> int:
     """A number that stands for "no end", such as sys.maxsize, brought to where sums still fit."""
+    if isinstance(tokens, torch.SymInt):
+        return tokens
     return max(-MOST_TOKENS, min(tokens, MOST_TOKENS))

@@ -4,6 +4,8 @@ The loss is the sum of the losses of all ranks, as everywhere in `torch.distribu
 what every rank has is the sum of what the ranks send back.
 """
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._common.torch_internals import use_count
 from clearhead.errors import RankError
 
 # Renamed in PyTorch 2.13.
@@ -20,14 +23,22 @@ _all_gather: Callable[..., Any] = (
     getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 )
 
+PATIENCE = 1.0
+"""Seconds after which a thread of a process group is left alone with a tensor."""
+
 
 @contextmanager
-def waiting_for(what: str) -> Iterator[None]:
-    """Say what was waited for, where a rank is gone or too slow.
+def waiting_for(what: str, *tensors: Tensor) -> Iterator[None]:
+    """Say what was waited for, where a rank is gone or too slow; and leave no thread with the tensors.
+
+    Args:
+        what: what the other ranks send.
+        tensors: what is handed to the process group, that nothing but the caller holds.
 
     Raises:
         RankError: code `across.lost`, with the error of the process group.
     """
+    before = [_holders(each) for each in tensors]
     try:
         yield
     except RuntimeError as error:
@@ -36,14 +47,26 @@ def waiting_for(what: str) -> Iterator[None]:
             f"waiting for {what} of the other ranks failed: a rank is gone, or came later than the "
             f"timeout of the process group.\n{error}",
         ) from error
+    # A thread of gloo lets go of the tensors after it has said that it is done, which takes the
+    # interpreter's lock. Where the process ends in between, that thread ends it by SIGABRT.
+    end = time.monotonic() + PATIENCE
+    for each, count in zip(tensors, before, strict=True):
+        while each.is_cpu and _holders(each) > count and time.monotonic() < end:
+            time.sleep(1e-5)
+
+
+def _holders(tensor: Tensor) -> int:
+    """The references to a tensor, those of Python and those of C++."""
+    return sys.getrefcount(tensor) + use_count(tensor)
 
 
 def all_gather(tensor: Tensor, group: Any, what: str) -> Tensor:
     """The tensors of all ranks, of one shape, along a new first axis; without gradients."""
     world = dist.get_world_size(group)
     gathered = tensor.new_empty(world, *tensor.shape)
-    with waiting_for(what):
-        _all_gather(gathered.flatten(0, 1), tensor.contiguous(), group=group)
+    sent, received = tensor.contiguous().detach(), gathered.flatten(0, 1)
+    with waiting_for(what, sent, received):
+        _all_gather(received, sent, group=group)
     return gathered
 
 
@@ -51,8 +74,9 @@ def exchange(tensor: Tensor, sent: list[int], received: list[int], group: Any, w
     """Send rows of the first axis to each rank, and return what all of them sent here, in the order
     of the ranks; without gradients."""
     result = tensor.new_empty(sum(received), *tensor.shape[1:])
-    with waiting_for(what):
-        dist.all_to_all_single(result, tensor.contiguous(), received, sent, group=group)
+    given = tensor.contiguous().detach()
+    with waiting_for(what, given, result):
+        dist.all_to_all_single(result, given, received, sent, group=group)
     return result
 
 
@@ -121,6 +145,6 @@ class SumOverRanks(torch.autograd.Function):
 def _summed(tensor: Tensor, group: Any, what: str) -> Tensor:
     # In the precision of sums.
     total = stages.upcast(tensor).clone(memory_format=torch.contiguous_format)
-    with waiting_for(what):
+    with waiting_for(what, total):
         dist.all_reduce(total, group=group)
     return total.to(tensor.dtype)

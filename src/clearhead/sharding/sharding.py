@@ -4,6 +4,8 @@ Every layout is data, the positions of each rank, so that nothing else knows of 
 """
 
 import hashlib
+import itertools
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
@@ -31,6 +33,12 @@ MOST_RANKS = 1 << 20
 
 MESSAGE = 1024
 """Bytes by which ranks compare a call."""
+
+AGREES, REFUSES = "=", "!"
+"""The first letter of such a message; 16 of the layout follow, and the description."""
+
+SETTING_OFF = re.compile(r", (?![^(\[<]*[)\]>])")
+"""A comma outside of brackets."""
 
 
 class Sharding:
@@ -134,7 +142,7 @@ class Sharding:
             sizes = list(tensor.shape)
             sizes[dim] = -1
             grad = torch.is_grad_enabled() and tensor.requires_grad
-            return None, f"gather {sizes} along {dim} {tensor.dtype} gradients={grad}"
+            return None, f"gather a tensor of {sizes}, dim={dim}, {tensor.dtype}, gradients={grad}"
 
         self.agree(check, tensor)
         return self.gather_unchecked(tensor, dim, "a tensor")
@@ -194,11 +202,12 @@ class Sharding:
         try:
             result, text = make()
             made = (result,)
+            text = f"{AGREES}{self.fingerprint}{self.tokens} {self.noun}, {text}"
         except ClearheadError as error:
-            failed, text = error, f"!{error}"
+            failed, text = error, f"{REFUSES}{self.fingerprint}{error}"
         if self.world > 1:
             self._check_group()
-            texts = self._texts(f"{self.fingerprint} {text}", beside)
+            texts = self._texts(text, beside)
             if failed is None:
                 _compare(texts, self.rank)
         if made is None:
@@ -247,17 +256,28 @@ class Sharding:
 
 
 def _compare(texts: list[str], rank: int) -> None:
-    failed = [(place, text) for place, text in enumerate(texts) if text[17:18] == "!"]
+    failed = [(place, text[17:]) for place, text in enumerate(texts) if text.startswith(REFUSES)]
     if failed:
         place, text = failed[0]
-        raise RankError("across.rank", f"rank {place} refused this call: {text[18:]}")
+        raise RankError("across.rank", f"rank {place} refused this call: {text}")
     for place, text in enumerate(texts):
         if text != texts[rank]:
-            what = "the calls" if text[:16] == texts[rank][:16] else "the layouts"
+            mine, other = texts[rank][17:], text[17:]
+            what = "the calls" if text[:17] == texts[rank][:17] else "the layouts"
             raise RankError(
                 "across.differ",
-                f"{what} of the ranks differ.\n  rank {rank}: {texts[rank]}\n  rank {place}: {text}",
+                f"{what} of the ranks differ: {_difference(mine, other, rank, place)}.\n"
+                f"  rank {rank}: {mine}\n  rank {place}: {other}",
             )
+
+
+def _difference(mine: str, other: str, rank: int, place: int) -> str:
+    """The first words that differ of two descriptions, whose parts are set off by commas."""
+    parts = (SETTING_OFF.split(" ".join(text.split())) for text in (mine, other))
+    for one, another in itertools.zip_longest(*parts, fillvalue="nothing more"):
+        if one != another and not one.startswith("layout"):
+            return f"{one} on rank {rank}, {another} on rank {place}"
+    return "as many tokens, but others on each rank. Give across the same mask, kv_len and layout"
 
 
 @with_hints

@@ -122,6 +122,25 @@ def test_each_row_takes_its_share_of_a_draft(kind: str) -> None:
 
 
 @kinds
+def test_rows_come_and_go_for_ever(kind: str) -> None:
+    """Texts of at most seven tokens, each of which leaves for another: the columns do not run out."""
+    small = {"static": 12, "fixed": 12}.get(kind)
+    cache = KINDS[kind]() if small is None else type(KINDS[kind]())(small)  # type: ignore[call-arg]
+    texts = Texts(cache, BATCH)
+    texts.append(2, torch.tensor([[True, True], [False, True], [True, True]]))
+    for step in range(40):
+        texts.append(1)
+        if step % 2:
+            lengths = [len(cache)] * BATCH
+            lengths[step // 2 % BATCH] = 0
+            texts.truncate_rows(lengths)
+        assert len(cache) <= 8
+    texts.truncate_rows([0] * BATCH)
+    assert len(cache) == 0
+    texts.append(3)
+
+
+@kinds
 def test_a_fork_goes_its_own_way(kind: str) -> None:
     prompt = Texts(KINDS[kind](), BATCH)
     prompt.append(5, torch.arange(5) < torch.tensor([[5], [1], [3]]))

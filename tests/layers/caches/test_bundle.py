@@ -1,6 +1,7 @@
 """One bundle for all layers of a model."""
 
 import copy
+import functools
 import gc
 
 import pytest
@@ -14,8 +15,10 @@ from clearhead.layers import (
     GrowingCache,
     LatentAttention,
     MultiHeadAttention,
+    PagedCache,
     Rotary,
     SlidingCache,
+    StaticCache,
 )
 from tests.layers.caches.texts import KINDS
 
@@ -104,6 +107,38 @@ def test_all_or_none() -> None:
     assert len(list(caches)) == 2  # a layer that is gone takes its cache along
 
 
+@torch.no_grad()
+def test_a_function_of_a_layer_or_of_nothing() -> None:
+    layer = MultiHeadAttention(WIDTH, num_heads=2, mask=ch.causal())
+    for make in (
+        lambda: PagedCache(16),
+        lambda layer: PagedCache(layer.num_heads),
+        functools.partial(PagedCache, 16),
+        functools.partial(StaticCache, max_len=9),
+    ):
+        caches = CacheBundle(make)
+        layer(torch.randn(1, 2, WIDTH), cache=caches)
+        assert len(caches[layer]) == len(caches.fork()[layer]) == 2
+
+
+@torch.no_grad()
+def test_caches_of_different_kinds_give_the_same_columns_back() -> None:
+    layers = [MultiHeadAttention(WIDTH, num_heads=2, mask=ch.causal()) for _ in KINDS]
+    made = iter(KINDS.values())
+    caches = CacheBundle(lambda: next(made)())
+    token = torch.randn(2, 1, WIDTH)
+    for row in (0, 1, 0, 0, 1):
+        for each in layers:
+            each(token.expand(-1, 9, -1), cache=caches)
+            each(token, cache=caches)
+        lengths = [len(caches[layers[0]])] * 2
+        lengths[row] = 0
+        caches.truncate(lengths)
+        assert len({len(each) for each in caches}) == 1
+    assert len(caches[layers[0]]) == 10
+    assert len({tuple(each.next_positions(1)[:, 0].tolist()) for each in caches}) == 1
+
+
 def test_what_is_no_cache_is_refused() -> None:
     layer = MultiHeadAttention(WIDTH, num_heads=2, mask=ch.causal())
     with pytest.raises(ch.ArgumentTypeError) as raised:
@@ -112,6 +147,17 @@ def test_what_is_no_cache_is_refused() -> None:
         "[cache.make] make must be a class of caches, or a function from a layer to its cache; it "
         "made dict."
     )
+    for make, got in (
+        (StaticCache, "StaticCache, which takes other arguments"),
+        (lambda one, two: None, "<lambda>, which takes other arguments"),
+        (GrowingCache(), "GrowingCache"),
+    ):
+        with pytest.raises(ch.ArgumentTypeError) as raised:
+            CacheBundle(make)  # pyright: ignore
+        assert str(raised.value) == (
+            "[cache.make] make must be a class of caches, or a function, of the layer or of nothing; "
+            f"got {got}. Give arguments by a function: lambda: StaticCache(1024)."
+        )
     one: Cache = GrowingCache()
     shared = CacheBundle(lambda layer: one)
     other = MultiHeadAttention(WIDTH, num_heads=2, mask=ch.causal())

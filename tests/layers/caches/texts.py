@@ -106,6 +106,10 @@ class Texts:
             count = int(real.sum())
             self.keys[row] = self.keys[row][:, :count]
             self.values[row] = self.values[row][:, :count]
+        # First columns that no row has are given back.
+        free = min([max(lengths), *(int(row.nonzero()[0]) for row in self.real if row.any())])
+        self.real = [row[free:] for row in self.real]
+        assert len(self.cache) == max(lengths) - free
 
     def fork(self) -> "Texts":
         other = Texts(self.cache.fork(), 0)

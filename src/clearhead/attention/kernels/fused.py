@@ -17,6 +17,7 @@ from clearhead._common.torch_internals import (
     is_autocast,
     is_exporting_to_onnx,
     is_inside_functorch,
+    is_jit_tracing,
     is_plain,
     is_transformed,
 )
@@ -58,7 +59,13 @@ def refusals(problem: Problem) -> list[str]:
         reasons.append("sinks in ONNX: its operator for attention gives no logsumexp")
     if problem.dropout is not None and on_cpu:
         reasons.append("dropout: PyTorch's fused attention has none on the CPU")
-    if bias is not None and bias.requires_grad and on_cpu:
+    # torch.jit.trace checks what it has recorded without gradients. Without sinks it finds its way at
+    # each call.
+    if (
+        bias is not None
+        and on_cpu
+        and (sinks is not None if is_jit_tracing() else bias.requires_grad)
+    ):
         reasons.append(
             "bias that is trained: PyTorch's fused attention on the CPU gives it no gradient"
         )

@@ -185,21 +185,25 @@ def describe(call: ShardedCall) -> str:
     """A call in a text that is the same on every rank."""
     problem = call.problem
     batch, heads, _, width = problem.query.shape
-    trained = [
-        torch.is_grad_enabled() and each is not None and each.requires_grad
-        for each in (call.key, call.value, problem.query)
-    ]
-    options = problem.describe().splitlines()[-1]
-    # Descriptions are for people, who want fewer digits, and no long list.
-    exact = problem.scale, problem.softcap, problem.dropout
-    shared = (*_tensors_of(problem.mask), *_tensors_of(problem.bias), *_tensors_of(problem.sinks))
-    sums = checksums(shared, problem.device)
+    named = {"query": problem.query, "key": call.key, "value": call.value}
+    trained = [name for name, each in named.items() if each.requires_grad]
+    mask, bias = (
+        None if part is None else part.describe() for part in (problem.mask, problem.bias)
+    )
+    # Descriptions are for people, who want no long list.
+    shared = {"mask": problem.mask, "bias": problem.bias, "sinks": problem.sinks}
+    tensors = [(name, each) for name, part in shared.items() for each in _tensors_of(part)]
+    tensors = [(name, each) for name, each in tensors if not each.is_meta]
+    sums = checksums([each for _, each in tensors], problem.device)
+    numbers = (f"numbers of {name}={each}, " for (name, _), each in zip(tensors, sums, strict=True))
     return (
-        f"{call.of_queries.how}, kernel={call.kernel}, batch={batch}, num_heads={heads}, "
+        f"how={call.of_queries.how}, kernel={call.kernel}, batch={batch}, num_heads={heads}, "
         f"num_kv_heads={problem.num_kv_heads}, head_dim={width}, "
         f"value_head_dim={call.value.shape[3]}, {problem.query.dtype}, {problem.device.type}, "
-        f"keys={call.of_keys.fingerprint}, gradients={trained}, {options}, exactly {exact}, "
-        f"checksums of mask, bias and sinks={sums}"
+        f"keys={call.of_keys.tokens}, gradients={trained if torch.is_grad_enabled() else []}, "
+        f"scale={problem.scale}, softcap={problem.softcap}, dropout={problem.dropout}, "
+        f"mask={mask}, bias={bias}, sinks={problem.sinks is not None}, {''.join(numbers)}"
+        f"layout of keys={call.of_keys.fingerprint}"
     )
 
 

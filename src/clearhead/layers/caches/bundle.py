@@ -1,11 +1,13 @@
 """A KV cache for each layer of a model, handed to all of them as one."""
 
+import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from clearhead._common.checks import as_int
 from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentTypeError
 from clearhead.layers.caches.base import Cache
@@ -21,7 +23,11 @@ class CacheBundle:
     layers share their weights, takes bundles of its own, one for each time.
 
     Args:
-        make: makes a cache: a class such as `GrowingCache`, or a function of the layer.
+        make: makes a cache: a class such as `GrowingCache`, or a function, of the layer or of
+            nothing, such as `lambda: StaticCache(1024)`.
+
+    Raises:
+        ArgumentTypeError: code `cache.make`, for what is neither.
 
     Example:
         >>> import torch, clearhead as ch
@@ -36,8 +42,11 @@ class CacheBundle:
         <GrowingCache(), 5 tokens>
     """
 
-    def __init__(self, make: type[Cache] | Callable[[nn.Module], Cache]) -> None:
-        self._make = make
+    def __init__(
+        self, make: type[Cache] | Callable[[nn.Module], Cache] | Callable[[], Cache]
+    ) -> None:
+        self._make: Callable[..., Cache] = make
+        self._takes_layer = _takes_layer(make)
         self._caches: weakref.WeakKeyDictionary[nn.Module, Cache] = weakref.WeakKeyDictionary()
 
     def __getitem__(self, layer: nn.Module) -> Cache:
@@ -48,7 +57,7 @@ class CacheBundle:
         """
         found = self._caches.get(layer)
         if found is None:
-            found = self._make() if isinstance(self._make, type) else self._make(layer)
+            found = self._make(layer) if self._takes_layer else self._make()
             if not isinstance(found, Cache):
                 raise ArgumentTypeError(
                     "cache.make",
@@ -72,7 +81,10 @@ class CacheBundle:
 
     def truncate(self, length: int | Sequence[int] | Tensor) -> None:
         """`Cache.truncate` in every cache, or in none if one of them refuses."""
-        self._each(lambda cache: cache.truncate(length))
+        self._each(lambda cache: cache._truncate(length))
+        if as_int(length) is None:
+            for cache in self:
+                cache._give_back()  # which does not fail, and cannot be undone
 
     def reorder(self, rows: Sequence[int] | Tensor) -> None:
         """`Cache.reorder` in every cache."""
@@ -117,3 +129,23 @@ class CacheBundle:
             for cache, state in before:
                 vars(cache).update(state)
             raise
+
+
+def _takes_layer(make: object) -> bool:
+    """True for a function of the layer, False for what makes a cache of nothing."""
+    got = type(make).__name__
+    if callable(make):
+        for takes in (False,) if isinstance(make, type) else (True, False):
+            try:
+                inspect.signature(make).bind(*[None] * takes)
+            except TypeError:
+                continue
+            except ValueError:  # a builtin does not say
+                return takes
+            return takes
+        got = getattr(make, "__name__", got) + ", which takes other arguments"
+    raise ArgumentTypeError(
+        "cache.make",
+        f"make must be a class of caches, or a function, of the layer or of nothing; got {got}. Give "
+        "arguments by a function: lambda: StaticCache(1024).",
+    )

@@ -6,7 +6,12 @@ import torch
 from torch import Tensor
 
 from clearhead.layers.caches.base import Cache
-from clearhead.layers.caches.layout import Layout, is_in_order, positions_from_valid
+from clearhead.layers.caches.layout import (
+    Layout,
+    empty_columns,
+    is_in_order,
+    positions_from_valid,
+)
 from clearhead.masks.base import Mask
 from clearhead.masks.full import full
 from clearhead.masks.padding import padding
@@ -102,6 +107,18 @@ class ColumnCache(Cache):
         assert self._valid is not None
         columns = torch.arange(self._valid.shape[1], device=lengths.device)
         self._valid = self._valid & (columns < lengths[:, None])
+
+    def _empty(self) -> int:
+        return 0 if self._valid is None else empty_columns(self._valid[:, : len(self)])
+
+    def _shift(self, free: int) -> None:
+        held = len(self)
+        for store in (*self._stores, self._valid):
+            if store is not None:
+                # In place: the memory stays where it is.
+                columns = 1 if store is self._valid else 2
+                kept = store.narrow(columns, free, held - free).clone()
+                store.narrow(columns, 0, held - free).copy_(kept)
 
     def _moved(self, layout: Layout) -> dict[str, Any]:
         shapes = self._shapes(layout)

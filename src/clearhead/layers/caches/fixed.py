@@ -202,6 +202,13 @@ class FixedCache(StaticCache):
         self._valid = kept if self._valid is None else (self._valid | (columns >= longest)) & kept
         self._length.fill_(longest)
 
+    def _shift(self, free: int) -> None:
+        super()._shift(free)
+        assert self._length is not None
+        assert self._valid is not None
+        self._length -= free
+        self._valid[:, len(self) :] = True
+
     def _moved(self, layout: Layout) -> dict[str, Any]:
         assert self._length is not None
         return super()._moved(layout) | {"_length": self._length.to(layout.device)}

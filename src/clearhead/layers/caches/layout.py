@@ -129,6 +129,12 @@ def is_in_order(valid: Tensor) -> bool:
     return not valid.numel() or bool((begins.sum(dim=1) + valid[:, 0].long() <= 1).all())
 
 
+def empty_columns(valid: Tensor) -> int:
+    """The number of first columns in which no row has a real token; valid is bool, (batch, tokens)."""
+    real = valid.any(dim=0)
+    return int((real.cumsum(0) == 0).sum())
+
+
 def positions_from_valid(valid: Tensor) -> Tensor:
     """The number of real tokens before each token of its row, int64, (batch, tokens)."""
     return valid.cumsum(-1) - valid.long()

@@ -38,7 +38,8 @@ class CacheMemory(ABC):
         Args:
             length: number of tokens to keep, padding included, 0 to len(cache); or one for each row,
                 (batch,). The cache is then as long as the longest row, and what the others have
-                lost is padding.
+                lost is padding. First columns that no row has a token in any more are given back:
+                the cache is shorter by them, so that rows can come and go for ever.
 
         Raises:
             ArgumentTypeError, ArgumentError: codes `length.type` and `length.negative`.
@@ -57,7 +58,18 @@ class CacheMemory(ABC):
             >>> cache.truncate([3, 4])  # of a draft of three tokens one row took one, the other two
             >>> len(cache), cache.next_positions(1).tolist()
             (4, [[3], [4]])
+            >>> cache.truncate([0, 4])  # the first row is free for another text
+            >>> _ = cache.append(torch.zeros(2, 2, 1, 4), torch.zeros(2, 2, 1, 4))
+            >>> cache.truncate([5, 0])  # only the last token of the first row is left
+            >>> len(cache), cache.next_positions(1).tolist()
+            (1, [[1], [0]])
         """
+        self._truncate(length)
+        if as_int(length) is None:
+            self._give_back()
+
+    def _truncate(self, length: int | Sequence[int] | Tensor) -> None:
+        """The same with all columns, so that it can be undone."""
         if as_int(length) is not None or not isinstance(length, Sequence | Tensor):
             lengths = torch.tensor([check_length("length", length)])
         else:
@@ -78,6 +90,19 @@ class CacheMemory(ABC):
             else:
                 self._cut_rows(lengths.to(self._layout.device), longest)
         self._seen = longest
+
+    def _give_back(self) -> None:
+        """Give the first columns back that no row has a token in."""
+        free, held = self._empty(), len(self)
+        if not free:
+            return
+        self._own()
+        with torch.inference_mode(False), torch.no_grad():
+            if free == held:
+                self._cut(0)
+            else:
+                self._shift(free)
+        self._seen = held - free
 
     def to(
         self: Memory, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -175,6 +200,14 @@ class CacheMemory(ABC):
     @abstractmethod
     def _cut_rows(self, lengths: Tensor, longest: int) -> None:
         """The same for rows of different lengths, (batch,)."""
+
+    @abstractmethod
+    def _empty(self) -> int:
+        """Number of first columns that no row has a token in."""
+
+    @abstractmethod
+    def _shift(self, free: int) -> None:
+        """Give back so many of them, fewer than there are columns; `_seen` still counts all."""
 
     @abstractmethod
     def _moved(self, layout: Layout) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from clearhead._common.checks import check_sizes
 from clearhead._common.hints import with_hints
 from clearhead.errors import TooLargeError
 from clearhead.layers.caches.base import Cache
-from clearhead.layers.caches.layout import Layout, positions_from_valid
+from clearhead.layers.caches.layout import Layout, empty_columns, positions_from_valid
 from clearhead.masks.base import Mask
 from clearhead.masks.full import full
 from clearhead.masks.padding import padding
@@ -280,6 +280,13 @@ class PagedCache(Cache):
         self._valid = kept if self._valid is None else self._valid[:, :longest] & kept
         self._lengths = self._valid.sum(-1).tolist()
         self._trim()
+
+    def _empty(self) -> int:
+        return 0 if self._valid is None else empty_columns(self._valid)
+
+    def _shift(self, free: int) -> None:
+        assert self._valid is not None
+        self._valid = self._valid[:, free:].clone()
 
     def _trim(self) -> None:
         """Release the pages that no token is in any more."""

@@ -113,6 +113,8 @@ class SlidingCache(Cache):
         self._written: int | Tensor = 0
         # The column, padding counted, in which the token of each place came; with padding only.
         self._column: Tensor | None = None
+        # The column in which the first token of each row came, (batch,); with padding only.
+        self._first: Tensor | None = None
         # Positions and mask of keys that `append` returned in order; None for the ring as it is.
         self._in_order: tuple[Tensor, Mask] | None = None
 
@@ -203,6 +205,9 @@ class SlidingCache(Cache):
             positions = torch.cat([older.clamp(min=0), position], dim=1)
             real = torch.cat([older >= 0, valid], dim=1)
             self._in_order = positions, padding(real) & RowWindow(self.window, positions)
+        assert self._first is not None
+        padded = (valid.cumsum(-1) == 0).sum(-1)
+        self._first = torch.where(total == 0, self._seen + padded, self._first)
         self._total = total + valid.sum(-1)
         self._written = torch.maximum(torch.as_tensor(self._written), self._total)
         row, column = (valid & (position >= self._total[:, None] - self._size)).nonzero(
@@ -222,6 +227,7 @@ class SlidingCache(Cache):
         # Written to later on, which a tensor made in inference mode would not allow outside of it.
         with torch.inference_mode(False):
             self._column = self._places(self._size).expand(batch, -1).clone()
+            self._first = torch.zeros(batch, dtype=torch.int64, device=self._column.device)
             self._total, self._written = (
                 torch.full((batch,), int(count), device=self._column.device)
                 for count in (self._total, self._written)
@@ -251,11 +257,16 @@ class SlidingCache(Cache):
         held = place >= oldest[:, None]
         stays = held & (self._column < length)
         total = self._counts() - (held & ~stays).sum(-1)
+        assert self._first is not None
+        empty = self._first[:, None] >= length
+        total = total.masked_fill(empty[:, 0], 0)
         # Where no token stays, more of the dropped ones may have come after the cut.
-        unknown = ~stays.any(-1) & (oldest > 0)
+        unknown = ~stays.any(-1) & (oldest > 0) & ~empty[:, 0]
         wanted = (total - self.window + 1).clamp(min=0)
         self._check_held(bool((unknown | ((wanted < oldest) & (total > 0))).any()), text)
         self._total, self._in_order = total, None
+        # An empty row begins another text, of which nothing is lost yet.
+        self._written = torch.as_tensor(self._written).masked_fill(total == 0, 0)
 
     def _check_held(self, lost: bool, text: str) -> None:
         if lost:
@@ -275,11 +286,22 @@ class SlidingCache(Cache):
             vars(self).update(before)
             raise
 
+    def _empty(self) -> int:
+        if self._first is None:
+            return 0
+        assert isinstance(self._total, Tensor)
+        return int(self._first.masked_fill(self._total == 0, self._seen).min())
+
+    def _shift(self, free: int) -> None:
+        assert self._column is not None
+        assert self._first is not None
+        self._column, self._first = self._column - free, self._first - free
+
     def _moved(self, layout: Layout) -> dict[str, Any]:
         moved = {
             name: each.to(layout.device) if isinstance(each, Tensor) else each
             for name, each in vars(self).items()
-            if name in ("_total", "_written", "_column")
+            if name in ("_total", "_written", "_column", "_first")
         }
         rings = tuple(ring.to(layout.device, layout.dtype) for ring in self._rings)
         return moved | {"_rings": rings, "_in_order": None}
@@ -293,6 +315,8 @@ class SlidingCache(Cache):
         if self._column is not None:
             assert isinstance(self._total, Tensor)
             assert isinstance(self._written, Tensor)
+            assert self._first is not None
+            self._first = self._first.index_select(0, rows)
             self._column = self._column.index_select(0, rows)
             self._total = self._total.index_select(0, rows)
             self._written = self._written.index_select(0, rows)

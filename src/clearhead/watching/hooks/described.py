@@ -51,6 +51,8 @@ class Described(Tensor):
     """
 
     description: Mask
+    has_beginning: bool = False
+    """True once the positions of its tokens were found to have the first of a text."""
 
     def __new__(
         cls, description: Mask, shape: tuple[int, int, int, int], device: torch.device
