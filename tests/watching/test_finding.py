@@ -76,7 +76,7 @@ def test_a_row_that_is_not_finite_is_no_link() -> None:
     x[0, 1] = torch.nan
     with torch.no_grad(), ch.watch(layer) as seen:
         layer(x)
-    assert seen.find(0, 1) == []
+    assert len(seen.find(0, 1)) == 0
 
 
 def test_what_cannot_be_found(seen: ch.Seen[ch.AttentionMatrix]) -> None:

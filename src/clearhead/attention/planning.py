@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from clearhead._common.elements import Drawn
 from clearhead._common.text import shown
 from clearhead.attention.kernels import blockwise, eager, flex, fused
 from clearhead.attention.problem import Problem
@@ -34,8 +35,8 @@ KERNELS: tuple[Kernel, ...] = (fused, flex, blockwise, eager)
 """In the order in which "auto" tries them: it takes the first that can, and does not defer."""
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Drawn):
     """The kernel for a problem, what it will do, and for each other one the reason against it.
 
     Attributes:

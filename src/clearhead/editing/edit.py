@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from clearhead._common.checks import as_int
+from clearhead._common.elements import Drawn
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_compiled
 from clearhead.attention.problem import Problem
@@ -33,7 +34,7 @@ GLOB = "*?["
 """The characters that make a path a glob."""
 
 
-class Edit:
+class Edit(Drawn):
     """The context manager that `edit` returns; a layer of it is edited by its path or number.
 
     Example:

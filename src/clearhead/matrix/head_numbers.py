@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import is_number
+from clearhead._common.elements import Drawn
+from clearhead._common.lazy import drawing
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ShapeError
 
@@ -45,7 +47,7 @@ class RoleCounts:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Roles:
+class Roles(Drawn):
     """Scores of each head in each role, from 0 to 1.
 
     Every field is (batch, num_heads), with the leading dimensions that the query had. It is the
@@ -134,6 +136,9 @@ class Roles:
         named = [each.name for each in fields(self) if each.name != "counts"]
         measured = [name for name in named if getattr(self, name) is not None]
         return f"Roles [{', '.join(sizes)}] of {', '.join(measured)}"
+
+    def _repr_html_(self) -> str:
+        return drawing("notebook.inline.tables").roles_html(self)
 
 
 class HasHeads(Protocol):

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from clearhead._common.checks import as_int, check_length, check_tensor
+from clearhead._common.elements import Drawn
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, RankError, ShapeError
 from clearhead.masks.base import Mask
@@ -31,7 +32,7 @@ MESSAGE = 1024
 """Bytes by which ranks compare a call."""
 
 
-class Sharding:
+class Sharding(Drawn):
     """The tokens of each rank, made by `clearhead.across`.
 
     Attributes:

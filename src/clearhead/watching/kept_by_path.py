@@ -1,11 +1,12 @@
 """The records of a watch, by the paths of the modules that attended."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, Generic, Literal, Self, TypeVar, cast, overload
 
 from torch import nn
 
-from clearhead._common.checks import as_int
+from clearhead._common.checks import as_int, as_place
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 from clearhead.matrix.head_numbers import numbers_of_heads
@@ -234,8 +235,9 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         path = self.path(layer)
         if call is None:
             return self._norms(path, cast(Any, self[path]), model)
-        calls, number = self.calls(path), as_int(call)
-        if number is None or not -len(calls) <= number < len(calls):
+        calls = self.calls(path)
+        number = as_place(call, len(calls))
+        if number is None:
             raise SelectionError(
                 "watch.call",
                 f"{shown(path)} attended {len(calls)} times; there is no {shown(call)}.",
@@ -306,17 +308,18 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             )
 
     def path(self, layer: str | int) -> str:
-        """Return the path of a module, by its path or its number.
+        """Return the path of a module, by its path or its number, from the end if that is negative.
 
         Raises:
             SelectionError: code `watch.layer`, if no such module attended.
         """
-        if isinstance(layer, int) and not isinstance(layer, bool):
-            if not -len(self) <= layer < len(self):
+        if as_int(layer) is not None:
+            place = as_place(layer, len(self))
+            if place is None:
                 raise SelectionError(
-                    "watch.layer", f"{len(self)} modules attended; there is no {layer}."
+                    "watch.layer", f"{len(self)} modules attended; there is no {shown(layer)}."
                 )
-            return self.layers[layer]
+            return self.layers[place]
         if not isinstance(layer, str) or layer not in self._modules:
             known = ", ".join(map(repr, self.layers))
             raise SelectionError(
@@ -324,7 +327,26 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             )
         return layer
 
-    def __getitem__(self, layer: str | int) -> Kept:
+    def number(self, path: str) -> int:
+        """Return the number of a module that attended, by its path."""
+        return self.layers.index(path)
+
+    @overload
+    def __getitem__(self, layer: str | int) -> Kept: ...
+    @overload
+    def __getitem__(self, layer: slice) -> Self: ...
+    def __getitem__(self, layer: str | int | slice) -> Kept | Self:
+        """Return what was kept of a module, by its path or its number; of several, by a slice of numbers, the
+        record of these.
+
+        Raises:
+            SelectionError: codes `watch.layer`, if no such module attended, and `watch.several`, where its calls
+                are not rows of one matrix.
+        """
+        if isinstance(layer, slice):
+            some = copy(self)
+            some._modules = {path: self._modules[path] for path in self.layers[layer]}
+            return some
         module = self._modules[self.path(layer)]
         reason = module.several()
         if reason:

@@ -8,6 +8,7 @@ from typing import Any, Generic
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_sizes
+from clearhead._common.elements import Drawn
 from clearhead._common.text import readable
 from clearhead._common.torch_internals import is_transformed
 from clearhead.errors import WatchError, WatchWarning
@@ -19,7 +20,7 @@ from clearhead.watching.hooks import installing, tap
 from clearhead.watching.kept_by_path import Keep, Kind
 from clearhead.watching.listening import Listener, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen
-from clearhead.watching.recording import Copies, kept_heads, reduced, summarised, totalled
+from clearhead.watching.recording import Copies, head_numbers, kept_heads, reduced, summarised, totalled
 from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import TokenIds
 
@@ -27,7 +28,7 @@ OF_ARGUMENTS = ("watch.heads", "watch.tokens", "watch.function")
 """The codes of arguments that do not fit the model; the call itself is as it should be."""
 
 
-class Watch(Listener, Generic[Kept]):
+class Watch(Listener, Drawn, Generic[Kept]):
     """The context manager that `watch` returns.
 
     Example:
@@ -141,6 +142,8 @@ class Watch(Listener, Generic[Kept]):
             raise
         with self._lock:
             self._copies.clear()
+            if self._layers.from_end:
+                self._forget_early(so_far=False)
             self.seen._close(self._missing())
         if error is None:
             self._raise_trouble()
@@ -158,9 +161,12 @@ class Watch(Listener, Generic[Kept]):
         """Keep a call that a module makes, and its context with keep="gradients". A failure is raised when the
         block ends: until then the model goes on as if it was not watched."""
         with self._lock:
+            is_new = name not in self._attended
             self._attended[name] = self._attended.get(name, 0) + 1
             place = list(self._attended).index(name) if self._layers.numbers else None
-            if not self._layers.has(name, place):
+            if is_new and self._layers.from_end:
+                self._forget_early(so_far=True)
+            if not self._layers.has(name, place, len(self._attended), so_far=True):
                 return None
             try:
                 problem = read()
@@ -171,8 +177,10 @@ class Watch(Listener, Generic[Kept]):
                 problem = self._copies.of_call(problem, name)
                 measures = {"summary": summarised, "total": totalled}.get(self._keep)
                 known = None if measures is None else self._ids.of_call(problem, name)
-                if self._heads is not None:
-                    problem = kept_heads(problem, self._heads, name)
+                heads = self._heads
+                if heads is not None:
+                    heads = head_numbers(heads, problem.num_heads, name)
+                    problem = kept_heads(problem, heads, name)
                 value = problem.value if self._values else None
                 if self._function is not None:
                     self.seen._add(name, reduced(problem, value, name, self._function))
@@ -184,11 +192,18 @@ class Watch(Listener, Generic[Kept]):
                     self.seen._add(name, measures(problem, *known), **run)
                 else:
                     call = self.seen._add(name, problem, value, graph=self._graph)
-                    call.heads = self._heads
+                    call.heads = heads
                     return call.take if self._graph else None
             except Exception as error:
                 self._trouble = self._trouble or error
             return None
+
+    def _forget_early(self, *, so_far: bool) -> None:
+        """Forget what was kept of modules behind which too many attended, of those that count from the end."""
+        count = len(self._attended)
+        for place, name in enumerate(self._attended):
+            if not self._layers.has(name, place, count, so_far=so_far):
+                self.seen._modules.pop(name, None)
 
     def enter(self, module: nn.Module, inputs: Any, parents: list[nn.Module]) -> None:
         """Follow a module that begins to run inside others."""

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from clearhead._common.elements import element
+from clearhead._common.elements import Drawn, element
 from clearhead._common.text import format_bytes, readable, shown
 from clearhead.checking.pages import page
 from clearhead.checking.profiling.measuring import exponent, in_words
@@ -24,8 +24,8 @@ class Cost(NamedTuple):
     fused_memory: int
 
 
-@dataclass(frozen=True)
-class Profile:
+@dataclass(frozen=True, repr=False)
+class Profile(Drawn):
     """The cost of an attention over length, beside the fused call of the same sizes.
 
     Attributes:
