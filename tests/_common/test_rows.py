@@ -43,7 +43,11 @@ def test_a_column_by_its_name() -> None:
 
 
 def test_a_column_that_is_not_there() -> None:
-    for call in (lambda: ROWS["scores"], lambda: ROWS.sort("scores"), lambda: ROWS.top(1, "scores")):
+    for call in (
+        lambda: ROWS["scores"],
+        lambda: ROWS.sort("scores"),
+        lambda: ROWS.top(1, "scores"),
+    ):
         with pytest.raises(KeyError) as raised:
             call()
         assert isinstance(raised.value, ch.SelectionError)

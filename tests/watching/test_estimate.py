@@ -61,7 +61,8 @@ def test_a_config() -> None:
 
 def test_paths_beside_a_config() -> None:
     chosen = sizes_of(
-        WithConfig(**CONFIG), lambda path, place, count: (path, place, count) == ("layers.1.inner", 1, 2)
+        WithConfig(**CONFIG),
+        lambda path, place, count: (path, place, count) == ("layers.1.inner", 1, 2),
     )
     assert [size.path for size in chosen] == ["layers.1.inner"]
 

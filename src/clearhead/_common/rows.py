@@ -62,7 +62,7 @@ class Rows(Sequence[Row], Generic[Row]):
     def __getitem__(self, index: str) -> Any: ...
     def __getitem__(self, index: int | slice | str) -> Any:
         """Return a row by its place, some rows by a slice, or a column by its name: a tensor of as many numbers
-        as there are rows, in their order, float64 with NaN for None, or int64; of words a list.
+        as there are rows, in their order, float64 with NaN for None, or int64; of anything else a list.
 
         Raises:
             SelectionError: code `rows.column`, for a name that no column has.
@@ -72,7 +72,7 @@ class Rows(Sequence[Row], Generic[Row]):
         if not isinstance(index, str):
             return self._rows[index]
         values = self._column(index)
-        if self.ROW.__annotations__[index] is str:
+        if not self._is_numbers(index):
             return values
         if values and all(isinstance(value, int) for value in values):
             return torch.tensor(values)
@@ -137,8 +137,8 @@ class Rows(Sequence[Row], Generic[Row]):
         check_sizes(count=count)
         by = self.BY if by is None else by
         rows = [] if by is None else self._apart(by)[0]
-        if by is None or self.ROW.__annotations__[by] is str or (self._rows and not rows):
-            have = [name for name in self.columns if self._has_numbers(name)]
+        if by is None or not self._is_numbers(by) or (self._rows and not rows):
+            have = [name for name in self.columns if self._is_numbers(name, some=True)]
             raise ArgumentError(
                 "rows.by",
                 f"by must be a column that holds numbers: {', '.join(have)}; got {shown(by)}.",
@@ -164,6 +164,10 @@ class Rows(Sequence[Row], Generic[Row]):
             ) from error
         return pandas.DataFrame(list(self._rows), columns=list(self.columns))
 
+    def is_words(self, name: str) -> bool:
+        """Return True for a column of words, which stand on the left."""
+        return self.ROW.__annotations__[name] in (str, str | None)
+
     def cells(self) -> tuple[list[str], list[str], list[list[str]]]:
         """Return what a picture and the text show: the names of the columns, their units, and each row. A column
         that is None in every row is left out."""
@@ -185,7 +189,7 @@ class Rows(Sequence[Row], Generic[Row]):
         heads = [names, units] if any(units) else [names]
         widths = [max(map(len, column)) for column in zip(*heads, *lines, strict=True)]
         # Words stand on the left, numbers on the right.
-        words = [self.ROW.__annotations__[name] is str for name in names]
+        words = [self.is_words(name) for name in names]
         text = "\n".join(
             "  ".join(
                 cell.ljust(width) if is_word else cell.rjust(width)
@@ -217,10 +221,11 @@ class Rows(Sequence[Row], Generic[Row]):
         rows = [(value, row) for value, row in every if not _is_empty(value)]
         return rows, [row for value, row in every if _is_empty(value)]
 
-    def _has_numbers(self, name: str) -> bool:
-        return any(
-            isinstance(value, int | float) and not _is_empty(value) for value in self._column(name)
-        )
+    def _is_numbers(self, name: str, *, some: bool = False) -> bool:
+        """True for a column of numbers; with `some` only for one that holds any."""
+        if self.ROW.__annotations__[name] not in (int, float, int | None, float | None):
+            return False
+        return not some or any(not _is_empty(value) for value in self._column(name))
 
 
 def _is_empty(value: object) -> bool:

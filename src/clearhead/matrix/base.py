@@ -43,6 +43,7 @@ class BaseMatrix:
         # Where the ranks of a ring have the keys, its key has no numbers: sizes and sweeps go by it.
         self.posed = problem
         self._gathered: Problem | None = None
+        self._tokens: Tensor | None = None
         # Computed once. What is handed out of it is a copy, which the caller may write to.
         self._logsumexp: Tensor | None = None
 
@@ -76,6 +77,17 @@ class BaseMatrix:
             torch.Size([3, 5])
         """
         return None if self._value is None else self._restore(self._value)
+
+    @property
+    def tokens(self) -> Tensor | None:
+        """The ids of its keys, (batch, kv_len), where a watch knew them; None otherwise. `roles` reads them.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> ch.AttentionMatrix(torch.zeros(2, 4), torch.zeros(3, 4)).tokens is None
+            True
+        """
+        return self._tokens
 
     def norms(self, output: Tensor | None = None) -> Norms:
         """weights × ‖value · W‖ of each query and key: what it takes from there (Kobayashi et al., 2020).

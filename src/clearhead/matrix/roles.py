@@ -42,7 +42,8 @@ def roles(
         matrix: the attention of one layer. The last query sits on the last key.
         tokens: ids, whole numbers of shape (kv_len,) or (batch, kv_len), for the two roles that
             ask which tokens are the same; not of a matrix with `cross=True`. Queries and keys must be
-            of the same tokens, and there may be more keys than queries, as behind a cache.
+            of the same tokens, and there may be more keys than queries, as behind a cache. None takes those
+            that a watch knew, `matrix.tokens`.
         queries: the queries that count, bool of shape (query_len,) or (batch, query_len); None
             for all. Padding should not.
 
@@ -69,6 +70,7 @@ def roles(
             "roles.type", f"matrix must be an AttentionMatrix; got {type(matrix).__name__}."
         )
     matrix.check_whole("roles")
+    tokens = matrix.tokens if tokens is None else tokens
     ids = None if tokens is None else _ids(tokens, matrix.problem)
     return _measured(_Means(matrix, counting("queries", queries, matrix.problem)), ids)
 

@@ -306,15 +306,16 @@ def reduced(
     value: Tensor | None,
     name: str,
     function: Callable[[str, AttentionMatrix], Result],
+    tokens: Tensor | None = None,
 ) -> Result:
-    """Return the result of a function for the matrix of a call, with its value or without, which nothing may
-    keep.
+    """Return the result of a function for the matrix of a call, with its value or without, and the ids of its
+    keys where they are known, which nothing may keep.
 
     Raises:
         WatchError: code `watch.function`, if it raises, or if it keeps the matrix: the model may
             write to query and key after the call.
     """
-    matrix = matrix_of(problem, value)
+    matrix = matrix_of(problem, value, tokens)
     kept = weakref.ref(matrix)
     try:
         result = function(name, matrix)

@@ -14,12 +14,12 @@ from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.watching.calls import Kept
 from clearhead.watching.files import TEXTS, read_seen, write_seen
 from clearhead.watching.finding import HeadLinks, links_of_heads, place_of_token
-from clearhead.watching.kept_by_path import KeptByPath
 from clearhead.watching.table import Table, rows_of, summary_of
 from clearhead.watching.token_ids import Tokens, has_source, listed, reads_source
+from clearhead.watching.whole_record import WholeRecord
 
 
-class Seen(KeptByPath[Kept]):
+class Seen(WholeRecord[Kept]):
     """The record of a watched model: the attention matrix of each module, its summary, or the
     result of a function of it.
 
@@ -50,8 +50,9 @@ class Seen(KeptByPath[Kept]):
         Averages are over all real queries of all calls; layers that share a module, as in ALBERT, are told apart.
 
         Args:
-            tokens: ids, (batch, len) or (len,), for the roles that need them, from the first key on.
-                A watch that kept summaries has found the roles.
+            tokens: ids, (batch, len) or (len,), for the roles that need them, from the first key on. None takes
+                those that the model's input embedding read; where there are none, as in a file, `duplicate`
+                and `induction` are None. A watch that kept summaries has found the roles.
             source_tokens: in a model of an encoder and a decoder those that the encoder reads.
 
         Raises:

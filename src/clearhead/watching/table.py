@@ -110,10 +110,11 @@ def rows_of(
 
 
 def summary_of(call: AttentionMatrix | Summary | Totals, tokens: Tensor | None) -> Summary | Totals:
-    """Return the summary of a call with its roles, or what is one; tokens may go on beyond its keys."""
+    """Return the summary of a call with its roles, or what is one; tokens may go on beyond its keys, and None are
+    those that the watch knew."""
     if isinstance(call, Summary | Totals):
         return call
     if tokens is None or call.cross:
-        return summary_with_roles(call, None)
+        return summary_with_roles(call, call.tokens)
     ids = check_ids(tokens)
     return summary_with_roles(call, ids[..., : call.kv_len] if ids.ndim else ids)

@@ -18,9 +18,17 @@ from clearhead.watching.estimate import Estimate, estimated, sizes_of
 from clearhead.watching.finding import ChosenLayers
 from clearhead.watching.hooks import installing, tap
 from clearhead.watching.kept_by_path import Keep, Kind
+from clearhead.watching.kernels import add_call
 from clearhead.watching.listening import Listener, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen
-from clearhead.watching.recording import Copies, head_numbers, kept_heads, reduced, summarised, totalled
+from clearhead.watching.recording import (
+    Copies,
+    head_numbers,
+    kept_heads,
+    reduced,
+    summarised,
+    totalled,
+)
 from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import TokenIds
 
@@ -175,15 +183,17 @@ class Watch(Listener, Drawn, Generic[Kept]):
                         "watch.transformed", "it ran inside a transformation such as torch.vmap."
                     )
                 problem = self._copies.of_call(problem, name)
+                add_call(self.seen._kernels, name, tap.kernel_of_call())
                 measures = {"summary": summarised, "total": totalled}.get(self._keep)
                 known = None if measures is None else self._ids.of_call(problem, name)
+                tokens = None if measures is not None else self._ids.of(problem, name)
                 heads = self._heads
                 if heads is not None:
                     heads = head_numbers(heads, problem.num_heads, name)
                     problem = kept_heads(problem, heads, name)
                 value = problem.value if self._values else None
                 if self._function is not None:
-                    self.seen._add(name, reduced(problem, value, name, self._function))
+                    self.seen._add(name, reduced(problem, value, name, self._function, tokens))
                 elif measures is not None and known is not None:
                     run: dict[str, Any] = {}
                     if self._keep == "total":
@@ -191,7 +201,7 @@ class Watch(Listener, Drawn, Generic[Kept]):
                         run = {"run": self.seen._runs if self._running else None, "sizes": sizes}
                     self.seen._add(name, measures(problem, *known), **run)
                 else:
-                    call = self.seen._add(name, problem, value, graph=self._graph)
+                    call = self.seen._add(name, problem, value, graph=self._graph, tokens=tokens)
                     call.heads = heads
                     return call.take if self._graph else None
             except Exception as error:

@@ -25,8 +25,7 @@ def rows_html(rows: Rows[Any]) -> str:
         1
     """
     names, units, lines = rows.cells()
-    kinds = rows.ROW.__annotations__
-    sides = ["left" if kinds[name] is str else "right" for name in names]
+    sides = ["left" if rows.is_words(name) else "right" for name in names]
     parts = [_table(names, units, lines[:MOST_ROWS], sides)]
     if rows.caption:
         parts.insert(0, title(rows.caption))
