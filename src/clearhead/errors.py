@@ -110,6 +110,17 @@ class SelectionError(ClearheadError, IndexError, KeyError):
     """An index lies outside the matrix of weights, or there is nothing of that name."""
 
 
+class NoAttributeError(ClearheadError, AttributeError):
+    """An attribute of another library's object, which something here does under another name.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> A = ch.AttentionMatrix(torch.eye(2), torch.eye(2))
+        >>> hasattr(A, "numpy")
+        False
+    """
+
+
 class TooLargeError(ClearheadError, MemoryError):
     """Something of size tokens × tokens was asked for that would not fit."""
 

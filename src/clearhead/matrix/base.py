@@ -13,6 +13,7 @@ from clearhead.attention.problem import Problem, check_fit, make_problem, under_
 from clearhead.errors import ArgumentError, DtypeError, ShapeError, UnsupportedError
 from clearhead.masks.dense import dense
 from clearhead.matrix.indexing import as_indices
+from clearhead.matrix.no_tensor import NoTensor
 from clearhead.matrix.norms import Norms, norms_of_values
 from clearhead.matrix.parts import (
     Rectangle,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from clearhead.matrix.matrix import AttentionMatrix
 
 
-class BaseMatrix:
+class BaseMatrix(NoTensor):
     """The weights of a validated problem, of which nothing is computed until it is asked for.
 
     Args:

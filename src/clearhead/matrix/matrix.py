@@ -7,7 +7,7 @@ logsumexp comes with one, and given the logsumexp any part of P costs the dot pr
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Never
+from typing import Any
 
 from torch import Tensor
 
@@ -18,10 +18,7 @@ from clearhead.attention.biases import Bias
 from clearhead.attention.planning import choose
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.attention.sharded.attending import rows_across
-from clearhead.errors import (
-    ArgumentTypeError,
-    UnsupportedError,
-)
+from clearhead.errors import ArgumentTypeError, UnsupportedError
 from clearhead.masks.base import Mask
 from clearhead.matrix.base import problem_of_weights
 from clearhead.matrix.indexing import Index, index_of, read_pairs
@@ -368,14 +365,6 @@ class AttentionMatrix(WeightStatistics):
         bias = "" if problem.bias is None else f" bias={problem.bias.describe()}"
         value = "" if self._value is None else " with value"
         return f"AttentionMatrix [{sizes}]{here}{mask}{bias}{value}"
-
-    def __array__(self, *_: object, **__: object) -> Never:
-        """Refuse to be an array, which NumPy would make of one object."""
-        raise ArgumentTypeError(
-            "matrix.array",
-            f"an AttentionMatrix is no array, since it is never in memory as a whole: index what is needed, such as "
-            f"A[{', '.join([':'] * (self.ndim - 2) + ['0', ':'])}], or take all of it with A.dense().",
-        )
 
     def _repr_html_(self) -> str | None:
         if self.posed.sharding is not None:
