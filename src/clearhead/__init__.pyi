@@ -47,6 +47,7 @@ from .matrix.head_numbers import Roles
 from .matrix.matrix import AttentionMatrix
 from .matrix.roles import roles
 from .matrix.rollout import rollout
+from .matrix.some_totals import SomeTotals
 from .matrix.summary import Summary, TopK
 from .matrix.totals import Totals
 from .matrix.weight_gradients import WeightGradients
@@ -96,6 +97,7 @@ __all__ = [
     "ShapeError",
     "ShardedPlan",
     "Sharding",
+    "SomeTotals",
     "Step",
     "Summary",
     "Table",

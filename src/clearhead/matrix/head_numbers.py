@@ -32,6 +32,9 @@ attention sink included; and those that say how the weight is spread."""
 ROLES = ("first", "previous", "duplicate", "induction", "local", "uniform")
 """All of them, in the order of a table's columns."""
 
+NEED_IDS = frozenset({"duplicate", "induction"})
+"""Those that ask which tokens are the same."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoleCounts:
@@ -189,17 +192,17 @@ class HeadAverages(NamedTuple):
 
     Attributes:
         queries: how many queries that is.
-        entropy: (num_heads,), nats.
-        distance: (num_heads,), tokens; None in cross-attention.
+        entropy: (num_heads,), nats; None where it was not asked for.
+        distance: (num_heads,), tokens; None in cross-attention, and likewise.
         scores: for each role that was measured in every call its scores, (num_heads,).
-        leading: the leading role of each head, "" for none.
+        leading: the leading role of each head, "" for none; None where not all roles were asked for.
     """
 
     queries: int
-    entropy: Tensor
+    entropy: Tensor | None
     distance: Tensor | None
     scores: dict[str, Tensor]
-    leading: list[str]
+    leading: list[str] | None
 
 
 def head_averages(layer: str, calls: Sequence["Summary"]) -> HeadAverages:

@@ -145,7 +145,7 @@ def totals_of(summary: Summary) -> Totals:
     )
     return Totals(
         queries=found.queries,
-        entropy=found.entropy,
+        entropy=mean_over_queries("entropy", [summary]),
         distance=found.distance,
         max=mean_over_queries("max", [summary]),
         max_score=largest.double().cpu(),

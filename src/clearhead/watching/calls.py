@@ -15,6 +15,7 @@ from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.matrix.some_totals import SomeTotals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
 from clearhead.watching.stitching import stitch
@@ -341,7 +342,7 @@ class Accumulated(Calls[Totals]):
 
     def _merge(self) -> None:
         self._apart, self._next = False, 0
-        self._places = [reduce(Totals.merge, self._places)]
+        self._places = [reduce(_merged, self._places)]
 
     def all(self) -> tuple[Totals, ...]:
         self._end_run()
@@ -351,15 +352,19 @@ class Accumulated(Calls[Totals]):
         return ""
 
     def whole(self) -> Totals:
-        return reduce(Totals.merge, self.all())
+        return reduce(_merged, self.all())
 
     def layers(self, runs: int) -> list[list[Totals]]:
         return [[each] for each in self.all()]
+
+
+def _merged(one: Any, other: Any) -> Any:
+    return one.merge(other)
 
 
 def _line(kept: object) -> str:
     """A matrix, a summary or a result in a line; of a tensor its kind and its shape."""
     if isinstance(kept, Tensor):
         return f"{type(kept).__name__} {list(kept.shape)}"
-    whole = isinstance(kept, AttentionMatrix | Summary | Totals)
+    whole = isinstance(kept, AttentionMatrix | Summary | Totals | SomeTotals)
     return repr(kept) if whole else " ".join(shown(kept).split())

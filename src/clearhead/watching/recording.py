@@ -27,6 +27,7 @@ from clearhead.masks.full import Full
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.real_queries import queries_of_keys, real_queries
 from clearhead.matrix.roles import summary_with_roles
+from clearhead.matrix.some_totals import SomeTotals, some_totals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals, totals_of
 from clearhead.sharding.matrix_part import MatrixPart
@@ -336,6 +337,13 @@ def reduced(
 def totalled(problem: Problem, tokens: Tensor | None, first: Tensor | None = None) -> Totals:
     """Return the totals of a call; arguments as for `summarised`."""
     return totals_of(summary_with_roles(matrix_of(problem), tokens, first))
+
+
+def some_totalled(
+    problem: Problem, tokens: Tensor | None, first: Tensor | None = None, *, names: Sequence[str]
+) -> SomeTotals:
+    """Return some of the totals of a call, by their names; arguments as for `summarised`."""
+    return some_totals(matrix_of(problem), names, tokens, first)
 
 
 def summarised(problem: Problem, tokens: Tensor | None, first: Tensor | None = None) -> Summary:

@@ -10,6 +10,7 @@ from clearhead._common.rows import Rows
 from clearhead.matrix.head_numbers import ROLES, head_averages, numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
+from clearhead.matrix.some_totals import SomeTotals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
 
@@ -23,12 +24,12 @@ class HeadRow(NamedTuple):
             share it.
         head: which query head.
         queries: the number of queries, of all samples and calls, in the averages.
-        entropy: nats.
+        entropy: nats; None where it was not asked for.
         distance: tokens; None in cross-attention, whose places are those of two texts.
         first, previous, duplicate, induction, local, uniform: its score in each role, 0 to 1, as
             `Roles` has them; None for what needs tokens where there are none, and for what compares
             places or tokens in cross-attention.
-        role: the leading role, "" for none.
+        role: the leading role, "" for none; None where not all roles were asked for.
 
     Example:
         >>> import torch, clearhead as ch
@@ -43,7 +44,7 @@ class HeadRow(NamedTuple):
     layer_number: int
     head: int
     queries: int
-    entropy: float
+    entropy: float | None
     distance: float | None
     first: float | None
     previous: float | None
@@ -51,7 +52,7 @@ class HeadRow(NamedTuple):
     induction: float | None
     local: float | None
     uniform: float | None
-    role: str
+    role: str | None
 
 
 class Table(Rows[HeadRow]):
@@ -75,7 +76,7 @@ class Table(Rows[HeadRow]):
 
 
 def rows_of(
-    layer: str, summaries: Sequence[Summary | Totals], layer_number: int = 0
+    layer: str, summaries: Sequence[Summary | Totals | SomeTotals], layer_number: int = 0
 ) -> list[HeadRow]:
     """The rows of a layer: averages over the real queries of all samples and of all its calls.
 
@@ -87,7 +88,7 @@ def rows_of(
     Raises:
         ShapeError: code `table.heads`, for calls with different numbers of heads.
     """
-    totals = summaries[0] if isinstance(summaries[0], Totals) else None
+    totals = summaries[0] if isinstance(summaries[0], Totals | SomeTotals) else None
     known = [each for each in summaries if isinstance(each, Summary)]
     means = head_averages(layer, known) if totals is None else totals.averages()
     numbers = numbers_of_heads(summaries[0])
@@ -97,22 +98,24 @@ def rows_of(
             layer_number=layer_number,
             head=numbers[head],
             queries=means.queries,
-            entropy=float(means.entropy[head]),
+            entropy=None if means.entropy is None else float(means.entropy[head]),
             distance=None if means.distance is None else float(means.distance[head]),
             **{
                 name: float(means.scores[name][head]) if name in means.scores else None
                 for name in ROLES
             },
-            role=means.leading[head],
+            role=None if means.leading is None else means.leading[head],
         )
-        for head in range(len(means.leading))
+        for head in range(summaries[0].num_heads)
     ]
 
 
-def summary_of(call: AttentionMatrix | Summary | Totals, tokens: Tensor | None) -> Summary | Totals:
+def summary_of(
+    call: AttentionMatrix | Summary | Totals | SomeTotals, tokens: Tensor | None
+) -> Summary | Totals | SomeTotals:
     """Return the summary of a call with its roles, or what is one; tokens may go on beyond its keys, and None are
     those that the watch knew."""
-    if isinstance(call, Summary | Totals):
+    if isinstance(call, Summary | Totals | SomeTotals):
         return call
     if tokens is None or call.cross:
         return summary_with_roles(call, call.tokens)

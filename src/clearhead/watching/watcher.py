@@ -3,6 +3,7 @@
 import threading
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic
 
 from torch import Tensor, nn
@@ -11,7 +12,9 @@ from clearhead._common.checks import check_sizes
 from clearhead._common.elements import Drawn
 from clearhead._common.text import readable
 from clearhead._common.torch_internals import is_transformed
+from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError, WatchWarning
+from clearhead.matrix.head_numbers import NEED_IDS, ROLES
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.calls import Kept
 from clearhead.watching.estimate import Estimate, estimated, sizes_of
@@ -26,6 +29,7 @@ from clearhead.watching.recording import (
     head_numbers,
     kept_heads,
     reduced,
+    some_totalled,
     summarised,
     totalled,
 )
@@ -58,6 +62,7 @@ class Watch(Listener, Drawn, Generic[Kept]):
         tokens: tuple[Tensor | None, Tensor | None],
         strict: bool,
         values: bool = False,
+        statistics: tuple[str, ...] | None = None,
     ) -> None:
         self._model = model
         self._layers = layers
@@ -68,6 +73,7 @@ class Watch(Listener, Drawn, Generic[Kept]):
         self._keep: Kind = "function" if callable(kind) else kind
         self._tokens, self._source_tokens = tokens
         self._strict = strict
+        self._statistics = statistics
         self._values = values or self._graph
 
     def _begin(self) -> None:
@@ -184,8 +190,8 @@ class Watch(Listener, Drawn, Generic[Kept]):
                     )
                 problem = self._copies.of_call(problem, name)
                 add_call(self.seen._kernels, name, tap.kernel_of_call())
-                measures = {"summary": summarised, "total": totalled}.get(self._keep)
-                known = None if measures is None else self._ids.of_call(problem, name)
+                measures = self._measures()
+                known = None if measures is None else self._known_of(problem, name)
                 tokens = None if measures is not None else self._ids.of(problem, name)
                 heads = self._heads
                 if heads is not None:
@@ -207,6 +213,18 @@ class Watch(Listener, Drawn, Generic[Kept]):
             except Exception as error:
                 self._trouble = self._trouble or error
             return None
+
+    def _measures(self) -> Callable[..., Any] | None:
+        """What makes of a call and the ids of its keys what is kept; None for the call itself."""
+        if self._statistics is not None:
+            return partial(some_totalled, names=self._statistics)
+        return {"summary": summarised, "total": totalled}.get(self._keep)
+
+    def _known_of(self, problem: Problem, name: str) -> tuple[Tensor | None, Tensor | None]:
+        """The ids of the keys of a call and the places of first tokens, as far as they are asked for."""
+        asked = set(ROLES if self._statistics is None else self._statistics)
+        ids = self._ids.of(problem, name) if asked & NEED_IDS else None
+        return ids, self._ids.first_of(problem, name) if "first" in asked else None
 
     def _forget_early(self, *, so_far: bool) -> None:
         """Forget what was kept of modules behind which too many attended, of those that count from the end."""
