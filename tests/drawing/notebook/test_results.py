@@ -79,6 +79,8 @@ def made() -> dict[str, Any]:
         layer(x)
     with torch.no_grad(), ch.watch(layer, keep="total") as total:
         layer(x)
+    with torch.no_grad(), ch.watch(layer, keep="total", statistics=["first"]) as some:
+        layer(x)
     with ch.watch(layer, keep="gradients") as graph:
         output = layer(x)
     where = ch.across(world=2, tokens=8)
@@ -103,6 +105,7 @@ def made() -> dict[str, Any]:
         "Seen": seen,
         "ShardedPlan": ch.plan(shard, shard, shard, across=where),
         "Sharding": where,
+        "SomeTotals": some[0],
         "Summary": seen[0].summary(),
         "Table": seen.table(),
         "Totals": total[0],
@@ -112,7 +115,7 @@ def made() -> dict[str, Any]:
     }
 
 
-NAMES = sorted({*(each.__name__ for each in results()), "ShardedPlan"})
+NAMES = sorted({*(each.__name__ for each in results()), "ShardedPlan", "SomeTotals"})
 
 
 def test_there_is_one_of_each_kind() -> None:
