@@ -8,6 +8,7 @@
     ├── DeviceError           ValueError           tensors on different devices
     ├── MaskError             ValueError           a mask that cannot mean what it seems to
     ├── SelectionError        IndexError, KeyError an index outside the matrix of weights, or a name that is not there
+    ├── NoAttributeError      AttributeError       a word of another library, which has another name here
     ├── TooLargeError         MemoryError          something tokens × tokens that would not fit
     ├── UnsupportedError      NotImplementedError  a kernel, asked for by name, that cannot run the problem
     ├── WatchError            RuntimeError         a model whose attention could not be seen

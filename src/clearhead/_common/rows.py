@@ -99,7 +99,7 @@ class Rows(Sequence[Row], Generic[Row]):
 
         Example:
             >>> import torch, clearhead as ch
-            >>> layer = ch.MultiHeadAttention(8, num_heads=3, mask=ch.causal())
+            >>> layer = ch.MultiHeadAttention(8, num_heads=4, mask=ch.causal())
             >>> with torch.no_grad(), ch.watch(layer) as seen:
             ...     output = layer(torch.randn(1, 5, 8))
             >>> entropy = seen.table().sort("entropy", descending=True)["entropy"]
@@ -127,7 +127,7 @@ class Rows(Sequence[Row], Generic[Row]):
 
         Example:
             >>> import torch, clearhead as ch
-            >>> layer = ch.MultiHeadAttention(8, num_heads=3, mask=ch.causal())
+            >>> layer = ch.MultiHeadAttention(8, num_heads=4, mask=ch.causal())
             >>> with torch.no_grad(), ch.watch(layer) as seen:
             ...     output = layer(torch.randn(1, 5, 8))
             >>> table = seen.table()

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 from clearhead._common.rows import Rows
 from clearhead.attention.planning import Plan
 from clearhead.errors import ArgumentError
-from clearhead.watching.hooks.tap import Ran
+from clearhead.watching.hooks.tap import KernelOfCall
 
 
 @dataclass
@@ -86,7 +86,7 @@ def kernels_of(known: Mapping[str, Sequence[KernelCalls]], numbers: Mapping[str,
     )
 
 
-def add_call(known: dict[str, list[KernelCalls]], path: str, ran: Ran | None) -> None:
+def add_call(known: dict[str, list[KernelCalls]], path: str, ran: KernelOfCall | None) -> None:
     """Count a call of a module on a kernel, where that is known."""
     if ran is None:
         return

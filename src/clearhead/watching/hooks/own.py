@@ -29,7 +29,7 @@ def _report(
 ) -> Callable[[Tensor], Tensor] | None:
     """Report a problem as it is edited, and return what takes its context."""
     edited = tap.edit(lambda: problem)
-    ran = tap.Ran(chosen.NAME, partial(planning.plan_for, problem, kernel))
+    ran = tap.KernelOfCall(chosen.NAME, partial(planning.plan_for, problem, kernel))
     takes = tap.report((lambda: problem) if edited is None else edited.read, ran=ran)
     return tap.change_of(edited, takes)
 

@@ -37,7 +37,7 @@ witnesses: list[Witness] = []
 scores, () if that is not known."""
 
 
-class Ran(NamedTuple):
+class KernelOfCall(NamedTuple):
     """The kernel of a call.
 
     Attributes:
@@ -96,7 +96,7 @@ def witness(kind: str, shape: tuple[int, ...]) -> None:
         each(kind, shape)
 
 
-def report(read: Read, child: str | None = None, ran: Ran | None = None) -> list[Change]:
+def report(read: Read, child: str | None = None, ran: KernelOfCall | None = None) -> list[Change]:
     """Report a call that is about to run to every observer; returns what wants its context.
 
     Args:
@@ -115,12 +115,12 @@ def report(read: Read, child: str | None = None, ran: Ran | None = None) -> list
         state.ran = None
 
 
-def kernel_of_call() -> Ran | None:
+def kernel_of_call() -> KernelOfCall | None:
     """Return the kernel of the call that is reported, where its hook knows it.
 
     Example:
         >>> observers.append(lambda read, child: print(kernel_of_call().kernel))
-        >>> report(lambda: None, ran=Ran("eager"))
+        >>> report(lambda: None, ran=KernelOfCall("eager"))
         eager
         []
         >>> _ = observers.pop()
@@ -173,7 +173,9 @@ def reporting(
         >>> _ = observers.pop()
     """
 
-    ran = Ran(getattr(function, "__name__", type(function).__name__) if kernel is None else kernel)
+    ran = KernelOfCall(
+        getattr(function, "__name__", type(function).__name__) if kernel is None else kernel
+    )
 
     @wraps(function)
     def reported(*args: Any, **kwargs: Any) -> Any:

@@ -42,7 +42,7 @@ def roles_html(roles: Roles) -> str:
         >>> query = key = torch.zeros(1, 2, 20, 4)
         >>> drawn = roles_html(ch.roles(ch.AttentionMatrix(query, key, mask=ch.causal())))
         >>> drawn.count("<tr"), drawn.count("uniform")
-        (3, 3)
+        (3, 4)
     """
     first = [torch.atleast_2d(getattr(roles, name))[:1] for name in roles.measured]
     scores = {
