@@ -78,7 +78,10 @@ def test_a_nan_of_padding_does_not_show() -> None:
     given = summary(2)
     given.entropy[1, :, 2:] = math.nan
     real = torch.tensor([[True] * 5, [True, True, False, False, False]])
-    assert all(math.isfinite(row.entropy) for row in rows_of("a", [replace(given, real=real)]))
+    assert all(
+        row.entropy is not None and math.isfinite(row.entropy)
+        for row in rows_of("a", [replace(given, real=real)])
+    )
 
 
 def test_a_matrix_without_batch_and_heads() -> None:

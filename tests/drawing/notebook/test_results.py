@@ -146,7 +146,7 @@ def test_names_are_escaped() -> None:
         model["<b>"](x)
     rows = [seen.find(0, 1), seen.table(), seen.plan(), seen.difference(seen)]
     for each in rows:
-        named = type(each)([row._replace(layer="<b>\x1b[31m") for row in each])  # pyright: ignore
+        named = type(each)([row._replace(layer="<b>\x1b[31m") for row in each])
         drawn = named._repr_html_()
         assert "<b>" not in drawn
         assert "\x1b" not in drawn + repr(named)
