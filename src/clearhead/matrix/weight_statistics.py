@@ -279,7 +279,8 @@ class WeightStatistics(BaseMatrix):
     ) -> Summary:
         """All of the statistics, and the context, in one pass over the weights.
 
-        It takes about three times as long as one call of attention of width 128, more of a narrower one, and O(tokens) memory.
+        It takes about three times as long as one call of attention of width 128, and more of a narrower one, in
+        O(tokens) memory.
 
         Args:
             value: (batch, num_kv_heads, kv_len, value_head_dim), for the context.
