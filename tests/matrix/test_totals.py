@@ -47,7 +47,7 @@ TEXTS = [[1, 2, 3, 1, 2, 3, 1], [4, 4, 5], [6, 1, 2, 3, 5], [2], [3, 1, 3, 1, 6,
 
 
 def rows(seen: Any) -> list[list[float]]:
-    return [[number for number in row[1:-1] if number is not None] for row in seen.table()]
+    return [[number for number in row[2:-1] if number is not None] for row in seen.table()]
 
 
 def test_totals_are_those_of_all_texts(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_totals_are_those_of_all_texts(tmp_path: Path) -> None:
     parts = [seen_of(model, [each], keep="total") for each in (TEXTS[:2], TEXTS[2:])]
     parts = [ch.load(each.save(tmp_path / "part")) for each in parts]
     expected = torch.tensor(rows(one_by_one), dtype=torch.float64)
-    assert expected.shape == (4, 11)
+    assert expected.shape == (4, 10)
     assert (expected[:, 1] == sum(map(len, TEXTS))).all()
     for seen in (batched, parts[0].merge(parts[1])):
         torch.testing.assert_close(
