@@ -1,4 +1,4 @@
-"""Rows: columns, the order, the largest, as text and as a picture."""
+"""MeasuredRows: columns, the order, the largest, as text and as a picture."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import clearhead as ch
-from clearhead._common.rows import Rows
+from clearhead._common.rows import MeasuredRows
 
 
 class Kind(NamedTuple):
@@ -19,7 +19,7 @@ class Kind(NamedTuple):
     none: float | None = None
 
 
-class Kinds(Rows[Kind]):
+class Kinds(MeasuredRows[Kind]):
     ROW = Kind
     UNITS = {"gain": "nats"}  # noqa: RUF012
 

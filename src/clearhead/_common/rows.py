@@ -1,4 +1,4 @@
-"""Rows of numbers that were measured: columns by name, sorted, as text, as a picture and as a DataFrame."""
+"""MeasuredRows of numbers that were measured: columns by name, sorted, as text, as a picture and as a DataFrame."""
 
 import math
 import re
@@ -16,8 +16,8 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 """A named tuple."""
 
 
-class Rows(Sequence[Row], Generic[Row]):
-    """Rows of one kind, in an order: print them, iterate over them, take a column, sort.
+class MeasuredRows(Sequence[Row], Generic[Row]):
+    """MeasuredRows of one kind, in an order: print them, iterate over them, take a column, sort.
 
     What sorts, picks or slices makes other rows, and leaves these as they are.
 

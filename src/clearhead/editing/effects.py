@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._common.lazy import drawing
-from clearhead._common.rows import Rows
+from clearhead._common.rows import MeasuredRows
 from clearhead._common.text import shown
 from clearhead.editing.edit import edit, is_like
 from clearhead.editing.operations import Ablate
@@ -36,7 +36,7 @@ class Effect(NamedTuple):
     change: float
 
 
-class Effects(Rows[Effect]):
+class Effects(MeasuredRows[Effect]):
     """The effects of all heads, in the order of the layers: print them, iterate, take columns, sort, plot.
 
     Attributes:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead._common.rows import Rows
+from clearhead._common.rows import MeasuredRows
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.matrix.head_numbers import numbers_of_heads
@@ -36,7 +36,7 @@ class HeadDifference(NamedTuple):
     total_variation: float
 
 
-class Difference(Rows[HeadDifference]):
+class RunDifference(MeasuredRows[HeadDifference]):
     """The rows of all heads of all layers in two runs.
 
     Example:
@@ -54,7 +54,7 @@ class Difference(Rows[HeadDifference]):
     UNPRINTED = frozenset({"queries"})
 
 
-def difference_of(one: "KeptByPath[Any]", other: Any) -> Difference:
+def difference_of(one: "KeptByPath[Any]", other: Any) -> RunDifference:
     """Return the difference of two records; what each of them must be is told by `Seen.difference`."""
     if not hasattr(other, "apart"):
         raise ArgumentTypeError(
@@ -86,7 +86,7 @@ def difference_of(one: "KeptByPath[Any]", other: Any) -> Difference:
                 HeadDifference(name, one.number(path), head, queries, each / max(1, queries))
                 for head, each in zip(numbers_of_heads(some[0]), sums.tolist(), strict=True)
             ]
-    return Difference(rows)
+    return RunDifference(rows)
 
 
 def _check_alike(path: str, mine: list[Any], theirs: list[Any]) -> None:

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from clearhead._common.checks import as_int, as_place, check_head_numbers
-from clearhead._common.rows import Rows
+from clearhead._common.rows import MeasuredRows
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, WatchError
 from clearhead.matrix.head_numbers import numbers_of_heads
@@ -22,7 +22,7 @@ class HeadLink(NamedTuple):
     weight: float
 
 
-class HeadLinks(Rows[HeadLink]):
+class HeadLinks(MeasuredRows[HeadLink]):
     """The links between two tokens of all heads, the strongest first.
 
     Example:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from clearhead._common.rows import Rows
+from clearhead._common.rows import MeasuredRows
 from clearhead.attention.planning import Plan
 from clearhead.errors import ArgumentError
 from clearhead.watching.hooks.tap import KernelOfCall
@@ -46,7 +46,7 @@ class LayerKernel(NamedTuple):
     plan: Plan | None
 
 
-class Kernels(Rows[LayerKernel]):
+class Kernels(MeasuredRows[LayerKernel]):
     """The kernels of all layers: a row for each kernel of each layer.
 
     Example:

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from clearhead._common.checks import check_ids
-from clearhead._common.rows import Rows
+from clearhead._common.rows import MeasuredRows
 from clearhead.matrix.head_numbers import ROLES, head_averages, numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
@@ -55,7 +55,7 @@ class HeadRow(NamedTuple):
     role: str | None
 
 
-class Table(Rows[HeadRow]):
+class Table(MeasuredRows[HeadRow]):
     """The rows of all heads of all layers: print it, iterate over it, take columns, sort, or take it to pandas.
 
     Example:

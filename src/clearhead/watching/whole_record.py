@@ -10,7 +10,7 @@ from clearhead.errors import ArgumentError, SelectionError
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.norms import Norms
 from clearhead.watching.calls import Kept, Results
-from clearhead.watching.difference import Difference, difference_of
+from clearhead.watching.difference import RunDifference, difference_of
 from clearhead.watching.kept_by_path import WEIGHTED, KeptByPath
 from clearhead.watching.kernels import Kernels, kernels_of
 from clearhead.watching.projections import output_weight
@@ -19,7 +19,7 @@ from clearhead.watching.projections import output_weight
 class WholeRecord(KeptByPath[Kept]):
     """The calls of every module, taken together."""
 
-    def difference(self, other: KeptByPath[AttentionMatrix]) -> Difference:
+    def difference(self, other: KeptByPath[AttentionMatrix]) -> RunDifference:
         """Return how far the attention of two runs is apart, head by head: the total variation.
 
         Of a query that is half of what its weights in the one run and in the other differ by, the share of its

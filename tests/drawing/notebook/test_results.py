@@ -89,7 +89,7 @@ def made() -> dict[str, Any]:
         "AttentionMatrix": seen[0],
         "BlockMap": ch.causal().blocks(8, 8, block=(4, 4)),
         "Conversion": ch.convert(theirs),
-        "Difference": seen.difference(seen),
+        "RunDifference": seen.difference(seen),
         "Edit": ch.edit(layer),
         "Effects": ch.effects(layer, x, lambda out: out.sum(), progress=False),
         "Estimate": ch.watch(layer).estimate(batch=1, query_len=5),

@@ -1,11 +1,11 @@
-"""Rows of numbers, and the roles of heads, as tables."""
+"""MeasuredRows of numbers, and the roles of heads, as tables."""
 
 from typing import Any
 
 import torch
 
 from clearhead._common.elements import Html, element
-from clearhead._common.rows import Rows
+from clearhead._common.rows import MeasuredRows
 from clearhead._common.text import count, readable
 from clearhead.drawing.notebook.inline.markup import LINE, frame, line, scrolling, title
 from clearhead.matrix.head_numbers import Roles
@@ -16,7 +16,7 @@ MOST_ROWS = 60
 CELL = "padding:2px 8px;background:none;white-space:nowrap"
 
 
-def rows_html(rows: Rows[Any]) -> str:
+def rows_html(rows: MeasuredRows[Any]) -> str:
     """The rows below their names and units; of many the first.
 
     Example:
