@@ -1,4 +1,4 @@
-"""MeasuredRows of numbers that were measured: columns by name, sorted, as text, as a picture and as a DataFrame."""
+"""Rows of numbers that were measured: columns by name, sorted, as text, as a picture and as a DataFrame."""
 
 import math
 import re
@@ -17,7 +17,7 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 class MeasuredRows(Sequence[Row], Generic[Row]):
-    """MeasuredRows of one kind, in an order: print them, iterate over them, take a column, sort.
+    """Rows of one kind, in an order: print them, iterate over them, take a column, sort.
 
     What sorts, picks or slices makes other rows, and leaves these as they are.
 

@@ -1,4 +1,4 @@
-"""MeasuredRows of numbers, and the roles of heads, as tables."""
+"""Rows of numbers, and the roles of heads, as tables."""
 
 from typing import Any
 
