@@ -100,3 +100,55 @@ def _sides(fused: Any, eager: Any, **inputs: Any) -> Sides:
             return eager(**inputs, output_attentions=True).attentions
 
     return {"watch(keep='summary')": watched, "output_attentions=True": output_attentions}
+
+
+def _same_averages(ours: Any, theirs: Any) -> None:
+    """The entropies of every head; a model alone has none."""
+    if theirs is not None:
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@case(
+    "watch-total-short-texts",
+    work="64 texts of 8 to 40 tokens in padded batches of 16, a Llama of 12 layers of 9 heads: watch(keep='total', "
+    "statistics=('entropy', 'first')) against the model alone and against eager with output_attentions",
+    compare=_same_averages,
+    rounds=3,
+)
+def total_of_short_texts() -> Sides:
+    from transformers import LlamaConfig, LlamaModel
+
+    config = LlamaConfig(
+        vocab_size=1000, hidden_size=576, intermediate_size=1536, num_hidden_layers=12,
+        num_attention_heads=9, num_key_value_heads=3,
+    )  # fmt: skip
+    fused = LlamaModel._from_config(config, attn_implementation="sdpa").eval()
+    eager = LlamaModel._from_config(config, attn_implementation="eager").eval()
+    eager.load_state_dict(fused.state_dict())
+    lengths = torch.randint(8, 41, (4, 16))
+    batches = [torch.arange(int(some.max())) < some[:, None] for some in lengths]
+    inputs = [
+        {"input_ids": torch.randint(1, 1000, real.shape), "attention_mask": real.long()}
+        for real in batches
+    ]
+
+    def run(model: Any, **options: Any) -> list[Any]:
+        with torch.no_grad():
+            return [model(**each, use_cache=False, **options) for each in inputs]
+
+    def watched() -> Any:
+        with ch.watch(fused, keep="total", statistics=("entropy", "first")) as seen:
+            run(fused)
+        return seen.table()["entropy"]
+
+    def alone() -> None:
+        run(fused)
+
+    def by_hand() -> Any:
+        total = torch.zeros(12, 9, dtype=torch.float64)
+        for output, real in zip(run(eager, output_attentions=True), batches, strict=True):
+            entropy = torch.special.entr(torch.stack(output.attentions)).sum(dim=-1)
+            total += entropy.where(real[:, None], 0.0).double().sum(dim=(1, 3))
+        return (total / sum(int(each.sum()) for each in batches)).flatten()
+
+    return {"watch(statistics=…)": watched, "unwatched": alone, "output_attentions=True": by_hand}

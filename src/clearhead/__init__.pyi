@@ -22,6 +22,7 @@ from .errors import (
     MaskError,
     MissingExtraError,
     ModelError,
+    NoAttributeError,
     RankError,
     SelectionError,
     ShapeError,
@@ -48,6 +49,7 @@ from .matrix.head_numbers import Roles
 from .matrix.matrix import AttentionMatrix
 from .matrix.roles import roles
 from .matrix.rollout import rollout
+from .matrix.some_totals import SomeTotals
 from .matrix.summary import Summary, TopK
 from .matrix.totals import Totals
 from .matrix.weight_gradients import WeightGradients
@@ -87,6 +89,7 @@ __all__ = [
     "ModelConversion",
     "ModelError",
     "MultiHeadAttention",
+    "NoAttributeError",
     "Plan",
     "Profile",
     "RankError",
@@ -97,6 +100,7 @@ __all__ = [
     "ShapeError",
     "ShardedPlan",
     "Sharding",
+    "SomeTotals",
     "Step",
     "Summary",
     "Table",

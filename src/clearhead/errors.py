@@ -8,6 +8,7 @@
     ├── DeviceError           ValueError           tensors on different devices
     ├── MaskError             ValueError           a mask that cannot mean what it seems to
     ├── SelectionError        IndexError, KeyError an index outside the matrix of weights, or a name that is not there
+    ├── NoAttributeError      AttributeError       a word of another library, which has another name here
     ├── TooLargeError         MemoryError          something tokens × tokens that would not fit
     ├── UnsupportedError      NotImplementedError  a kernel, asked for by name, that cannot run the problem
     ├── WatchError            RuntimeError         a model whose attention could not be seen
@@ -108,6 +109,17 @@ class MaskError(ClearheadError, ValueError):
 
 class SelectionError(ClearheadError, IndexError, KeyError):
     """An index lies outside the matrix of weights, or there is nothing of that name."""
+
+
+class NoAttributeError(ClearheadError, AttributeError):
+    """An attribute of another library's object, which something here does under another name.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> A = ch.AttentionMatrix(torch.eye(2), torch.eye(2))
+        >>> hasattr(A, "numpy")
+        False
+    """
 
 
 class TooLargeError(ClearheadError, MemoryError):

@@ -815,16 +815,6 @@ def test_a_value_of_tokens_that_ranks_share() -> None:
         AttentionMatrix(*torch.zeros(2, 3, 4), value=torch.zeros(3, 4), across=shared)
 
 
-def test_it_is_no_array() -> None:
-    matrix = ch.AttentionMatrix(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))
-    text = (
-        "[matrix.array] an AttentionMatrix is no array, since it is never in memory as a whole: index what is "
-        "needed, such as A[:, :, 0, :], or take all of it with A.dense()."
-    )
-    with pytest.raises(ch.ArgumentTypeError, match=f"^{re.escape(text)}$"):
-        np.array(matrix)
-
-
 def test_its_repr_says_that_it_has_a_bias() -> None:
     query = torch.zeros(1, 2, 3, 4)
     matrix = ch.AttentionMatrix(query, query, mask=ch.causal(), bias=ch.alibi(2))

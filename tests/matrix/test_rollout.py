@@ -99,6 +99,11 @@ def test_the_future_has_no_influence() -> None:
     assert bool((found[:, 0, :4] > 0).all())
 
 
+def test_heads_count_from_the_end() -> None:
+    layers = [layer(mask=ch.causal()), layer(mask=ch.causal())]
+    assert ch.rollout(layers, head=-1).equal(ch.rollout(layers, head=HEADS - 1))
+
+
 def test_what_a_sink_or_an_empty_row_keeps_is_gone() -> None:
     sinks = torch.full((HEADS,), 3.0, dtype=torch.float64)
     layers = [layer(mask=ch.causal(offset=-2), sinks=sinks), layer(mask=ch.causal())]
@@ -210,7 +215,7 @@ def test_refused_matrices(matrices: Any, error: type[Exception], text: str) -> N
                 ArgumentError,
                 f'[rollout.head] head must be "mean" or the number of a head, 0 to 2; got {got}.',
             )
-            for head, got in [("max", "'max'"), (3, "3"), (-1, "-1"), (True, "True"), (1.0, "1.0")]
+            for head, got in [("max", "'max'"), (3, "3"), (-4, "-4"), (True, "True"), (1.0, "1.0")]
         ),
         *(
             (

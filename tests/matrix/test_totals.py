@@ -47,7 +47,7 @@ TEXTS = [[1, 2, 3, 1, 2, 3, 1], [4, 4, 5], [6, 1, 2, 3, 5], [2], [3, 1, 3, 1, 6,
 
 
 def rows(seen: Any) -> list[list[float]]:
-    return [[number for number in row[1:-1] if number is not None] for row in seen.table()]
+    return [[number for number in row[2:-1] if number is not None] for row in seen.table()]
 
 
 def test_totals_are_those_of_all_texts(tmp_path: Path) -> None:

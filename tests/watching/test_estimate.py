@@ -61,7 +61,8 @@ def test_a_config() -> None:
 
 def test_paths_beside_a_config() -> None:
     chosen = sizes_of(
-        WithConfig(**CONFIG), lambda path, place: (path, place) == ("layers.1.inner", 1)
+        WithConfig(**CONFIG),
+        lambda path, place, count: (path, place, count) == ("layers.1.inner", 1, 2),
     )
     assert [size.path for size in chosen] == ["layers.1.inner"]
 
@@ -92,7 +93,7 @@ def test_paths_that_cannot_be_told() -> None:
     assert ch.watch(three).estimate(1, 5).layers == 3
     for model in (three, WithConfig(**CONFIG)):
         with pytest.raises(WatchError, match=r"^\[watch.sizes\]"):
-            sizes_of(model, lambda path, place: path.startswith("encoder"))
+            sizes_of(model, lambda path, place, count: path.startswith("encoder"))
 
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)

@@ -76,7 +76,7 @@ def test_a_row_that_is_not_finite_is_no_link() -> None:
     x[0, 1] = torch.nan
     with torch.no_grad(), ch.watch(layer) as seen:
         layer(x)
-    assert seen.find(0, 1) == []
+    assert len(seen.find(0, 1)) == 0
 
 
 def test_what_cannot_be_found(seen: ch.Seen[ch.AttentionMatrix]) -> None:
@@ -120,3 +120,76 @@ def test_what_cannot_be_found(seen: ch.Seen[ch.AttentionMatrix]) -> None:
             f'[watch.find] find needs a watch with keep="matrix"; keep={keep!r} holds no single weights. Over a '
             "data set a function reduces each matrix: keep=lambda path, matrix: matrix.at(query, key)."
         )
+
+
+def three(**options: Any) -> ch.Seen[Any]:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=4) for _ in range(3)))
+    with torch.no_grad(), ch.watch(model, **options) as found:
+        model(torch.randn(1, 5, 8))
+        model(torch.randn(1, 5, 8))
+    return found
+
+
+@pytest.mark.parametrize("keep", ["matrix", "summary", "total", lambda path, matrix: matrix.max()])
+@pytest.mark.parametrize(
+    ("layers", "paths"),
+    [
+        (-1, ["2"]),
+        ([-1], ["2"]),
+        ([-3], ["0"]),
+        ([-2, 2], ["1", "2"]),
+        (["0", -1], ["0", "2"]),
+        ([-1, -2, -3], ["0", "1", "2"]),
+    ],
+)
+def test_layers_count_from_the_end(keep: Any, layers: Any, paths: list[str]) -> None:
+    found = three(layers=layers, keep=keep)
+    assert list(found) == paths
+    assert all(len(found.calls(path)) == (1 if keep == "total" else 2) for path in paths)
+
+
+def test_a_layer_before_the_first_is_refused() -> None:
+    with pytest.raises(ch.WatchError, match="is number -4, counted from the end; these attended"):
+        three(layers=[-4])
+
+
+def test_heads_count_from_the_end() -> None:
+    whole, found = three(), three(heads=[0, -1])
+    assert found.head_numbers(0) == (0, 3)
+    assert found.calls(0)[0].dense().equal(whole.calls(0)[0][:, [0, 3]])
+    estimate = ch.watch(nn.Sequential(ch.MultiHeadAttention(8, num_heads=4)), heads=[-1])
+    assert estimate.estimate(batch=1, query_len=5).heads == 1
+    for heads in ([3, -1], [-5]):
+        with pytest.raises(ch.WatchError, match=r"were asked for; .* has num_heads=4") as raised:
+            three(heads=heads)
+        assert raised.value.code == "watch.heads"
+    with pytest.raises(ch.ArgumentError, match=r"different numbers, at least one; got \[-1, -1\]"):
+        three(heads=[-1, -1])
+
+
+def test_an_estimate_of_the_last_layer() -> None:
+    model = nn.Sequential(*(ch.MultiHeadAttention(8, num_heads=4) for _ in range(3)))
+    assert ch.watch(model, layers=[-1]).estimate(batch=1, query_len=5).layers == 1
+
+
+def test_tokens_count_from_the_end(seen: ch.Seen[ch.AttentionMatrix]) -> None:
+    assert list(seen.find(-1, sample=1)) == list(seen.find(4, sample=1))
+    assert {(link.layer, link.key) for link in seen.find(key=-1)} == {("first", 4), ("second", 2)}
+    assert {link[2:4] for link in seen.find(-1, -2, layers=[0])} == {(4, 3)}
+    with pytest.raises(ch.SelectionError) as raised:
+        seen.find(-9, 0)
+    assert raised.value.code == "matrix.range"
+
+
+def test_a_slice_is_the_record_of_some() -> None:
+    whole = three()
+    some = whole[1:]
+    assert isinstance(some, ch.Seen)
+    assert list(some) == ["1", "2"]
+    assert some.calls("1") == whole.calls("1")
+    assert list(whole[-1:]) == ["2"]
+    assert list(whole[::-1]) == ["2", "1", "0"]
+    assert len(whole[3:]) == 0
+    assert {row.layer for row in some.table()} == {"1", "2"}
+    assert list(whole) == ["0", "1", "2"]

@@ -79,13 +79,23 @@ def test_the_numbers_are_averages_over_all_calls() -> None:
 
 
 def test_summaries_give_the_same_table() -> None:
+    """The ids that the embedding read are those of both."""
     matrices, summaries = seen("matrix"), seen("summary")
-    for ours, theirs in zip(summaries.table(), matrices.table(TOKENS), strict=True):
-        same(ours, theirs)
+    for table in (matrices.table(TOKENS), matrices.table()):
+        for ours, theirs in zip(summaries.table(), table, strict=True):
+            same(ours, theirs)
+    assert matrices.table()["induction"].isfinite().all()
+    roles = ch.roles(matrices["one"])
+    assert roles.induction is not None
+    assert roles.induction.equal(summaries["one"].roles.induction)
 
 
-def test_without_tokens_two_columns_are_missing() -> None:
-    table = seen("matrix").table()
+@pytest.mark.parametrize("keep", ["matrix", "summary"])
+def test_without_tokens_two_columns_are_missing(keep: Keep) -> None:
+    model = Model()
+    with ch.watch(model.one, keep=keep) as found:
+        model(TOKENS)
+    table = found.table()
     assert all(row.duplicate is None and row.induction is None for row in table)
     assert "induction" not in repr(table)
     assert "uniform" in repr(table)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import clearhead as ch
 from clearhead.watching.table import HeadRow, Table, rows_of
 
-ROW = HeadRow("encoder.0", 3, 12, 1.234, 17.5, 0.25, 0.5, None, None, 0.75, 1.0, "previous")
+ROW = HeadRow("encoder.0", 0, 3, 12, 1.234, 17.5, 0.25, 0.5, None, None, 0.75, 1.0, "previous")
 
 
 def summary(heads: int, dims: int = 4, **options: torch.Tensor) -> ch.Summary:
@@ -35,12 +35,12 @@ def test_it_is_a_sequence_of_rows() -> None:
 
 
 def test_it_prints_columns_that_stand_below_their_names() -> None:
-    table = Table([ROW, ROW._replace(layer="encoder.10", head=11, role="")])
+    table = Table([ROW, ROW._replace(layer="encoder.10", layer_number=10, head=11, role="")])
     assert repr(table) == (
-        "layer       head  entropy  distance  first  previous  local  uniform  role\n"
-        "                     nats    tokens\n"
-        "encoder.0      3     1.23     17.50   0.25      0.50   0.75     1.00  previous\n"
-        "encoder.10    11     1.23     17.50   0.25      0.50   0.75     1.00"
+        "layer       layer_number  head  entropy  distance  first  previous  local  uniform  role\n"
+        "                                   nats    tokens\n"
+        "encoder.0              0     3     1.23     17.50   0.25      0.50   0.75     1.00  previous\n"
+        "encoder.10            10    11     1.23     17.50   0.25      0.50   0.75     1.00"
     )
 
 
@@ -78,7 +78,10 @@ def test_a_nan_of_padding_does_not_show() -> None:
     given = summary(2)
     given.entropy[1, :, 2:] = math.nan
     real = torch.tensor([[True] * 5, [True, True, False, False, False]])
-    assert all(math.isfinite(row.entropy) for row in rows_of("a", [replace(given, real=real)]))
+    assert all(
+        row.entropy is not None and math.isfinite(row.entropy)
+        for row in rows_of("a", [replace(given, real=real)])
+    )
 
 
 def test_a_matrix_without_batch_and_heads() -> None:
@@ -191,7 +194,7 @@ def test_two_texts_of_one_length_share_no_places(keep: Any, tmp_path: Path) -> N
         assert rows["decoder"].duplicate is not None
         assert rows["decoder"].duplicate > 0
         assert rows["encoder"].duplicate == 0
-        assert rows["cross"][4:] == (None, rows["cross"].first, *[None] * 4, *rows["cross"][10:])
+        assert rows["cross"][5:] == (None, rows["cross"].first, *[None] * 4, *rows["cross"][11:])
         assert [each[name].cross for name in ("encoder", "decoder", "cross")] == [
             False,
             False,

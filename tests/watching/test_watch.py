@@ -893,12 +893,7 @@ def test_heads_that_are_not_there() -> None:
         (
             {"layers": []},
             ArgumentError,
-            "[layers.value] layers must hold globs, or numbers from 0 on, or be None for all; got [].",
-        ),
-        (
-            {"layers": -1},
-            ArgumentError,
-            "[layers.value] layers must hold globs, or numbers from 0 on, or be None for all; got -1.",
+            "[layers.value] layers must hold globs or numbers, or be None for all; got [].",
         ),
         (
             {"heads": 3},
@@ -908,12 +903,12 @@ def test_heads_that_are_not_there() -> None:
         (
             {"heads": []},
             ArgumentError,
-            "[heads.value] heads must be different numbers, 0 or more, at least one; got [].",
+            "[heads.value] heads must be different numbers, at least one; got [].",
         ),
         (
-            {"heads": [-1]},
+            {"heads": [1, 1]},
             ArgumentError,
-            "[heads.value] heads must be different numbers, 0 or more, at least one; got [-1].",
+            "[heads.value] heads must be different numbers, at least one; got [1, 1].",
         ),
         (
             {"keep": "weights"},

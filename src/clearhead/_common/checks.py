@@ -85,8 +85,21 @@ def as_ints(values: Iterable[object]) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
-def check_head_numbers(heads: Iterable[object]) -> tuple[int, ...]:
-    """Return the numbers of heads, different ones, at least one.
+def as_place(value: object, length: int) -> int | None:
+    """The place from 0 on that a whole number is in so many, of which negative ones count from the end; None for
+    all else, and where there is none.
+
+    Example:
+        >>> as_place(2, 3), as_place(-1, 3), as_place(3, 3), as_place(True, 3)
+        (2, 2, None, None)
+    """
+    number = as_int(value)
+    return number % length if number is not None and -length <= number < length else None
+
+
+def check_head_numbers(heads: Iterable[object], *, from_end: bool = False) -> tuple[int, ...]:
+    """Return the numbers of heads, different ones, at least one; with `from_end` also negative ones, which count
+    from the last head of a layer.
 
     Raises:
         ArgumentTypeError: code `heads.type`, for what is no whole number.
@@ -95,10 +108,12 @@ def check_head_numbers(heads: Iterable[object]) -> tuple[int, ...]:
     numbers = as_ints(heads)
     if numbers is None:
         raise ArgumentTypeError("heads.type", f"heads must hold whole numbers; got {shown(heads)}.")
-    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
+    negative = not from_end and any(each < 0 for each in numbers)
+    if not numbers or negative or len(set(numbers)) < len(numbers):
+        least = "" if from_end else "0 or more, "
         raise ArgumentError(
             "heads.value",
-            f"heads must be different numbers, 0 or more, at least one; got {shown(list(numbers))}.",
+            f"heads must be different numbers, {least}at least one; got {shown(list(numbers))}.",
         )
     return numbers
 

@@ -49,6 +49,26 @@ def joined(children: Iterable[str]) -> Html:
     )
 
 
+class Drawn:
+    """A result that is looked at: its text is what a prompt shows of it, and a notebook.
+
+    A class that has a `__str__` need no more; one that has a `__repr__` keeps it.
+
+    Example:
+        >>> class Found(Drawn):
+        ...     def __str__(self) -> str:
+        ...         return "a < b"
+        >>> Found(), Found()._repr_html_()
+        (a < b, '<pre>a &lt; b</pre>')
+    """
+
+    def __repr__(self) -> str:
+        return str(self) if type(self).__str__ is not object.__str__ else object.__repr__(self)
+
+    def _repr_html_(self) -> str | None:
+        return str(element("pre", repr(self)))
+
+
 def document(head: Iterable[str], body: Iterable[str]) -> Html:
     """Return a page of its own.
 

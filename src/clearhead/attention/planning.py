@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from clearhead._common.elements import Drawn
 from clearhead._common.text import shown
 from clearhead.attention.kernels import blockwise, eager, flex, fused
 from clearhead.attention.problem import Problem
@@ -34,8 +35,8 @@ KERNELS: tuple[Kernel, ...] = (fused, flex, blockwise, eager)
 """In the order in which "auto" tries them: it takes the first that can, and does not defer."""
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Drawn):
     """The kernel for a problem, what it will do, and for each other one the reason against it.
 
     Attributes:
@@ -118,9 +119,10 @@ Observer = Callable[[Problem], Callable[[], None]]
 observers: list[Observer] = []
 """Called with each problem before it runs, and what they return after; `watch` is one."""
 
-Editor = Callable[[Problem], Callable[[Tensor], Tensor] | None]
+Editor = Callable[[Problem, Kernel, str], Callable[[Tensor], Tensor] | None]
 editors: list[Editor] = []
-"""Asked about each problem that observers see, for a function of its context; `edit` is one."""
+"""Asked about each problem that observers see, with the kernel that runs it and the name that was asked for, for a
+function of its context; `edit` is one."""
 
 
 def run(problem: Problem, kernel: str = "auto") -> Tensor:
@@ -129,7 +131,7 @@ def run(problem: Problem, kernel: str = "auto") -> Tensor:
     chosen = choose(problem, kernel)
     if not observers:
         return chosen.attend(problem)
-    edits = [edit for editor in editors if (edit := editor(problem)) is not None]
+    edits = [edit for editor in editors if (edit := editor(problem, chosen, kernel)) is not None]
     endings = [observer(problem) for observer in observers]
     try:
         context = chosen.attend(problem)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from clearhead._common.elements import Drawn
 from clearhead._common.text import as_json, readable, shown
 from clearhead.checking.pages import page, section
 from clearhead.errors import ArgumentError
@@ -42,8 +43,8 @@ class Finding:
         return f"clearhead explain {self.code}"
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Drawn):
     """The report of `check`: right, wrong, or not judged.
 
     Attributes:

@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from clearhead._common.checks import as_int, check_bool
+from clearhead._common.elements import Drawn
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead._common.torch_internals import is_compiled
@@ -33,7 +34,7 @@ GLOB = "*?["
 """The characters that make a path a glob."""
 
 
-class Edit:
+class Edit(Drawn):
     """The context manager that `edit` returns; a layer of it is edited by its path or number.
 
     Example:

@@ -2,14 +2,15 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
+from clearhead._common.rows import MeasuredRows
 from clearhead._common.text import shown
 from clearhead.editing.edit import edit, is_like
 from clearhead.editing.operations import Ablate
@@ -36,8 +37,8 @@ class Effect(NamedTuple):
     change: float
 
 
-class Effects(Sequence[Effect]):
-    """The effects of all heads, in the order of the layers: print them, iterate, plot.
+class Effects(MeasuredRows[Effect]):
+    """The effects of all heads, in the order of the layers: print them, iterate, take columns, sort, plot.
 
     Attributes:
         baseline: the metric of the model as it is.
@@ -48,30 +49,20 @@ class Effects(Sequence[Effect]):
         >>> found = ch.effects(layer, torch.randn(1, 5, 8), lambda output: output.square().mean())
         >>> found.top(1)[0].change == found.top(1)[0].metric - found.baseline
         True
+        >>> found.top(1)[0] == found.sort("change")[0] or found.top(1)[0] == found.sort("change")[-1]
+        True
     """
 
+    ROW = Effect
+    BY = "change"
+    DIGITS = 4
+
     def __init__(self, rows: Sequence[Effect], baseline: float) -> None:
-        self._rows, self.baseline = tuple(rows), baseline
+        super().__init__(rows)
+        self.baseline = baseline
 
-    @overload
-    def __getitem__(self, index: int) -> Effect: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Effects": ...
-    def __getitem__(self, index: int | slice) -> "Effect | Effects":
-        if isinstance(index, slice):
-            return Effects(self._rows[index], self.baseline)
-        return self._rows[index]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __iter__(self) -> Iterator[Effect]:
-        return iter(self._rows)
-
-    def top(self, count: int = 10) -> "Effects":
-        """Return the largest changes, up or down, the largest first."""
-        rows = sorted(self._rows, key=lambda row: -abs(row.change))
-        return Effects(rows[:count], self.baseline)
+    def _with(self, rows: Sequence[Effect]) -> Self:
+        return type(self)(rows, self.baseline)
 
     def plot(self, *, ax: Any = None) -> Any:
         """Draw layers × heads with matplotlib, the change as a colour; returns the axes.
@@ -82,9 +73,14 @@ class Effects(Sequence[Effect]):
         """
         return drawing("figures").of_effects(self, ax=ax)
 
+    @property
+    def caption(self) -> str:
+        """The metric of the model as it is."""
+        return f"metric as it is: {self.baseline:.4f}"
+
     def __repr__(self) -> str:
         wide = max((len(row.layer) for row in self._rows), default=0)
-        lines = [f"metric as it is: {self.baseline:.4f}"]
+        lines = [self.caption]
         for row in self._rows:
             head = "" if row.head is None else f"head {row.head:<3}  "
             lines.append(

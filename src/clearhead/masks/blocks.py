@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clearhead._common.elements import Drawn
 from clearhead.masks.base import Mask
 from clearhead.masks.full import full
 from clearhead.masks.spans import Spans
@@ -24,7 +25,7 @@ PORTION = 1 << 22
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BlockMap:
+class BlockMap(Drawn):
     """The blocks of a mask: empty (0), partial (1) or full (2).
 
     `kinds` is uint8 of shape (query_blocks, kv_blocks), with (batch, num_heads or 1) in front for a

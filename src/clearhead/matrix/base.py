@@ -13,8 +13,10 @@ from clearhead.attention.problem import Problem, check_fit, make_problem, under_
 from clearhead.errors import ArgumentError, DtypeError, ShapeError, UnsupportedError
 from clearhead.masks.dense import dense
 from clearhead.matrix.indexing import as_indices
+from clearhead.matrix.no_tensor import NoTensor
 from clearhead.matrix.norms import Norms, norms_of_values
 from clearhead.matrix.parts import (
+    PORTION,
     Rectangle,
     check_fits,
     from_every_key,
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from clearhead.matrix.matrix import AttentionMatrix
 
 
-class BaseMatrix:
+class BaseMatrix(NoTensor):
     """The weights of a validated problem, of which nothing is computed until it is asked for.
 
     Args:
@@ -43,6 +45,8 @@ class BaseMatrix:
         # Where the ranks of a ring have the keys, its key has no numbers: sizes and sweeps go by it.
         self.posed = problem
         self._gathered: Problem | None = None
+        self._tokens: Tensor | None = None
+        self._all: Tensor | None = None
         # Computed once. What is handed out of it is a copy, which the caller may write to.
         self._logsumexp: Tensor | None = None
 
@@ -76,6 +80,17 @@ class BaseMatrix:
             torch.Size([3, 5])
         """
         return None if self._value is None else self._restore(self._value)
+
+    @property
+    def tokens(self) -> Tensor | None:
+        """The ids of its keys, (batch, kv_len), where a watch knew them; None otherwise. `roles` reads them.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> ch.AttentionMatrix(torch.zeros(2, 4), torch.zeros(3, 4)).tokens is None
+            True
+        """
+        return self._tokens
 
     def norms(self, output: Tensor | None = None) -> Norms:
         """weights × ‖value · W‖ of each query and key: what it takes from there (Kobayashi et al., 2020).
@@ -247,9 +262,24 @@ class BaseMatrix:
                 return from_logsumexp(problem, part, self._total()[part.samples][:, part.heads])
             return from_every_key(problem, part)
 
+    def keep_few(self) -> None:
+        """Keep all of the weights, if they are as few as are worked on at a time, for what reads them several times."""
+        problem = self.posed
+        few = problem.batch * problem.num_heads * problem.query_len * problem.kv_len <= PORTION
+        if few and problem.sharding is None and not self._trained():
+            everything = slice(None)
+            self._all = self._part(everything, everything, everything, everything)
+
     def _from_rows(self, queries: Tensor, keys: Tensor) -> Tensor | None:
         """The weights of pairs, (batch, num_heads, pairs), from the rows of their queries; None where the
         logsumexp is at hand, or so many queries cost less with it."""
+        if self._all is not None:
+            samples, heads = (
+                torch.arange(size, device=self.device) for size in self._all.shape[:2]
+            )
+            return self._all[
+                samples[:, None, None], heads[:, None], queries[:, None], keys[:, None]
+            ]
         if self._logsumexp is not None or self.posed.sharding is not None:
             return None
         problem = self.problem

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from clearhead._common.checks import is_number
+from clearhead._common.elements import Drawn
+from clearhead._common.lazy import drawing
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ShapeError
 
@@ -30,6 +32,9 @@ attention sink included; and those that say how the weight is spread."""
 ROLES = ("first", "previous", "duplicate", "induction", "local", "uniform")
 """All of them, in the order of a table's columns."""
 
+NEED_IDS = frozenset({"duplicate", "induction"})
+"""Those that ask which tokens are the same."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoleCounts:
@@ -45,7 +50,7 @@ class RoleCounts:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Roles:
+class Roles(Drawn):
     """Scores of each head in each role, from 0 to 1.
 
     Every field is (batch, num_heads), with the leading dimensions that the query had. It is the
@@ -135,6 +140,9 @@ class Roles:
         measured = [name for name in named if getattr(self, name) is not None]
         return f"Roles [{', '.join(sizes)}] of {', '.join(measured)}"
 
+    def _repr_html_(self) -> str:
+        return drawing("notebook.inline.tables").roles_html(self)
+
 
 class HasHeads(Protocol):
     """The heads of a matrix, a summary or totals, with their numbers in the layer."""
@@ -184,17 +192,17 @@ class HeadAverages(NamedTuple):
 
     Attributes:
         queries: how many queries that is.
-        entropy: (num_heads,), nats.
-        distance: (num_heads,), tokens; None in cross-attention.
+        entropy: (num_heads,), nats; None where it was not asked for.
+        distance: (num_heads,), tokens; None in cross-attention, and likewise.
         scores: for each role that was measured in every call its scores, (num_heads,).
-        leading: the leading role of each head, "" for none.
+        leading: the leading role of each head, "" for none; None where not all roles were asked for.
     """
 
     queries: int
-    entropy: Tensor
+    entropy: Tensor | None
     distance: Tensor | None
     scores: dict[str, Tensor]
-    leading: list[str]
+    leading: list[str] | None
 
 
 def head_averages(layer: str, calls: Sequence["Summary"]) -> HeadAverages:

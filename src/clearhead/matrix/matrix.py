@@ -7,7 +7,7 @@ logsumexp comes with one, and given the logsumexp any part of P costs the dot pr
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Never
+from typing import Any
 
 from torch import Tensor
 
@@ -19,10 +19,7 @@ from clearhead.attention.biases import Bias
 from clearhead.attention.planning import choose
 from clearhead.attention.problem import Problem, make_problem
 from clearhead.attention.sharded.attending import rows_across
-from clearhead.errors import (
-    ArgumentTypeError,
-    UnsupportedError,
-)
+from clearhead.errors import ArgumentTypeError, UnsupportedError
 from clearhead.masks.base import Mask
 from clearhead.matrix.base import problem_of_weights
 from clearhead.matrix.indexing import Index, index_of, read_pairs
@@ -371,21 +368,17 @@ class AttentionMatrix(WeightStatistics):
         value = "" if self._value is None else " with value"
         return f"AttentionMatrix [{sizes}]{here}{mask}{bias}{value}"
 
-    def __array__(self, *_: object, **__: object) -> Never:
-        """Refuse to be an array, which NumPy would make of one object."""
-        raise ArgumentTypeError(
-            "matrix.array",
-            f"an AttentionMatrix is no array, since it is never in memory as a whole: index what is needed, such as "
-            f"A[{', '.join([':'] * (self.ndim - 2) + ['0', ':'])}], or take all of it with A.dense().",
-        )
-
     def _repr_html_(self) -> str | None:
         if self.posed.sharding is not None:
             return None
         return drawing("notebook.inline.matrices").matrix_html(self)
 
 
-def matrix_of(problem: Problem, value: Tensor | None = None) -> AttentionMatrix:
+def matrix_of(
+    problem: Problem, value: Tensor | None = None, tokens: Tensor | None = None
+) -> AttentionMatrix:
     """The attention matrix of a validated problem, of four dimensions. Its value is left out, unless it is
-    given beside it."""
-    return AttentionMatrix._of(problem.replace(value=problem.key, dropout=None, dims=4), value)
+    given beside it, and so are the ids of its keys."""
+    matrix = AttentionMatrix._of(problem.replace(value=problem.key, dropout=None, dims=4), value)
+    matrix._tokens = tokens
+    return matrix

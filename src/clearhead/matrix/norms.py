@@ -7,6 +7,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.checks import check_tensor
+from clearhead._common.elements import Drawn
 from clearhead._common.torch_internals import is_transformed
 from clearhead.attention.biases import DenseBias, SumOfBiases
 from clearhead.attention.problem import Problem
@@ -21,6 +22,7 @@ from clearhead.matrix.indexing import (
     read_k,
     read_pairs,
 )
+from clearhead.matrix.no_tensor import NoTensor
 from clearhead.matrix.reductions import Largest, Pooled, Reduction
 from clearhead.matrix.summary import TopK
 from clearhead.matrix.sweep import sweep
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from clearhead.matrix.matrix import AttentionMatrix
 
 
-class Norms:
+class Norms(NoTensor, Drawn):
     """weights[i, j] · ‖value_j · W‖ of each query i and key j, worked out where somebody looks.
 
     A weight alone says little of a key whose value is short: what is added to the output is their product

@@ -44,7 +44,8 @@ def roles(
         matrix: the attention of one layer. The last query sits on the last key.
         tokens: ids, whole numbers of shape (kv_len,) or (batch, kv_len), for the two roles that
             ask which tokens are the same; not of a matrix with `cross=True`. Queries and keys must be
-            of the same tokens, and there may be more keys than queries, as behind a cache.
+            of the same tokens, and there may be more keys than queries, as behind a cache. None takes those
+            that a watch knew, `matrix.tokens`.
         queries: the queries that count, bool of shape (query_len,) or (batch, query_len); None
             for all. Padding should not.
 
@@ -71,6 +72,7 @@ def roles(
             "roles.type", f"matrix must be an AttentionMatrix; got {type(matrix).__name__}."
         )
     matrix.check_whole("roles")
+    tokens = matrix.tokens if tokens is None else tokens
     ids = None if tokens is None else _ids(tokens, matrix.problem)
     return _measured(_Means(matrix, counting("queries", queries, matrix.problem)), ids)
 
@@ -151,6 +153,29 @@ def summary_with_roles(
     ids = None if tokens is None or problem.cross else _ids(tokens, problem)
     found = _measured(_Means(matrix, counting("real", real, problem), first), ids)
     return replace(summary, roles=found, real=real)
+
+
+def scores_of_roles(
+    matrix: AttentionMatrix,
+    names: Sequence[str],
+    tokens: Tensor | None = None,
+    first: Tensor | None = None,
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """The scores of some roles by name, each with the number of queries that it is the mean of, (batch, num_heads);
+    those that can be measured. Arguments as for `summary_with_roles`.
+
+    Example:
+        >>> matrix = ch.AttentionMatrix(torch.eye(5), torch.eye(5), mask=ch.causal())
+        >>> list(scores_of_roles(matrix, ["first", "induction"]))
+        ['first']
+    """
+    if not names:
+        return {}
+    problem = matrix.problem
+    means = _Means(matrix, counting("real", matrix.real, problem), first)
+    ids = None if tokens is None or problem.cross else _ids(tokens, problem)
+    every = means.measures(ids)
+    return {name: (every[name](), means.number) for name in names if name in every}
 
 
 def _ids(given: object, problem: Problem) -> Tensor:

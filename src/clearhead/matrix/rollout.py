@@ -6,7 +6,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from clearhead._common.checks import as_int
+from clearhead._common.checks import as_place
 from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import (
@@ -39,7 +39,7 @@ def rollout(
         matrices: the attention of each layer, from the first on: as many queries as keys, the same
             tokens everywhere. Of matrices that ranks share, across=, every rank gets the whole.
         output: which output to explain, the last one if nothing is said; several give a row each.
-        head: "mean" of the heads, or the number of one head.
+        head: "mean" of the heads, or the number of one head, from the end if it is negative.
         residual: share of a token that goes round the attention, 0 to 1.
 
     Returns:
@@ -124,8 +124,7 @@ def _checked(matrices: object) -> list[AttentionMatrix]:
 
 def _check_head(head: object, layers: list[AttentionMatrix]) -> None:
     most = min(1 if layer.ndim == 2 else layer.shape[-3] for layer in layers)
-    number = as_int(head)
-    if head != "mean" and (number is None or not 0 <= number < most):
+    if head != "mean" and as_place(head, most) is None:
         raise ArgumentError(
             "rollout.head",
             f'head must be "mean" or the number of a head, 0 to {most - 1}; got {shown(head)}.',

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from clearhead._common.checks import as_int
+from clearhead._common.checks import as_place
 from clearhead._common.lazy import drawing
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, SelectionError
@@ -167,12 +167,12 @@ class Summary:
             >>> ch.AttentionMatrix(query, key).summary().sample(1)
             Summary [batch=1, num_heads=3, query_len=5, kv_len=5]
         """
-        number = as_int(index)
-        if number is None or not -self.batch <= number < self.batch:
+        number = as_place(index, self.batch)
+        if number is None:
             raise SelectionError(
                 "summary.sample", f"there is no sample {shown(index)} in a batch of {self.batch}."
             )
-        row = slice(number % self.batch, number % self.batch + 1)
+        row = slice(number, number + 1)
 
         def one(tensor: Tensor) -> Tensor:
             return tensor.reshape((1,) * (4 - self.ndim) + tensor.shape)[row]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from clearhead._common.elements import Drawn
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.matrix.head_numbers import (
     HeadAverages,
@@ -19,7 +20,7 @@ from clearhead.matrix.summary import Summary
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Totals:
+class Totals(Drawn):
     """The heads of a layer, on average over every real query that was seen, in (num_heads,) numbers.
 
     Padding counts nowhere, and every query counts once, whatever the length of its text or batch; so
@@ -144,7 +145,7 @@ def totals_of(summary: Summary) -> Totals:
     )
     return Totals(
         queries=found.queries,
-        entropy=found.entropy,
+        entropy=mean_over_queries("entropy", [summary]),
         distance=found.distance,
         max=mean_over_queries("max", [summary]),
         max_score=largest.double().cpu(),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from clearhead import stages
 from clearhead._common.checks import check_tensor
+from clearhead._common.elements import Drawn
 from clearhead.errors import DtypeError, ShapeError
 from clearhead.matrix.chunk import Chunk
 from clearhead.matrix.indexing import Index, as_indices, index_of, read_pairs
@@ -19,7 +20,7 @@ from clearhead.matrix.reductions import Reduction
 from clearhead.matrix.sweep import sweep
 
 
-class WeightGradients:
+class WeightGradients(Drawn):
     """The gradient of a number with respect to the attention weights of one call, before dropout.
 
     Nothing of it is computed until it is asked for. A hidden pair has one too, beside a weight of 0.

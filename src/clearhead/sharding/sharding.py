@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from clearhead._common.checks import as_int, check_length, check_tensor
+from clearhead._common.elements import Drawn
 from clearhead._common.hints import with_hints
 from clearhead._common.memory import bytes_of, within_memory
 from clearhead._common.text import shown
@@ -41,7 +42,7 @@ SETTING_OFF = re.compile(r", (?![^(\[<]*[)\]>])")
 """A comma outside of brackets."""
 
 
-class Sharding:
+class Sharding(Drawn):
     """The tokens of each rank, made by `clearhead.across`.
 
     Attributes:

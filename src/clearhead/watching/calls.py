@@ -15,6 +15,7 @@ from clearhead._common.text import shown
 from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
+from clearhead.matrix.some_totals import SomeTotals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
 from clearhead.watching.stitching import stitch
@@ -28,9 +29,23 @@ Kept = TypeVar("Kept")
 class Keys:
     """Keys that grow, as in a KV cache, and their values where those are kept: calls see a part of them."""
 
-    def __init__(self, *held: Tensor, copy: bool = True) -> None:
+    def __init__(self, *held: Tensor, copy: bool = True, tokens: Tensor | None = None) -> None:
         self._rooms = [each.clone() if copy else each for each in held]
+        self._tokens = tokens
         self.length = held[0].shape[2]
+
+    def take_tokens(self, start: int, tokens: Tensor | None) -> None:
+        """Take the ids of the keys from a place on, (batch, keys); None where they are not known."""
+        known = self._tokens
+        if known is None or tokens is None:
+            self._tokens = None
+        elif start + tokens.shape[1] > known.shape[1]:
+            self._tokens = torch.cat([known[:, :start], tokens.to(known.device)], dim=1)
+
+    def tokens(self, start: int, count: int) -> Tensor | None:
+        """Return the ids of some keys, (batch, count), where all are known."""
+        known = self._tokens
+        return None if known is None else known[:, start : start + count]
 
     def part(self, start: int, count: int) -> list[Tensor]:
         """Return some keys, (batch, num_kv_heads, count, head_dim), and their values, likewise."""
@@ -139,7 +154,8 @@ class Call:
             )
         if self.made is None:
             key, *value = self.keys.part(self.start, self.kv_len)
-            self.made = matrix_of(self.problem.replace(key=key), *value)
+            tokens = self.keys.tokens(self.start, self.kv_len)
+            self.made = matrix_of(self.problem.replace(key=key), *value, tokens=tokens)
         return self.made
 
 
@@ -196,10 +212,15 @@ class Matrices(Calls[AttentionMatrix]):
         self._stitched: tuple[int, AttentionMatrix | str] = (0, "")
 
     def add(
-        self, call: Problem | AttentionMatrix, value: Tensor | None = None, *, graph: bool = False
+        self,
+        call: Problem | AttentionMatrix,
+        value: Tensor | None = None,
+        *,
+        graph: bool = False,
+        tokens: Tensor | None = None,
     ) -> Call:
-        """Keep a call whose mask and bias are copies, and its value if one is given; or one that is a matrix
-        already. With `graph` nothing is copied that the graph of the call holds."""
+        """Keep a call whose mask and bias are copies, its value if one is given, and the ids of its keys; or one
+        that is a matrix already. With `graph` nothing is copied that the graph of the call holds."""
         if isinstance(call, AttentionMatrix):
             # Of a file, which nothing writes to, and whose keys are shared already.
             made = call if call.ndim == 4 else matrix_of(call.problem, call._value)
@@ -215,7 +236,9 @@ class Matrices(Calls[AttentionMatrix]):
         fresh = call.kv_len if call.cross else call.query_len
         start = None if keys is None else keys.place(*held, query_len=fresh)
         if keys is None or start is None:
-            keys, start = Keys(*held, copy=not shared), 0
+            keys, start = Keys(*held, copy=not shared, tokens=tokens), 0
+        else:
+            keys.take_tokens(start, tokens)
         none = key[:, :, :0].clone()
         kept = call.replace(query=query, key=none, value=none)
         self._calls.append(Call(kept, keys, start, key.shape[2], graph, versions))
@@ -246,6 +269,10 @@ class Matrices(Calls[AttentionMatrix]):
         if self._stitched[0] != len(self._calls):
             every = self.all()
             found = every[0] if len(every) == 1 else stitch(every)
+            if isinstance(found, AttentionMatrix) and len(every) > 1:
+                tokens = self._calls[-1].keys.tokens(0, found.kv_len)
+                if tokens is not None and tokens.shape == (found.batch, found.kv_len):
+                    found._tokens = tokens
             self._stitched = len(every), found
         return self._stitched[1]
 
@@ -315,7 +342,7 @@ class Accumulated(Calls[Totals]):
 
     def _merge(self) -> None:
         self._apart, self._next = False, 0
-        self._places = [reduce(Totals.merge, self._places)]
+        self._places = [reduce(_merged, self._places)]
 
     def all(self) -> tuple[Totals, ...]:
         self._end_run()
@@ -325,15 +352,19 @@ class Accumulated(Calls[Totals]):
         return ""
 
     def whole(self) -> Totals:
-        return reduce(Totals.merge, self.all())
+        return reduce(_merged, self.all())
 
     def layers(self, runs: int) -> list[list[Totals]]:
         return [[each] for each in self.all()]
+
+
+def _merged(one: Any, other: Any) -> Any:
+    return one.merge(other)
 
 
 def _line(kept: object) -> str:
     """A matrix, a summary or a result in a line; of a tensor its kind and its shape."""
     if isinstance(kept, Tensor):
         return f"{type(kept).__name__} {list(kept.shape)}"
-    whole = isinstance(kept, AttentionMatrix | Summary | Totals)
+    whole = isinstance(kept, AttentionMatrix | Summary | Totals | SomeTotals)
     return repr(kept) if whole else " ".join(shown(kept).split())

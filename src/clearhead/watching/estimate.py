@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from clearhead._common.checks import as_int
+from clearhead._common.elements import Drawn
 from clearhead._common.text import format_bytes
 from clearhead.errors import WatchError
 from clearhead.layers.multi_head_attention import MultiHeadAttention
@@ -59,8 +60,8 @@ class AttentionSizes(NamedTuple):
         return queries, keys + self.more_keys
 
 
-@dataclass(frozen=True)
-class Estimate:
+@dataclass(frozen=True, repr=False)
+class Estimate(Drawn):
     """The memory that watching one run of a model will keep, in bytes.
 
     Masks are not counted: a description takes next to nothing, and layers share a tensor.
@@ -108,7 +109,7 @@ class Estimate:
 
 
 def sizes_of(
-    model: nn.Module, chosen: Callable[[str, int], bool] | None = None
+    model: nn.Module, chosen: Callable[[str, int, int], bool] | None = None
 ) -> list[AttentionSizes]:
     """Return the sizes of the modules of a model that attend.
 
@@ -117,7 +118,7 @@ def sizes_of(
 
     Args:
         model: any model.
-        chosen: True for the path and the place of a module that counts; None for all.
+        chosen: True for the path and the place, among so many, of a module that counts; None for all.
 
     Raises:
         WatchError: code `watch.sizes`, if sizes cannot be read.
@@ -133,7 +134,7 @@ def sizes_of(
         known = [
             size
             for place, size in enumerate(known)
-            if size.path is not None and chosen(size.path, place)
+            if size.path is not None and chosen(size.path, place, len(known))
         ]
     if not known:
         raise WatchError(

@@ -4,7 +4,8 @@ from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from clearhead._common.checks import as_int, check_head_numbers
+from clearhead._common.checks import as_int, as_place, check_head_numbers
+from clearhead._common.rows import MeasuredRows
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, WatchError
 from clearhead.matrix.head_numbers import numbers_of_heads
@@ -21,6 +22,23 @@ class HeadLink(NamedTuple):
     weight: float
 
 
+class HeadLinks(MeasuredRows[HeadLink]):
+    """The links between two tokens of all heads, the strongest first.
+
+    Example:
+        >>> import torch, clearhead as ch
+        >>> layer = ch.MultiHeadAttention(8, num_heads=2)
+        >>> with torch.no_grad(), ch.watch(layer) as seen:
+        ...     output = layer(torch.randn(1, 3, 8))
+        >>> seen.find(-1, 0)["weight"].equal(seen[0][0, :, 2, 0].sort(descending=True).values.double())
+        True
+    """
+
+    ROW = HeadLink
+    BY = "weight"
+    DIGITS = 4
+
+
 def links_of_heads(
     layer: str,
     matrix: AttentionMatrix,
@@ -35,6 +53,8 @@ def links_of_heads(
         ArgumentTypeError: code `watch.find-type`, for a sample that is no whole number.
         SelectionError: code `matrix.range`.
     """
+    sizes = matrix.query_len, matrix.kv_len
+    query, key = (_from_end(*each) for each in zip((query, key), sizes, strict=True))
     if as_int(sample) is None:
         raise ArgumentTypeError(
             "watch.find-type", f"sample must be a whole number; got {shown(sample)}."
@@ -54,6 +74,11 @@ def links_of_heads(
         for head, place, weight in zip(numbers_of_heads(matrix), places, weights, strict=True)
         if weight >= 0  # a row that is not finite looks nowhere
     ]
+
+
+def _from_end(place: int | None, length: int) -> int | None:
+    """A place from 0 on; one that is not there as it is, for the matrix to refuse."""
+    return place if place is None or as_place(place, length) is None else place % length
 
 
 def first_place(wanted: str, tokens: Sequence[str | int]) -> int | None:
@@ -115,7 +140,7 @@ class ChosenLayers:
     """The modules that are watched: those of some paths or numbers, or all.
 
     Args:
-        given: a glob of paths, a number, a list of them, or None for all.
+        given: a glob of paths, a number, from the end if it is negative, a list of them, or None for all.
 
     Raises:
         ArgumentTypeError: code `layers.type`.
@@ -125,6 +150,9 @@ class ChosenLayers:
         >>> chosen = ChosenLayers(["encoder.*", 5])
         >>> chosen.has("encoder.0"), chosen.has("decoder.0", place=4), chosen.has("decoder.1", place=5)
         (True, False, True)
+        >>> last = ChosenLayers([-1])
+        >>> last.has("decoder.0", place=4, count=6), last.has("decoder.1", place=5, count=6)
+        (False, True)
     """
 
     def __init__(self, given: object) -> None:
@@ -142,11 +170,11 @@ class ChosenLayers:
         self.wanted = None if given is None else known
         self.globs = [each for each in known if isinstance(each, str)]
         self.numbers = [each for each in known if isinstance(each, int)]
-        if (given is not None and not known) or any(each < 0 for each in self.numbers):
+        self.from_end = [each for each in self.numbers if each < 0]
+        if given is not None and not known:
             raise ArgumentError(
                 "layers.value",
-                "layers must hold globs, or numbers from 0 on, or be None for all; got "
-                f"{shown(given)}.",
+                f"layers must hold globs or numbers, or be None for all; got {shown(given)}.",
             )
 
     def __bool__(self) -> bool:
@@ -155,10 +183,24 @@ class ChosenLayers:
     def __str__(self) -> str:
         return f" of {', '.join(map(shown, self.wanted))}" if self.wanted else ""
 
-    def has(self, path: str, place: int | None = None) -> bool:
-        """Return True for a module that is watched, by its path or its place among those that attend."""
-        named = any(fnmatchcase(path, each) for each in self.globs)
-        return self.wanted is None or named or place in self.numbers
+    def has(
+        self, path: str, place: int | None = None, count: int = 0, *, so_far: bool = False
+    ) -> bool:
+        """Return True for a module that is watched, by its path or its place among those that attend.
+
+        Args:
+            path: of the module.
+            place: in the order in which they first attend.
+            count: how many attend.
+            so_far: True if more may follow, behind which it would be one of those that count from the end.
+        """
+        if self.wanted is None or any(fnmatchcase(path, each) for each in self.globs):
+            return True
+        if place is None:
+            return False
+        end = place - count
+        behind = so_far and any(each <= end for each in self.from_end)
+        return place in self.numbers or end in self.from_end or behind
 
     def check(self, model: str, attended: Collection[str]) -> None:
         """Refuse a glob or a number that none of the modules that attended has.
@@ -168,7 +210,8 @@ class ChosenLayers:
         """
         for each in self.wanted or ():
             if isinstance(each, int):
-                there, what = each < len(attended), f"is number {shown(each)}, counted from 0"
+                there = as_place(each, len(attended)) is not None
+                what = f"is number {shown(each)}, counted from {'0' if each >= 0 else 'the end'}"
             else:
                 there = any(fnmatchcase(path, each) for path in attended)
                 what = f"has a path like {shown(each)}"
@@ -181,7 +224,7 @@ class ChosenLayers:
 
 
 def read_heads(given: object) -> tuple[int, ...] | None:
-    """Return the numbers of the heads that are chosen; None for all.
+    """Return the numbers of the heads that are chosen, from the end if they are negative; None for all.
 
     Raises:
         ArgumentTypeError: code `heads.type`.
@@ -198,4 +241,4 @@ def read_heads(given: object) -> tuple[int, ...] | None:
             "heads.type",
             f"heads must be a list of numbers of heads, or None for all; got {shown(given)}.",
         )
-    return check_head_numbers(given)
+    return check_head_numbers(given, from_end=True)

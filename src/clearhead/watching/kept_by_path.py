@@ -1,22 +1,19 @@
 """The records of a watch, by the paths of the modules that attended."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, Self, TypeVar, cast, overload
+from copy import copy
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
-from torch import nn
-
-from clearhead._common.checks import as_int
+from clearhead._common.checks import as_int, as_place
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 from clearhead.matrix.head_numbers import numbers_of_heads
-from clearhead.matrix.matrix import AttentionMatrix
-from clearhead.matrix.norms import Norms
 from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Accumulated, Call, Calls, Kept, Matrices, Results
 from clearhead.watching.files import TEXTS
 from clearhead.watching.finding import check_layers
+from clearhead.watching.kernels import KernelCalls
 from clearhead.watching.missing import Missing
-from clearhead.watching.projections import output_weight
 
 Keep = Literal["matrix", "gradients", "summary", "total"]
 Kind = Literal["matrix", "summary", "total", "function"]
@@ -35,6 +32,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         self._keep = keep
         self._modules: dict[str, Calls[Any]] = {}
         self._runs = 0
+        self._kernels: dict[str, list[KernelCalls]] = {}
         self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(TEXTS)
         self.missing: list[Missing] = []
         """The parts of the model that attended and were not seen; a file does not hold them."""
@@ -201,93 +199,6 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
                     both._add(name, each, run=run)
         return both
 
-    def norms(
-        self, layer: str | int, model: nn.Module | None = None, *, call: int | None = None
-    ) -> Norms:
-        """Return weights × ‖value · W‖ of a module, after a watch with `values=True`: what each query takes from
-        each key, and not only how much it looks at it (Kobayashi et al., 2020,
-        https://arxiv.org/abs/2004.10102).
-
-        Args:
-            layer: a path, or a number.
-            model: the one that was watched, whose output projection is read as it is now, W being the part of
-                a head; found by the names that libraries give it. What else the model does to the context
-                before, such as a gate, is not in it. None for the norms of the values themselves.
-            call: which one of `calls`, of a module that attended several times; None is all of them as one.
-
-        Raises:
-            ArgumentError: code `norms.value`, where no values were kept.
-            ArgumentTypeError: code `norms.model`.
-            UnsupportedError: code `norms.projection`, where no output projection is known;
-                `AttentionMatrix.norms` takes its weight.
-            SelectionError: codes `watch.layer`, `watch.several` and `watch.call`.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> layer = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
-            >>> with torch.no_grad(), ch.watch(layer, values=True) as seen:
-            ...     output = layer(torch.randn(1, 5, 16))
-            >>> seen.norms("self_attn", layer)
-            Norms [batch=1, num_heads=2, query_len=5, kv_len=5] of weights × ‖value · W‖
-        """
-        self._need_values()
-        path = self.path(layer)
-        if call is None:
-            return self._norms(path, cast(Any, self[path]), model)
-        calls, number = self.calls(path), as_int(call)
-        if number is None or not -len(calls) <= number < len(calls):
-            raise SelectionError(
-                "watch.call",
-                f"{shown(path)} attended {len(calls)} times; there is no {shown(call)}.",
-            )
-        return self._norms(path, cast(Any, calls[number]), model)
-
-    def weighted_by_values(self, model: nn.Module | None = None) -> Self:
-        """Return the record with the shares of `norms` in the place of the weights, `Norms.shares`: a row is
-        divided by its sum, so that pages, figures, tables, `find` and rollout are those of what is taken.
-
-        Args:
-            model: as in `norms`.
-
-        Raises:
-            ClearheadError: as `norms` does, except for several calls of a module.
-
-        Example:
-            >>> import torch, clearhead as ch
-            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
-            >>> with torch.no_grad(), ch.watch(layer, values=True) as seen:
-            ...     output = layer(torch.randn(1, 5, 8))
-            >>> taken = seen.weighted_by_values(layer)
-            >>> float(taken[0].dense().sum(dim=-1).mean())
-            1.0
-        """
-        self._need_values()
-        shares = type(self)(f"{self._model_name}{WEIGHTED}", "matrix")
-        shares._texts, shares._runs = dict(self._texts), self._runs
-        for path, module in self._modules.items():
-            calls = shares._modules[path] = Results[Any]()
-            for matrix in module.parts():
-                calls.add(self._norms(path, matrix, model).shares())
-        return shares
-
-    def _norms(self, path: str, matrix: AttentionMatrix, model: nn.Module | None) -> Norms:
-        output = None
-        if model is not None and matrix.value is not None:
-            output = output_weight(model, path, matrix)
-        return matrix.norms(output)
-
-    def _need_values(self) -> None:
-        if self._keep != "matrix":
-            raise ArgumentError(
-                "norms.value",
-                f"norms need matrices with their values, watch(model, values=True); keep= was {self._keep!r}.",
-            )
-        if self._title is not None:
-            raise ArgumentError(
-                "norms.value",
-                "this record is weighted by values already; take the norms of the watch itself.",
-            )
-
     def need_attention(self, verb: str, *, totals: bool = False) -> None:
         """Refuse to read the results of a function as attention, and totals where they do not do.
 
@@ -306,17 +217,18 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             )
 
     def path(self, layer: str | int) -> str:
-        """Return the path of a module, by its path or its number.
+        """Return the path of a module, by its path or its number, from the end if that is negative.
 
         Raises:
             SelectionError: code `watch.layer`, if no such module attended.
         """
-        if isinstance(layer, int) and not isinstance(layer, bool):
-            if not -len(self) <= layer < len(self):
+        if as_int(layer) is not None:
+            place = as_place(layer, len(self))
+            if place is None:
                 raise SelectionError(
-                    "watch.layer", f"{len(self)} modules attended; there is no {layer}."
+                    "watch.layer", f"{len(self)} modules attended; there is no {shown(layer)}."
                 )
-            return self.layers[layer]
+            return self.layers[place]
         if not isinstance(layer, str) or layer not in self._modules:
             known = ", ".join(map(repr, self.layers))
             raise SelectionError(
@@ -324,7 +236,26 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             )
         return layer
 
-    def __getitem__(self, layer: str | int) -> Kept:
+    def number(self, path: str) -> int:
+        """Return the number of a module that attended, by its path."""
+        return self.layers.index(path)
+
+    @overload
+    def __getitem__(self, layer: str | int) -> Kept: ...
+    @overload
+    def __getitem__(self, layer: slice) -> Self: ...
+    def __getitem__(self, layer: str | int | slice) -> Kept | Self:
+        """Return what was kept of a module, by its path or its number; of several, by a slice of numbers, the
+        record of these.
+
+        Raises:
+            SelectionError: codes `watch.layer`, if no such module attended, and `watch.several`, where its calls
+                are not rows of one matrix.
+        """
+        if isinstance(layer, slice):
+            some = copy(self)
+            some._modules = {path: self._modules[path] for path in self.layers[layer]}
+            return some
         module = self._modules[self.path(layer)]
         reason = module.several()
         if reason:

@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from clearhead._common.checks import as_place
 from clearhead._common.text import raised_words, shown
 from clearhead.attention.biases import Bias, DenseBias, SumOfBiases
 from clearhead.attention.distance_biases import Alibi, Relative
@@ -26,6 +27,7 @@ from clearhead.masks.full import Full
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.matrix.real_queries import queries_of_keys, real_queries
 from clearhead.matrix.roles import summary_with_roles
+from clearhead.matrix.some_totals import SomeTotals, some_totals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals, totals_of
 from clearhead.sharding.matrix_part import MatrixPart
@@ -207,6 +209,27 @@ def of_texts(problem: Problem, name: str) -> Problem:
     return problem.replace(cross=True, real_queries=queries_of_keys(problem, more))
 
 
+def head_numbers(heads: Sequence[int], num_heads: int, name: str) -> tuple[int, ...]:
+    """Return the numbers of heads from 0 on, of those that may count from the end.
+
+    Raises:
+        WatchError: code `watch.heads`, for a head that the module of this name does not have, and one that is
+            there twice.
+
+    Example:
+        >>> head_numbers([0, -1], 8, "attention")
+        (0, 7)
+    """
+    found = [as_place(each, num_heads) for each in heads]
+    known = tuple(each for each in found if each is not None)
+    if len(set(known)) < len(heads):
+        raise WatchError(
+            "watch.heads",
+            f"heads={list(heads)} were asked for; {name or 'the model'} has num_heads={num_heads}.",
+        )
+    return known
+
+
 def key_heads(heads: Sequence[int], num_heads: int, num_kv_heads: int, name: str) -> list[int]:
     """Return the key heads of some query heads: each once, where each is used by as many of them,
     one after the other; else one for each.
@@ -218,11 +241,7 @@ def key_heads(heads: Sequence[int], num_heads: int, num_kv_heads: int, name: str
         >>> key_heads([0, 1, 4, 5], 8, 2, "attention"), key_heads([0, 1, 4], 8, 2, "attention")
         ([0, 1], [0, 0, 1])
     """
-    if max(heads) >= num_heads:
-        raise WatchError(
-            "watch.heads",
-            f"heads={list(heads)} were asked for; {name or 'the model'} has num_heads={num_heads}.",
-        )
+    heads = head_numbers(heads, num_heads, name)
     group = num_heads // num_kv_heads
     every = [head // group for head in heads]
     once = list(dict.fromkeys(every))
@@ -288,15 +307,16 @@ def reduced(
     value: Tensor | None,
     name: str,
     function: Callable[[str, AttentionMatrix], Result],
+    tokens: Tensor | None = None,
 ) -> Result:
-    """Return the result of a function for the matrix of a call, with its value or without, which nothing may
-    keep.
+    """Return the result of a function for the matrix of a call, with its value or without, and the ids of its
+    keys where they are known, which nothing may keep.
 
     Raises:
         WatchError: code `watch.function`, if it raises, or if it keeps the matrix: the model may
             write to query and key after the call.
     """
-    matrix = matrix_of(problem, value)
+    matrix = matrix_of(problem, value, tokens)
     kept = weakref.ref(matrix)
     try:
         result = function(name, matrix)
@@ -317,6 +337,13 @@ def reduced(
 def totalled(problem: Problem, tokens: Tensor | None, first: Tensor | None = None) -> Totals:
     """Return the totals of a call; arguments as for `summarised`."""
     return totals_of(summary_with_roles(matrix_of(problem), tokens, first))
+
+
+def some_totalled(
+    problem: Problem, tokens: Tensor | None, first: Tensor | None = None, *, names: Sequence[str]
+) -> SomeTotals:
+    """Return some of the totals of a call, by their names; arguments as for `summarised`."""
+    return some_totals(matrix_of(problem), names, tokens, first)
 
 
 def summarised(problem: Problem, tokens: Tensor | None, first: Tensor | None = None) -> Summary:

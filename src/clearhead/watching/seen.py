@@ -14,18 +14,19 @@ from clearhead._common.text import readable
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.watching.calls import Kept
 from clearhead.watching.files import TEXTS, read_seen, write_seen
-from clearhead.watching.finding import HeadLink, links_of_heads, place_of_token
-from clearhead.watching.kept_by_path import KeptByPath
+from clearhead.watching.finding import HeadLinks, links_of_heads, place_of_token
 from clearhead.watching.table import Table, rows_of, summary_of
 from clearhead.watching.token_ids import Tokens, has_source, listed, reads_source
+from clearhead.watching.whole_record import WholeRecord
 
 
-class Seen(KeptByPath[Kept]):
+class Seen(WholeRecord[Kept]):
     """The record of a watched model: the attention matrix of each module, its summary, or the
     result of a function of it.
 
     Keys are the paths of the modules, in the order in which they first attended; the model itself
-    is "". A number picks a module by its place in that order.
+    is "". A number picks a module by its place in that order, from the end if it is negative, and a
+    slice of numbers the record of some.
 
     A module that attended several times has `calls`. If they are the steps of one growing sequence,
     as in generation with a KV cache of any kind or with beams, then `seen[path]` is the one matrix that
@@ -50,8 +51,9 @@ class Seen(KeptByPath[Kept]):
         Averages are over all real queries of all calls; layers that share a module, as in ALBERT, are told apart.
 
         Args:
-            tokens: ids, (batch, len) or (len,), for the roles that need them, from the first key on.
-                A watch that kept summaries has found the roles.
+            tokens: ids, (batch, len) or (len,), for the roles that need them, from the first key on. None takes
+                those that the model's input embedding read; where there are none, as in a file, `duplicate`
+                and `induction` are None. A watch that kept summaries has found the roles.
             source_tokens: in a model of an encoder and a decoder those that the encoder reads.
 
         Raises:
@@ -77,7 +79,8 @@ class Seen(KeptByPath[Kept]):
         for path in self._modules:
             ids = source_tokens if encodes and reads_source(path) else tokens
             for name, parts in self.apart([path]):
-                rows += rows_of(name, [summary_of(each, ids) for each in parts])
+                summaries = [summary_of(each, ids) for each in parts]
+                rows += rows_of(name, summaries, self.number(path))
         return Table(rows)
 
     def find(
@@ -89,12 +92,12 @@ class Seen(KeptByPath[Kept]):
         source_tokens: Sequence[str] | None = None,
         layers: Sequence[str | int] | None = None,
         sample: int = 0,
-    ) -> list[HeadLink]:
+    ) -> HeadLinks:
         """Return which heads look from one token to another, the strongest first.
 
         Args:
-            query: the token that looks, as it reads (the first of several) or by its place; None for
-                any: each head's strongest link to the key.
+            query: the token that looks, as it reads (the first of several) or by its place, −1 for the last;
+                None for any: each head's strongest link to the key.
             key: the token that is looked at, likewise.
             tokens: the tokens; None takes those of the run.
             source_tokens: in cross-attention the tokens of the keys, likewise.
@@ -132,7 +135,7 @@ class Seen(KeptByPath[Kept]):
             for name, matrix in self.parts(layers)
             for link in links_of_heads(name, cast(Any, matrix), row, column, sample)
         ]
-        return sorted(found, key=lambda link: -link.weight)
+        return HeadLinks(sorted(found, key=lambda link: -link.weight))
 
     def plot(
         self,

@@ -16,6 +16,7 @@ from clearhead._common.hints import with_hints
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.some_totals import NAMES, SomeTotals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
 from clearhead.watching.finding import ChosenLayers, read_heads
@@ -57,7 +58,20 @@ def watch(
     tokens: Tensor | None = None,
     strict: bool = False,
     source_tokens: Tensor | None = None,
+    statistics: None = None,
 ) -> Watch[Totals]: ...
+@overload
+def watch(
+    model: nn.Module,
+    layers: str | int | Sequence[str | int] | None = None,
+    heads: Sequence[int] | None = None,
+    *,
+    keep: Literal["total"],
+    tokens: Tensor | None = None,
+    strict: bool = False,
+    source_tokens: Tensor | None = None,
+    statistics: Sequence[str],
+) -> Watch[SomeTotals]: ...
 @overload
 def watch(
     model: nn.Module,
@@ -78,6 +92,7 @@ def watch(
     strict: bool = False,
     source_tokens: Tensor | None = None,
     values: bool = False,
+    statistics: Sequence[str] | None = None,
 ) -> Watch[Any]:
     """Record every call of attention that a model makes, in whichever way PyTorch has for it.
 
@@ -103,6 +118,8 @@ def watch(
         source_tokens: in a model of an encoder and a decoder the ids that the encoder reads, likewise;
             `tokens` are then those of the decoder.
         values: True keeps the value of each call beside its key, as `AttentionMatrix.value`.
+        statistics: with keep="total" only these are worked out, of "entropy", "distance" and the roles: "first",
+            "previous", "duplicate", "induction", "local", "uniform"; None is all.
 
     Returns:
         A context manager; entering it gives a `Seen`, which maps the paths of modules to their
@@ -110,8 +127,9 @@ def watch(
 
     Raises:
         ArgumentTypeError: codes `watch.model`, for something that is not a module, `layers.type`,
-            `heads.type`, `tokens.type`, `values.type`.
-        ArgumentError: codes `layers.value`, `heads.value`, `keep.value`, `tokens.keep` and `values.keep`.
+            `heads.type`, `tokens.type`, `values.type`, `statistics.type`.
+        ArgumentError: codes `layers.value`, `heads.value`, `keep.value`, `tokens.keep`, `values.keep`,
+            `statistics.keep` and `statistics.value`.
         ShapeError: code `tokens.shape`.
         WatchError: when the block ends, codes `watch.not-run` if the model was not called, `watch.nothing-seen` if
             it attends by another route, `watch.layers` if no module that attended is like one of the layers,
@@ -157,6 +175,41 @@ def watch(
             "values.keep",
             f'values go with keep="matrix" or a function; keep={keep!r} holds numbers of the weights alone.',
         )
+    chosen = read_statistics(statistics, keep)
     ids = tokens, source_tokens
     TokenIds(model, *ids)  # which refuses what are no ids
-    return Watch(model, ChosenLayers(layers), read_heads(heads), keep, ids, strict, values)
+    where = ChosenLayers(layers), read_heads(heads)
+    return Watch(model, *where, keep, ids, strict, values, chosen)
+
+
+def read_statistics(given: object, keep: object) -> tuple[str, ...] | None:
+    """Return the names of the numbers that are asked for; None for all.
+
+    Raises:
+        ArgumentTypeError: code `statistics.type`.
+        ArgumentError: codes `statistics.keep` and `statistics.value`.
+
+    Example:
+        >>> read_statistics(["first", "entropy"], "total")
+        ('first', 'entropy')
+    """
+    if given is None:
+        return None
+    if keep != "total":
+        raise ArgumentError(
+            "statistics.keep",
+            'statistics go with keep="total", averages of each head. One number of each query is kept by a '
+            "function: keep=lambda path, matrix: matrix.entropy().",
+        )
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+        raise ArgumentTypeError(
+            "statistics.type",
+            f'statistics must be a list of names, such as ["entropy", "first"]; got {shown(given)}.',
+        )
+    names = tuple(given)
+    if not names or any(not isinstance(each, str) or each not in NAMES for each in names):
+        raise ArgumentError(
+            "statistics.value",
+            f"statistics must be some of {', '.join(NAMES)}; got {shown(given)}.",
+        )
+    return names

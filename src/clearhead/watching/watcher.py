@@ -3,23 +3,36 @@
 import threading
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic
 
 from torch import Tensor, nn
 
 from clearhead._common.checks import check_sizes
+from clearhead._common.elements import Drawn
 from clearhead._common.text import readable
 from clearhead._common.torch_internals import is_transformed
+from clearhead.attention.problem import Problem
 from clearhead.errors import WatchError, WatchWarning
+from clearhead.matrix.head_numbers import NEED_IDS, ROLES
 from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.watching.calls import Kept
 from clearhead.watching.estimate import Estimate, estimated, sizes_of
 from clearhead.watching.finding import ChosenLayers
 from clearhead.watching.hooks import installing, tap
 from clearhead.watching.kept_by_path import Keep, Kind
+from clearhead.watching.kernels import add_call
 from clearhead.watching.listening import Listener, listen
 from clearhead.watching.missing import Missing, Paths, Ran, listed, nothing_seen, places_that
-from clearhead.watching.recording import Copies, kept_heads, reduced, summarised, totalled
+from clearhead.watching.recording import (
+    Copies,
+    head_numbers,
+    kept_heads,
+    reduced,
+    some_totalled,
+    summarised,
+    totalled,
+)
 from clearhead.watching.seen import Seen
 from clearhead.watching.token_ids import TokenIds
 
@@ -27,7 +40,7 @@ OF_ARGUMENTS = ("watch.heads", "watch.tokens", "watch.function")
 """The codes of arguments that do not fit the model; the call itself is as it should be."""
 
 
-class Watch(Listener, Generic[Kept]):
+class Watch(Listener, Drawn, Generic[Kept]):
     """The context manager that `watch` returns.
 
     Example:
@@ -49,6 +62,7 @@ class Watch(Listener, Generic[Kept]):
         tokens: tuple[Tensor | None, Tensor | None],
         strict: bool,
         values: bool = False,
+        statistics: tuple[str, ...] | None = None,
     ) -> None:
         self._model = model
         self._layers = layers
@@ -59,6 +73,7 @@ class Watch(Listener, Generic[Kept]):
         self._keep: Kind = "function" if callable(kind) else kind
         self._tokens, self._source_tokens = tokens
         self._strict = strict
+        self._statistics = statistics
         self._values = values or self._graph
 
     def _begin(self) -> None:
@@ -141,6 +156,8 @@ class Watch(Listener, Generic[Kept]):
             raise
         with self._lock:
             self._copies.clear()
+            if self._layers.from_end:
+                self._forget_early(so_far=False)
             self.seen._close(self._missing())
         if error is None:
             self._raise_trouble()
@@ -158,9 +175,12 @@ class Watch(Listener, Generic[Kept]):
         """Keep a call that a module makes, and its context with keep="gradients". A failure is raised when the
         block ends: until then the model goes on as if it was not watched."""
         with self._lock:
+            is_new = name not in self._attended
             self._attended[name] = self._attended.get(name, 0) + 1
             place = list(self._attended).index(name) if self._layers.numbers else None
-            if not self._layers.has(name, place):
+            if is_new and self._layers.from_end:
+                self._forget_early(so_far=True)
+            if not self._layers.has(name, place, len(self._attended), so_far=True):
                 return None
             try:
                 problem = read()
@@ -169,13 +189,17 @@ class Watch(Listener, Generic[Kept]):
                         "watch.transformed", "it ran inside a transformation such as torch.vmap."
                     )
                 problem = self._copies.of_call(problem, name)
-                measures = {"summary": summarised, "total": totalled}.get(self._keep)
-                known = None if measures is None else self._ids.of_call(problem, name)
-                if self._heads is not None:
-                    problem = kept_heads(problem, self._heads, name)
+                add_call(self.seen._kernels, name, tap.kernel_of_call())
+                measures = self._measures()
+                known = None if measures is None else self._known_of(problem, name)
+                tokens = None if measures is not None else self._ids.of(problem, name)
+                heads = self._heads
+                if heads is not None:
+                    heads = head_numbers(heads, problem.num_heads, name)
+                    problem = kept_heads(problem, heads, name)
                 value = problem.value if self._values else None
                 if self._function is not None:
-                    self.seen._add(name, reduced(problem, value, name, self._function))
+                    self.seen._add(name, reduced(problem, value, name, self._function, tokens))
                 elif measures is not None and known is not None:
                     run: dict[str, Any] = {}
                     if self._keep == "total":
@@ -183,12 +207,31 @@ class Watch(Listener, Generic[Kept]):
                         run = {"run": self.seen._runs if self._running else None, "sizes": sizes}
                     self.seen._add(name, measures(problem, *known), **run)
                 else:
-                    call = self.seen._add(name, problem, value, graph=self._graph)
-                    call.heads = self._heads
+                    call = self.seen._add(name, problem, value, graph=self._graph, tokens=tokens)
+                    call.heads = heads
                     return call.take if self._graph else None
             except Exception as error:
                 self._trouble = self._trouble or error
             return None
+
+    def _measures(self) -> Callable[..., Any] | None:
+        """What makes of a call and the ids of its keys what is kept; None for the call itself."""
+        if self._statistics is not None:
+            return partial(some_totalled, names=self._statistics)
+        return {"summary": summarised, "total": totalled}.get(self._keep)
+
+    def _known_of(self, problem: Problem, name: str) -> tuple[Tensor | None, Tensor | None]:
+        """The ids of the keys of a call and the places of first tokens, as far as they are asked for."""
+        asked = set(ROLES if self._statistics is None else self._statistics)
+        ids = self._ids.of(problem, name) if asked & NEED_IDS else None
+        return ids, self._ids.first_of(problem, name) if "first" in asked else None
+
+    def _forget_early(self, *, so_far: bool) -> None:
+        """Forget what was kept of modules behind which too many attended, of those that count from the end."""
+        count = len(self._attended)
+        for place, name in enumerate(self._attended):
+            if not self._layers.has(name, place, count, so_far=so_far):
+                self.seen._modules.pop(name, None)
 
     def enter(self, module: nn.Module, inputs: Any, parents: list[nn.Module]) -> None:
         """Follow a module that begins to run inside others."""

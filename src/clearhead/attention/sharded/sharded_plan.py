@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._common.elements import Drawn
 from clearhead._common.text import format_bytes
 from clearhead.attention.kernels import blockwise
 from clearhead.attention.planning import Plan, plan_for
@@ -18,8 +19,8 @@ from clearhead.sharding.layouts import pairs_of_queries
 from clearhead.sharding.sharding import MESSAGE
 
 
-@dataclass(frozen=True)
-class WayCost:
+@dataclass(frozen=True, repr=False)
+class WayCost(Drawn):
     """The bytes that one way sends and holds on this rank.
 
     Attributes:
@@ -41,7 +42,7 @@ class WayCost:
         return f"sends {forward} forward and {backward} backward, holds {memory} of others"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ShardedPlan(Plan):
     """The plan of a call over tokens that ranks share, on this rank.
 

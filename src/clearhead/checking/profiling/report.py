@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from clearhead._common.elements import element
+from clearhead._common.elements import Drawn, element
 from clearhead._common.text import as_json, format_bytes, readable, shown
 from clearhead.checking.pages import page
 from clearhead.checking.profiling.measuring import exponent, in_words
@@ -23,8 +23,8 @@ class Cost(NamedTuple):
     fused_memory: int
 
 
-@dataclass(frozen=True)
-class Profile:
+@dataclass(frozen=True, repr=False)
+class Profile(Drawn):
     """The cost of an attention over length, beside the fused call of the same sizes.
 
     Attributes:

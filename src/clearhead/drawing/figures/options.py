@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from clearhead._common.checks import as_int
+from clearhead._common.checks import as_int, as_place
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 
@@ -40,13 +40,13 @@ def check_place(name: str, place: object, count: int) -> int:
     Raises:
         SelectionError: code `plot.part`.
     """
-    number = as_int(place)
-    if number is None or not -count <= number < count:
+    number = as_place(place, count)
+    if number is None:
         raise SelectionError(
             "plot.part",
             f"{name} must be a whole number from 0 to {count - 1}; got {shown(place)}.",
         )
-    return number % count
+    return number
 
 
 def check_head(name: str, head: object, numbers: Sequence[int]) -> int:

@@ -69,7 +69,7 @@ class LongScreens:
         self._line(Text("          nats   tokens   in %   in %     in %", "dim"))
         matching = []
         for number, summary in self._reading.summaries.items():
-            rows = rows_of(self._reading.layers[number], [summary])
+            rows = rows_of(self._reading.layers[number], [summary], number)
             names = [row.role for row in rows if row.role]
             counted = ", ".join(
                 f"{names.count(name)} {name}" for name in sorted(set(names), key=names.index)
@@ -92,7 +92,7 @@ class LongScreens:
             The head of the map.
         """
         summary = self._reading.summaries[layer]
-        rows = rows_of(self._reading.layers[layer], [summary])
+        rows = rows_of(self._reading.layers[layer], [summary], layer)
         if head is not None:
             rows = [row._replace(head=head) for row in rows]
         one = "" if head is None else f", head {head}"

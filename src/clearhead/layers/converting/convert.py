@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, overload
 
 from torch import Tensor, nn
 
+from clearhead._common.elements import Drawn
 from clearhead._common.foreign_names import (
     BERT,
     DIFFUSION,
@@ -78,8 +79,8 @@ FAMILIES = (
 )
 
 
-@dataclass(frozen=True)
-class Conversion:
+@dataclass(frozen=True, repr=False)
+class Conversion(Drawn):
     """The result of a conversion: the layer, and a report of each tensor and setting.
 
     Attributes:

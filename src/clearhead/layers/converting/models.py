@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from clearhead._common.elements import Drawn
 from clearhead._common.lazy import integration
 from clearhead._common.text import readable
 from clearhead._common.undoing import Undo, undo_all, undoing
@@ -30,7 +31,7 @@ OWN = (AttentionLayer, MultiheadAttention, Adapter)
 Read = Callable[[nn.Module, Mapping[str, nn.Module]], ModuleReader]
 
 
-class ModelConversion:
+class ModelConversion(Drawn):
     """The result of the conversion of a model: the layers by path, and what was left and why.
 
     Attributes:

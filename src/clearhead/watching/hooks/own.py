@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 from torch import Tensor
 
@@ -23,10 +24,13 @@ def _remove() -> None:
     planning.observers[:] = [each for each in planning.observers if each is not _observe]
 
 
-def _report(problem: Problem) -> Callable[[Tensor], Tensor] | None:
+def _report(
+    problem: Problem, chosen: planning.Kernel, kernel: str
+) -> Callable[[Tensor], Tensor] | None:
     """Report a problem as it is edited, and return what takes its context."""
     edited = tap.edit(lambda: problem)
-    takes = tap.report((lambda: problem) if edited is None else edited.read)
+    ran = tap.KernelOfCall(chosen.NAME, partial(planning.plan_for, problem, kernel))
+    takes = tap.report((lambda: problem) if edited is None else edited.read, ran=ran)
     return tap.change_of(edited, takes)
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.undoing import Undo
+from clearhead.attention.planning import Plan
 from clearhead.attention.problem import Problem
 
 Read = Callable[[], Problem]
@@ -34,6 +35,18 @@ Witness = Callable[[str, tuple[int, ...]], None]
 witnesses: list[Witness] = []
 """Called with what attended and cannot be read, "softmax" or "flex_attention", and the shape of the
 scores, () if that is not known."""
+
+
+class KernelOfCall(NamedTuple):
+    """The kernel of a call.
+
+    Attributes:
+        kernel: its name, or that of the function that attends.
+        plan: makes the plan of the call, for a kernel of clearhead.
+    """
+
+    kernel: str
+    plan: Callable[[], Plan] | None = None
 
 
 class Edited(NamedTuple):
@@ -92,17 +105,36 @@ def witness(kind: str, shape: tuple[int, ...]) -> None:
         each(kind, shape)
 
 
-def report(read: Read, child: str | None = None) -> list[Change]:
+def report(read: Read, child: str | None = None, ran: KernelOfCall | None = None) -> list[Change]:
     """Report a call that is about to run to every observer; returns what wants its context.
 
     Args:
         read: reads the call, before it runs or never.
         child: where the running module does the attention of one of its parts, the name of that
             part.
+        ran: its kernel, which observers ask `kernel_of_call` for.
     """
     if is_guarded():
         return []
-    return [take for each in list(observers) for take in each(read, child) or ()]
+    state = _state
+    try:
+        state.ran = ran
+        return [take for each in list(observers) for take in each(read, child) or ()]
+    finally:
+        state.ran = None
+
+
+def kernel_of_call() -> KernelOfCall | None:
+    """Return the kernel of the call that is reported, where its hook knows it.
+
+    Example:
+        >>> observers.append(lambda read, child: print(kernel_of_call().kernel))
+        >>> report(lambda: None, ran=KernelOfCall("eager"))
+        eager
+        []
+        >>> _ = observers.pop()
+    """
+    return getattr(_state, "ran", None)
 
 
 def change_of(edited: Edited | None, takes: Sequence[Change]) -> Change | None:
@@ -128,6 +160,7 @@ def reporting(
     read: Callable[..., Problem],
     *,
     child: str | None = None,
+    kernel: str | None = None,
     applies: Callable[..., Any] = lambda *args, **kwargs: True,
     put: Put | None = None,
 ) -> Callable[..., Any]:
@@ -137,6 +170,7 @@ def reporting(
         function: attends, or works out weights.
         read: reads its arguments as a problem.
         child: as for `report`.
+        kernel: the name of the function, as a reader knows it; None is its own.
         applies: False for arguments with which the function calls another one that reports.
         put: None where the context is not there, and nothing is edited.
 
@@ -153,13 +187,17 @@ def reporting(
         >>> _ = observers.pop()
     """
 
+    ran = KernelOfCall(
+        getattr(function, "__name__", type(function).__name__) if kernel is None else kernel
+    )
+
     @wraps(function)
     def reported(*args: Any, **kwargs: Any) -> Any:
         if is_guarded() or not applies(*args, **kwargs):
             return function(*args, **kwargs)
         call: Read = lambda: read(*args, **kwargs)  # noqa: E731
         edited = None if put is None else edit(call, child)
-        change = change_of(edited, report(call if edited is None else edited.read, child))
+        change = change_of(edited, report(call if edited is None else edited.read, child, ran))
         state, depth = _state, getattr(_state, "depth", 0)
         try:
             state.depth = depth + 1

@@ -87,7 +87,8 @@ def _reporting(implementation: str | None, function: Any) -> Any:
     # seen by what they call.
     if convention_of(implementation) is None or (implementation == NAME and not tap.is_edited()):
         return function
-    return tap.reporting(function, partial(read_call, implementation), put=_put)
+    read = partial(read_call, implementation)
+    return tap.reporting(function, read, kernel=implementation or "eager", put=_put)
 
 
 def _put(output: tuple[Any, ...], change: tap.Change, edited: tap.Read | None) -> tuple[Any, ...]:

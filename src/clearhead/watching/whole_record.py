@@ -1,0 +1,162 @@
+"""What is made of a whole record: its norms, its difference to another, the kernel of each layer."""
+
+from typing import Any, Self, cast
+
+from torch import nn
+
+from clearhead._common.checks import as_place
+from clearhead._common.text import shown
+from clearhead.errors import ArgumentError, SelectionError
+from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.norms import Norms
+from clearhead.watching.calls import Kept, Results
+from clearhead.watching.difference import RunDifference, difference_of
+from clearhead.watching.kept_by_path import WEIGHTED, KeptByPath
+from clearhead.watching.kernels import Kernels, kernels_of
+from clearhead.watching.projections import output_weight
+
+
+class WholeRecord(KeptByPath[Kept]):
+    """The calls of every module, taken together."""
+
+    def difference(self, other: KeptByPath[AttentionMatrix]) -> RunDifference:
+        """Return how far the attention of two runs is apart, head by head: the total variation.
+
+        Of a query that is half of what its weights in the one run and in the other differ by, the share of its
+        attention that is elsewhere, 0 to 1; of a head the mean over its queries, those left out that are padding
+        in both. Some rows of weights are computed at a time.
+
+        Args:
+            other: a record of the same layers and heads, with as many samples, queries and keys.
+
+        Raises:
+            ArgumentTypeError: code `difference.type`, for what is no record of a watch.
+            ArgumentError: code `difference.keep`, where either did not keep matrices.
+            ShapeError: codes `difference.layers`, `difference.heads` and `difference.shape`, for runs that do not
+                fit.
+            UnsupportedError: code `across.whole`, for queries that ranks share.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer, x = ch.MultiHeadAttention(8, num_heads=2), torch.randn(1, 5, 8)
+            >>> with torch.no_grad(), ch.watch(layer) as before:
+            ...     output = layer(x)
+            >>> with torch.no_grad(), ch.watch(layer) as after:
+            ...     output = layer(x, mask=ch.causal())
+            >>> found = before.difference(after)
+            >>> found.columns
+            ('layer', 'layer_number', 'head', 'queries', 'total_variation')
+            >>> before.difference(before)["total_variation"]
+            tensor([0., 0.], dtype=torch.float64)
+        """
+        return difference_of(self, other)
+
+    def plan(self) -> Kernels:
+        """Return the kernel that each layer ran on, and why: of layers of clearhead and models on
+        `attn_implementation="clearhead"` the one that was chosen, of others the function that they called.
+
+        Raises:
+            ArgumentError: code `watch.plan`, for a record that is not of one run of a model, such as one of a file.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+            >>> with torch.no_grad(), ch.watch(layer) as seen:
+            ...     output = layer(torch.randn(1, 5, 8))
+            >>> seen.plan()[0].kernel, seen.plan()[0].how
+            ('fused', 'one fused call on cpu, with the causal flag')
+            >>> seen.plan()[0].plan.reasons["flex"]
+            ('it is compiled for CUDA; the tensors are on cpu',)
+        """
+        numbers = {path: self.number(path) for path in self.layers}
+        return kernels_of(self._kernels, numbers)
+
+    def norms(
+        self, layer: str | int, model: nn.Module | None = None, *, call: int | None = None
+    ) -> Norms:
+        """Return weights × ‖value · W‖ of a module, after a watch with `values=True`: what each query takes from
+        each key, and not only how much it looks at it (Kobayashi et al., 2020,
+        https://arxiv.org/abs/2004.10102).
+
+        Args:
+            layer: a path, or a number.
+            model: the one that was watched, whose output projection is read as it is now, W being the part of
+                a head; found by the names that libraries give it. What else the model does to the context
+                before, such as a gate, is not in it. None for the norms of the values themselves.
+            call: which one of `calls`, of a module that attended several times; None is all of them as one.
+
+        Raises:
+            ArgumentError: code `norms.value`, where no values were kept.
+            ArgumentTypeError: code `norms.model`.
+            UnsupportedError: code `norms.projection`, where no output projection is known;
+                `AttentionMatrix.norms` takes its weight.
+            SelectionError: codes `watch.layer`, `watch.several` and `watch.call`.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True)
+            >>> with torch.no_grad(), ch.watch(layer, values=True) as seen:
+            ...     output = layer(torch.randn(1, 5, 16))
+            >>> seen.norms("self_attn", layer)
+            Norms [batch=1, num_heads=2, query_len=5, kv_len=5] of weights × ‖value · W‖
+        """
+        self._need_values()
+        path = self.path(layer)
+        if call is None:
+            return self._norms(path, cast(Any, self[path]), model)
+        calls = self.calls(path)
+        number = as_place(call, len(calls))
+        if number is None:
+            raise SelectionError(
+                "watch.call",
+                f"{shown(path)} attended {len(calls)} times; there is no {shown(call)}.",
+            )
+        return self._norms(path, cast(Any, calls[number]), model)
+
+    def weighted_by_values(self, model: nn.Module | None = None) -> Self:
+        """Return the record with the shares of `norms` in the place of the weights, `Norms.shares`: a row is
+        divided by its sum, so that pages, figures, tables, `find` and rollout are those of what is taken.
+
+        Args:
+            model: as in `norms`.
+
+        Raises:
+            ClearheadError: as `norms` does, except for several calls of a module.
+
+        Example:
+            >>> import torch, clearhead as ch
+            >>> layer = ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal())
+            >>> with torch.no_grad(), ch.watch(layer, values=True) as seen:
+            ...     output = layer(torch.randn(1, 5, 8))
+            >>> taken = seen.weighted_by_values(layer)
+            >>> float(taken[0].dense().sum(dim=-1).mean())
+            1.0
+        """
+        self._need_values()
+        shares = type(self)(f"{self._model_name}{WEIGHTED}", "matrix")
+        shares._texts, shares._runs = dict(self._texts), self._runs
+        for path, module in self._modules.items():
+            calls = shares._modules[path] = Results[Any]()
+            for matrix in module.parts():
+                share = self._norms(path, matrix, model).shares()
+                share._tokens = matrix.tokens
+                calls.add(share)
+        return shares
+
+    def _norms(self, path: str, matrix: AttentionMatrix, model: nn.Module | None) -> Norms:
+        output = None
+        if model is not None and matrix.value is not None:
+            output = output_weight(model, path, matrix)
+        return matrix.norms(output)
+
+    def _need_values(self) -> None:
+        if self._keep != "matrix":
+            raise ArgumentError(
+                "norms.value",
+                f"norms need matrices with their values, watch(model, values=True); keep= was {self._keep!r}.",
+            )
+        if self._title is not None:
+            raise ArgumentError(
+                "norms.value",
+                "this record is weighted by values already; take the norms of the watch itself.",
+            )

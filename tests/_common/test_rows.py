@@ -1,0 +1,107 @@
+"""MeasuredRows: columns, the order, the largest, as text and as a picture."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+
+import clearhead as ch
+from clearhead._common.rows import MeasuredRows
+
+
+class Kind(NamedTuple):
+    """A row of every kind of column."""
+
+    layer: str
+    head: int
+    gain: float
+    score: float | None
+    none: float | None = None
+
+
+class Kinds(MeasuredRows[Kind]):
+    ROW = Kind
+    UNITS = {"gain": "nats"}  # noqa: RUF012
+
+
+ROWS = Kinds(
+    [Kind("a.10", 0, -3.0, 0.5), Kind("a.2", 1, 2.0, None), Kind("a.2", 0, float("nan"), 0.75)]
+)
+
+
+def test_a_column_by_its_name() -> None:
+    assert ROWS["layer"] == ["a.10", "a.2", "a.2"]
+    assert ROWS["head"].tolist() == [0, 1, 0]
+    assert ROWS["head"].dtype == torch.int64
+    score = ROWS["score"]
+    assert score.dtype == torch.float64
+    assert score.nan_to_num(-1.0).tolist() == [0.5, -1.0, 0.75]
+    assert ROWS["none"].isnan().all()
+    assert ROWS.columns == ("layer", "head", "gain", "score", "none")
+    empty = ROWS[:0]
+    assert (empty["layer"], empty["score"].shape, len(empty.top(2, "gain"))) == ([], (0,), 0)
+
+
+def test_a_column_that_is_not_there() -> None:
+    for call in (
+        lambda: ROWS["scores"],
+        lambda: ROWS.sort("scores"),
+        lambda: ROWS.top(1, "scores"),
+    ):
+        with pytest.raises(KeyError) as raised:
+            call()
+        assert isinstance(raised.value, ch.SelectionError)
+        assert raised.value.code == "rows.column"
+        assert "no column 'scores'; the columns are layer, head, gain, score, none." in str(
+            raised.value
+        )
+
+
+def test_sorting_has_what_is_no_number_last() -> None:
+    def order(by: str, *, descending: bool = False) -> list[int]:
+        return [list(ROWS).index(row) for row in ROWS.sort(by, descending=descending)]
+
+    assert order("score") == [0, 2, 1]
+    assert order("score", descending=True) == [2, 0, 1]
+    assert order("gain") == [0, 1, 2]
+    assert order("none") == order("none", descending=True) == [0, 1, 2]
+
+
+def test_sorting_counts_as_people_do_and_keeps_the_order_of_equal_ones() -> None:
+    assert [row.layer for row in ROWS.sort("layer")] == ["a.2", "a.2", "a.10"]
+    assert [row.head for row in ROWS.sort("layer")] == [1, 0, 0]
+    assert [row.head for row in ROWS.sort("layer", descending=True)] == [0, 1, 0]
+    with pytest.raises(ch.ArgumentTypeError, match="descending must be True or False"):
+        ROWS.sort("layer", descending=1)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_largest_up_or_down() -> None:
+    assert [row.gain for row in ROWS.top(5, "gain")] == [-3.0, 2.0]
+    assert [row.score for row in ROWS.top(1, by="score")] == [0.75]
+    assert isinstance(ROWS.top(1, "score"), Kinds)
+
+
+@pytest.mark.parametrize("by", [None, "layer", "none"])
+def test_the_largest_of_what_has_no_numbers(by: str | None) -> None:
+    with pytest.raises(ch.ArgumentError) as raised:
+        ROWS.top(1, by)
+    assert raised.value.code == "rows.by"
+    assert f"must be a column that holds numbers: head, gain, score; got {by!r}." in str(
+        raised.value
+    )
+
+
+@pytest.mark.parametrize(("count", "code"), [(0, "argument.size"), (1.5, "argument.type")])
+def test_how_many_must_be_a_number_of_rows(count: int, code: str) -> None:
+    with pytest.raises(ch.ClearheadError) as raised:
+        ROWS.top(count, "score")
+    assert raised.value.code == code
+
+
+def test_the_text_leaves_out_what_nothing_has() -> None:
+    assert repr(ROWS[:2]) == (
+        "layer  head   gain  score\n"
+        "              nats\n"
+        "a.10      0  -3.00   0.50\n"
+        "a.2       1   2.00"
+    )  # fmt: skip
