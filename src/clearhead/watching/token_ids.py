@@ -14,6 +14,9 @@ from clearhead.matrix.roles import first_keys
 
 Tokens = Sequence[str] | Sequence[int] | Tensor
 
+NOWHERE = torch.iinfo(torch.int64).min
+"""The number of a key that is not there."""
+
 
 class _First(NamedTuple):
     """The first token of each sample.
@@ -21,10 +24,12 @@ class _First(NamedTuple):
     Attributes:
         prints: numbers of its key, (batch, 1), as `_prints` has them.
         place: its place among the keys of the last call, (batch, 1), −1 where it was not there.
+        begun: False where there was padding alone so far, (batch, 1).
     """
 
     prints: Tensor
     place: Tensor
+    begun: Tensor
 
 
 class TokenIds:
@@ -116,7 +121,7 @@ class TokenIds:
         known = self._firsts.get(name)
         if not before or known is None or len(known.place) != batch:
             place = first_keys(matrix_of(problem))
-            self._firsts[name] = _First(_prints_at(problem.key, place), place)
+            self._firsts[name] = _First(_prints_at(problem.key, place), place, place >= 0)
             return place if before else None
         place = known.place.clamp(min=0)
         there = place < before
@@ -127,6 +132,10 @@ class TokenIds:
             again = torch.isin(_prints(problem.key[:, :, :before]), known.prints)
             at = again.to(torch.uint8).argmax(dim=1, keepdim=True)
             found = torch.where(lost & again.any(dim=1, keepdim=True) & (at < place), at, found)
+        if not bool(known.begun.all()):
+            found = torch.where(known.begun, found, first_keys(matrix_of(problem)))
+            prints = torch.where(known.begun, known.prints, _prints_at(problem.key, found))
+            known = _First(prints, found, known.begun | (found >= 0))
         self._firsts[name] = known._replace(place=found)
         return found
 
@@ -177,9 +186,10 @@ def _prints(key: Tensor) -> Tensor:
 
 
 def _prints_at(key: Tensor, place: Tensor) -> Tensor:
-    """The number of the key at one place of each sample, (batch, 1)."""
+    """The number of the key at one place of each sample, (batch, 1); `NOWHERE` for the place −1."""
     sample = torch.arange(len(place), device=place.device)[:, None]
-    return _prints(key[sample, :1, place.clamp(min=0)].transpose(1, 2))
+    prints = _prints(key[sample, :1, place.clamp(min=0)].transpose(1, 2))
+    return prints.where(place >= 0, NOWHERE)
 
 
 def _past_of(prints: Tensor, known: Tensor | None, ids: Tensor | None) -> Tensor | None:
