@@ -62,7 +62,9 @@ def _has_room(problem: Problem, seen: Tensor) -> bool:
     last = slice(problem.query_len - 2, problem.query_len)
     visible = visible_pairs(problem, last)
     assert visible is not None
-    ends = [int(row.nonzero()[-1]) if bool(row.any()) else -1 for row in visible.any(dim=1).any(dim=0)]
+    ends = [
+        int(row.nonzero()[-1]) if bool(row.any()) else -1 for row in visible.any(dim=1).any(dim=0)
+    ]
     return ends[0] != ends[1]
 
 

@@ -14,7 +14,7 @@ from clearhead.matrix.norms import Norms
 from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Accumulated, Call, Calls, Kept, Matrices, Results
 from clearhead.watching.files import TEXTS
-from clearhead.watching.finding import check_layers
+from clearhead.watching.finding import check_layers, path_of_layer
 from clearhead.watching.missing import Missing
 from clearhead.watching.projections import output_weight
 
@@ -35,9 +35,10 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         self._keep = keep
         self._modules: dict[str, Calls[Any]] = {}
         self._runs = 0
+        self._numbers: dict[str, int] = {}
         self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(TEXTS)
         self.missing: list[Missing] = []
-        """The parts of the model that attended and were not seen; a file does not hold them."""
+        """The parts of the model that attended and were not seen."""
 
     @property
     def tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
@@ -136,7 +137,8 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return found
 
     def numbering(self) -> dict[str, Any]:
-        """Return what a file must say of heads that are not all of a layer's, and of runs whose calls are apart."""
+        """Return what a file must say of heads that are not all of a layer's, of runs whose calls are apart, of
+        layers that are not all of the model's, and of what was not seen."""
         apart = any(name not in self._modules for name, _ in self.apart())
         kept = {name: module.all()[0] for name, module in self._modules.items()}
         heads = {
@@ -144,7 +146,14 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             for name, each in kept.items()
             if each.heads is not None
         }
-        return ({"heads": heads} if heads else {}) | ({"runs": self._runs} if apart else {})
+        numbers = list(self._by_number())
+        said = {
+            "heads": heads,
+            "runs": self._runs if apart else 0,
+            "numbers": numbers if numbers != list(range(len(numbers))) else None,
+            "missing": [list(each) for each in self.missing],
+        }
+        return {name: each for name, each in said.items() if each}
 
     def head_numbers(self, layer: str | int) -> tuple[int, ...]:
         """Return the number in the layer of each head that was kept: not from 0 on with `watch(heads=)`, or where
@@ -194,6 +203,8 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
                 f"{', '.join(map(repr, other.layers))}.",
             )
         both = type(self)(self._model_name, "total")
+        both._numbers = dict(self._numbers)
+        both.missing = list(dict.fromkeys([*self.missing, *other.missing]))
         both._runs = self._runs + other._runs
         for run, record in enumerate((self, other)):
             for name in self.layers:
@@ -264,6 +275,7 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         self._need_values()
         shares = type(self)(f"{self._model_name}{WEIGHTED}", "matrix")
         shares._texts, shares._runs = dict(self._texts), self._runs
+        shares._numbers, shares.missing = dict(self._numbers), list(self.missing)
         for path, module in self._modules.items():
             calls = shares._modules[path] = Results[Any]()
             for matrix in module.parts():
@@ -306,23 +318,15 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             )
 
     def path(self, layer: str | int) -> str:
-        """Return the path of a module, by its path or its number.
+        """Return the path of a module, by its path or its number; −1 is the last of the record.
 
         Raises:
-            SelectionError: code `watch.layer`, if no such module attended.
+            SelectionError: code `watch.layer`, if no such module attended, or if it was not watched.
         """
-        if isinstance(layer, int) and not isinstance(layer, bool):
-            if not -len(self) <= layer < len(self):
-                raise SelectionError(
-                    "watch.layer", f"{len(self)} modules attended; there is no {layer}."
-                )
-            return self.layers[layer]
-        if not isinstance(layer, str) or layer not in self._modules:
-            known = ", ".join(map(repr, self.layers))
-            raise SelectionError(
-                "watch.layer", f"no module {shown(layer)} attended; these did: {known}."
-            )
-        return layer
+        return path_of_layer(layer, self._by_number())
+
+    def _by_number(self) -> dict[int, str]:
+        return {self._numbers.get(path, at): path for at, path in enumerate(self._modules)}
 
     def __getitem__(self, layer: str | int) -> Kept:
         module = self._modules[self.path(layer)]

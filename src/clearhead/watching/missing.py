@@ -70,6 +70,10 @@ class Missing(NamedTuple):
     reason: str
     way_out: str
 
+    def brief(self) -> str:
+        """Return its path and the reason."""
+        return f"{self.path or '(the model)'}, {self.reason}"
+
     def __str__(self) -> str:
         return f"{self.path or '(the model)'} ({self.kind}): {self.reason}. Way out: {self.way_out}"
 

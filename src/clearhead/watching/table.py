@@ -13,6 +13,7 @@ from clearhead.matrix.matrix import AttentionMatrix
 from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
+from clearhead.watching.missing import Missing
 
 
 class HeadRow(NamedTuple):
@@ -65,15 +66,21 @@ class Table(Sequence[HeadRow]):
         (2, 0, 5)
     """
 
-    def __init__(self, rows: Sequence[HeadRow]) -> None:
+    def __init__(self, rows: Sequence[HeadRow], missing: Sequence[Missing] = ()) -> None:
         self._rows = tuple(rows)
+        self.missing = tuple(missing)
+        """The parts of the model that attended and were not seen, which have no rows."""
 
     @overload
     def __getitem__(self, index: int) -> HeadRow: ...
     @overload
     def __getitem__(self, index: slice) -> "Table": ...
     def __getitem__(self, index: int | slice) -> "HeadRow | Table":
-        return Table(self._rows[index]) if isinstance(index, slice) else self._rows[index]
+        return (
+            Table(self._rows[index], self.missing)
+            if isinstance(index, slice)
+            else self._rows[index]
+        )
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -117,7 +124,8 @@ class Table(Sequence[HeadRow]):
             ).rstrip()
             for line in [*heads, *lines]
         )
-        return readable(text)
+        unseen = "".join(f"\nnot seen: {each.brief()}" for each in self.missing)
+        return readable(text + unseen)
 
 
 def _cell(value: object) -> str:

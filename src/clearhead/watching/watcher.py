@@ -71,6 +71,7 @@ class Watch(Listener, Generic[Kept]):
         self._ran = self._running = False
         self._trouble: Exception | None = None
         self._attended: dict[str, int] = {}
+        self._places: dict[str, int] = {}
         self._copies = Copies()
         self.seen: Seen[Kept] = Seen(type(model).__name__, self._keep)
 
@@ -159,9 +160,10 @@ class Watch(Listener, Generic[Kept]):
         block ends: until then the model goes on as if it was not watched."""
         with self._lock:
             self._attended[name] = self._attended.get(name, 0) + 1
-            place = list(self._attended).index(name) if self._layers.numbers else None
+            place = self._places.setdefault(name, len(self._places))
             if not self._layers.has(name, place):
                 return None
+            self.seen._numbers[name] = place
             try:
                 problem = read()
                 if is_transformed(problem.query):

@@ -34,6 +34,7 @@ HARMLESS = {
     "cache_position": "where in the cache the queries are, which the mask knows",
     "deterministic": "how the backward of a kernel sums up",
     "kernel_options": "how a kernel is compiled",
+    "logits_to_keep": "how much of the output becomes logits",
     "max_length_k": "the longest of the packed sequences, which their lengths say",
     "max_length_q": "likewise",
     "num_items_in_batch": "for the loss",
