@@ -266,14 +266,14 @@ def test_numbers_that_do_not_fit(field: str, value: object, text: str, tmp_path:
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("version", [0, 8, "1", True, None])
+@pytest.mark.parametrize("version", [0, 9, "1", True, None])
 def test_another_version(version: object, tmp_path: Path) -> None:
     path = rewritten(
         files.write(tmp_path / "a.clearhead", matrix()), lambda head: head.update(version=version)
     )
     text = refused(path, "file.version")
     assert (
-        f"must be of version 1 or 2 or 3 or 4 or 5 or 6 or 7, which this clearhead reads; it is of version {version!r}"
+        f"must be of version 1 or 2 or 3 or 4 or 5 or 6 or 7 or 8, which this clearhead reads; it is of version {version!r}"
         in text
     )
 

@@ -129,7 +129,8 @@ def run(problem: Problem, kernel: str = "auto") -> Tensor:
     chosen = choose(problem, kernel)
     if not observers:
         return chosen.attend(problem)
-    edits = [edit for editor in editors if (edit := editor(problem)) is not None]
+    # Without :=, whose cell Dynamo cannot read.
+    edits = [edit for edit in [editor(problem) for editor in editors] if edit is not None]
     endings = [observer(problem) for observer in observers]
     try:
         context = chosen.attend(problem)

@@ -2,7 +2,7 @@
 
 import re
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -133,12 +133,32 @@ class Ran:
         self._model = model
         self._modules = modules
         self._ran: dict[str, type] = {}
+        self._given: dict[str, list[weakref.ref[Tensor]]] = {}
+        self._worked: set[str] = set()
         self._own: dict[str, tuple[type, str]] = {}
         self._returned = 0
+        compiled = [root for root, module in modules.items() if _is_compiled(module)]
+        self.holding = {
+            outer
+            for root in compiled
+            if _attentions_in(root, modules[root])
+            for outer in (root, *_outer(root))
+        }
+        """The compiled parts that attend, and what they are in: a call reported of one of these may be of any part."""
 
-    def enter(self, path: str, module: nn.Module) -> None:
-        """Note a module that runs."""
+    def enter(self, path: str, module: nn.Module, inputs: Iterable[object] = ()) -> None:
+        """Note a module that runs, and what it is given if it may attend."""
         self._ran[path] = type(module)
+        if _attends(type(module)):
+            self._given[path] = [weakref.ref(each) for each in inputs if isinstance(each, Tensor)]
+
+    def left(self, path: str | None, output: Any) -> None:
+        """Note that a module has run. One that returned what it was given did not attend."""
+        if path not in self._given:
+            return
+        made = output[0] if isinstance(output, tuple | list) and output else output
+        if not any(each() is made for each in self._given.pop(path)):
+            self._worked.add(path)
 
     def witness(self, path: str, module: nn.Module, kind: str, shape: tuple[int, ...]) -> None:
         """Note what a module does that attends, or may."""
@@ -186,7 +206,7 @@ class Ran:
 
     def _silent(self, known: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
         """The modules with the name of an attention from which nothing was heard."""
-        named = {path: kind for path, kind in self._ran.items() if _attends(kind)}
+        named = {path: kind for path, kind in self._ran.items() if path in self._worked}
         above = {outer for path in (*known, *named) for outer in _outer(path)}
         for path, kind in named.items():
             inside = any(outer in named and outer in known for outer in _outer(path))
@@ -199,11 +219,7 @@ class Ran:
         for root, module in self._modules.items():
             if not _is_compiled(module) or self._ran.keys().isdisjoint([root, *_outer(root)]):
                 continue
-            parts = {
-                f"{root}.{path}".strip("."): type(each)
-                for path, each in module.named_modules()
-                if _attends(type(each))
-            }
+            parts = _attentions_in(root, module)
             for path, kind in parts.items():
                 inner = any(_within(other, path) for other in parts if other != path)
                 if not inner and not any(_within(other, path) for other in seen):
@@ -244,6 +260,15 @@ def nothing_seen(name: str, missing: Sequence[Missing], *, ran: bool) -> WatchEr
 
 def _attends(kind: type) -> bool:
     return bool(ATTENDS.search(kind.__name__)) and not OTHERWISE.search(kind.__name__)
+
+
+def _attentions_in(root: str, module: nn.Module) -> dict[str, type]:
+    """The classes of the attentions in a module of this path, by their paths."""
+    return {
+        f"{root}.{path}".strip("."): type(each)
+        for path, each in module.named_modules()
+        if _attends(type(each))
+    }
 
 
 def _outer(path: str) -> list[str]:

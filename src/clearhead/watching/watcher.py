@@ -159,6 +159,8 @@ class Watch(Listener, Generic[Kept]):
         """Keep a call that a module makes, and its context with keep="gradients". A failure is raised when the
         block ends: until then the model goes on as if it was not watched."""
         with self._lock:
+            if name in self._parts.holding:
+                return None  # it is listed as missing
             self._attended[name] = self._attended.get(name, 0) + 1
             place = self._places.setdefault(name, len(self._places))
             if not self._layers.has(name, place):
@@ -201,11 +203,12 @@ class Watch(Listener, Generic[Kept]):
             self._ran = self._running = True
             self.seen._runs += 1
             self._ids.forget()
-        self._parts.enter(name, module)
+        self._parts.enter(name, module, inputs)
         self._ids.read(module, inputs)
 
     def leave(self, module: nn.Module, output: Any) -> None:
         """Follow a module that has run."""
+        self._parts.left(self._paths.of(module), output)
         if module is self._model:
             self._running = False
             self._ids.forget()

@@ -25,6 +25,8 @@ def _remove() -> None:
 
 def _report(problem: Problem) -> Callable[[Tensor], Tensor] | None:
     """Report a problem as it is edited, and return what takes its context."""
+    if tap.is_guarded():  # also under torch.compile, whose graph would break at what follows
+        return None
     edited = tap.edit(lambda: problem)
     takes = tap.report((lambda: problem) if edited is None else edited.read)
     return tap.change_of(edited, takes)

@@ -16,7 +16,8 @@ from clearhead.watching.hooks.patching import Undo
 
 
 class Follower(Protocol):
-    """Is called when a module begins to run, and when it has run or raised."""
+    """Is called when a module begins to run, with its arguments, those by name behind the others, and when it
+    has run or raised."""
 
     def enter(self, module: nn.Module, inputs: Any) -> None: ...
     def leave(self, module: nn.Module, output: Any) -> None: ...
@@ -107,7 +108,7 @@ def _enter(module: nn.Module, inputs: Any, named: Mapping[str, Any] | None = Non
     entry = weakref.ref(module), _texts(module, inputs, named or {})
     _stacks.setdefault(threading.get_ident(), []).append(entry)
     for each in list(followers):
-        each.enter(module, inputs)
+        each.enter(module, (*inputs, *(named or {}).values()))
 
 
 def _leave(module: nn.Module, inputs: Any, output: Any) -> None:
