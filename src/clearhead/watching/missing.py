@@ -34,7 +34,9 @@ RETURNED = "Its weights come with output_attentions=True."
 WAYS_OUT = {
     "timm": "timm.layers.set_fused_attn(True), before the model is made.",
     "diffusers": "model.set_attn_processor(AttnProcessor2_0()).",
-    "x_transformers": "attn_flash=True (flash=True of one Attention) when the model is made.",
+    "x_transformers": "attn_flash=True (flash=True of one Attention) when the model is made; none with talking "
+    "heads, which have no flash.",
+    "transformer_lens": "the model of transformers itself, as it is before it is booted or converted.",
 }
 """The way to PyTorch's function of attention, by the package of a class."""
 
@@ -149,7 +151,7 @@ class Ran:
     def enter(self, path: str, module: nn.Module, inputs: Iterable[object] = ()) -> None:
         """Note a module that runs, and what it is given if it may attend."""
         self._ran[path] = type(module)
-        if _attends(type(module)):
+        if _attends(module):
             self._given[path] = [weakref.ref(each) for each in inputs if isinstance(each, Tensor)]
 
     def left(self, path: str | None, output: Any) -> None:
@@ -258,8 +260,12 @@ def nothing_seen(name: str, missing: Sequence[Missing], *, ran: bool) -> WatchEr
     )
 
 
-def _attends(kind: type) -> bool:
-    return bool(ATTENDS.search(kind.__name__)) and not OTHERWISE.search(kind.__name__)
+def _attends(module: nn.Module) -> bool:
+    # One class of diffusers does what its processor does.
+    names = type(module).__name__, type(getattr(module, "processor", None)).__name__
+    return bool(ATTENDS.search(names[0])) and not (
+        OTHERWISE.search(names[0]) or "linear" in names[1].lower()
+    )
 
 
 def _attentions_in(root: str, module: nn.Module) -> dict[str, type]:
@@ -267,7 +273,7 @@ def _attentions_in(root: str, module: nn.Module) -> dict[str, type]:
     return {
         f"{root}.{path}".strip("."): type(each)
         for path, each in module.named_modules()
-        if _attends(type(each))
+        if _attends(each)
     }
 
 
