@@ -172,7 +172,7 @@ class Watch(Listener, Generic[Kept]):
                     raise WatchError(
                         "watch.transformed", "it ran inside a transformation such as torch.vmap."
                     )
-                problem = self._copies.of_call(problem, name)
+                problem = self._ids.with_ended(self._copies.of_call(problem, name))
                 measures = {"summary": summarised, "total": totalled}.get(self._keep)
                 known = None if measures is None else self._ids.of_call(problem, name)
                 if self._heads is not None:
