@@ -273,8 +273,8 @@ def test_another_version(version: object, tmp_path: Path) -> None:
     )
     text = refused(path, "file.version")
     assert (
-        f"must be of version 1 or 2 or 3 or 4 or 5 or 6 or 7 or 8, which this clearhead reads; it is of version {version!r}"
-        in text
+        "must be of version 1 or 2 or 3 or 4 or 5 or 6 or 7 or 8, which this clearhead reads; it is of "
+        f"version {version!r}" in text
     )
 
 

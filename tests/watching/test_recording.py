@@ -221,9 +221,12 @@ def test_padding_behind_a_prefix_of_keys() -> None:
     matrix = ch.AttentionMatrix(query, key, mask=ch.causal() & ch.padding(valid))
     assert matrix.real is not None
     assert matrix.real.tolist() == [[True, True, True], [True, True, False]]
-    # Behind the last token of a sample is room, of which nothing is known.
+    # Behind the last token of a sample that is shorter may be room, with nothing in it yet.
     room = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
-    assert ch.AttentionMatrix(query, key, mask=ch.padding(room)).real is None
+    for keys, real in ((key, False), (key.masked_fill(~room[:, None, :, None], 0.0), True)):
+        told = ch.AttentionMatrix(query, keys, mask=ch.padding(room)).real
+        assert told is not None
+        assert told.tolist() == [[True] * 3, [real] * 3]
 
 
 def test_queries_that_are_real_as_given() -> None:

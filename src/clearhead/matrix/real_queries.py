@@ -47,9 +47,14 @@ def queries_of_keys(problem: Problem, appended: int = 0) -> Tensor | None:
     if hides and not seen.is_meta and bool(seen.all()):
         return None  # the bias hides nothing
     own = seen[:, before : before + problem.query_len]
-    if before and own.numel() and not bool(own[:, -1].any()) and _has_room(problem, seen):
+    own = own.expand(problem.batch, -1)
+    if not before or bool(own.all()):
+        return own
+    if not bool(own[:, -1].any()) and _has_room(problem, seen):
         return None
-    return own.expand(problem.batch, -1)
+    # Where a row is shorter than another, what is not written yet is room behind it.
+    written = problem.key[:, :, before : before + problem.query_len].ne(0).any(dim=3).any(dim=1)
+    return own | ~written
 
 
 def _has_room(problem: Problem, seen: Tensor) -> bool:

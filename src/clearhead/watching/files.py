@@ -320,7 +320,7 @@ def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
 def _runs_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> int:
     """Return the number of runs of the model, where modules attended several times in each; else 0."""
     runs = seen.get("runs", 0)
-    if type(runs) is not int or runs < 0:
+    if type(runs) is not int or not 0 <= runs < 1 << 63:
         raise FileError(
             "file.content", f"{path}: runs must be a count; the file gives {shown(runs)}."
         )
