@@ -429,8 +429,9 @@ def test_an_attention_that_was_skipped_is_not_missing() -> None:
 def test_a_processor_of_linear_attention_takes_no_softmax() -> None:
     class LinearProcessor: ...
 
-    model = nn.Sequential(ch.MultiHeadAttention(8, num_heads=2), SkippingAttention(always=True))
-    model[1].processor = LinearProcessor()
+    linear: Any = SkippingAttention(always=True)
+    linear.processor = LinearProcessor()
+    model = nn.Sequential(ch.MultiHeadAttention(8, num_heads=2), linear)
     with ch.watch(model, strict=True) as seen:
         model(torch.randn(1, 5, 8))
     assert seen.missing == []

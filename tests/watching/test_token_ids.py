@@ -143,11 +143,11 @@ def test_rows_that_have_ended_do_not_count(pad: int, more: Any) -> None:
         vocab_size=12, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
         num_key_value_heads=2, initializer_range=0.4, pad_token_id=pad, eos_token_id=[2, 5, 6],
     )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config).eval()
+    model: Any = transformers.LlamaForCausalLM(config).eval()
     ids = torch.randint(3, 12, (6, 5))
     mask = torch.ones_like(ids)
     ids[0, :2], mask[0, :2] = pad, 0
-    rows = []
+    out, rows = ids, []
     keeps: tuple[Any, ...] = ("matrix", "summary", "total")
     for keep in keeps:
         with torch.no_grad(), watch(model, keep=keep) as seen:
@@ -164,7 +164,7 @@ def test_rows_that_have_ended_do_not_count(pad: int, more: Any) -> None:
 
 
 def test_a_prompt_of_one_token_begins_anew() -> None:
-    model = Language()
+    model: Any = Language()
     model.config = SimpleNamespace(eos_token_id=3, pad_token_id=3)
     ended = torch.full((2, 1), 3)
     with torch.no_grad(), watch(model, keep="total") as seen:

@@ -265,8 +265,11 @@ def _heads_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> dict[str, t
     given = seen.get("heads", {})
     for name, numbers in given.items() if isinstance(given, dict) else [("", None)]:
         calls = seen["calls"].get(name, ())
-        fits = isinstance(numbers, list) and all(len(numbers) == call.num_heads for call in calls)
-        fits = fits and _are_numbers(numbers)
+        fits = (
+            isinstance(numbers, list)
+            and _are_numbers(numbers)
+            and all(len(numbers) == call.num_heads for call in calls)
+        )
         if not (fits and calls):
             raise FileError(
                 "file.content", f"{path} must have a number for each head; it gives {shown(given)}."
