@@ -266,15 +266,15 @@ def test_numbers_that_do_not_fit(field: str, value: object, text: str, tmp_path:
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("version", [0, 8, "1", True, None])
+@pytest.mark.parametrize("version", [0, 9, "1", True, None])
 def test_another_version(version: object, tmp_path: Path) -> None:
     path = rewritten(
         files.write(tmp_path / "a.clearhead", matrix()), lambda head: head.update(version=version)
     )
     text = refused(path, "file.version")
     assert (
-        f"must be of version 1 or 2 or 3 or 4 or 5 or 6 or 7, which this clearhead reads; it is of version {version!r}"
-        in text
+        "must be of version 1 or 2 or 3 or 4 or 5 or 6 or 7 or 8, which this clearhead reads; it is of "
+        f"version {version!r}" in text
     )
 
 
@@ -691,3 +691,72 @@ def test_without_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "a file of what was seen needs safetensors, which is not installed." in str(
         refusal.value
     )
+
+
+class Own(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x @ x.mT, dim=-1) @ x
+
+
+def test_what_was_not_seen_and_the_numbers_of_layers_come_back(tmp_path: Path) -> None:
+    layers = (ch.MultiHeadAttention(8, num_heads=2) for _ in range(3))
+    model, x = torch.nn.Sequential(*layers, Own()), torch.randn(1, 5, 8)
+    keeps: tuple[Any, ...] = ("matrix", "summary", "total")
+    for keep in keeps:
+        with pytest.warns(ch.WatchWarning), ch.watch(model, layers=[1, 2], keep=keep) as seen:
+            model(x)
+        path = seen.save(tmp_path / "a.clearhead")
+        assert header(path)["version"] == 8
+        again = ch.load(path)
+        assert again.missing == seen.missing
+        assert again.path(2) == "2"
+        assert repr(again) == repr(seen)
+        assert "not seen: 3, it takes a softmax of its own" in repr(again.table())
+        if keep == "total":
+            both = again.merge(seen)
+            assert both.missing == seen.missing
+            assert both.path(1) == "1"
+        else:
+            page = again.to_html(tmp_path / "a.html").read_text()
+            assert "not seen: 3, it takes a softmax of its own" in page
+            assert "Not seen: 3" in again._repr_html_()
+    with ch.watch(model[0]) as whole:
+        model[0](x)
+    assert header(whole.save(tmp_path / "b.clearhead"))["version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("heads", {"0": [1 << 63, 0]}),
+        ("heads", {"0": [1, 1]}),
+        ("heads", {"0": [-1, 0]}),
+        ("heads", {"0": [0.0, 1]}),
+        ("heads", {"0": [True, 0]}),
+        ("heads", {"0": [[0], [1]]}),
+        ("runs", -1),
+        ("runs", True),
+        ("runs", 1 << 64),
+        ("runs", [1]),
+        ("numbers", [1 << 63]),
+        ("numbers", [-1]),
+        ("numbers", [0, 1]),
+        ("numbers", [True]),
+        ("numbers", [1.0]),
+        ("numbers", [[1]]),
+        ("numbers", None),
+        ("numbers", {"0": 1}),
+        ("missing", "0"),
+        ("missing", [["0", "Own", "reason"]]),
+        ("missing", [["0", "Own", "reason", 3]]),
+        ("missing", {"0": []}),
+        ("missing", None),
+    ],
+)
+def test_numbers_that_are_none(field: str, value: object, tmp_path: Path) -> None:
+    query = torch.randn(1, 2, 3, 4)
+    record = {"model": "M", "keep": "matrix", "calls": {"0": [ch.AttentionMatrix(query, query)]}}
+    path = files.write(tmp_path / "a.clearhead", {"seen": record | {field: value}}, version=8)
+    with pytest.raises(ch.FileError) as caught:
+        ch.load(path)
+    assert caught.value.code == "file.content"

@@ -1,5 +1,6 @@
 """Finding the heads that look from this token to that one: held to the weights themselves."""
 
+import re
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 import clearhead as ch
-from clearhead.watching.finding import HeadLink
+from clearhead.watching.finding import HeadLink, path_of_layer
 
 WORDS = ["the", " cat", " saw", " it", " cat"]
 
@@ -193,3 +194,22 @@ def test_a_slice_is_the_record_of_some() -> None:
     assert len(whole[3:]) == 0
     assert {row.layer for row in some.table()} == {"1", "2"}
     assert list(whole) == ["0", "1", "2"]
+
+
+def test_a_layer_by_its_number_in_the_model() -> None:
+    paths = {3: "layers.3", 11: "layers.11"}
+    assert [path_of_layer(each, paths) for each in (3, 11, -1, -2, "layers.3")] == [
+        "layers.3", "layers.11", "layers.11", "layers.3", "layers.3",
+    ]  # fmt: skip
+    text = (
+        "[watch.layer] layer 0 of the model was not watched; these were, by their numbers in the model: "
+        "3 ('layers.3'), 11 ('layers.11')."
+    )
+    with pytest.raises(ch.SelectionError, match=f"^{re.escape(text)}$"):
+        path_of_layer(0, paths)
+    with pytest.raises(
+        ch.SelectionError, match=r"^\[watch.layer\] 1 modules attended; there is no 1\.$"
+    ):
+        path_of_layer(1, {0: "a"})
+    with pytest.raises(ch.SelectionError, match=r"\[watch.layer\] no module True attended"):
+        path_of_layer(True, paths)

@@ -381,3 +381,72 @@ def test_a_patch_of_somebody_else_is_seen_and_stays(monkeypatch: pytest.MonkeyPa
         model(X)
     assert len(seen.calls("")) == 1
     assert F.scaled_dot_product_attention is theirs
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_compiled_layer_is_seen_or_missing(fullgraph: bool) -> None:
+    layers = [ch.MultiHeadAttention(8, num_heads=2, mask=ch.causal()) for _ in "ab"]
+    model, x = nn.Sequential(*layers), torch.randn(1, 5, 8)
+    with torch.no_grad():
+        expected = model(x)
+        model[1].compile(backend="eager", fullgraph=fullgraph)
+        with pytest.warns(WatchWarning, match="it was compiled"), ch.watch(model) as seen:
+            output = model(x)
+    assert torch.equal(output, expected)
+    assert seen.layers == ("0",)
+    assert [each.path for each in seen.missing] == ["1"]
+
+
+class SkippingAttention(nn.Module):
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        self.always = always
+
+    def forward(self, x: Tensor, source: Tensor | None = None) -> Tensor:
+        return x if source is None and not self.always else x + 1
+
+
+def test_an_attention_that_was_skipped_is_not_missing() -> None:
+    class Model(nn.Module):
+        def __init__(self, always: bool) -> None:
+            super().__init__()
+            self.first = ch.MultiHeadAttention(8, num_heads=2)
+            self.second = SkippingAttention(always)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(x=self.first(x))
+
+    x = torch.randn(1, 5, 8)
+    skipping, running = Model(always=False), Model(always=True)
+    with ch.watch(skipping, strict=True) as seen:
+        skipping(x)
+    assert seen.missing == []
+    with pytest.warns(WatchWarning), ch.watch(running) as seen:
+        running(x)
+    assert [each.path for each in seen.missing] == ["second"]
+
+
+def test_a_processor_of_linear_attention_takes_no_softmax() -> None:
+    class LinearProcessor: ...
+
+    linear: Any = SkippingAttention(always=True)
+    linear.processor = LinearProcessor()
+    model = nn.Sequential(ch.MultiHeadAttention(8, num_heads=2), linear)
+    with ch.watch(model, strict=True) as seen:
+        model(torch.randn(1, 5, 8))
+    assert seen.missing == []
+
+
+@pytest.mark.parametrize(
+    ("package", "text"),
+    [("transformer_lens", "before it is booted or converted"), ("x_transformers", "no flash")],
+)
+def test_a_way_out_that_is_one(package: str, text: str) -> None:
+    class Attention(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.softmax(x @ x.mT, dim=-1) @ x
+
+    Attention.__module__ = f"{package}.components"
+    model = nn.Sequential(ch.MultiHeadAttention(8, num_heads=2), Attention())
+    with pytest.warns(WatchWarning, match=text), ch.watch(model):
+        model(torch.randn(1, 5, 8))

@@ -221,9 +221,12 @@ def test_padding_behind_a_prefix_of_keys() -> None:
     matrix = ch.AttentionMatrix(query, key, mask=ch.causal() & ch.padding(valid))
     assert matrix.real is not None
     assert matrix.real.tolist() == [[True, True, True], [True, True, False]]
-    # Behind the last token of a sample is room, of which nothing is known.
+    # Behind the last token of a sample that is shorter may be room, with nothing in it yet.
     room = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
-    assert ch.AttentionMatrix(query, key, mask=ch.padding(room)).real is None
+    for keys, real in ((key, False), (key.masked_fill(~room[:, None, :, None], 0.0), True)):
+        told = ch.AttentionMatrix(query, keys, mask=ch.padding(room)).real
+        assert told is not None
+        assert told.tolist() == [[True] * 3, [real] * 3]
 
 
 def test_queries_that_are_real_as_given() -> None:
@@ -261,3 +264,66 @@ def test_padded_queries_of_cross_attention_are_those_of_the_layer() -> None:
         ]
         both()
     assert [row.queries for row in seen.table()] == [9, 9, 10, 10]
+
+
+PARTS = [[9], [3, 3, 3], [5, 1, 1, 1, 1], [1] * 9]
+"""How nine tokens are read, part by part."""
+
+SIDES = {
+    "left": [[0] * 3 + [1] * 6, [0] + [1] * 8, [1] * 9],
+    "right": [[1] * 6 + [0] * 3, [1] * 9, [1] * 8 + [0]],
+    "ended": [[0, 0, 1, 1, 1, 1, 1, 0, 0], [1] * 6 + [0] * 3, [1] * 9],
+    "every row": [[1] * 4 + [0] * 2 + [1] * 3, [1] * 4 + [0] * 5, [1] * 3 + [0] * 3 + [1] * 3],
+}
+
+CACHES: dict[str, Any] = {
+    "growing": ch.layers.GrowingCache,
+    "static": lambda: ch.layers.StaticCache(9),
+    "fixed": lambda: ch.layers.FixedCache(12),
+    "sliding": lambda: ch.layers.SlidingCache(3),
+    "sliding, with room": lambda: ch.layers.SlidingCache(3, spare=4),
+    "paged": lambda: ch.layers.PagedCache(4),
+    "quantised": ch.layers.QuantisedCache,
+}
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", CACHES)
+def test_a_padded_batch_that_is_read_in_parts_counts_its_real_queries(name: str, side: str) -> None:
+    torch.manual_seed(0)
+    window = ch.sliding_window(left=2) if "sliding" in name else ch.full()
+    layer = ch.MultiHeadAttention(16, num_heads=4, mask=ch.causal() & window).double().eval()
+    x, valid = torch.randn(3, 9, 16).double(), torch.tensor(SIDES[side]).bool()
+    with torch.no_grad(), ch.watch(layer, keep="total") as whole:
+        layer(x, valid=valid)
+    assert whole[0].queries == int(valid.sum())
+    keeps: tuple[Any, ...] = ("total", "summary", "matrix")
+    for parts in PARTS:
+        for keep in keeps:
+            cache = CACHES[name]()
+            with torch.no_grad(), ch.watch(layer, keep=keep) as seen, ch.edit(layer) as edit:
+                average = edit[0].heads[:].average()
+                for tokens, real in zip(x.split(parts, 1), valid.split(parts, 1), strict=True):
+                    # A part in which all are real may go without.
+                    layer(tokens, valid=None if real.all() else real, cache=cache)
+            for row in seen.table():
+                assert row.queries == average.queries == whole[0].queries
+                assert row.entropy == pytest.approx(float(whole[0].entropy[row.head]), abs=1e-3)
+                if keep != "matrix":
+                    first = whole[0].roles.first
+                    assert first is not None
+                    assert row.first == pytest.approx(float(first[row.head]), abs=1e-3)
+
+
+def test_padding_of_every_row_is_told_from_room() -> None:
+    query, key = torch.randn(2, 1, 3, 4), torch.randn(2, 1, 7, 4)
+    some = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    for columns, real in (
+        (some, [[True] * 3, [False] * 3]),
+        (some[1:].expand(2, -1), [[False] * 3] * 2),
+    ):
+        matrix = ch.AttentionMatrix(query, key, mask=ch.causal() & ch.padding(columns))
+        assert matrix.real is not None
+        assert matrix.real.tolist() == real
+    # Here each query sees one key more than the one before it.
+    assert ch.AttentionMatrix(query, key, mask=ch.causal(offset=2)).real is None

@@ -347,3 +347,19 @@ def test_own_layers_of_torch() -> None:
     passed = (seen[0].dense() * gradients[...]).relu().mean(dim=1)[:, 0]
     passed[:, 0] += 1
     torch.testing.assert_close(found, passed, rtol=0, atol=1e-13)
+
+
+def test_a_layer_that_was_not_seen_is_not_gone_through() -> None:
+    class Own(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.softmax(x @ x.mT, dim=-1) @ x
+
+    model = nn.Sequential(ch.MultiHeadAttention(8, num_heads=2), Own())
+    x = torch.randn(1, 4, 8)
+    with pytest.warns(ch.WatchWarning), ch.watch(model, keep="gradients") as seen:
+        output = model(x)
+    with pytest.raises(WatchError, match=r"\[relevance.missing\] .*1 \(Own\): it takes .*layers="):
+        ch.relevance(seen, output.sum())
+    with ch.watch(model, layers="0", keep="gradients") as seen:
+        output = model(x)
+    assert ch.relevance(seen, output.sum()).shape == (1, 4)

@@ -1,10 +1,13 @@
 """The ids of the tokens, from the embedding of the model or as an argument."""
 
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch.utils.checkpoint
+import transformers
 from torch import Tensor
 
 import clearhead as ch
@@ -129,3 +132,41 @@ def test_ids_that_do_not_fit_are_refused(tokens: Tensor) -> None:
         model := Stack(), keep="summary", tokens=tokens
     ):  # fmt: skip
         model(x)
+
+
+@pytest.mark.parametrize("pad", [0, 2])
+@pytest.mark.parametrize("more", [{}, {"cache_implementation": "static"}])
+def test_rows_that_have_ended_do_not_count(pad: int, more: Any) -> None:
+    """Where padding is the token that ends a text, the first of them is a token."""
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(
+        vocab_size=12, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, initializer_range=0.4, pad_token_id=pad, eos_token_id=[2, 5, 6],
+    )  # fmt: skip
+    model: Any = transformers.LlamaForCausalLM(config).eval()
+    ids = torch.randint(3, 12, (6, 5))
+    mask = torch.ones_like(ids)
+    ids[0, :2], mask[0, :2] = pad, 0
+    out, rows = ids, []
+    keeps: tuple[Any, ...] = ("matrix", "summary", "total")
+    for keep in keeps:
+        with torch.no_grad(), watch(model, keep=keep) as seen:
+            out = model.generate(
+                ids, attention_mask=mask, max_new_tokens=12, do_sample=False, **more
+            )
+        rows.append(seen.table()[0])
+    ends = torch.isin(out[:, 5:-1], torch.tensor([2, 5, 6])).int()
+    after = ends.cumsum(1) - ends > 0
+    assert after.any()
+    for row in rows:
+        assert row.queries == int(mask.sum()) + int((~after).sum())
+        assert row.entropy == pytest.approx(rows[0].entropy, abs=1e-4)
+
+
+def test_a_prompt_of_one_token_begins_anew() -> None:
+    model: Any = Language()
+    model.config = SimpleNamespace(eos_token_id=3, pad_token_id=3)
+    ended = torch.full((2, 1), 3)
+    with torch.no_grad(), watch(model, keep="total") as seen:
+        model(ended)
+    assert seen[0].queries == 2

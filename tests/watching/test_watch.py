@@ -1131,6 +1131,7 @@ def test_layers_by_number_are_those_of_the_record() -> None:
             with watching as seen:
                 model(x)
             assert seen.layers == paths
+            assert [seen.path(int(each)) for each in paths] == list(paths)
             assert f"{len(paths)} layer" in str(watching.estimate(1, 5))
         text = (
             "[watch.layers] no module of Sequential that attended is number 4, counted from 0; these "

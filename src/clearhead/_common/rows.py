@@ -54,6 +54,11 @@ class MeasuredRows(Sequence[Row], Generic[Row]):
         """The line above the rows in a picture; "" for none."""
         return ""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """The lines below the rows."""
+        return ()
+
     @overload
     def __getitem__(self, index: int) -> Row: ...
     @overload
@@ -197,7 +202,7 @@ class MeasuredRows(Sequence[Row], Generic[Row]):
             ).rstrip()
             for line in [*heads, *lines]
         )
-        return readable(text)
+        return readable("\n".join([text, *self.notes]))
 
     def _repr_html_(self) -> str:
         return drawing("notebook.inline.tables").rows_html(self)

@@ -131,7 +131,9 @@ def run(problem: Problem, kernel: str = "auto") -> Tensor:
     chosen = choose(problem, kernel)
     if not observers:
         return chosen.attend(problem)
-    edits = [edit for editor in editors if (edit := editor(problem, chosen, kernel)) is not None]
+    # Without :=, whose cell Dynamo cannot read.
+    asked = [editor(problem, chosen, kernel) for editor in editors]
+    edits = [edit for edit in asked if edit is not None]
     endings = [observer(problem) for observer in observers]
     try:
         context = chosen.attend(problem)

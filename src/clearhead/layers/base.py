@@ -39,6 +39,7 @@ from clearhead.layers.positions import (
     next_positions,
 )
 from clearhead.masks.base import Mask
+from clearhead.masks.causal import Causal
 from clearhead.masks.coerce import and_masks, as_mask
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
 from clearhead.sharding.dtensors import local_tokens
@@ -264,7 +265,14 @@ class AttentionLayer(nn.Module, ABC):
         """The problem that a call poses to a kernel; its cache takes the tokens."""
         heads, options = self._posed(call)
         options["keys_finite"] = call.cache is not None and heads.is_cached and call.cache.finite
-        return make_problem(heads.query, heads.key, heads.value, **options)
+        problem = make_problem(heads.query, heads.key, heads.value, **options)
+        if call.cache is None or call.is_cross or type(problem.mask) is Causal:
+            return problem
+        # Where rows are padded, their new keys need not be the last columns of a cache.
+        real = call.valid
+        if real is None:
+            real = torch.ones(call.x.shape[:2], dtype=torch.bool, device=call.x.device)
+        return problem.replace(real_queries=real)
 
     def _mask_and_options(self, call: LayerCall) -> tuple[Mask | None, dict[str, Any]]:
         """The mask of a call and the options of its parts; by position where columns are not in

@@ -47,9 +47,30 @@ def queries_of_keys(problem: Problem, appended: int = 0) -> Tensor | None:
     if hides and not seen.is_meta and bool(seen.all()):
         return None  # the bias hides nothing
     own = seen[:, before : before + problem.query_len]
-    if before and not bool(own.any(dim=1).all()):
-        return None  # room behind the last token
-    return own.expand(problem.batch, -1)
+    own = own.expand(problem.batch, -1)
+    if not before or bool(own.all()):
+        return own
+    if not bool(own[:, -1].any()) and _has_room(problem, seen):
+        return None
+    # Where a row is shorter than another, what is not written yet is room behind it.
+    written = problem.key[:, :, before : before + problem.query_len].ne(0).any(dim=3).any(dim=1)
+    return own | ~written
+
+
+def _has_room(problem: Problem, seen: Tensor) -> bool:
+    """True where the last key, which nobody sees, may be room behind the last token rather than padding of
+    every sample: there each query sees one key more than the one before."""
+    if not bool(seen.any()):
+        return False
+    if problem.query_len < 2:
+        return True
+    last = slice(problem.query_len - 2, problem.query_len)
+    visible = visible_pairs(problem, last)
+    assert visible is not None
+    ends = [
+        int(row.nonzero()[-1]) if bool(row.any()) else -1 for row in visible.any(dim=1).any(dim=0)
+    ]
+    return ends[0] != ends[1]
 
 
 def counting(name: str, queries: object, problem: Problem) -> Tensor:

@@ -37,7 +37,8 @@ def rollout(
 
     Args:
         matrices: the attention of each layer, from the first on: as many queries as keys, the same
-            tokens everywhere. Of matrices that ranks share, across=, every rank gets the whole.
+            tokens everywhere. A layer that a watch lists as `missing` is not among what it saw, and the product
+            is then not the model's. Of matrices that ranks share, across=, every rank gets the whole.
         output: which output to explain, the last one if nothing is said; several give a row each.
         head: "mean" of the heads, or the number of one head, from the end if it is negative.
         residual: share of a token that goes round the attention, 0 to 1.

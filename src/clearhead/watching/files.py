@@ -26,13 +26,15 @@ from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
 from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.watching.encoding import Encoder, decode
+from clearhead.watching.missing import Missing
 from clearhead.watching.token_ids import listed
 
-VERSIONS = (1, 2, 3, 4, 5, 6, 7)
+VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8)
 """In version 2 there may be the tokens beside what was seen, in version 3 how many queries a role
 is the mean of, in version 4 that keys are of another text than the queries, and totals, in version 5
-the values of matrices, in version 6 the numbers of heads and of runs, and in version 7 the queries that are
-no padding, where keys do not tell, and masks of documents whose queries are packed apart."""
+the values of matrices, in version 6 the numbers of heads and of runs, in version 7 the queries that are
+no padding, where keys do not tell, and masks of documents whose queries are packed apart, and in version 8
+the numbers of layers, and what was not seen."""
 
 KEY = "clearhead"
 
@@ -50,8 +52,9 @@ MOST_CLAIMED = 1 << 20
 TEXTS = frozenset({"tokens", "source_tokens"})
 """The texts that a file may hold beside the calls."""
 
-NUMBERS = frozenset({"heads", "runs"})
-"""The numbers of heads, and of runs of the model, that it may hold beside them."""
+NUMBERS = {"heads": 6, "runs": 6, "numbers": 8, "missing": 8}
+"""What it may hold beside them: the numbers of heads, of runs of the model and of layers, and what was not seen;
+and since which version."""
 
 
 def write(path: str | os.PathLike[str], content: object, *, version: int = 1) -> Path:
@@ -203,9 +206,8 @@ def write_seen(path: str | os.PathLike[str], record: dict[str, Any]) -> Path:
     """
     named = any(record[name] is not None for name in TEXTS)
     kept = {name: field for name, field in record.items() if named or name not in TEXTS}
-    return write(
-        path, {"seen": kept}, version=1 + named if record.keys().isdisjoint(NUMBERS) else 6
-    )
+    version = max([1 + named, *(NUMBERS[name] for name in NUMBERS.keys() & record.keys())])
+    return write(path, {"seen": kept}, version=version)
 
 
 def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -217,7 +219,11 @@ def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     content = read(path)
     seen = content.get("seen") if isinstance(content, dict) and len(content) == 1 else None
-    if not isinstance(seen, dict) or seen.keys() - TEXTS - NUMBERS != {"model", "keep", "calls"}:
+    if not isinstance(seen, dict) or seen.keys() - TEXTS - NUMBERS.keys() != {
+        "model",
+        "keep",
+        "calls",
+    }:
         raise FileError("file.content", f"{path} does not hold what a watch has seen.")
     keep, modules = seen["keep"], seen["calls"]
     kinds = {"matrix": AttentionMatrix, "summary": Summary, "total": Totals}
@@ -246,7 +252,12 @@ def read_seen(path: str | os.PathLike[str]) -> dict[str, Any]:
         name: [_with_heads(call, heads[name]) for call in calls] if name in heads else calls
         for name, calls in modules.items()
     }
-    return seen | texts | {"calls": calls, "runs": _runs_of(path, seen)}
+    numbers, missing = _numbers_of(path, seen), _missing_of(path, seen)
+    return (
+        seen
+        | texts
+        | {"calls": calls, "runs": _runs_of(path, seen), "numbers": numbers, "missing": missing}
+    )
 
 
 def _heads_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -254,16 +265,50 @@ def _heads_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> dict[str, t
     given = seen.get("heads", {})
     for name, numbers in given.items() if isinstance(given, dict) else [("", None)]:
         calls = seen["calls"].get(name, ())
-        fits = isinstance(numbers, list) and all(
-            len(numbers) == call.num_heads
-            and all(type(each) is int and each >= 0 for each in numbers)
-            for call in calls
+        fits = (
+            isinstance(numbers, list)
+            and _are_numbers(numbers)
+            and all(len(numbers) == call.num_heads for call in calls)
         )
         if not (fits and calls):
             raise FileError(
                 "file.content", f"{path} must have a number for each head; it gives {shown(given)}."
             )
     return {name: tuple(numbers) for name, numbers in given.items()}
+
+
+def _are_numbers(given: list[Any]) -> bool:
+    """True for numbers of heads or layers: each once, and no larger than an int64 is."""
+    whole = all(type(each) is int and 0 <= each < 1 << 63 for each in given)
+    return whole and len(set(given)) == len(given)
+
+
+def _numbers_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> list[int] | None:
+    """The number in the model of each module, where these are not all of its layers."""
+    given = seen.get("numbers")
+    if given is None and "numbers" not in seen:
+        return None
+    if not isinstance(given, list) or len(given) != len(seen["calls"]) or not _are_numbers(given):
+        raise FileError(
+            "file.content", f"{path} must have a number for each layer; it gives {shown(given)}."
+        )
+    return given
+
+
+def _missing_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> list[Missing]:
+    """The parts of the model that were not seen."""
+    given = seen.get("missing", [])
+    if not isinstance(given, list) or not all(
+        isinstance(each, list)
+        and len(each) == len(Missing._fields)
+        and all(isinstance(word, str) for word in each)
+        for each in given
+    ):
+        raise FileError(
+            "file.content",
+            f"{path} must name what was not seen by {', '.join(Missing._fields)}; it gives {shown(given)}.",
+        )
+    return [Missing(*each) for each in given]
 
 
 def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
@@ -278,7 +323,7 @@ def _with_heads(call: Any, numbers: tuple[int, ...]) -> Any:
 def _runs_of(path: str | os.PathLike[str], seen: dict[str, Any]) -> int:
     """Return the number of runs of the model, where modules attended several times in each; else 0."""
     runs = seen.get("runs", 0)
-    if type(runs) is not int or runs < 0:
+    if type(runs) is not int or not 0 <= runs < 1 << 63:
         raise FileError(
             "file.content", f"{path}: runs must be a count; the file gives {shown(runs)}."
         )

@@ -1,6 +1,6 @@
 """The search for heads that look from this token to that one, and the layers and heads that are chosen."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -121,6 +121,41 @@ def place_of_token(
     if place is None:
         raise SelectionError("watch.token", f"there is no token {shown(wanted)} in the text.")
     return place
+
+
+def path_of_layer(layer: object, paths: Mapping[int, str]) -> str:
+    """Return the path of a layer, given by its path or by its number in the model; −1 is the last of these.
+
+    Args:
+        layer: the path or the number.
+        paths: of the layers that were watched, by the numbers that they have in the model, in order.
+
+    Raises:
+        SelectionError: code `watch.layer`, for one that did not attend, or that was not watched.
+
+    Example:
+        >>> path_of_layer(11, {11: "layers.11"}), path_of_layer(-1, {11: "layers.11"})
+        ('layers.11', 'layers.11')
+    """
+    every = list(paths.values())
+    if isinstance(layer, str) and layer in every:
+        return layer
+    if not isinstance(layer, int) or isinstance(layer, bool):
+        known = ", ".join(map(repr, every))
+        raise SelectionError(
+            "watch.layer", f"no module {shown(layer)} attended; these did: {known}."
+        )
+    if layer in paths:
+        return paths[layer]
+    if -len(every) <= layer < 0:
+        return every[layer]
+    if list(paths) == list(range(len(every))):
+        raise SelectionError("watch.layer", f"{len(every)} modules attended; there is no {layer}.")
+    kept = ", ".join(f"{number} ({path!r})" for number, path in paths.items())
+    raise SelectionError(
+        "watch.layer",
+        f"layer {layer} of the model was not watched; these were, by their numbers in the model: {kept}.",
+    )
 
 
 def check_layers(layers: object) -> None:

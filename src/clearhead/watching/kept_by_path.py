@@ -4,14 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
-from clearhead._common.checks import as_int, as_place
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 from clearhead.matrix.head_numbers import numbers_of_heads
 from clearhead.matrix.totals import Totals
 from clearhead.watching.calls import Accumulated, Call, Calls, Kept, Matrices, Results
 from clearhead.watching.files import TEXTS
-from clearhead.watching.finding import check_layers
+from clearhead.watching.finding import check_layers, path_of_layer
 from clearhead.watching.kernels import KernelCalls
 from clearhead.watching.missing import Missing
 
@@ -33,9 +32,10 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         self._modules: dict[str, Calls[Any]] = {}
         self._runs = 0
         self._kernels: dict[str, list[KernelCalls]] = {}
+        self._numbers: dict[str, int] = {}
         self._texts: dict[str, tuple[str, ...] | tuple[int, ...] | None] = dict.fromkeys(TEXTS)
         self.missing: list[Missing] = []
-        """The parts of the model that attended and were not seen; a file does not hold them."""
+        """The parts of the model that attended and were not seen."""
 
     @property
     def tokens(self) -> tuple[str, ...] | tuple[int, ...] | None:
@@ -134,7 +134,8 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         return found
 
     def numbering(self) -> dict[str, Any]:
-        """Return what a file must say of heads that are not all of a layer's, and of runs whose calls are apart."""
+        """Return what a file must say of heads that are not all of a layer's, of runs whose calls are apart, of
+        layers that are not all of the model's, and of what was not seen."""
         apart = any(name not in self._modules for name, _ in self.apart())
         kept = {name: module.all()[0] for name, module in self._modules.items()}
         heads = {
@@ -142,7 +143,14 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             for name, each in kept.items()
             if each.heads is not None
         }
-        return ({"heads": heads} if heads else {}) | ({"runs": self._runs} if apart else {})
+        numbers = list(self._by_number())
+        said = {
+            "heads": heads,
+            "runs": self._runs if apart else 0,
+            "numbers": numbers if numbers != list(range(len(numbers))) else None,
+            "missing": [list(each) for each in self.missing],
+        }
+        return {name: each for name, each in said.items() if each}
 
     def head_numbers(self, layer: str | int) -> tuple[int, ...]:
         """Return the number in the layer of each head that was kept: not from 0 on with `watch(heads=)`, or where
@@ -192,6 +200,8 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
                 f"{', '.join(map(repr, other.layers))}.",
             )
         both = type(self)(self._model_name, "total")
+        both._numbers = dict(self._numbers)
+        both.missing = list(dict.fromkeys([*self.missing, *other.missing]))
         both._runs = self._runs + other._runs
         for run, record in enumerate((self, other)):
             for name in self.layers:
@@ -217,28 +227,19 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
             )
 
     def path(self, layer: str | int) -> str:
-        """Return the path of a module, by its path or its number, from the end if that is negative.
+        """Return the path of a module, by its path or its number; −1 is the last of the record.
 
         Raises:
-            SelectionError: code `watch.layer`, if no such module attended.
+            SelectionError: code `watch.layer`, if no such module attended, or if it was not watched.
         """
-        if as_int(layer) is not None:
-            place = as_place(layer, len(self))
-            if place is None:
-                raise SelectionError(
-                    "watch.layer", f"{len(self)} modules attended; there is no {shown(layer)}."
-                )
-            return self.layers[place]
-        if not isinstance(layer, str) or layer not in self._modules:
-            known = ", ".join(map(repr, self.layers))
-            raise SelectionError(
-                "watch.layer", f"no module {shown(layer)} attended; these did: {known}."
-            )
-        return layer
+        return path_of_layer(layer, self._by_number())
+
+    def _by_number(self) -> dict[int, str]:
+        return {self._numbers.get(path, at): path for at, path in enumerate(self._modules)}
 
     def number(self, path: str) -> int:
-        """Return the number of a module that attended, by its path."""
-        return self.layers.index(path)
+        """Return the number of a module that attended, in the order of the model's, by its path."""
+        return self._numbers.get(path, self.layers.index(path))
 
     @overload
     def __getitem__(self, layer: str | int) -> Kept: ...
@@ -254,7 +255,11 @@ class KeptByPath(Mapping[str, Kept], Generic[Kept]):
         """
         if isinstance(layer, slice):
             some = copy(self)
-            some._modules = {path: self._modules[path] for path in self.layers[layer]}
+            numbers = self._by_number()
+            chosen = range(*layer.indices(max(numbers, default=-1) + 1))
+            some._modules = {
+                numbers[each]: self._modules[numbers[each]] for each in chosen if each in numbers
+            }
             return some
         module = self._modules[self.path(layer)]
         reason = module.several()

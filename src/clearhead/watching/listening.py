@@ -106,8 +106,9 @@ def _watching(stack: list[nn.Module], child: str | None) -> list[tuple[Listener,
 class _Following:
     def enter(self, module: nn.Module, inputs: Any, named: Any) -> None:
         stack = running.stack()[:-1]
+        every = (*inputs, *(named or {}).values())
         for each in _listeners():
-            each.enter(module, inputs, stack)
+            each.enter(module, every, stack)
 
     def leave(self, module: nn.Module, output: Any) -> None:
         for each in _listeners():

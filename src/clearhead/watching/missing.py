@@ -2,7 +2,7 @@
 
 import re
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +34,9 @@ RETURNED = "Its weights come with output_attentions=True."
 WAYS_OUT = {
     "timm": "timm.layers.set_fused_attn(True), before the model is made.",
     "diffusers": "model.set_attn_processor(AttnProcessor2_0()).",
-    "x_transformers": "attn_flash=True (flash=True of one Attention) when the model is made.",
+    "x_transformers": "attn_flash=True (flash=True of one Attention) when the model is made; none with talking "
+    "heads, which have no flash.",
+    "transformer_lens": "the model of transformers itself, as it is before it is booted or converted.",
 }
 """The way to PyTorch's function of attention, by the package of a class."""
 
@@ -69,6 +71,10 @@ class Missing(NamedTuple):
     kind: str
     reason: str
     way_out: str
+
+    def brief(self) -> str:
+        """Return its path and the reason."""
+        return f"{self.path or '(the model)'}, {self.reason}"
 
     def __str__(self) -> str:
         return f"{self.path or '(the model)'} ({self.kind}): {self.reason}. Way out: {self.way_out}"
@@ -139,12 +145,32 @@ class Ran:
         self._model = model
         self._modules = modules
         self._ran: dict[str, type] = {}
+        self._given: dict[str, list[weakref.ref[Tensor]]] = {}
+        self._worked: set[str] = set()
         self._own: dict[str, tuple[type, str]] = {}
         self._returned = 0
+        compiled = [root for root, module in modules.items() if _is_compiled(module)]
+        self.holding = {
+            outer
+            for root in compiled
+            if _attentions_in(root, modules[root])
+            for outer in (root, *_outer(root))
+        }
+        """The compiled parts that attend, and what they are in: a call reported of one of these may be of any part."""
 
-    def enter(self, path: str, module: nn.Module) -> None:
-        """Note a module that runs."""
+    def enter(self, path: str, module: nn.Module, inputs: Iterable[object] = ()) -> None:
+        """Note a module that runs, and what it is given if it may attend."""
         self._ran[path] = type(module)
+        if _attends(module):
+            self._given[path] = [weakref.ref(each) for each in inputs if isinstance(each, Tensor)]
+
+    def left(self, path: str | None, output: Any) -> None:
+        """Note that a module has run. One that returned what it was given did not attend."""
+        if path not in self._given:
+            return
+        made = output[0] if isinstance(output, tuple | list) and output else output
+        if not any(each() is made for each in self._given.pop(path)):
+            self._worked.add(path)
 
     def witness(self, path: str, module: nn.Module, kind: str, shape: tuple[int, ...]) -> None:
         """Note what a module does that attends, or may."""
@@ -192,7 +218,7 @@ class Ran:
 
     def _silent(self, known: Collection[str]) -> Iterator[tuple[str, type, str, str]]:
         """The modules with the name of an attention from which nothing was heard."""
-        named = {path: kind for path, kind in self._ran.items() if _attends(kind)}
+        named = {path: kind for path, kind in self._ran.items() if path in self._worked}
         above = {outer for path in (*known, *named) for outer in _outer(path)}
         for path, kind in named.items():
             inside = any(outer in named and outer in known for outer in _outer(path))
@@ -205,11 +231,7 @@ class Ran:
         for root, module in self._modules.items():
             if not _is_compiled(module) or self._ran.keys().isdisjoint([root, *_outer(root)]):
                 continue
-            parts = {
-                f"{root}.{path}".strip("."): type(each)
-                for path, each in module.named_modules()
-                if _attends(type(each))
-            }
+            parts = _attentions_in(root, module)
             for path, kind in parts.items():
                 inner = any(_within(other, path) for other in parts if other != path)
                 if not inner and not any(_within(other, path) for other in seen):
@@ -248,8 +270,21 @@ def nothing_seen(name: str, missing: Sequence[Missing], *, ran: bool) -> WatchEr
     )
 
 
-def _attends(kind: type) -> bool:
-    return bool(ATTENDS.search(kind.__name__)) and not OTHERWISE.search(kind.__name__)
+def _attends(module: nn.Module) -> bool:
+    # One class of diffusers does what its processor does.
+    names = type(module).__name__, type(getattr(module, "processor", None)).__name__
+    return bool(ATTENDS.search(names[0])) and not (
+        OTHERWISE.search(names[0]) or "linear" in names[1].lower()
+    )
+
+
+def _attentions_in(root: str, module: nn.Module) -> dict[str, type]:
+    """The classes of the attentions in a module of this path, by their paths."""
+    return {
+        f"{root}.{path}".strip("."): type(each)
+        for path, each in module.named_modules()
+        if _attends(each)
+    }
 
 
 def _outer(path: str) -> list[str]:

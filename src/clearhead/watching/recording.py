@@ -72,6 +72,7 @@ class Copies:
         """Return the problem with copies in the place of what the model may write to, except query
         and key. A tensor that says no more than a description becomes one."""
         mask, bias, sinks = problem.mask, problem.bias, problem.sinks
+        real = problem.real_queries
         if isinstance(bias, DenseBias):
             visible, rest = read_bias(bias.tensor)
             if visible is not None:
@@ -85,6 +86,7 @@ class Copies:
             mask=None if isinstance(mask, Full) else mask,
             bias=None if bias is None else self._bias(bias),
             sinks=None if sinks is None else sinks.detach().clone(),
+            real_queries=None if real is None else real.clone(),
         )
 
     def clear(self) -> None:

@@ -115,8 +115,8 @@ def relevance(
 
     Raises:
         ClearheadError: as `weight_gradients` does.
-        WatchError: codes `relevance.cross`, for cross-attention, and `relevance.shape`, for layers that
-            are not of the same tokens.
+        WatchError: codes `relevance.cross`, for cross-attention, `relevance.shape`, for layers that
+            are not of the same tokens, and `relevance.missing`, where a part of the model was not seen.
         SelectionError: codes `matrix.index` and `matrix.range`, for an output that is not there.
 
     Example:
@@ -130,6 +130,12 @@ def relevance(
         torch.Size([1, 5])
     """
     layers = _calls(seen)
+    if seen.missing:
+        raise WatchError(
+            "relevance.missing",
+            f"relevance goes through every layer, and a part of the model attended and was not seen: {seen.missing[0]} "
+            "Or name the layers to follow: watch(model, layers=…).",
+        )
     first = next(iter(layers.values()))
     for path, call in layers.items():
         if call.problem.cross:

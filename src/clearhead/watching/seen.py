@@ -81,7 +81,7 @@ class Seen(WholeRecord[Kept]):
             for name, parts in self.apart([path]):
                 summaries = [summary_of(each, ids) for each in parts]
                 rows += rows_of(name, summaries, self.number(path))
-        return Table(rows)
+        return Table(rows, self.missing)
 
     def find(
         self,
@@ -273,9 +273,11 @@ class Seen(WholeRecord[Kept]):
         title = self._title if title is None else title
         page = {"title": title, "sample": sample, "start": start, "pin": pin, "why": why}
         media = {"image": image, "grid": grid, "skip": skip, "times": times, "audio": audio}
+        missing = [*self.missing, *([] if other is None else other.missing)]
         return drawing("page.head_page").write_heads(
             path,
             runs,
+            unseen=[each.brief() for each in dict.fromkeys(missing)],
             tokens=self.tokens if tokens is None else tokens,
             source_tokens=self.source_tokens if source_tokens is None else source_tokens,
             other_tokens=other_tokens,
@@ -328,9 +330,7 @@ class Seen(WholeRecord[Kept]):
         width = max((len(name) for name in self._modules), default=0)
         for name, module in self._modules.items():
             lines.append(f"  {name or '(the model)':{width}}  {module.describe()}")
-        lines += [
-            f"  not seen: {each.path or '(the model)'}, {each.reason}" for each in self.missing
-        ]
+        lines += [f"  not seen: {each.brief()}" for each in self.missing]
         return readable("\n".join(lines))
 
     def _repr_html_(self) -> str:
@@ -366,5 +366,7 @@ def load(path: str | os.PathLike[str]) -> Seen[Any]:
             loaded._add(name, call, **({"run": 0} if content["keep"] == "total" else {}))
     loaded._texts |= {name: content[name] for name in TEXTS & content.keys()}
     loaded._runs = content["runs"]
-    loaded._close()
+    if content["numbers"] is not None:
+        loaded._numbers = dict(zip(content["calls"], content["numbers"], strict=True))
+    loaded._close(content["missing"])
     return loaded

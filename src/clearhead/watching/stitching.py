@@ -19,7 +19,7 @@ from clearhead.masks.documents import documents
 from clearhead.masks.padding import PaddedTo, Valid, padding
 from clearhead.masks.sliding_window import sliding_window
 from clearhead.matrix.matrix import AttentionMatrix, matrix_of
-from clearhead.matrix.real_queries import counting
+from clearhead.matrix.real_queries import counting, real_queries
 
 Held = Sequence[Tensor]
 """The key of a call, and its value where that is known."""
@@ -89,12 +89,12 @@ def _of_one_source(calls: Sequence[Problem], held: Sequence[Held]) -> AttentionM
 
 
 def _real_queries(calls: Sequence[Problem], rows: Sequence[Tensor]) -> Tensor | None:
-    """Those of all calls, whose samples are these rows; None where no call says."""
+    """Those of all calls, whose samples are these rows; None where no call says more than its keys do."""
     if all(each.real_queries is None for each in calls):
         return None
     return torch.cat(
         [
-            counting("real_queries", each.real_queries, each).expand(each.batch, -1)[some]
+            counting("real_queries", real_queries(each), each).expand(each.batch, -1)[some]
             for each, some in zip(calls, rows, strict=True)
         ],
         dim=1,
@@ -152,7 +152,11 @@ def _of_growing_keys(calls: Sequence[Problem], held: Sequence[Held]) -> Attentio
         key, *value = held[-1]
     else:
         key, *value = (torch.cat(each, dim=2) for each in zip(*new_held, strict=True))
-    return matrix_of(calls[0].replace(query=query, key=key, mask=mask), *value)
+    real = _real_queries(calls, rows)
+    if real is not None and _equal(real, valid[:, valid.shape[1] - query.shape[2] :]):
+        real = None  # the keys of the whole tell
+    whole = calls[0].replace(query=query, key=key, mask=mask, real_queries=real)
+    return matrix_of(whole, *value)
 
 
 def _is_whole(last: Problem, rows: Sequence[Tensor], total: int) -> bool:

@@ -13,6 +13,7 @@ from clearhead.matrix.roles import summary_with_roles
 from clearhead.matrix.some_totals import SomeTotals
 from clearhead.matrix.summary import Summary
 from clearhead.matrix.totals import Totals
+from clearhead.watching.missing import Missing
 
 
 class HeadRow(NamedTuple):
@@ -73,6 +74,18 @@ class Table(MeasuredRows[HeadRow]):
     ROW = HeadRow
     UNITS: ClassVar[dict[str, str]] = {"entropy": "nats", "distance": "tokens"}
     UNPRINTED = frozenset({"queries"})
+
+    def __init__(self, rows: Sequence[HeadRow], missing: Sequence[Missing] = ()) -> None:
+        super().__init__(rows)
+        self.missing = tuple(missing)
+        """The parts of the model that attended and were not seen, which have no rows."""
+
+    def _with(self, rows: Sequence[HeadRow]) -> "Table":
+        return Table(rows, self.missing)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return [f"not seen: {each.brief()}" for each in self.missing]
 
 
 def rows_of(

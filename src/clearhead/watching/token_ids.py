@@ -10,9 +10,13 @@ from clearhead._common.checks import as_ints, check_has_numbers, check_ids
 from clearhead.attention.problem import Problem
 from clearhead.errors import ArgumentTypeError, ShapeError, WatchError
 from clearhead.matrix.matrix import matrix_of
+from clearhead.matrix.real_queries import counting, real_queries
 from clearhead.matrix.roles import first_keys
 
 Tokens = Sequence[str] | Sequence[int] | Tensor
+
+NOWHERE = torch.iinfo(torch.int64).min
+"""The number of a key that is not there."""
 
 
 class _First(NamedTuple):
@@ -21,10 +25,48 @@ class _First(NamedTuple):
     Attributes:
         prints: numbers of its key, (batch, 1), as `_prints` has them.
         place: its place among the keys of the last call, (batch, 1), −1 where it was not there.
+        begun: False where there was padding alone so far, (batch, 1).
     """
 
     prints: Tensor
     place: Tensor
+    begun: Tensor
+
+
+class _Ended:
+    """The rows of a generation that read padding behind their last token, step by step.
+
+    Args:
+        model: what it ends with and what it pads with stands in its configuration.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        configs = [getattr(model, name, None) for name in ("generation_config", "config")]
+        ends = [getattr(each, "eos_token_id", None) for each in configs]
+        end = next((each for each in ends if each is not None), [])
+        self._ends = [end] if isinstance(end, int) else list(end)
+        pads = [getattr(each, "pad_token_id", None) for each in configs]
+        self._pad = next((each for each in (*pads, *self._ends) if isinstance(each, int)), None)
+        self.begin()
+
+    def begin(self) -> None:
+        """No row has ended."""
+        self._before: Tensor | None = None
+        self.rows: Tensor | None = None
+        """(batch, 1), True for those that had ended before the token that was read last; None for none."""
+
+    def read(self, ids: Tensor) -> None:
+        """Read the tokens of a call, (batch, len)."""
+        before, ended = self._before, self.rows
+        self.begin()
+        if ids.shape[1] != 1 or self._pad is None or ids.is_meta:
+            return  # a prompt, whose padding the mask knows
+        if before is not None and before.shape == ids.shape:
+            over = torch.isin(before, torch.tensor(self._ends, device=ids.device))
+            over = over if ended is None else over | ended
+            over = over & (ids == self._pad)
+            self.rows = over if bool(over.any()) else None
+        self._before = ids.clone()
 
 
 class TokenIds:
@@ -48,7 +90,8 @@ class TokenIds:
 
     def __init__(self, model: nn.Module, given: object, source: object = None) -> None:
         self._given, self._source = _read(given), _read(source)
-        self._embedding = _embedding(model) if self._given is None else None
+        self._embedding = _embedding(model)
+        self._ended = _Ended(model)
         self._model = model
         self._has_source: bool | None = None
         self._last: Tensor | None = None
@@ -66,7 +109,21 @@ class TokenIds:
         ids = inputs[0].detach()
         if ids.ndim != 2 or ids.is_floating_point():
             return
-        self._last = ids.clone()
+        self._ended.read(ids)
+        self._last = ids.clone() if self._given is None else None
+
+    def with_ended(self, problem: Problem) -> Problem:
+        """Return the problem of a call without the queries of rows that have ended in a generation."""
+        if problem.cross or self._embedding is None:
+            return problem
+        if problem.kv_len <= problem.query_len:
+            self._ended.begin()  # a prompt of one token
+            return problem
+        ended = self._ended.rows
+        if ended is None or ended.shape != (problem.batch, problem.query_len):
+            return problem
+        real = counting("real_queries", real_queries(problem), problem)
+        return problem.replace(real_queries=real & ~ended.to(real.device))
 
     def of_call(self, problem: Problem, name: str) -> tuple[Tensor | None, Tensor | None]:
         """Return the ids of the keys of a call, and the places of first tokens, as `of` and `first_of`."""
@@ -116,7 +173,7 @@ class TokenIds:
         known = self._firsts.get(name)
         if not before or known is None or len(known.place) != batch:
             place = first_keys(matrix_of(problem))
-            self._firsts[name] = _First(_prints_at(problem.key, place), place)
+            self._firsts[name] = _First(_prints_at(problem.key, place), place, place >= 0)
             return place if before else None
         place = known.place.clamp(min=0)
         there = place < before
@@ -127,6 +184,10 @@ class TokenIds:
             again = torch.isin(_prints(problem.key[:, :, :before]), known.prints)
             at = again.to(torch.uint8).argmax(dim=1, keepdim=True)
             found = torch.where(lost & again.any(dim=1, keepdim=True) & (at < place), at, found)
+        if not bool(known.begun.all()):
+            found = torch.where(known.begun, found, first_keys(matrix_of(problem)))
+            prints = torch.where(known.begun, known.prints, _prints_at(problem.key, found))
+            known = _First(prints, found, known.begun | (found >= 0))
         self._firsts[name] = known._replace(place=found)
         return found
 
@@ -177,9 +238,10 @@ def _prints(key: Tensor) -> Tensor:
 
 
 def _prints_at(key: Tensor, place: Tensor) -> Tensor:
-    """The number of the key at one place of each sample, (batch, 1)."""
+    """The number of the key at one place of each sample, (batch, 1); `NOWHERE` for the place −1."""
     sample = torch.arange(len(place), device=place.device)[:, None]
-    return _prints(key[sample, :1, place.clamp(min=0)].transpose(1, 2))
+    prints = _prints(key[sample, :1, place.clamp(min=0)].transpose(1, 2))
+    return prints.where(place >= 0, NOWHERE)
 
 
 def _past_of(prints: Tensor, known: Tensor | None, ids: Tensor | None) -> Tensor | None:

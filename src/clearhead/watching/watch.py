@@ -103,7 +103,8 @@ def watch(
 
     Args:
         model: any PyTorch model.
-        layers: only modules whose path is like this glob ("encoder.layer.[0-3].*"), of this number, or one of several.
+        layers: only modules whose path is like this glob ("encoder.layer.[0-3].*"), of this number, or one of several;
+            they keep the numbers that they have among all that attend, `seen[11]` after `layers=[11]`.
         heads: only these query heads, with the key heads that they use; None is all.
         keep: "matrix" keeps query and key. "gradients" keeps the graph of each call with them, for `relevance`; a
             model whose parameters are frozen gets one. "summary" keeps neither: each call is turned into a `Summary`

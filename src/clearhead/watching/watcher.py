@@ -86,6 +86,7 @@ class Watch(Listener, Drawn, Generic[Kept]):
         self._ran = self._running = False
         self._trouble: Exception | None = None
         self._attended: dict[str, int] = {}
+        self._places: dict[str, int] = {}
         self._copies = Copies()
         self.seen: Seen[Kept] = Seen(type(model).__name__, self._keep)
 
@@ -175,20 +176,23 @@ class Watch(Listener, Drawn, Generic[Kept]):
         """Keep a call that a module makes, and its context with keep="gradients". A failure is raised when the
         block ends: until then the model goes on as if it was not watched."""
         with self._lock:
+            if name in self._parts.holding:
+                return None  # it is listed as missing
             is_new = name not in self._attended
             self._attended[name] = self._attended.get(name, 0) + 1
-            place = list(self._attended).index(name) if self._layers.numbers else None
+            place = self._places.setdefault(name, len(self._places))
             if is_new and self._layers.from_end:
                 self._forget_early(so_far=True)
             if not self._layers.has(name, place, len(self._attended), so_far=True):
                 return None
+            self.seen._numbers[name] = place
             try:
                 problem = read()
                 if is_transformed(problem.query):
                     raise WatchError(
                         "watch.transformed", "it ran inside a transformation such as torch.vmap."
                     )
-                problem = self._copies.of_call(problem, name)
+                problem = self._ids.with_ended(self._copies.of_call(problem, name))
                 add_call(self.seen._kernels, name, tap.kernel_of_call())
                 measures = self._measures()
                 known = None if measures is None else self._known_of(problem, name)
@@ -242,11 +246,12 @@ class Watch(Listener, Drawn, Generic[Kept]):
             self._ran = self._running = True
             self.seen._runs += 1
             self._ids.forget()
-        self._parts.enter(name, module)
+        self._parts.enter(name, module, inputs)
         self._ids.read(module, inputs)
 
     def leave(self, module: nn.Module, output: Any) -> None:
         """Follow a module that has run."""
+        self._parts.left(self._paths.of(module), output)
         if module is self._model:
             self._running = False
             self._ids.forget()

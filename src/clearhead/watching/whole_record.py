@@ -135,6 +135,7 @@ class WholeRecord(KeptByPath[Kept]):
         self._need_values()
         shares = type(self)(f"{self._model_name}{WEIGHTED}", "matrix")
         shares._texts, shares._runs = dict(self._texts), self._runs
+        shares._numbers, shares.missing = dict(self._numbers), list(self.missing)
         for path, module in self._modules.items():
             calls = shares._modules[path] = Results[Any]()
             for matrix in module.parts():

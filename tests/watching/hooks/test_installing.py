@@ -196,3 +196,22 @@ def test_code_that_is_scripted_in_the_block() -> None:
         model(X)
         again = scripted(X)
     assert again.equal(scripted(X))
+
+
+@pytest.mark.parametrize("name", ["abc_net", "typing_net", "collections_net", "torch_net.model"])
+def test_a_module_that_is_called_like_a_library_is_one_of_the_models(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+
+    class Holding(nn.Module):
+        __module__ = name
+        attend = staticmethod(F.scaled_dot_product_attention)
+
+        def forward(self, x: Tensor, also: Any = F.scaled_dot_product_attention) -> Tensor:
+            return self.attend(x, x, x) + also(x, x, x)
+
+    model = Holding()
+    with ch.watch(model) as seen:
+        model(X)
+    assert len(seen.calls("")) == 2

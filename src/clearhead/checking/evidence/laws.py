@@ -269,7 +269,8 @@ def by_value(
             other = side_tags(each, which)
             if other is None or bool(torch.isin(other.element - root.base, mine).any()):
                 return None
-        shifts[root.place] = torch.cat([shifts.get(root.place, mine[:0]), mine]).unique()
+        before = shifts.get(root.place)
+        shifts[root.place] = mine if before is None else torch.cat([before, mine]).unique()
     reader = consumer(recorded, output, group)
     if reader is None:
         return None

@@ -148,6 +148,7 @@ def write_heads(
     names: Sequence[str] = NAMES,
     title: str | None = None,
     note: str | None = None,
+    unseen: Sequence[str] = (),
     sample: int = 0,
     start: tuple[int, int] | str | None = None,
     pin: tuple[str | int | None, str | int | None] | None = None,
@@ -169,6 +170,7 @@ def write_heads(
         names: what two runs are called.
         title: the title of the page; None takes the beginning of the text.
         note: a line under it; None counts layers and tokens.
+        unseen: what attended and is not on the page, named behind the note.
         sample: the row of the batch.
         start: the layer and the head that it opens with, or the state of a page as its address has
             it; None takes what reaches farthest.
@@ -216,6 +218,8 @@ def write_heads(
         size = 0 if not layers else layers[0][1].kv_len
         unit = "token" if text is not None else "key"
         note = f"{count(len(layers), 'layer')} · {count(size, unit)}"
+    if unseen:
+        note += f" · not seen: {'; '.join(unseen[:8])}" + " and more" * (len(unseen) > 8)
     payload = heads_payload(shown, title, note, start=Start(start, pin), why=why, media=media)
     return write_page(path, payload)
 

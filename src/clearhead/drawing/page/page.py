@@ -33,6 +33,7 @@ def page(payload: Payload, *, served: bool = False) -> str:
         ('<!doctype html>', True)
     """
     title = label(payload.title).replace("␣", " ") if payload.title else "clearhead"
+    note = label(str(payload.data.get("note", ""))).replace("␣", " ")
     held = "" if served else b64encode(payload.to_bytes()).decode("ascii")
     head = [
         element("meta", http_equiv="Content-Security-Policy", content=policy(served=served)),
@@ -44,7 +45,7 @@ def page(payload: Payload, *, served: bool = False) -> str:
     body = [
         element(
             "div",
-            element("noscript", "This page draws itself with JavaScript."),
+            element("noscript", f"This page draws itself with JavaScript. {note}".strip()),
             id="clearhead-page",
         ),
         element(

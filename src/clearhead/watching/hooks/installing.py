@@ -55,8 +55,8 @@ HOOKS: tuple[Install, ...] = (
     transformers.install,
 )
 
-OTHERS = ("torch.", "builtins", "typing", "abc", "collections")
-"""The modules of classes that hold nothing of a model's own."""
+OTHERS = {"torch", "builtins", "typing", "abc", "collections"}
+"""The packages of classes that hold nothing of a model's own."""
 
 _lock = threading.RLock()
 _users: list[weakref.ref[Any]] = []
@@ -100,7 +100,7 @@ def hold(modules: Iterable[nn.Module]) -> None:
     with _lock:
         running.show_arguments(modules, _undo)
     kinds = {kind for each in {type(module) for module in modules} for kind in each.__mro__}
-    own = [kind for kind in kinds if not kind.__module__.startswith(OTHERS)]
+    own = [kind for kind in kinds if kind.__module__.partition(".")[0] not in OTHERS]
     FUNCTIONS.hold(own, modules)
 
 

@@ -28,6 +28,8 @@ def _report(
     problem: Problem, chosen: planning.Kernel, kernel: str
 ) -> Callable[[Tensor], Tensor] | None:
     """Report a problem as it is edited, and return what takes its context."""
+    if tap.is_guarded():  # also under torch.compile, whose graph would break at what follows
+        return None
     edited = tap.edit(lambda: problem)
     ran = tap.KernelOfCall(chosen.NAME, partial(planning.plan_for, problem, kernel))
     takes = tap.report((lambda: problem) if edited is None else edited.read, ran=ran)

@@ -33,7 +33,10 @@ PACKED = ("cu_seq_lens_q", "cu_seq_lens_k")
 HARMLESS = {
     "cache_position": "where in the cache the queries are, which the mask knows",
     "deterministic": "how the backward of a kernel sums up",
+    "interpolate_pos_encoding": "the positions are in the tokens",
     "kernel_options": "how a kernel is compiled",
+    "labels": "for the loss",
+    "logits_to_keep": "how much of the output becomes logits",
     "max_length_k": "the longest of the packed sequences, which their lengths say",
     "max_length_q": "likewise",
     "num_items_in_batch": "for the loss",

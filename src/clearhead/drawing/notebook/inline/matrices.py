@@ -104,6 +104,7 @@ def seen_html(seen: "Seen[Any]") -> str:
     notes = [_legend(drawn) or _unseen(shown[0]), *_part_drawn(shown[0], drawn)]
     if len(seen.layers) > MOST_LAYERS:
         notes.append(f"{len(seen.layers) - MOST_LAYERS} more layers are not drawn.")
+    notes += [f"Not seen: {each.brief()}." for each in seen.missing]
     return frame(
         title(words),
         scrolling(table(heading, rows)),

@@ -32,6 +32,7 @@ def rows_html(rows: MeasuredRows[Any]) -> str:
     if len(lines) > MOST_ROWS:
         more = count(len(lines) - MOST_ROWS, "more row")
         parts.append(line(f"{more}; top(…) and sort(…) choose.", small=True))
+    parts += [line(each, small=True) for each in rows.notes]
     return frame(*parts)
 
 
