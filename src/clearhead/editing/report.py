@@ -1,13 +1,11 @@
 """The counts of what each operation of an edit changed."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 from torch import Tensor
 
-from clearhead._common.elements import Html, element
-from clearhead._common.text import readable
+from clearhead._common.rows import MeasuredRows
 from clearhead._common.torch_internals import is_concrete, is_transformed
 
 
@@ -32,7 +30,7 @@ class EditCounts(NamedTuple):
     weights: int | None
 
 
-class EditReport(Sequence[EditCounts]):
+class EditReport(MeasuredRows[EditCounts]):
     """The counts of what each operation of an edit changed: print it, or iterate.
 
     Example:
@@ -45,40 +43,10 @@ class EditReport(Sequence[EditCounts]):
         (2, 2)
     """
 
-    def __init__(self, rows: Sequence[EditCounts]) -> None:
-        self._rows = tuple(rows)
+    ROW = EditCounts
 
-    @overload
-    def __getitem__(self, index: int) -> EditCounts: ...
-    @overload
-    def __getitem__(self, index: slice) -> "EditReport": ...
-    def __getitem__(self, index: int | slice) -> "EditCounts | EditReport":
-        return EditReport(self._rows[index]) if isinstance(index, slice) else self._rows[index]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __iter__(self) -> Iterator[EditCounts]:
-        return iter(self._rows)
-
-    def __repr__(self) -> str:
-        rows = [row._replace(layer=row.layer or "(the model)") for row in self._rows]
-        lines = [["" if each is None else str(each) for each in row] for row in rows]
-        lines.insert(0, list(EditCounts._fields))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        # Words stand on the left, numbers on the right.
-        return readable(
-            "\n".join(
-                "  ".join(
-                    cell.ljust(width) if place < 2 else cell.rjust(width)
-                    for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-                ).rstrip()
-                for line in lines
-            )
-        )
-
-    def _repr_html_(self) -> Html:
-        return element("pre", repr(self))
+    def _cell(self, value: object) -> str:
+        return "(the model)" if value == "" else super()._cell(value)
 
 
 @dataclass(eq=False)

@@ -83,6 +83,9 @@ def made() -> dict[str, Any]:
         layer(x)
     with ch.watch(layer, keep="gradients") as graph:
         output = layer(x)
+    with torch.no_grad(), ch.edit(layer) as edit:
+        edit[0].heads[1].hide(key=0)
+        layer(x)
     where = ch.across(world=2, tokens=8)
     shard = torch.empty(1, 2, 4, 4, device="meta")
     return {
@@ -90,7 +93,8 @@ def made() -> dict[str, Any]:
         "BlockMap": ch.causal().blocks(8, 8, block=(4, 4)),
         "Conversion": ch.convert(theirs),
         "RunDifference": seen.difference(seen),
-        "Edit": ch.edit(layer),
+        "Edit": edit,
+        "EditReport": edit.report,
         "Effects": ch.effects(layer, x, lambda out: out.sum(), progress=False),
         "Estimate": ch.watch(layer).estimate(batch=1, query_len=5),
         "HeadLinks": seen.find(-1, 0),
