@@ -1,6 +1,6 @@
 """Attention as one function, and the plan of a call of it."""
 
-from typing import Any, Never
+from typing import Any
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *more: Never,
+    *more: object,
     mask: Mask | Tensor | None = None,
     bias: Bias | Tensor | None = None,
     scale: float | None = None,
@@ -28,7 +28,7 @@ def attend(
     dropout: float | None = None,
     kernel: str = "auto",
     across: Sharding | tuple[Sharding, Sharding] | None = None,
-    **others: Never,
+    **others: object,
 ) -> Tensor:
     """Scaled dot-product attention (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762).
 

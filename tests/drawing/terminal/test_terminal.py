@@ -60,7 +60,7 @@ def test_an_overview_says_what_it_shows() -> None:
     layer = layer_of(heads=2)
     lines = drawn(Overview([layer]))
     assert lines[0].split() == ["layer", "0", "1", "entropy", "distance", "special"]
-    assert f"{sum(row.entropy for row in layer.rows) / 2:.2f}" in lines[1]
+    assert f"{sum(row.entropy or 0.0 for row in layer.rows) / 2:.2f}" in lines[1]
     assert f"{sum(row.distance or 0.0 for row in layer.rows) / 2:.1f}" in lines[1]
     assert f"{sum(layer.special) / 2 * 100:.0f} %" in lines[1]
     for focus in layer.focus:
