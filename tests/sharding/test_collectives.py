@@ -17,6 +17,7 @@ from clearhead.sharding import collectives
 
 mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("cp",))
 x = torch.ones(2, 1003, 64)
+collectives.PATIENCE = 1000.0  # what waits for a thread that has gone already hangs
 # Other threads get the interpreter's lock only where this one waits.
 sys.setswitchinterval(100.0)
 """

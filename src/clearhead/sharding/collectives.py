@@ -6,8 +6,9 @@ what every rank has is the sum of what the ranks send back.
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import gt
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ def waiting_for(what: str, *tensors: Tensor) -> Iterator[None]:
     Raises:
         RankError: code `across.lost`, with the error of the process group.
     """
-    before = [_holders(each) for each in tensors]
+    before = _holders(tensors)
     try:
         yield
     except RuntimeError as error:
@@ -50,14 +51,16 @@ def waiting_for(what: str, *tensors: Tensor) -> Iterator[None]:
     # A thread of gloo lets go of the tensors after it has said that it is done, which takes the
     # interpreter's lock. Where the process ends in between, that thread ends it by SIGABRT.
     end = time.monotonic() + PATIENCE
-    for each, count in zip(tensors, before, strict=True):
-        while each.is_cpu and _holders(each) > count and time.monotonic() < end:
-            time.sleep(1e-5)
+    while any(map(gt, _holders(tensors), before)) and time.monotonic() < end:
+        time.sleep(1e-5)
 
 
-def _holders(tensor: Tensor) -> int:
-    """The references to a tensor, those of Python and those of C++."""
-    return sys.getrefcount(tensor) + use_count(tensor)
+def _holders(tensors: Sequence[Tensor]) -> list[int]:
+    """The references to each tensor on the CPU, those of Python and those of C++.
+
+    Those of a loop count as well, so that one count is compared with another of the same loop alone.
+    """
+    return [sys.getrefcount(each) + use_count(each) for each in tensors if each.is_cpu]
 
 
 def all_gather(tensor: Tensor, group: Any, what: str) -> Tensor:
