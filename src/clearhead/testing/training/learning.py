@@ -41,13 +41,19 @@ def predicting(script: Script) -> Iterator[Verdict]:
         ahead = _ahead(script, rehearsal, base)
         if ahead is None:
             yield not_judged("train.leak", "no token that is changed moves the logits")
+        elif ahead[0] > 0:
+            leaks.insert(0, broken("train.leak", *ahead[1]))
         else:
-            sees = ahead[0]
-            if sees > 0:
-                leaks.insert(0, broken("train.leak", *ahead[1]))
-    elif not script.causal and asked is not None:
+            leaks = leaks or [held("train.leak", "no logit sees a later token")]
+        sees = 0 if ahead is None else ahead[0]
+    elif script.causal:
+        yield not_judged("train.leak", "the logits have no axis of tokens")
+    elif asked is None:
+        yield not_judged("train.leak", NO_TARGETS)
+    else:
         leaks += _given(script, seen.arguments, seen.keywords, asked)
-    yield from leaks or [held("train.leak", "no logit sees its target")]
+        leaks = leaks or [held("train.leak", "no logit sees its label")]
+    yield from leaks
     if script.causal:
         yield _shift(script, asked, 1 if sees > 0 else sees + 1)
     else:

@@ -68,7 +68,7 @@ def parameters(script: Script) -> Iterator[Verdict]:
     )
     yield _of(
         "train.tied",
-        "are equal but are not one parameter",
+        "that are tied are not one",
         untied,
         "tied weights are one",
         "tie the parameters themselves, after all copies: head.weight = embedding.weight",
@@ -104,4 +104,5 @@ def _nearly_tied(model: nn.Module) -> list[str]:
         for other, each in model.named_parameters()
         if each is not weight and each.shape == weight.shape and other not in embeddings
         if each.requires_grad and weight.requires_grad and torch.equal(each, weight)
+        if bool(weight.std() > 0)  # what begins as zeros is equal and no copy
     ]

@@ -56,6 +56,9 @@ def _padding(script: Script) -> Verdict:
     asked, wrong = targets(seen), 0
     if asked is not None and isinstance(script.padding, int):
         wrong = int((asked.used & (asked.ids == script.padding)).sum())
+    elif asked is not None and asked.ids.ndim == 2 and script.causal:
+        following = ~script.real(script.text)[:, 1 : 1 + asked.ids.shape[1]]
+        wrong = int((asked.used[:, : following.shape[1]] & following).sum())
     if isinstance(script.padding, str):
         # Labels keep what the loss ignores in them.
         changed = {
@@ -107,7 +110,7 @@ def _weights(script: Script) -> Verdict:
     if asked is None or not asked.plain:
         return not_judged(code, NO_LOGITS if seen.logits is None else NO_TARGETS)
     if asked.ids.ndim == 1:
-        return held(code, "samples weigh the same")
+        return not_asked(code, "a sample has one target")
     counts = asked.used.sum(-1)
     if counts[counts > 0].unique().numel() < 2:
         return not_asked(code, "all rows of the batch have as many targets")
@@ -123,6 +126,9 @@ def _weights(script: Script) -> Verdict:
             f"a token of {high} weighs {float(means.max() / means.min()):.3g} times one of {low}",
             "take one mean over all tokens, not a mean of means",
         )
+    weights = torch.cat(rows)
+    if weights.max() > 1.1 * weights.min():
+        return not_asked(code, "tokens weigh differently, as those of weighted classes do")
     return held(code, "tokens weigh the same")
 
 
@@ -244,6 +250,8 @@ def _replayed(script: Script) -> Verdict:
         grads = [each.grad for each in rehearsal.model.parameters() if each.grad is not None]
         found.append(torch.cat([each.flatten().double() for each in grads]))
     off = float((found[0] - found[1]).norm() / found[0].norm().clamp_min(1e-30))
+    if not math.isfinite(off):
+        return not_judged(code, "the gradient is not finite")
     if off <= 1e-5:
         return held(code, "the way back draws nothing")
     return broken(
