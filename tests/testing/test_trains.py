@@ -12,7 +12,16 @@ from torch.nn import functional as F
 import clearhead as ch
 from clearhead.testing.training.rehearsal import same
 from tests.surface import ROOT
-from tests.testing.training.bank import Made, decoder, encoder, next_token, warmed
+from tests.testing.training.bank import (
+    Made,
+    decoder,
+    encoder,
+    next_token,
+    translation,
+    translator,
+    warmed,
+)
+from tests.testing.training.models import Decoder
 
 
 def codes(made: Made) -> list[str]:
@@ -68,7 +77,8 @@ def test_an_assertion_says_what_is_broken_or_not_judged() -> None:
         AssertionError, match=r"(?s)^Decoder\n.*✗ train.moved   parameters have not"
     ):
         ch.testing.assert_trains(**decoder(rate=0.0))
-    other = decoder(squared) | {"skip": {"train.start": "no cross-entropy"}}
+    other = decoder(squared)
+    other["skip"] = {"train.start": "no cross-entropy"}
     with pytest.raises(AssertionError, match=r"\? not judged  train.target: the loss is no cross"):
         ch.testing.assert_trains(**other)
     ch.testing.assert_trains(**other, allow_unverified=True)
@@ -83,6 +93,57 @@ def test_a_law_is_left_out_with_its_reason() -> None:
     assert (
         report.explain("train.order") == "train.order was not reported: not asked, a bag of words."
     )
+
+
+def test_an_entry_that_nothing_goes_by_is_told() -> None:
+    made: Made = translator()
+
+    def loss(model: nn.Module, batch: Made) -> Tensor:
+        return translation(model, batch | {"source": batch["source"] * 0})
+
+    report = ch.testing.check_training(**{**made, "loss": loss})
+    assert report.told == ("nothing moves with source",)
+    assert report.ok
+
+
+def test_logits_of_all_tokens_in_one_axis() -> None:
+    class Flat(Decoder):
+        def forward(self, *inputs: Any, **more: Any) -> Tensor:
+            return super().forward(*inputs, **more).flatten(0, 1)
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        return F.cross_entropy(model(ids[:, :-1]), ids[:, 1:].flatten())
+
+    def unshifted(model: nn.Module, ids: Tensor) -> Tensor:
+        return F.cross_entropy(model(ids), ids.flatten())
+
+    for of, expected in ((loss, []), (unshifted, ["train.target"])):
+        made = decoder(of)
+        made["model"] = Flat()
+        made["optimizer"] = torch.optim.Adam(made["model"].parameters(), lr=1e-2)
+        assert codes(made) == expected
+
+
+def test_losses_of_other_kinds_that_are_right() -> None:
+    def smoothed(model: nn.Module, ids: Tensor) -> Tensor:
+        return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], label_smoothing=0.1)
+
+    def summed(model: nn.Module, ids: Tensor) -> Tensor:
+        return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], reduction="sum")
+
+    def weighted(model: nn.Module, ids: Tensor) -> Tensor:
+        weight = torch.linspace(0.5, 2.0, 13)
+        return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], weight=weight)
+
+    def picked(model: nn.Module, ids: Tensor) -> Tensor:
+        return F.nll_loss(model(ids)[:, :-1].mT, ids[:, 1:])
+
+    for loss in (smoothed, summed, weighted):
+        report = ch.testing.check_training(**decoder(loss))
+        assert report.ok, f"{loss.__name__}: {report}"
+    made = decoder(picked)
+    made["model"] = nn.Sequential(made["model"], nn.LogSoftmax(-1))
+    assert ch.testing.check_training(**made).ok
 
 
 def test_a_model_that_fails_in_a_law_is_not_judged_by_it() -> None:

@@ -193,9 +193,14 @@ def _report(name: str, verdicts: list[Verdict]) -> Report:
             Finding(each.code, each.says, each.measured, each.likely) for each in of("broken")
         ),
         passed=tuple(each.says for each in of("held")),
+        told=tuple(each.says for each in of("told")),
         skipped=tuple(f"{each.code}: {each.says}" for each in of("not asked")),
         unverified=tuple(f"{each.code}: {each.says}" for each in of("not judged")),
-        asked=tuple((each.code, words.get(each.state, each.state), each.says) for each in verdicts),
+        asked=tuple(
+            (each.code, words.get(each.state, each.state), each.says)
+            for each in verdicts
+            if each.state != "told"
+        ),
     )
 
 

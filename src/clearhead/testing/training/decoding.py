@@ -67,7 +67,8 @@ def _run(
     if made.shape[1] > tokens:
         made = made[:, length:]
     each = [logits_of(output) for _, _, output in calls]
-    rows = [logits[:, -1] if logits.ndim == 3 else logits for logits in each if logits is not None]
+    kept = [logits for logits in each if logits is not None and len(logits) == len(prompts)]
+    rows = [logits[:, -1] if logits.ndim == 3 else logits for logits in kept]
     return made, rows if len(rows) == made.shape[1] else []
 
 
@@ -179,7 +180,7 @@ def _alone(script: Script) -> Verdict:
         asked = True
         with torch.no_grad():
             alone = rehearsal.call(one.with_entries(**short)).logits
-        together = seen[row].detach()
+        together = seen[row]
         if together.ndim == 2:
             together = together[script.real(script.text)[row][: len(together)]]
         if alone is None or alone[0].shape != together.shape:

@@ -19,7 +19,14 @@ from clearhead.testing.training.probes import (
     not_judged,
     other_tokens,
 )
-from clearhead.testing.training.rehearsal import Rehearsal, Script, Targets, targets
+from clearhead.testing.training.rehearsal import (
+    Rehearsal,
+    Script,
+    Seen,
+    Targets,
+    same,
+    targets,
+)
 
 # Places of a text that are asked, at most; steps on one batch.
 PLACES, BY_HEART = 12, 80
@@ -34,7 +41,7 @@ def predicting(script: Script) -> Iterator[Verdict]:
     if seen.logits is None:
         yield from (not_judged(f"train.{each}", NO_LOGITS) for each in ("leak", "target"))
         return
-    asked, base = targets(seen), seen.logits.detach()
+    asked, base = targets(seen), seen.logits
     leaks = list(_leaks(script, rehearsal, base, asked))
     sees = 0
     if script.causal and base.ndim == 3:
@@ -95,7 +102,7 @@ def _leaks(
         now = targets(seen)
         if now is None or seen.logits is None or now.ids.shape != asked.ids.shape:
             continue
-        moved = (seen.logits.detach() - base).abs().amax(-1)
+        moved = (seen.logits - base).abs().amax(-1)
         both = (now.ids != asked.ids) & asked.used & (moved > noise(base))
         if both.any():
             yield broken(
@@ -193,6 +200,7 @@ def learning(script: Script) -> Iterator[Verdict]:
     seen = rehearsal.call()
     start, asked = seen.loss.item(), targets(seen)
     yield _start(script, seen.logits, start, asked)
+    yield from _unused(script, rehearsal, seen)
     yield _by_heart(script, start)
     yield _order(script, rehearsal, seen.logits)
 
@@ -206,19 +214,21 @@ def _start(script: Script, logits: Tensor | None, start: float, asked: Targets |
     classes = logits.shape[-1]
     even = math.log(classes)
     room = max(0.5, 0.25 * even)
+    if asked is None and start >= 0:
+        return not_judged(code, NO_TARGETS)
     proper, whole = False, 1.0
     if asked is not None:
         proper = asked.plain
         whole = float(asked.weights.sum()) if proper else whole
         # Of a few targets the mean is as far off as they are from each other.
-        each = -logits.detach().double().log_softmax(-1).gather(-1, asked.ids[..., None])[..., 0]
+        each = -logits.double().log_softmax(-1).gather(-1, asked.ids[..., None])[..., 0]
         if int(asked.used.sum()) > 1:
             room += 2 * float(each[asked.used].std()) / math.sqrt(int(asked.used.sum()))
-    if min(abs(start - even), abs(start / whole - even)) <= room:
+    if start > 0 and min(abs(start - even), abs(start / whole - even)) <= room:
         return held(code, f"starts at ln {classes}")
     if proper and 0 < start / whole < even:
         return not_asked(code, f"the loss is {start:.3g}, below ln {classes}: trained before")
-    likely = "the loss is negative: a logarithm is missing" if start < 0 else ""
+    likely = "the loss is below zero: a logarithm is missing, or the sign" if start < 0 else ""
     if start / whole > even:
         likely = "logits are too large: a scale, or the embedding's deviation of 1 in a tied head"
     return broken(
@@ -229,14 +239,27 @@ def _start(script: Script, logits: Tensor | None, start: float, asked: Targets |
     )
 
 
+def _unused(script: Script, rehearsal: Rehearsal, seen: Seen) -> Iterator[Verdict]:
+    """Tell of tokens in the batch that move neither the logits nor the loss."""
+    for name, entry in script.tokens.items():
+        there = torch.ones_like(entry, dtype=torch.bool)
+        now = rehearsal.call(script.with_entries(**{name: other_tokens(script, name, there)}))
+        if entry.ndim == 2 and same([seen.loss, seen.logits], [now.loss, now.logits]):
+            yield Verdict("train.order", "told", f"nothing moves with {name}")
+
+
 def _by_heart(script: Script, start: float) -> Verdict:
     code = "train.heart"
+    if start <= 0:
+        return not_judged(
+            code, "the first loss is not above zero: how much of it is left says nothing"
+        )
     rehearsal = Rehearsal(script)
     own = _fallen(rehearsal, lambda: rehearsal.step(seed=0), start)
     words = f"from {start:.3f} to {own:.3f} in {BY_HEART} steps on one batch"
     if own <= LEFT * start:
         return held(code, "one batch is learnt by heart")
-    if start <= 0 or own > 0.99 * start:
+    if own > 0.99 * start:
         return broken(
             code,
             "the loss does not fall",
@@ -273,7 +296,7 @@ def _order(script: Script, rehearsal: Rehearsal, logits: Tensor | None) -> Verdi
     code = "train.order"
     if logits is None:
         return not_judged(code, NO_LOGITS)
-    base, asked = logits.detach(), []
+    base, asked = logits, []
     for name, entry in script.tokens.items():
         if entry.ndim != 2 or entry.shape[1] < 4:
             continue
@@ -283,7 +306,7 @@ def _order(script: Script, rehearsal: Rehearsal, logits: Tensor | None) -> Verdi
         changed = moves(script, rehearsal, base, name, there)
         seen = rehearsal.call(script.with_entries(**{name: swapped})).logits
         assert seen is not None
-        moved = (seen.detach() - base).abs().amax(-1)
+        moved = (seen - base).abs().amax(-1)
         if base.ndim == 3 and name == (script.ids or "ids"):
             last = there.shape[1] - there.long().flip(1).argmax(1)
             # Logits of the swapped tokens themselves move with them in any model.
@@ -302,7 +325,7 @@ def _order(script: Script, rehearsal: Rehearsal, logits: Tensor | None) -> Verdi
                 )
     if not asked:
         return not_judged(code, "no two tokens of a row could change places")
-    return held(code, "order is seen")
+    return held(code, f"order is seen{'' if len(asked) == 1 else ' in ' + ' and '.join(asked)}")
 
 
 def _swapped(ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:

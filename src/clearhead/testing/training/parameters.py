@@ -61,7 +61,7 @@ def parameters(script: Script) -> Iterator[Verdict]:
         "want no gradient, and have moved",
         [name for name in named if name not in wanting and name in moved],
         "what is frozen stays",
-        "something else writes to them, or the optimizer goes on by an old gradient: set .grad to None",
+        "the model writes to them, as an embedding with max_norm does, or a gradient was left in .grad",
     )
     untied = [" and ".join(each) for each in ties - _ties(model)] + _nearly_tied(
         script.parts["model"]

@@ -17,7 +17,10 @@ NO_TARGETS = "the loss is no cross-entropy of the logits that the model returns"
 
 
 class Verdict(NamedTuple):
-    """The answer to one question: its code, "held", "broken", "not asked" or "not judged", and why."""
+    """The answer to one question: its code, and the state that it leaves the law in, with the words.
+
+    States are "held", "broken", "not asked", "not judged", and "told" for what is no law.
+    """
 
     code: str
     state: str

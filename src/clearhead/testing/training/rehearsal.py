@@ -90,9 +90,17 @@ class Script:
 
 @dataclass(frozen=True)
 class Seen:
-    """One call of the loss, the logits that the model gave in it, and what it was called with."""
+    """One call of the loss, the output of the model in it, and what the model was called with.
+
+    Attributes:
+        loss: one number.
+        output: the logits as the loss went by them, with their graph; None if there are none.
+        logits: the same without a graph, (batch, tokens, vocabulary) or (batch, classes).
+        arguments, keywords: of the model.
+    """
 
     loss: Tensor
+    output: Tensor | None
     logits: Tensor | None
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
@@ -107,7 +115,7 @@ class Targets:
     Attributes:
         ids: the target of each row of logits.
         weights: the weight of each row; 0 where it has no target.
-        plain: whether the rows sum to zero, as behind a softmax of the logits.
+        plain: whether it is the cross-entropy of the softmax, and nothing else of the logits.
     """
 
     ids: Tensor
@@ -121,22 +129,27 @@ class Targets:
 
 def targets(seen: Seen) -> Targets | None:
     """Read the targets of a call; None if its loss is no cross-entropy of the logits."""
-    if seen.logits is None or not seen.logits.requires_grad or not seen.loss.requires_grad:
+    if seen.output is None or seen.logits is None:
         return None
-    (found,) = torch.autograd.grad(seen.loss, seen.logits, retain_graph=True, allow_unused=True)
+    if not seen.output.requires_grad or not seen.loss.requires_grad:
+        return None
+    (found,) = torch.autograd.grad(seen.loss, seen.output, retain_graph=True, allow_unused=True)
     if found is None:
         return None
-    rows, logits = found.detach().double(), seen.logits.detach().double()
+    logits = seen.logits.double()
+    rows = found.detach().double().view_as(logits)
     size = rows.abs().sum(-1)
     used = size > 1e-6 * size.max()
     down, ids = rows.min(-1)
     clear = -down >= SHARE * size
     if not used.any() or clear[used].double().mean() < 0.99:
         return None
-    left = 1 - logits.softmax(-1).gather(-1, ids[..., None])[..., 0]
-    weights = torch.where(used, -down / left.clamp_min(1e-12), 0.0)
+    left = 1 - logits.softmax(-1).gather(-1, ids[..., None])[..., 0].clamp_max(1 - 1e-12)
     plain = bool((rows.sum(-1).abs() <= 1e-3 * size)[used].all())
-    return Targets(ids, weights, plain)
+    if not plain and logits.logsumexp(-1).abs().max() < 1e-3:
+        # The model takes the logarithm of the softmax itself, and the loss picks from it.
+        left, plain = torch.ones_like(left), True
+    return Targets(ids, torch.where(used, -down / left, 0.0), plain)
 
 
 class Rehearsal:
@@ -182,7 +195,14 @@ class Rehearsal:
                 f"loss(model, batch) must return one number as a tensor; got {shown(got)}.",
             )
         arguments, keywords, output = calls[-1] if calls else ((), {}, None)
-        return Seen(loss.reshape(()), logits_of(output), arguments, keywords)
+        logits = found = logits_of(output)
+        if logits is not None and found is not None:
+            samples = len(batch if self.script.ids is None else batch[self.script.ids])
+            logits = found.detach()
+            if self.script.causal and logits.ndim == 2 and len(logits) > samples:
+                # All tokens of the batch in one axis, as a loss likes them.
+                logits = logits.unflatten(0, (samples, -1)) if len(logits) % samples == 0 else None
+        return Seen(loss.reshape(()), found, logits, arguments, keywords)
 
     @contextmanager
     def listening(self) -> Iterator[list[tuple[tuple[Any, ...], dict[str, Any], Any]]]:

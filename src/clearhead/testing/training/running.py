@@ -179,7 +179,7 @@ def dropping(script: Script) -> Iterator[Verdict]:
     if _drops(script.parts["model"]):
         alike = torch.equal(first.loss, second.loss)
         if first.logits is not None and second.logits is not None:
-            alike = same(first.logits.detach(), second.logits.detach())
+            alike = same(first.logits, second.logits)
         yield (
             broken(
                 "train.dropout",
@@ -211,7 +211,7 @@ def _quiet(script: Script) -> Verdict:
     first, second = (rehearsal.call(seed=seed) for seed in (1, 2))
     inputs = [(e.arguments, e.keywords) for e in (first, second)]
     if same(*inputs) and first.logits is not None and second.logits is not None:
-        pair = (first.logits.detach(), second.logits.detach())
+        pair = (first.logits, second.logits)
     else:
         # The loss draws its inputs, as masked tokens are: the model alone is asked, with the same ones.
         pair = _replays(rehearsal, *inputs[0])
