@@ -20,9 +20,9 @@ from clearhead.testing.training.probes import (
     other_tokens,
 )
 from clearhead.testing.training.rehearsal import (
+    LossCall,
     Rehearsal,
     Script,
-    Seen,
     Targets,
     same,
     targets,
@@ -239,7 +239,7 @@ def _start(script: Script, logits: Tensor | None, start: float, asked: Targets |
     )
 
 
-def _unused(script: Script, rehearsal: Rehearsal, seen: Seen) -> Iterator[Verdict]:
+def _unused(script: Script, rehearsal: Rehearsal, seen: LossCall) -> Iterator[Verdict]:
     """Tell of tokens in the batch that move neither the logits nor the loss."""
     for name, entry in script.tokens.items():
         there = torch.ones_like(entry, dtype=torch.bool)

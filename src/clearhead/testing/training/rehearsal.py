@@ -89,7 +89,7 @@ class Script:
 
 
 @dataclass(frozen=True)
-class Seen:
+class LossCall:
     """One call of the loss, the output of the model in it, and what the model was called with.
 
     Attributes:
@@ -127,7 +127,7 @@ class Targets:
         return self.weights > 0
 
 
-def targets(seen: Seen) -> Targets | None:
+def targets(seen: LossCall) -> Targets | None:
     """Read the targets of a call; None if its loss is no cross-entropy of the logits."""
     if seen.output is None or seen.logits is None:
         return None
@@ -179,7 +179,7 @@ class Rehearsal:
             copied.grad = None if mine.grad is None else mine.grad.detach().clone()
         self.model.train(training)
 
-    def call(self, batch: Any = None, *, seed: int | None = 0) -> Seen:
+    def call(self, batch: Any = None, *, seed: int | None = 0) -> LossCall:
         """Call the loss; what is drawn in it hangs on the seed alone, or goes on without one."""
         draw_by(seed)
         for each in [*self._made["generators"].values(), *self.state.values()]:
@@ -202,7 +202,7 @@ class Rehearsal:
             if self.script.causal and logits.ndim == 2 and len(logits) > samples:
                 # All tokens of the batch in one axis, as a loss likes them.
                 logits = logits.unflatten(0, (samples, -1)) if len(logits) % samples == 0 else None
-        return Seen(loss.reshape(()), found, logits, arguments, keywords)
+        return LossCall(loss.reshape(()), found, logits, arguments, keywords)
 
     @contextmanager
     def listening(self) -> Iterator[list[tuple[tuple[Any, ...], dict[str, Any], Any]]]:

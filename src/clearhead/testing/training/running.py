@@ -16,6 +16,7 @@ from clearhead.testing.training.probes import (
     broken,
     draws_inputs,
     held,
+    noise,
     not_asked,
     not_judged,
     other_tokens,
@@ -70,10 +71,15 @@ def _padding(script: Script) -> Verdict:
             now = rehearsal.call()
         if not reached and not wrong:
             return not_judged(code, "no embedding was seen to take the ids with their padding")
-    by = abs(now.loss.item() - seen.loss.item())
-    if not wrong and by <= 1e-5 * max(1.0, abs(seen.loss.item())):
+    by, off = abs(now.loss.item() - seen.loss.item()), 0.0
+    if asked is not None and seen.logits is not None and now.logits is not None:
+        # The loss is one number, which may happen to stay.
+        moved = (now.logits - seen.logits).abs().amax(-1)[asked.used]
+        off = float(moved.max()) if float(moved.max()) > noise(seen.logits) else 0.0
+    if not wrong and not off and by <= 1e-5 * max(1.0, abs(seen.loss.item())):
         return held(code, "padding changes nothing")
-    measured = f"the loss moves by {by:.3g}" + f"; {wrong} targets are padding" * (wrong > 0)
+    measured = f"the loss moves by {by:.3g}" + f", logits of targets by {off:.3g}" * (off > 0)
+    measured += f"; {wrong} targets are padding" * (wrong > 0)
     likely = "the loss counts padding: ignore_index" if wrong else "padding is attended, or counted"
     return broken(code, "the loss moves with what stands in padding", measured, likely)
 
