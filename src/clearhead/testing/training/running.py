@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -67,7 +68,7 @@ def _padding(script: Script) -> Verdict:
         }
         now = rehearsal.call(script.with_entries(**changed))
     else:
-        with _noise_at(rehearsal.model, list(padded.values())) as reached:
+        with _shaken(rehearsal.model, list(padded.values())) as reached:
             now = rehearsal.call()
         if not reached and not wrong:
             return not_judged(code, "no embedding was seen to take the ids with their padding")
@@ -84,29 +85,27 @@ def _padding(script: Script) -> Verdict:
     return broken(code, "the loss moves with what stands in padding", measured, likely)
 
 
-class _noise_at:  # noqa: N801  it is used as a function
-    """Something else behind every embedding of padded ids, while it lasts."""
+@contextmanager
+def _shaken(model: nn.Module, padded: list[Tensor]) -> Iterator[list[nn.Module]]:
+    """Let every embedding of padded ids give something else for padding; the ones that did so far."""
+    reached: list[nn.Module] = []
 
-    def __init__(self, model: nn.Module, padded: list[Tensor]) -> None:
-        self.model, self.padded, self.reached = model, padded, []
-
-    def __enter__(self) -> list[nn.Module]:
-        embeddings = [each for each in self.model.modules() if isinstance(each, nn.Embedding)]
-        self.handles = [each.register_forward_hook(self._shake) for each in embeddings]
-        return self.reached
-
-    def __exit__(self, *error: object) -> None:
-        for each in self.handles:
-            each.remove()
-
-    def _shake(self, module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
-        for there in self.padded:
+    def shake(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+        for there in padded:
             # A model of the next token is often called without the last one.
             cut = there[:, : args[0].shape[-1]] if args[0].ndim == 2 else there
             if args[0].shape == cut.shape and len(args[0].unique()) > 1 and cut.any():
-                self.reached.append(module)
+                reached.append(module)
                 return output + cut[..., None] * output.std()
         return None
+
+    embeddings = [each for each in model.modules() if isinstance(each, nn.Embedding)]
+    handles = [each.register_forward_hook(shake) for each in embeddings]
+    try:
+        yield reached
+    finally:
+        for each in handles:
+            each.remove()
 
 
 def _weights(script: Script) -> Verdict:
