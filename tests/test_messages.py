@@ -65,6 +65,13 @@ def attends(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torc
     return ch.attend(query, key, value)
 
 
+def trains(**given: Any) -> object:
+    model = nn.Embedding(9, 9)
+    script = {"loss": attends, "batch": torch.ones(2, 3).long()} | given
+    optimizer = torch.optim.SGD(model.parameters())
+    return ch.testing.check_training(model, optimizer=optimizer, **script)
+
+
 def named(name: object) -> dict[str, Any]:
     return {name if isinstance(name, str) else shown(name): None}
 
@@ -115,6 +122,11 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "check scale": lambda it: ch.check(attends, takes="qkv", scale=it),
     "check rope": lambda it: ch.check(attends, takes="qkv", rope=it),
     "check args": lambda it: ch.check(nn.MultiheadAttention, takes="x", args={"embed_dim": it}),
+    "trains loss": lambda it: trains(loss=it),
+    "trains batch": lambda it: trains(batch=it),
+    "trains padding": lambda it: trains(padding=it),
+    "trains state": lambda it: trains(state=named(it)),
+    "trains skip": lambda it: trains(skip=named(it)),
     "profile lengths": lambda it: ch.profile(attends, takes="qkv", lengths=it),
 }
 

@@ -38,7 +38,7 @@ def test_the_package_is_in_it_and_nothing_else(wheel: Path) -> None:
         for each in SOURCE.rglob("*")
         if each.is_file() and "__pycache__" not in each.parts
     }
-    pages = {"clearhead/docs/check.md", "clearhead/docs/errors.md"}
+    pages = {f"clearhead/docs/{name}.md" for name in ("check", "errors", "training")}
     assert {name for name in names if not name.startswith(info)} == ours | pages
     assert "clearhead/py.typed" in ours
     licences = {name.removeprefix(info) for name in names if name.startswith(f"{info}licenses/")}

@@ -329,3 +329,97 @@ def test_what_kills_its_process_is_named(place: str, monkeypatch: pytest.MonkeyP
     found = invoke(place, "--args", ARGS)
     assert found.exit_code == 3, found.output
     assert "ended its process, with signal SIGKILL, before there was a report." in found.stderr
+
+
+SCRIPT = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def shifted(model, ids):
+    return F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+def same(model, ids):
+    return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+
+
+def make(shift=1, as_dict=False):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 32), nn.Linear(32, 9))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    ids = torch.arange(48).view(4, 12) * 5 % 9
+    made = model, shifted if shift else same, optimizer, ids
+    if as_dict:
+        why = {"train.order": "each token alone", "train.start": "as PyTorch begins"}
+        return dict(zip(("model", "loss", "optimizer", "batch"), made), skip=why)
+    return made
+
+
+def half():
+    return make()[:2]
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    def run(asked: dict[str, Any], *limits: float) -> dict[str, Any]:
+        return json.loads(json.dumps(apart.trained(**json.loads(json.dumps(asked)))))
+
+    monkeypatch.setattr(apart, "_run", run)
+    file = tmp_path / "train.py"
+    file.write_text(SCRIPT, encoding="utf-8")
+    return str(file)
+
+
+def test_a_training_script(script: str) -> None:
+    found = invoke(f"{script}:make", "--trains", "--args", "as_dict=True")
+    assert found.exit_code == 0, found.output
+    assert "✓ targets are the next tokens" in found.stdout
+    found = invoke(f"{script}:make", "--trains", "--args", "shift=0")
+    assert found.exit_code == 1
+    assert found.stdout.startswith("✗ train.target   the target of a token is the token at its own")
+    assert f"{script}:make: " in found.stdout
+
+
+def test_a_training_script_in_another_process(tmp_path: Path, another_process: None) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(SCRIPT, encoding="utf-8")
+    found = invoke(f"{file}:make", "--trains", "--args", "as_dict=True", "--json")
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["outcome"] == "right"
+
+
+def test_what_makes_no_training_script(script: str) -> None:
+    found = invoke(f"{script}:half", "--trains")
+    assert found.exit_code == 3
+    assert "[trains.make]" in found.stderr
+    assert "must return (model, loss, optimizer, batch), or a dict of these" in found.stderr
+    found = invoke(f"{script}:same", "--trains")
+    assert found.exit_code == 3
+    assert "could not be called: TypeError: same() missing 2 required" in found.stderr
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--causal",
+        "--no-causal",
+        "--heads=2",
+        "--takes=x",
+        "--sizes=d_in=3",
+        "--seed=1",
+        "--profile",
+    ],
+)
+def test_options_of_an_attention_are_not_of_training(script: str, option: str) -> None:
+    found = invoke(f"{script}:make", "--trains", option)
+    assert found.exit_code == 2
+    assert "is of an attention" in found.stderr
+
+
+def test_training_wants_one_place(script: str) -> None:
+    found = invoke(script, "--trains")
+    assert found.exit_code == 2
+    assert "wants one function: train.py:make" in found.stderr

@@ -10,6 +10,7 @@ from rich.console import Console
 
 import clearhead as ch
 from clearhead.cli import explain
+from clearhead.testing.trains import CODES
 from tests.cli.commands import invoke, lines
 from tests.surface import ROOT
 
@@ -23,6 +24,13 @@ def test_a_finding_has_its_section() -> None:
     _, section = page.split("## scale.missing\n")
     assert found.startswith("## scale.missing\n" + section.partition("## ")[0].rstrip())
     assert found.endswith("`name(attention)` prints the name of the first finding.")
+
+
+def test_a_finding_of_training_has_its_section() -> None:
+    for code in CODES:
+        found = lines("explain", code)
+        assert found[0] == f"## {code}"
+        assert len(found) > 4, code
 
 
 def test_an_error_has_its_kind_and_its_texts() -> None:
@@ -83,7 +91,7 @@ def test_the_wheel_holds_the_pages() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     wheel = wheel["targets"]["wheel"]
     assert wheel["sources"] == {"src": "", "docs": "clearhead/docs"}
-    assert {"docs/check.md", "docs/errors.md"} <= {*wheel["only-include"]}
+    assert {"docs/check.md", "docs/errors.md", "docs/training.md"} <= {*wheel["only-include"]}
 
 
 def test_the_pages_are_read_where_the_wheel_has_them(

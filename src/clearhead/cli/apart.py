@@ -11,11 +11,11 @@ import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clearhead._common.text import exit_words
+from clearhead._common.text import exit_words, raised_words, readable
 from clearhead._common.writing import temporary_folder
 from clearhead.errors import ClearheadError, ModelError
 
@@ -191,6 +191,53 @@ def answer(
         return {"error": [error.code, error.message]}
 
 
+def trained(place: str, trains: dict[str, Any]) -> dict[str, Any]:
+    """The report about the training script that a function returns, as what JSON knows; or the error."""
+    from clearhead.cli.progress import busy
+
+    try:
+        from clearhead import testing
+
+        with busy("training copies"):
+            report = replace(testing.check_training(**made(place, trains)), name=place)
+        return {"report": report.as_dict()}
+    except ClearheadError as error:
+        return {"error": [error.code, error.message]}
+
+
+def made(place: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What a function returns that makes a training script, as the arguments of `check_training`.
+
+    Raises:
+        ModelError: code `trains.make`, if it raises, or returns something else.
+    """
+    import inspect
+
+    from clearhead.checking.subject.locating import located
+    from clearhead.testing import check_training
+
+    try:
+        found = located(place)(**arguments)
+    except ClearheadError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            "trains.make", f"{place} could not be called: {raised_words(error)}"
+        ) from error
+    known = list(inspect.signature(check_training).parameters)
+    script = known[:4]
+    if isinstance(found, tuple) and len(found) == len(script):
+        return dict(zip(script, found, strict=True))
+    if isinstance(found, dict) and set(script) <= set(found) <= set(known):
+        return found
+    got = ", ".join(map(str, found)) if isinstance(found, dict) else type(found).__name__
+    raise ModelError(
+        "trains.make",
+        f"{place} must return ({', '.join(script)}), or a dict of these and of what check_training "
+        f"takes beside them; got {readable(got)}.",
+    )
+
+
 def _declared(options: dict[str, Any], slopes: list[float] | None) -> dict[str, Any]:
     """Options as they were before JSON, which knows no tuples and no tensors."""
     import torch
@@ -256,7 +303,7 @@ def main() -> None:
         os._exit(0)
     sys.argv = [asked["place"]]
     os.dup2(2, 1)  # what is printed is no part of the report
-    written = json.dumps(answer(**asked))
+    written = json.dumps((trained if "trains" in asked else answer)(**asked))
     part = found.with_suffix(".part")
     part.write_text(written, encoding="utf-8")
     os.replace(part, found)

@@ -95,6 +95,14 @@ def check(
     lengths: Annotated[
         str, typer.Option(help="For --profile, in tokens.", metavar="N,N,…")
     ] = "128,256,512,1024,2048",
+    trains: Annotated[
+        bool,
+        typer.Option(
+            "--trains",
+            help="PLACE is a function that returns model, loss, optimizer and batch: ask the laws of "
+            "training.",
+        ),
+    ] = False,
 ) -> None:
     """Check your attention: a mistake is reported by its name.
 
@@ -102,7 +110,8 @@ def check(
     is declared was verified, 1 if a mistake is found, 2 if something could not be judged, 3 if it
     could not be imported, made or called, or there was no report in time. "clearhead explain NAME"
     shows what a mistake is, with wrong and with right code. With --profile the report also says what
-    your attention costs over length, beside the fused call.
+    your attention costs over length, beside the fused call. With --trains a training script is asked:
+    its targets, padding, parameters, dropout, saves and decoding.
 
     Of files, folders and packages all classes and functions that attend are found, tried in a process
     of their own, and listed: right, wrong, not judged, or not made, with the reason. Tests, setup.py
@@ -129,6 +138,16 @@ def check(
             check_writable(path)
     from clearhead.checking.scanning.sources import is_scanned
 
+    if trains:
+        of_attention = {**declared, "takes": takes, "sizes": known, "seed": seed}
+        of_attention |= {"alibi": alibi, "profile": profile}
+        for name, given in of_attention.items():
+            if given or name in declared:
+                option = f"--{name.removeprefix('num_').replace('_', '-')}"
+                words = "is of an attention; what --trains asks is declared in what PLACE returns."
+                raise typer.BadParameter(words, param_hint=option)
+        if len(places) > 1 or is_scanned(places[0]):
+            raise typer.BadParameter("wants one function: train.py:make.", param_hint="--trains")
     if len(places) > 1 or is_scanned(places[0]):
         alone = {"--args": args, "--profile": profile, "--html": html, "--world": world}
         for option, given in alone.items():
@@ -172,6 +191,8 @@ def check(
         "slopes": _slopes(heads) if alibi else None,
         "lengths": measured if profile else None,
     }
+    if trains:
+        asked = {"place": place, "trains": options["args"] or {}}
     most = timeout or (600.0 if profile or world is not None else 60.0)
     try:
         found = apart.checked(asked, timeout=most, memory=memory)

@@ -13,6 +13,8 @@ from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
 
 SECTION = re.compile(r"^## (.+)\n\n((?:(?!## ).*\n)*)", re.MULTILINE)
+# Of the findings of `check`, and of training.
+PAGES = ("check.md", "training.md")
 ROW = re.compile(r"^\| `(.+?)` \| (\w+) \| (.*) \|$", re.MULTILINE)
 
 
@@ -52,7 +54,9 @@ def _explain_finding(code: str) -> list[str]:
     section = _findings().get(code)
     if section is None:
         return []
-    how_to_read = _sections()["The mistakes"].split("\n\n")[1]
+    if code not in _sections(PAGES[0]):
+        return [section.strip()]
+    how_to_read = _sections(PAGES[0])["The mistakes"].split("\n\n")[1]
     return [section.strip(), how_to_read]
 
 
@@ -74,11 +78,16 @@ def _explain_error(code: str) -> list[str]:
 
 
 def _findings() -> dict[str, str]:
-    return {heading: text for heading, text in _sections().items() if " " not in heading}
+    return {
+        heading: text
+        for page in PAGES
+        for heading, text in _sections(page).items()
+        if " " not in heading
+    }
 
 
-def _sections() -> dict[str, str]:
-    return dict(SECTION.findall(_page("check.md")))
+def _sections(page: str) -> dict[str, str]:
+    return dict(SECTION.findall(_page(page)))
 
 
 def _errors() -> dict[str, list[tuple[str, str]]]:

@@ -8,9 +8,11 @@ import copy
 import functools
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
+
+Held = TypeVar("Held")
 
 
 class Enclosing(nn.Module):
@@ -28,20 +30,21 @@ class Enclosing(nn.Module):
         return self.function(*tensors)
 
 
-def held_by(function: Any) -> dict[str, nn.Module]:
-    """The modules that a function, a bound method or a partial holds on to, by their names."""
+def held_by(function: Any, kind: type[Held] = nn.Module) -> dict[str, Held]:
+    """The modules, or what else of a kind, that a function, a bound method or a partial holds on to,
+    by their names."""
     if isinstance(function, types.MethodType):
         owner = function.__self__
-        return {type(owner).__name__: owner} if isinstance(owner, nn.Module) else {}
+        return {type(owner).__name__: owner} if isinstance(owner, kind) else {}
     if isinstance(function, functools.partial):
         given = {"func": function.func, **function.keywords}
         given |= {f"arg{index}": each for index, each in enumerate(function.args)}
-        found = {name: each for name, each in given.items() if isinstance(each, nn.Module)}
-        return found or held_by(function.func)
-    found: dict[str, nn.Module] = {}
+        found = {name: each for name, each in given.items() if isinstance(each, kind)}
+        return found or held_by(function.func, kind)
+    found: dict[str, Held] = {}
     for each in _functions(function, set()):
         held = _around(each) | _cells(each)
-        found |= {name: value for name, value in held.items() if isinstance(value, nn.Module)}
+        found |= {name: value for name, value in held.items() if isinstance(value, kind)}
     return found
 
 

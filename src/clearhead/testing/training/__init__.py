@@ -1,0 +1,1 @@
+"""The laws of training, asked of copies of a training script."""

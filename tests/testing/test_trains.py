@@ -1,0 +1,326 @@
+"""`check_training` and `assert_trains`: what they refuse, what they leave alone, what they say."""
+
+import copy
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import clearhead as ch
+from clearhead.testing.training.rehearsal import same
+from tests.surface import ROOT
+from tests.testing.training.bank import (
+    Made,
+    decoder,
+    encoder,
+    next_token,
+    translation,
+    translator,
+    warmed,
+)
+from tests.testing.training.models import Decoder
+
+
+def codes(made: Made) -> list[str]:
+    return [each.code for each in ch.testing.check_training(**made).findings]
+
+
+def test_everything_is_left_as_it_was() -> None:
+    drawn = torch.Generator().manual_seed(5)
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        return next_token(model, ids) + 0.0 * torch.rand((), generator=drawn)
+
+    made = warmed(decoder(loss, dropout=0.1))
+    model, optimizer = made["model"], made["optimizer"]
+    model.blocks[0].eval()
+    loss(model, made["batch"]).backward()
+    optimizer.step()
+
+    def kept() -> list[Any]:
+        return copy.deepcopy(
+            [
+                model.state_dict(),
+                [each.grad for each in model.parameters()],
+                [each.training for each in model.modules()],
+                optimizer.state_dict(),
+                made["state"]["scheduler"].state_dict(),
+                made["batch"],
+                drawn.get_state(),
+                torch.get_rng_state(),
+                list(random.getstate()[1]),
+            ]
+        )
+
+    before = kept()
+    parameters = [id(each) for each in model.parameters()]
+    ch.testing.check_training(**made)
+    for one, other in zip(before, kept(), strict=True):
+        assert same(one, other)
+    assert [id(each) for each in model.parameters()] == parameters
+
+
+def test_the_same_answer_twice() -> None:
+    made = decoder(dropout=0.1)
+    assert ch.testing.check_training(**made) == ch.testing.check_training(**made)
+
+
+def test_an_assertion_says_what_is_broken_or_not_judged() -> None:
+    def squared(model: nn.Module, ids: Tensor) -> Tensor:
+        return (model(ids) - 1).square().mean()
+
+    ch.testing.assert_trains(**decoder())
+    with pytest.raises(
+        AssertionError, match=r"(?s)^Decoder\n.*✗ train.moved   parameters have not"
+    ):
+        ch.testing.assert_trains(**decoder(rate=0.0))
+    other = decoder(squared)
+    other["skip"] = {"train.start": "no cross-entropy"}
+    with pytest.raises(AssertionError, match=r"\? not judged  train.target: the loss is no cross"):
+        ch.testing.assert_trains(**other)
+    ch.testing.assert_trains(**other, allow_unverified=True)
+
+
+def test_a_law_is_left_out_with_its_reason() -> None:
+    made = decoder(layers=1, ordered=False)
+    assert codes(made) == ["train.order"]
+    report = ch.testing.check_training(**made, skip={"train.order": "a bag of words"})
+    assert report.ok
+    assert "train.order: a bag of words" in report.skipped
+    assert (
+        report.explain("train.order") == "train.order was not reported: not asked, a bag of words."
+    )
+
+
+def test_an_entry_that_nothing_goes_by_is_told() -> None:
+    made: Made = translator()
+
+    def loss(model: nn.Module, batch: Made) -> Tensor:
+        return translation(model, batch | {"source": batch["source"] * 0})
+
+    report = ch.testing.check_training(**{**made, "loss": loss})
+    assert report.told == ("nothing moves with source",)
+    assert report.ok
+
+
+def test_logits_of_all_tokens_in_one_axis() -> None:
+    class Flat(Decoder):
+        def forward(self, *inputs: Any, **more: Any) -> Tensor:
+            return super().forward(*inputs, **more).flatten(0, 1)
+
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        return F.cross_entropy(model(ids[:, :-1]), ids[:, 1:].flatten())
+
+    def unshifted(model: nn.Module, ids: Tensor) -> Tensor:
+        return F.cross_entropy(model(ids), ids.flatten())
+
+    for of, expected in ((loss, []), (unshifted, ["train.target"])):
+        made = decoder(of)
+        made["model"] = Flat()
+        made["optimizer"] = torch.optim.Adam(made["model"].parameters(), lr=1e-2)
+        assert codes(made) == expected
+
+
+def test_losses_of_other_kinds_that_are_right() -> None:
+    def smoothed(model: nn.Module, ids: Tensor) -> Tensor:
+        return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], label_smoothing=0.1)
+
+    def summed(model: nn.Module, ids: Tensor) -> Tensor:
+        return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], reduction="sum")
+
+    def weighted(model: nn.Module, ids: Tensor) -> Tensor:
+        weight = torch.linspace(0.5, 2.0, 13)
+        return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], weight=weight)
+
+    def picked(model: nn.Module, ids: Tensor) -> Tensor:
+        return F.nll_loss(model(ids)[:, :-1].mT, ids[:, 1:])
+
+    for loss in (smoothed, summed, weighted):
+        report = ch.testing.check_training(**decoder(loss))
+        assert report.ok, f"{loss.__name__}: {report}"
+    made = decoder(picked)
+    made["model"] = nn.Sequential(made["model"], nn.LogSoftmax(-1))
+    assert ch.testing.check_training(**made).ok
+
+
+def test_a_model_that_fails_in_a_law_is_not_judged_by_it() -> None:
+    """Alone, the texts are shorter than this model takes them."""
+
+    class OneLength(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            if ids.shape[1] != 12:
+                raise ValueError("one length only")
+            return self.inner(ids, mask)
+
+    made = encoder()
+    made["model"] = OneLength(made["model"])
+    report = ch.testing.check_training(**made)
+    assert report.findings == ()
+    assert report.unverified == ("train.alone: ValueError: one length only",)
+
+
+def test_parameters_that_do_not_move() -> None:
+    made = decoder()
+    made["model"] = model = made["model"].bfloat16()
+    made["optimizer"] = torch.optim.SGD(model.parameters(), lr=1e-6)
+    assert "train.moved" in codes(made)
+
+
+def test_an_optimizer_with_a_parameter_twice_or_of_another_model() -> None:
+    made = decoder()
+    weight = made["model"].norm.weight
+    made["optimizer"].add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    made["optimizer"].param_groups[0]["params"].append(weight)
+    report = ch.testing.check_training(**made)
+    (found,) = [each for each in report.findings if each.code == "train.optimizer"]
+    assert found.measured == "2: norm.weight (2 times), 1 that are not the model's"
+
+
+def test_the_state_that_was_lost_is_named() -> None:
+    made = warmed(decoder(dropout=0.1))
+    made |= {
+        "save": lambda model, optimizer, scheduler: model.state_dict(),
+        "load": lambda saved, model, optimizer, scheduler: model.load_state_dict(saved),
+    }
+    (found,) = ch.testing.check_training(**made).findings
+    assert found.likely == "not as it was after loading: optimizer, scheduler"
+
+
+def test_a_gradient_scaler_steps() -> None:
+    made = decoder() | {"state": {"scaler": torch.amp.GradScaler("cpu", init_scale=8.0)}}
+    assert codes(made) == []
+
+
+def test_what_a_model_of_pairs_returns() -> None:
+    """Logits beside the loss, of a model that computes both."""
+
+    class Both(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            logits = self.inner(ids)
+            return logits, F.cross_entropy(logits.mT, labels)
+
+    made = decoder(lambda model, batch: model(batch["ids"], batch["labels"])[1])
+    made["model"] = Both(made["model"])
+    text = torch.randint(1, 13, (4, 13))
+    made["batch"] = {"ids": text[:, :-1], "labels": text[:, 1:]}
+    assert ch.testing.check_training(**made).ok
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "code", "message"),
+    [
+        (
+            {"model": 3},
+            ch.ArgumentTypeError,
+            "trains.part",
+            "model must be an nn.Module; got 'int'.",
+        ),
+        (
+            {"loss": 3},
+            ch.ArgumentTypeError,
+            "trains.function",
+            "loss must be a function; got 3.",
+        ),
+        (
+            {"generate": 3},
+            ch.ArgumentTypeError,
+            "trains.function",
+            "generate must be a function; got 3.",
+        ),
+        (
+            {"loss": lambda model, ids: model(ids)},
+            ch.ArgumentTypeError,
+            "trains.loss",
+            "loss(model, batch) must return one number as a tensor; got (4, 12, 13).",
+        ),
+        (
+            {"loss": lambda model, ids: model(ids, 1, 2, 3, 4).mean()},
+            ch.ModelError,
+            "trains.call",
+            "loss(model, batch) cannot be taken: TypeError: Decoder.forward() takes from 2 to 5 "
+            "positional arguments but 6 were given",
+        ),
+        (
+            {"batch": (1, 2)},
+            ch.ArgumentTypeError,
+            "trains.batch",
+            "batch must be ids (batch, tokens), or a mapping of tensors by name; got 'tuple'. Name what is "
+            "in a tuple, and take it apart in the loss.",
+        ),
+        (
+            {"batch": torch.zeros(2, 3)},
+            ch.ArgumentError,
+            "trains.ids",
+            "ids must be whole numbers (batch, tokens); got torch.float32 of shape (2, 3).",
+        ),
+        (
+            {"batch": {"a": torch.ones(2, 3).long(), "b": torch.ones(2, 3).long()}},
+            ch.ArgumentError,
+            "trains.ids",
+            "ids must name the entry that is predicted, whole numbers (batch, tokens); got None, and the "
+            "batch has 'a', 'b'.",
+        ),
+        (
+            {"padding": "mask"},
+            ch.ArgumentError,
+            "trains.entry",
+            "padding must be an id, or name an entry of the batch; got 'mask', and the batch has 'ids'.",
+        ),
+        (
+            {"batch": {"ids": torch.ones(2, 3).long(), "d": torch.ones(2, 4)}, "documents": "d"},
+            ch.ArgumentError,
+            "trains.shape",
+            "documents must have the shape of the tokens that it is about; got (2, 4).",
+        ),
+        (
+            {"save": next_token},
+            ch.ArgumentError,
+            "trains.load",
+            "save and load go together; one of them was given.",
+        ),
+        (
+            {"state": {"step": 3}},
+            ch.ArgumentTypeError,
+            "trains.state",
+            "state must hold generators and what has a state_dict; 'step' is 'int'.",
+        ),
+    ],
+    ids=lambda each: each if isinstance(each, str) and "." in each and " " not in each else "",
+)
+def test_what_is_refused(changed: Made, error: type[Exception], code: str, message: str) -> None:
+    with pytest.raises(ch.ClearheadError) as raised:
+        ch.testing.check_training(**decoder() | changed)
+    assert (type(raised.value), raised.value.code) == (error, code)
+    assert raised.value.message == message
+
+
+def test_a_code_that_is_not_known() -> None:
+    with pytest.raises(ch.ArgumentError, match=r"\[trains.skip\] skip knows train.leak, .*'leak'"):
+        ch.testing.check_training(**decoder(), skip={"leak": "why"})
+
+
+def test_a_script_that_cannot_be_copied() -> None:
+    made = decoder()
+    made["model"].last = made["model"](made["batch"])
+    with pytest.raises(ch.ModelError, match=r"\[trains.copy\] a rehearsal trains a copy"):
+        ch.testing.check_training(**made)
+
+
+def test_each_code_is_explained_on_the_page() -> None:
+    from clearhead.testing.trains import CODES
+
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    for code in CODES:
+        assert page.count(f"\n## {code}\n") == 1, code
+        assert page.count(f"](#{code.replace('.', '')})") == 1, code
