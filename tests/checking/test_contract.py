@@ -30,7 +30,8 @@ CASES: list[tuple[dict[str, Any], type[ch.ClearheadError], str, str]] = [
         {"window": 4},
         ch.ArgumentTypeError,
         "window.type",
-        "window must be (left, right), the tokens seen on each side; got 4.",
+        "window must be (left, right), the tokens seen on each side; got 4. A window of W tokens that looks "
+        "back is (W-1, 0).",
     ),
     (
         {"window": (4, -1)},

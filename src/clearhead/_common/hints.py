@@ -15,6 +15,9 @@ Result = TypeVar("Result")
 Class = TypeVar("Class", bound=type)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# pytest shows what a wrapped function raises without frames of this module.
+__tracebackhide__ = True
+
 CATCHING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 

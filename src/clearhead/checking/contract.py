@@ -115,7 +115,8 @@ class Contract:
         if not isinstance(window, tuple) or len(window) != 2:
             raise ArgumentTypeError(
                 "window.type",
-                f"window must be (left, right), the tokens seen on each side; got {shown(window)}.",
+                f"window must be (left, right), the tokens seen on each side; got {shown(window)}. "
+                "A window of W tokens that looks back is (W-1, 0).",
             )
         for side in window:
             if side is not None and (not isinstance(side, int) or side < 0):

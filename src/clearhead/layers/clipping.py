@@ -8,10 +8,12 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from clearhead._common.checks import check_number
+from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentTypeError
 from clearhead.sharding.dtensors import is_dtensor
 
 
+@with_hints
 def clip_grad_norm(
     parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0
 ) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead._common.elements import Drawn
+from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
 from clearhead.matrix.head_numbers import ROLES, HeadAverages, check_same_heads, numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
@@ -16,6 +17,7 @@ NAMES = ("entropy", "distance", *ROLES)
 """What may be asked for, in the order of a table."""
 
 
+@with_hints
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SomeTotals(Drawn):
     """Some of the numbers of `Totals`, on average over every real query that was seen.
