@@ -191,7 +191,7 @@ REFUSED: list[tuple[Callable[[], object], type[ch.ClearheadError], str, str]] = 
         ch.ModelError,
         "check.name",
         "clearhead.testing has no attend; it has ConformanceCase, assert_attention, "
-        "assert_no_worse, conformance.",
+        "assert_no_worse, assert_trains, check_training, conformance.",
     ),
     (
         refused(subject=plain, takes="qkv", casual=True),

@@ -263,6 +263,7 @@ def test_how() -> None:
     assert flex.how(make_problem(query, query, query)) == "one compiled call, without a mask"
 
 
+@pytest.mark.skipif(" " in torch.__path__[0], reason="inductor links by paths without quotes")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
 def test_compiled_on_the_cpu() -> None:
     """The one way that PyTorch can compile without a GPU: forward, without the logsumexp."""
