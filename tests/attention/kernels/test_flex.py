@@ -213,6 +213,8 @@ class OfPlaces(ch.Bias):
         return "of places"
 
 
+# PyTorch loads rules of its own for forward mode, in a way that it has itself deprecated.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 def test_refusals() -> None:
     stripes = ch.sliding_window(left=0, right=0)
     for far in (2, 4):
