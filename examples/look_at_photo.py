@@ -36,7 +36,7 @@ def looked(sample: Any, photo: Any, *, rows: int = 43) -> Tensor:
     pixels = sample.processor(photo, size=size, do_center_crop=False, return_tensors="pt")
     with ch.watch(sample.model, layers="encoder.layer.11.*") as seen:
         sample.model(**pixels)
-    return seen[0][0, :, 0, 1:].unflatten(-1, (rows, columns))
+    return seen[11][0, :, 0, 1:].unflatten(-1, (rows, columns))
 
 
 def brightest(weights: Tensor, share: float = 0.2) -> Tensor:
