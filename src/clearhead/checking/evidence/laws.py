@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clearhead._common.torch_internals import DispatchMode
+from clearhead.checking.evidence.capture import Capture
 from clearhead.checking.evidence.observed import ObservedAttention
-from clearhead.checking.evidence.recorder import PRODUCTS, UNCOUNTED, Recorder, storage_of
+from clearhead.checking.evidence.recorder import PRODUCTS, Recorder, storage_of
 from clearhead.checking.evidence.splitting import consumer, root_node, side_tags
 from clearhead.checking.hypotheses.matching import distance
 from clearhead.checking.subject.refusals import first_line
@@ -181,17 +181,15 @@ def reach(run: Call, x: Tensor) -> Carried | None:
     return None if first < 0 else Carried(first, last(first), x.shape[1])
 
 
-class Shifted(DispatchMode):
-    """Run a call with a number added to some elements of what some operations give, and take an operand on
-    the way."""
+class Shifted(Capture):
+    """Run a call with a number added to some elements of what some operations give, and take operands on the
+    way."""
 
     def __init__(
-        self, shifts: Mapping[int, Tensor], taken: tuple[int, int] | None, by: float
+        self, shifts: Mapping[int, Tensor], places: Mapping[int, tuple[int, ...]], by: float
     ) -> None:
-        super().__init__()
-        self.shifts, self.taken, self.by = shifts, taken, by
-        self.count = 0
-        self.operand: Tensor | None = None
+        super().__init__(places)
+        self.shifts, self.by = dict(shifts), by
 
     def __torch_dispatch__(
         self,
@@ -200,15 +198,12 @@ class Shifted(DispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        counted = func._schema.name.rpartition("::")[2] not in UNCOUNTED
-        self.count += counted
-        if counted and self.taken is not None and self.taken[0] == self.count:
-            self.operand = args[self.taken[1]].detach().clone()
-        output = func(*args, **(kwargs or {}))
-        if counted and self.count in self.shifts:
+        output = super().__torch_dispatch__(func, types, args, kwargs)
+        elements = self.shifts.pop(self.count, None)
+        if elements is not None:
             first = output[0] if isinstance(output, tuple | list) else output
             moved = torch.zeros(first.numel(), dtype=first.dtype)
-            moved[self.shifts[self.count]] = self.by
+            moved[elements] = self.by
             first.add_(moved.view(first.shape))
         return output
 
@@ -220,18 +215,18 @@ def _shifted(
     taken: tuple[int, int] | None = None,
     by: float = 1.0,
 ) -> Tensor | None:
-    """What was taken, or the output, of a call with shifts; None where the code does not bear it."""
+    """The operand taken, or the output, of a call with shifts; None where the code does not bear it."""
     spare = subject.spare()
     turned = [
         each.to(subject.dtype) if each.is_floating_point() else each.clone() for each in inputs
     ]
-    mode = Shifted(shifts, taken, by)
+    mode = Shifted(shifts, {} if taken is None else {taken[0]: (taken[1],)}, by)
     try:
         with torch.no_grad(), mode:
             output = spare.bare(*turned).detach()
     except Exception:  # code that looks at what its tensors are may fail under a mode
         return None
-    return output if taken is None else mode.operand
+    return output if taken is None else mode.operands.get(taken[0], (None,))[0]
 
 
 def unused(
@@ -315,10 +310,9 @@ def one_row(subject: Subject, inputs: Inputs) -> bool:
     return any(count >= tokens and len(rows) == 1 for count, rows in read.values())
 
 
-def lost(recorded: Recorder, output: Tensor) -> str | None:
-    """The first operation that hides scores and whose result is read by nothing."""
+def lost(recorded: Recorder, output: Tensor) -> bool:
+    """True if an operation hides scores, and its result is read by nothing."""
     read = recorded.read | {storage_of(output)}
-    for step in recorded.steps:
-        if step.name in ("masked_fill", "where") and step.result not in read:
-            return step.name
-    return None
+    return any(
+        step.name in ("masked_fill", "where") and step.result not in read for step in recorded.steps
+    )
