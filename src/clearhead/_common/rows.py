@@ -238,7 +238,7 @@ def _is_empty(value: object) -> bool:
 
 
 def _order(value: Any) -> Any:
-    """What a value is sorted by: words with the numbers in them as numbers."""
+    """The key that a value is sorted by: words with the numbers in them as numbers."""
     if not isinstance(value, str):
         return value
     parts = re.split(r"([0-9]+)", value)

@@ -123,7 +123,7 @@ def check(
 
 
 def found_with_takes(subject: Any, takes: str | None, contract: Contract) -> tuple[Any, str]:
-    """What is checked, from where it is found, and how it is called: by its parameters, if nobody
+    """The subject, from where it is found, and how it is called: by its parameters, if nobody
     says; "x" where they suggest nothing."""
     found = located(subject) if isinstance(subject, str) else subject
     if takes is not None:

@@ -206,7 +206,7 @@ def trained(place: str, trains: dict[str, Any]) -> dict[str, Any]:
 
 
 def made(place: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What a function returns that makes a training script, as the arguments of `check_training`.
+    """Return what a function gives that makes a training script, as the arguments of `check_training`.
 
     Raises:
         ModelError: code `trains.make`, if it raises, or returns something else.

@@ -20,7 +20,7 @@ _entered: ContextVar[tuple[weakref.ref["Use"], ...]] = ContextVar(KEY, default=(
 
 
 class Use(partial[None]):
-    """What a `with` holds of an edit while its block runs: called, it leaves the edit.
+    """The hold of a `with` on an edit while its block runs: called, it leaves the edit.
 
     The hooks know their users weakly, and the `with` alone owns this one. So where Ctrl-C comes before the
     first line of what leaves, the use goes with the block.

@@ -17,7 +17,7 @@ from clearhead.watching.recording import of_texts
 
 
 class _Editing:
-    """What the hooks ask and tell: each edit that is in force edits what its model does."""
+    """Listener of the hooks: each edit that is in force edits what its model does."""
 
     def is_running(self) -> bool:
         return any(each._stack for each in entering.in_force())

@@ -56,7 +56,7 @@ class Operation:
         return found
 
     def rescores(self, places: Places, problem: Problem) -> Rescoring | None:
-        """What it does to the scores of a call; None for another kind of operation."""
+        """Return what it does to the scores of a call; None for another kind of operation."""
         return None
 
 

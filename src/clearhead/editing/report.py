@@ -51,7 +51,7 @@ class EditReport(MeasuredRows[EditCounts]):
 
 @dataclass(eq=False)
 class Tally:
-    """What an operation has changed so far."""
+    """Counts of what an operation has changed so far."""
 
     calls: int = 0
     heads: dict[str, int] = field(default_factory=dict)

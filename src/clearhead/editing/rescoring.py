@@ -25,7 +25,7 @@ FEW = 4
 
 
 class Rescoring(NamedTuple):
-    """What an operation does to the scores of a call.
+    """Changes that an operation makes to the scores of a call.
 
     Attributes:
         mask: the pairs that stay visible; None for all.

@@ -1,4 +1,4 @@
-"""What a matrix that is never in memory answers to whoever takes it for a tensor or an array."""
+"""Answers of a matrix that is never in memory to whoever takes it for a tensor or an array."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Never, cast

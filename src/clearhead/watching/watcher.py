@@ -219,7 +219,7 @@ class Watch(Listener, Drawn, Generic[Kept]):
             return None
 
     def _measures(self) -> Callable[..., Any] | None:
-        """What makes of a call and the ids of its keys what is kept; None for the call itself."""
+        """Return what makes of a call and the ids of its keys what is kept; None for the call itself."""
         if self._statistics is not None:
             return partial(some_totalled, names=self._statistics)
         return {"summary": summarised, "total": totalled}.get(self._keep)

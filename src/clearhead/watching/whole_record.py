@@ -1,4 +1,4 @@
-"""What is made of a whole record: its norms, its difference to another, the kernel of each layer."""
+"""Results of a whole record: its norms, its difference to another, the kernel of each layer."""
 
 from typing import Any, Self, cast
 

@@ -228,7 +228,7 @@ def _sliced(recorded: Recorder, group: Sequence[ObservedAttention]) -> bool:
 
 
 class Consumer(NamedTuple):
-    """What reads the contexts of the heads first: their tags there, and the operand of which node;
+    """First reader of the contexts of the heads: their tags there, and the operand of which node;
     None for the output of the call."""
 
     tags: Tags

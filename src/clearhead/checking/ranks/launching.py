@@ -308,7 +308,7 @@ def _unpacked(data: bytes) -> Any:
 
 
 def left_in(frames: str) -> Stuck:
-    """What a rank without a result was doing, by a traceback of faulthandler: it waited in a collective
+    """Say what a rank without a result was doing, by a traceback of faulthandler: it waited in a collective
     call, or was still running; with the operation, and the line of the checked code."""
     inner, line, waits = "", "", False
     for file, number, name in FRAME.findall(frames):

@@ -112,7 +112,7 @@ def _decoded_wrong(code: str, measured: str) -> Verdict:
 
 
 def _near(logits: Tensor) -> float:
-    """What logits may differ by where they are computed in another way."""
+    """The difference of logits that is allowed where they are computed in another way."""
     return 3 * math.sqrt(torch.finfo(logits.dtype).eps) * float(logits.abs().max())
 
 

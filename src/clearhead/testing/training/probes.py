@@ -75,7 +75,7 @@ def moves(script: Script, rehearsal: Rehearsal, base: Tensor, name: str, there: 
 
 
 def noise(logits: Tensor) -> float:
-    """What a sum in another order may move logits by."""
+    """The movement of logits that a sum in another order may make."""
     return max(100 * torch.finfo(torch.float32).eps, 2 * torch.finfo(logits.dtype).eps) * float(
         logits.abs().max()
     )
