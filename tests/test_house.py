@@ -282,6 +282,56 @@ def test_import_brings_no_extra_and_a_check_no_compiler(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
+CHECK_ALONE = """
+import json
+import sys
+
+import torch
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        parts = name.split(".")
+        if parts[0] == "clearhead" and parts[1:] and parts[1] not in sys.argv[1:]:
+            raise ModuleNotFoundError(f"check wants {name}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+from clearhead.checking import check
+
+def right(query, key, value):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    later = torch.ones_like(scores).triu(1 + key.shape[2] - query.shape[2]).bool()
+    return scores.masked_fill(later, -torch.inf).softmax(-1) @ value
+
+def unscaled(query, key, value):
+    return (query @ key.mT).softmax(-1) @ value
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value = (torch.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        query, key, value = self.query(x), self.key(x), self.value(x)
+        return (query @ key.mT / 8).softmax(-1) @ value
+
+report = check(right, takes="qkv", causal=True)
+assert report.ok, report
+assert [each.code for each in check(unscaled, takes="qkv", causal=False).findings] == ["scale.missing"], "scale"
+report = check(Layer, takes="x", causal=False)
+assert not report.ok
+assert json.loads(report.to_json()) and report.to_html() and str(report)
+assert check(torch.nn.MultiheadAttention(8, 2, batch_first=True), takes="x", causal=False).ok
+"""
+
+
+def test_check_needs_no_package_but_its_own(tmp_path: Path) -> None:
+    mine = ["checking", "_common", "stages", "errors"]
+    run = subprocess.run(
+        [sys.executable, "-c", CHECK_ALONE, *mine], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+
+
 @pytest.mark.parametrize("command", ["import clearhead", "from clearhead import cli"])
 def test_nothing_heavy_comes_before_it_is_used(tmp_path: Path, command: str) -> None:
     heavy = "{'torch', 'jaxtyping', 'numpy', 'transformers', 'matplotlib'}"

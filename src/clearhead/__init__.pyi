@@ -6,7 +6,6 @@ from .attention.functional import attend, plan
 from .attention.planning import Plan
 from .attention.sharded.sharded_plan import ShardedPlan
 from .checking import Contract, Finding, Report, check
-from .checking.profiling import Profile, profile
 from .drawing.notebook.widget import view
 from .editing.edit import Edit, edit
 from .editing.effects import Effects, effects
@@ -53,6 +52,7 @@ from .matrix.some_totals import SomeTotals
 from .matrix.summary import Summary, TopK
 from .matrix.totals import Totals
 from .matrix.weight_gradients import WeightGradients
+from .profiling import Profile, profile
 from .sharding.sharding import Sharding, across
 from .tracing.trace import Step, Trace, trace
 from .watching.estimate import Estimate

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import clearhead as ch
+from clearhead._common.layouts import LAYOUTS
 from clearhead.attention.sharded import sharded_call
-from clearhead.sharding.layouts import LAYOUTS
 from tests.sharding import ranks
 
 CPU = torch.device("cpu")

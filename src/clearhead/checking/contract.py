@@ -10,9 +10,9 @@ from torch import Tensor
 
 from clearhead._common.checks import check_bool, check_dropout, check_sizes, is_number
 from clearhead._common.hints import with_hints
+from clearhead._common.layouts import LAYOUTS as ACROSS
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
-from clearhead.sharding.layouts import LAYOUTS as ACROSS
 
 SIZES = (
     "d_in",

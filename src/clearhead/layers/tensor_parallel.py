@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from clearhead._common.hints import with_hints
+from clearhead._common.layouts import head_layout, key_heads
 from clearhead.attention.problem import Problem
 from clearhead.attention.sharded.sharded_call import kernel_by_place, read_across
 from clearhead.errors import ArgumentTypeError, UnsupportedError
@@ -24,7 +25,6 @@ from clearhead.layers.inputs import LayerCall, is_plain_linear
 from clearhead.masks.selected import Selected
 from clearhead.sharding.collectives import SumOverRanks
 from clearhead.sharding.dtensors import is_dtensor
-from clearhead.sharding.layouts import head_layout, key_heads
 from clearhead.sharding.matrix_part import MatrixPart
 from clearhead.sharding.sharding import Sharding, read_mesh
 

@@ -100,6 +100,18 @@ def block_counts(mask: Mask, query_len: int, kv_len: int, block: tuple[int, int]
     return _count_row_by_row(mask, query_len, kv_len, block) if counts is None else counts
 
 
+def pairs_of_queries(mask: Mask | None, tokens: int, kv_len: int) -> Tensor:
+    """The number of keys that each query sees, float64, (tokens,); samples and heads are summed.
+
+    Counted from the spans of the mask, in O(tokens); a mask without spans is read pair by pair.
+    """
+    if mask is None:
+        return torch.full((tokens,), float(kv_len), dtype=torch.float64)
+    if not tokens * kv_len:
+        return torch.zeros(tokens, dtype=torch.float64)
+    return block_counts(mask, tokens, kv_len, (1, kv_len)).sum(dim=(0, 1, 3)).double().cpu()
+
+
 def _sizes(length: int, block: int, device: torch.device) -> Tensor:
     """The number of tokens of each block; only the last can have fewer."""
     starts = torch.arange(0, length, block, device=device)

@@ -18,13 +18,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from clearhead._common.checks import as_int, check_length, check_tensor
 from clearhead._common.elements import Drawn
 from clearhead._common.hints import with_hints
+from clearhead._common.layouts import RankLayout, layout_of
 from clearhead._common.memory import bytes_of, within_memory
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError, ClearheadError, RankError, ShapeError
 from clearhead.masks.base import Mask
+from clearhead.masks.blocks import pairs_of_queries
 from clearhead.masks.coerce import as_mask
 from clearhead.sharding.collectives import GatherRows, SumOverRanks, all_gather
-from clearhead.sharding.layouts import RankLayout, layout_of
 
 T = TypeVar("T")
 
@@ -344,7 +345,8 @@ def across(
         names = ", ".join(f'"{each}"' for each in WAYS)
         raise ArgumentError("across.how", f"how must be one of {names}; got {shown(how)}.")
     with within_memory("A sharding keeps the place of every token: give fewer."):
-        return Sharding(layout_of(layout, tokens, ranks, mask, keys), rank, group, how)
+        places = layout_of(layout, tokens, ranks, lambda: pairs_of_queries(mask, tokens, keys))
+        return Sharding(places, rank, group, how)
 
 
 def _read_world(world: object, rank: object) -> tuple[int, int]:

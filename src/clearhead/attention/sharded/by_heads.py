@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
+from clearhead._common.layouts import head_layout, key_heads
 from clearhead.attention.sharded.sharded_call import ShardedCall
 from clearhead.sharding.collectives import exchange
-from clearhead.sharding.layouts import head_layout, key_heads
 from clearhead.sharding.sharding import Sharding
 
 

@@ -15,7 +15,7 @@ from clearhead.attention.planning import Plan, plan_for
 from clearhead.attention.sharded import by_gather, by_heads
 from clearhead.attention.sharded.attending import WAYS, refuse
 from clearhead.attention.sharded.sharded_call import ShardedCall, make_call, row_problem
-from clearhead.sharding.layouts import pairs_of_queries
+from clearhead.masks.blocks import pairs_of_queries
 from clearhead.sharding.sharding import MESSAGE
 
 

@@ -119,12 +119,12 @@ def visible(at: Setting, offset: int, left: int = 0, right: int = 0) -> Tensor:
     if after is not None and not (ahead and after == 0):
         ahead.append(after + right)
     back = None if before is None else before + left
-    seen = _band(at.query_len, at.kv_len, offset, back, min(ahead, default=None))
+    seen = band(at.query_len, at.kv_len, offset, back, min(ahead, default=None))
     return seen if at.mask is None else seen & at.mask
 
 
 @lru_cache(maxsize=256)
-def _band(query_len: int, kv_len: int, offset: int, back: int | None, ahead: int | None) -> Tensor:
+def band(query_len: int, kv_len: int, offset: int, back: int | None, ahead: int | None) -> Tensor:
     """True of so many keys before the place of a query and after it; None for all. Nobody writes to it."""
     places = torch.arange(offset, offset + query_len, device="cpu")[:, None]
     distance = torch.arange(kv_len, device="cpu") - places

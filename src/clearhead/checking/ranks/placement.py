@@ -7,11 +7,9 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
+from clearhead._common.layouts import layout_of
 from clearhead.checking.contract import Contract
-from clearhead.masks.base import Mask
-from clearhead.masks.causal import causal
-from clearhead.masks.sliding_window import sliding_window
-from clearhead.sharding.layouts import layout_of
+from clearhead.checking.hypotheses.recipe import band
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +61,9 @@ def placed(
     """The layout of a number of tokens, as `clearhead.across` makes it; `seen` are causal and the
     window, by whose pairs "balanced" counts."""
     is_causal, left, right = seen
-    mask: Mask | None = causal() if is_causal else None
-    if (left, right) != (None, None):
-        near = sliding_window(left=left, right=right)
-        mask = near if mask is None else mask & near
-    return Placement(*layout_of(layout, tokens, world, mask, tokens))
+    ahead = min(([0] if is_causal else []) + ([] if right is None else [right]), default=None)
+    pairs = band(tokens, tokens, 0, left, ahead).sum(-1).double()
+    return Placement(*layout_of(layout, tokens, world, lambda: pairs))
 
 
 def placement(tokens: int, contract: Contract) -> Placement:

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from clearhead._common.elements import Drawn, element
 from clearhead._common.text import as_json, format_bytes, readable, shown
 from clearhead.checking.pages import page
-from clearhead.checking.profiling.measuring import exponent, in_words
 from clearhead.errors import ArgumentError
+from clearhead.profiling.measuring import exponent, in_words
 
 WAYS = {False: "forward", True: "forward and backward"}
 

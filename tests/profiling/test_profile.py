@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import clearhead as ch
-from clearhead.checking.profiling.report import Cost
+from clearhead.profiling.report import Cost
 
 LENGTHS = (128, 256, 512)
 
@@ -96,7 +96,7 @@ def test_the_declared_is_handed_to_the_fused_call(monkeypatch: pytest.MonkeyPatc
         seen.append({"shapes": [tuple(each.shape) for each in given], **options})
         return ch.attend(*given, **options)
 
-    monkeypatch.setattr("clearhead.checking.profiling.sides.attend", spy)
+    monkeypatch.setattr("clearhead.profiling.sides.attend", spy)
     profiled(
         lambda q, k, v: plain(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1)),
         lengths=(16, 32),

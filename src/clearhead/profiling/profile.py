@@ -12,11 +12,11 @@ from clearhead._common.memory import within_memory
 from clearhead._common.text import shown
 from clearhead.checking.checking import contract_of, found_with_takes
 from clearhead.checking.contract import FIELDS, Contract
-from clearhead.checking.profiling.measuring import kernels_in_words, time_in_turn, weigh
-from clearhead.checking.profiling.report import Cost, Profile
-from clearhead.checking.profiling.sides import Sides, sides
 from clearhead.checking.subject.subject import left_alone, prepare, undisturbed
 from clearhead.errors import ArgumentError, ArgumentTypeError, ModelError
+from clearhead.profiling.measuring import kernels_in_words, time_in_turn, weigh
+from clearhead.profiling.report import Cost, Profile
+from clearhead.profiling.sides import Sides, sides
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 ROUNDS = 5

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clearhead.checking.profiling import measuring
-from clearhead.checking.profiling.measuring import exponent, in_words, kernels_in_words, weigh
+from clearhead.profiling import measuring
+from clearhead.profiling.measuring import exponent, in_words, kernels_in_words, weigh
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ A layout is an order of all tokens, rank after rank, and how many of them each r
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,8 +13,6 @@ from torch import Tensor
 from clearhead._common.checks import check_tensor
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError, ArgumentTypeError
-from clearhead.masks.base import Mask
-from clearhead.masks.blocks import block_counts
 
 LAYOUTS = ("balanced", "contiguous", "zigzag", "striped")
 
@@ -36,9 +34,11 @@ class RankLayout(NamedTuple):
 
 
 def layout_of(
-    layout: str | Sequence[Tensor], tokens: int, world: int, mask: Mask | None, kv_len: int
+    layout: str | Sequence[Tensor], tokens: int, world: int, pairs: Callable[[], Tensor]
 ) -> RankLayout:
     """The layout of a name, or of the positions of every rank.
+
+    "balanced" counts by the number of keys that each query sees, float64, (tokens,), which `pairs` gives.
 
     Raises:
         ArgumentError: codes `across.layout` and `across.positions`.
@@ -61,7 +61,7 @@ def layout_of(
             return _joined([torch.cat([runs[rank], runs[-1 - rank]]) for rank in range(world)])
         if layout == "striped":
             return _joined([torch.arange(tokens)[rank::world] for rank in range(world)])
-        return _balanced(tokens, world, pairs_of_queries(mask, tokens, kv_len))
+        return _balanced(tokens, world, pairs())
     if not isinstance(layout, Sequence):
         raise ArgumentTypeError(
             "across.layout",
@@ -95,18 +95,6 @@ def key_heads(heads: Tensor, group_size: int) -> Tensor:
     each = heads // group_size
     found, counts = each.unique_consecutive(return_counts=True)
     return found if bool((counts == counts[:1]).all()) else each
-
-
-def pairs_of_queries(mask: Mask | None, tokens: int, kv_len: int) -> Tensor:
-    """The number of keys that each query sees, float64, (tokens,); samples and heads are summed.
-
-    Counted from the spans of the mask, in O(tokens); a mask without spans is read pair by pair.
-    """
-    if mask is None:
-        return torch.full((tokens,), float(kv_len), dtype=torch.float64)
-    if not tokens * kv_len:
-        return torch.zeros(tokens, dtype=torch.float64)
-    return block_counts(mask, tokens, kv_len, (1, kv_len)).sum(dim=(0, 1, 3)).double().cpu()
 
 
 def _given(layout: Sequence[Tensor], tokens: int, world: int) -> RankLayout:
