@@ -28,7 +28,8 @@ from clearhead.checking.judging import (
     promises,
 )
 from clearhead.checking.judging.account import account
-from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
+from clearhead.checking.judging.names import topic_of
+from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
 from clearhead.checking.ranks import rank_labels, rank_rules
 from clearhead.checking.ranks.launching import AskedOfRanks
 from clearhead.checking.ranks.rank_labels import LabelsEvidence
@@ -42,6 +43,7 @@ DECODING = (DecodingEvidence,)
 RANKS = (RanksEvidence,)
 LABELS = (LabelsEvidence,)
 WITHIN = (HeadsEvidence, TokensEvidence)
+SEEN = tuple(dict.fromkeys(each.code for each in MASKS))
 INNER = "mask softmax scale order product positions"
 
 
@@ -78,10 +80,31 @@ class Rule:
             return Unknown("unreadable", {"error": first_line(error)})
 
 
-def _claimed(code: str, topic: str) -> Callable[[Evidence], Verdict | None]:
+def _named(
+    code: str, question: Callable[[Any], Claim | Verdict | None]
+) -> Callable[[Any], Verdict | None]:
+    """The part that one code has in an answer that names the mistake itself."""
+
+    def applies(evidence: Any) -> Verdict | None:
+        answer = question(evidence)
+        if not isinstance(answer, Claim):
+            return answer
+        return answer.found if answer.code == code else Clear()
+
+    return applies
+
+
+def _on_ranks(
+    applies: Callable[[Any], Verdict | None],
+) -> Callable[[RanksEvidence], Verdict | None]:
+    """A verdict on dropout, which ranks are asked for where it is declared."""
+    return lambda evidence: applies(evidence) if evidence.contract.dropout else None
+
+
+def _claimed(code: str, topic: str) -> Callable[[Any], Verdict | None]:
     """The mistake of one code in the account of what is inside."""
 
-    def applies(evidence: Evidence) -> Verdict | None:
+    def applies(evidence: Evidence | AskedOfRanks) -> Verdict | None:
         found = account(evidence)
         mine = next(
             (each.found for each in found.claims if each.code == code and each.topic == topic), None
@@ -103,7 +126,7 @@ def _inside(code: str, topic: str, **more: Any) -> Rule:
 def _padding(code: str) -> Rule:
     excludes = "mask padding leaks softmax scale product one-token"
     return Rule(
-        code, "padding", partial(modules.padding, code), (PaddedEvidence,), excludes=excludes
+        code, "padding", _named(code, modules.padding), (PaddedEvidence,), excludes=excludes
     )
 
 
@@ -201,7 +224,7 @@ RULES: tuple[Rule, ...] = (
         for code in ("rope.layout", "rope.offset", "rope.values", "rope.before-split")
     ),
     *(
-        Rule(code, "positions", partial(modules.rotation, code), SELF, CROSS)
+        Rule(code, "positions", _named(code, modules.rotation), SELF, CROSS)
         for code in ("rope.layout", "rope.offset", "rope.values", "rope.before-split", "differs")
     ),
     _tokens("heads.identical", "heads", modules.identical),
@@ -215,25 +238,25 @@ RULES: tuple[Rule, ...] = (
     _tokens("differs", "product", modules.changed),
     Rule("mask.non-finite", "one-token", dependencies.one_token, SELF, CROSS),
     *(
-        Rule(code, "leaks", partial(dependencies.leaks, code), SELF, CROSS)
-        for code in (*dict.fromkeys(each.code for each in MASKS), "differs")
+        Rule(code, "leaks", _named(code, dependencies.leaks), SELF, CROSS)
+        for code in (*SEEN, "differs")
     ),
     # Decoding.
     Rule(
         "mask.window-off-by-one",
         "mask",
-        partial(decoders.full_mask, "mask.window-off-by-one"),
+        _named("mask.window-off-by-one", decoders.full_mask),
         DECODING,
     ),
     *(
-        Rule(code, "decoding", partial(applies, code), of)
+        Rule(code, "decoding", _named(code, applies), of)
         for applies, of in ((decoders.cache, DECODING), (decoders.model_cache, SELF))
         for code in ("cache.window", "cache.offset", "rope.offset")
     ),
     Rule("cache.stale", "reset", decoders.stale, DECODING),
     *(
-        Rule(code, "mask", partial(decoders.full_mask, code), DECODING)
-        for code in ("mask.missing", "differs")
+        Rule(code, "mask", _named(code, decoders.full_mask), DECODING)
+        for code in (*SEEN, "differs")
     ),
     # Inputs, promises, and what else a call shows.
     Rule("input.modified", "inputs", first_calls.modified, but=DECODING, excludes="strides"),
@@ -279,15 +302,15 @@ RULES: tuple[Rule, ...] = (
     *(
         Rule(
             code,
-            rank_rules.topic_of(code),
-            partial(rank_rules.definition, code),
+            topic_of(code),
+            _claimed(code, topic_of(code)),
             RANKS,
             explains="grad.wrong" if code == "ranks.precision" else "",
         )
         for code in (*CODES, "mask.non-finite", "differs")
     ),
     Rule("ranks.merge-overflow", "large", rank_rules.overflow, RANKS),
-    Rule("input.modified", "inputs", rank_rules.modified, RANKS),
+    Rule("input.modified", "inputs", first_calls.modified, RANKS),
     Rule("grad.blocked", "gradients", rank_rules.blocked, RANKS, excludes="gradients"),
     *(
         Rule(code, "gradients", partial(rank_rules.summed, code), RANKS)
@@ -299,9 +322,9 @@ RULES: tuple[Rule, ...] = (
             "grad.wrong",
         )
     ),
-    Rule("dropout.never", "dropout", rank_rules.never_dropped, RANKS, excludes="dropout"),
-    Rule("dropout.unscaled", "dropout", rank_rules.unscaled, RANKS),
-    Rule("ranks.dropout-alike", "dropout", rank_rules.alike, RANKS),
+    Rule("dropout.never", "dropout", _on_ranks(promises.never), RANKS, excludes="dropout"),
+    Rule("dropout.unscaled", "dropout", _on_ranks(promises.unscaled), RANKS),
+    Rule("ranks.dropout-alike", "dropout", _on_ranks(rank_rules.alike), RANKS),
     Rule("ranks.labels", "labels", rank_labels.labels, LABELS, excludes="ranks.loss"),
     Rule("ranks.loss", "labels", rank_labels.share, LABELS),
 )

@@ -50,8 +50,8 @@ def found(**options):
     ("back", "code", "words"),
     [
         (5, "differs", "the mask is another than declared"),
-        (4, "mask.window-off-by-one", "one token more to the left"),
-        (2, "mask.window-off-by-one", "one token less to the left"),
+        (4, "mask.window-off-by-one", "one token more back"),
+        (2, "mask.window-off-by-one", "one token less back"),
         (1, "differs", "the mask is another than declared"),
         (None, "mask.missing", "the window is not in force"),
     ],

@@ -13,8 +13,10 @@ from torch import Tensor
 
 import clearhead as ch
 from clearhead.checking.contract import Contract
+from clearhead.checking.evidence.training import Training
 from clearhead.checking.hypotheses.matching import Trial, explain
 from clearhead.checking.hypotheses.recipe import Setting
+from clearhead.checking.judging import account, promises
 from clearhead.checking.judging.verdicts import Clear, Found, Unknown
 from clearhead.checking.ranks import launching, rank_rules
 
@@ -34,11 +36,8 @@ def of_output(target: Tensor) -> Any:
 )
 def test_an_output_of_no_recipe(number: float, code: str, way: str) -> None:
     measured = of_output(torch.full((1, 1, 2, 1), number, dtype=torch.float64))
-    for each in ("differs", "mask.non-finite", "ranks.precision"):
-        verdict = rank_rules.definition(each, measured)
-        assert (verdict.way if isinstance(verdict, Found) else None) == (
-            way if each == code else None
-        )
+    claims = account._of_ranks(measured).claims
+    assert [(each.code, each.found.way) for each in claims] == [(code, way)]
 
 
 def large(wrong: list[bool], beyond: list[bool]) -> Any:
@@ -59,11 +58,11 @@ def test_large_scores() -> None:
         assert verdict.way == way
 
 
-@pytest.mark.parametrize("rule", [rank_rules.never_dropped, rank_rules.unscaled, rank_rules.alike])
+@pytest.mark.parametrize("rule", [promises.never, promises.unscaled, rank_rules.alike])
 def test_dropout_that_was_not_seen_is_not_called_right(rule: Any) -> None:
-    unseen = SimpleNamespace(contract=Contract(dropout=0.1), dropped=[])
+    training = Training("dropout-ranks")
+    unseen = SimpleNamespace(contract=Contract(dropout=0.1), dropped=[], training=training)
     assert rule(unseen) == Unknown("dropout-ranks", {})
-    assert rule(SimpleNamespace(contract=Contract(), dropped=[])) is None
 
 
 RANK = (str(Path(launching.__file__).with_name("rank_calls.py")), 3, "run_on_rank")

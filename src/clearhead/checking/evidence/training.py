@@ -20,7 +20,7 @@ class Training:
     """Measurements of a few calls in training mode.
 
     Attributes:
-        possible: there is a training mode.
+        why: why nothing can be said of it, a reason of the catalogue, or "".
         finite: no draw holds NaN.
         varies: draws differ from each other, or from eval mode.
         repeats: something is dropped, and every draw is the same.
@@ -30,7 +30,7 @@ class Training:
         share: how many of them were dropped; None where a kernel drops them inside.
     """
 
-    possible: bool
+    why: str = ""
     finite: bool = True
     varies: bool = False
     repeats: bool = False
@@ -41,8 +41,10 @@ class Training:
 
 def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) -> Training:
     """Draw a few times, once of them under the recorder."""
-    if subject.module is None or not still.isfinite().all():
-        return Training(False)
+    if subject.module is None:
+        return Training("dropout-function")
+    if not still.isfinite().all():
+        return Training("not-finite")
     trained = subject.spare(training=True)
     with torch.no_grad():
         drawn = torch.stack([trained(*inputs).detach().double() for _ in range(DRAWS)])
@@ -55,7 +57,7 @@ def measure_training(subject: Subject, inputs: Sequence[Tensor], still: Tensor) 
     )
     found = _places(trained, inputs) if apart or moved else ((), None, None)
     repeats = moved and not apart and bool(found[0])
-    return Training(True, finite, apart or moved, repeats, *found)
+    return Training("", finite, apart or moved, repeats, *found)
 
 
 def _places(

@@ -18,38 +18,27 @@ from clearhead.checking.evidence.splitting import asks
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain, fits
 from clearhead.checking.hypotheses.mutants import Mutant
-from clearhead.checking.hypotheses.mutants.visibility import MASKS
-from clearhead.checking.hypotheses.mutants.weights import SIZES
 from clearhead.checking.hypotheses.recipe import RIGHT, right_scale, right_visible
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn_mask, first_bad, first_difference, sums_of
 from clearhead.checking.judging.facts import Facts, extras, facts_of_stages, facts_of_weights
+from clearhead.checking.judging.names import (
+    RIGHT_MASK,
+    TOPICS,
+    TOUCHES,
+    mask_named,
+    scale_named,
+    topic_of,
+)
 from clearhead.checking.judging.verdicts import Claim, Found, Values
+from clearhead.checking.ranks.launching import AskedOfRanks
+from clearhead.checking.ranks.ranks_evidence import RanksEvidence
 from clearhead.checking.thresholds import FOLDED, HALF_INSIDE, SLOPE, SUMS
 
-TOPICS = ("mask", "softmax", "scale", "order", "product")
-# Which functions of a recipe a topic is about.
-TOUCHES = {
-    "mask": {"visible", "hide", "after", "start"},
-    "softmax": {"share", "after", "hide"},
-    "scale": {"scale", "prepare"},
-    "order": {"prepare", "share"},
-    "product": {"after", "arrange", "around"},
-    "heads": {"arrange", "group", "merge", "end", "around"},
-    "positions": {"rotate", "arrange"},
-}
-BY_CODE = {
-    "mask": "mask",
-    "softmax": "softmax",
-    "scale": "scale",
-    "bias": "order",
-    "softcap": "order",
-    "weights": "product",
-    "heads": "heads",
-    "rope": "positions",
-    "key": "product",
-    "differs": "order",
-}
+SEEN_WRONG = 1e-6
+"""An error, of the largest number, beyond rounding."""
+DRAWN = 16
+"""Tokens of a mask that fits beside another one in a line."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +55,14 @@ class Account:
     notes: tuple[tuple[str, Values], ...] = ()
 
 
-_accounts: WeakKeyDictionary[Evidence, Account] = WeakKeyDictionary()
+_accounts: WeakKeyDictionary[Evidence | AskedOfRanks, Account] = WeakKeyDictionary()
 
 
-def account(e: Evidence) -> Account:
+def account(e: Evidence | AskedOfRanks) -> Account:
     """The account of what is measured, made once."""
     if e not in _accounts:
         found = _made(e)
-        narrow = isinstance(e, HeadsEvidence | TokensEvidence) and all(
+        narrow = isinstance(e, HeadsEvidence | TokensEvidence | RanksEvidence) and all(
             each.setting.head_dim == 1 and each.setting.contract.scale is None for each in e.trials
         )
         if narrow and "scale" in found.clear:
@@ -83,10 +72,28 @@ def account(e: Evidence) -> Account:
     return _accounts[e]
 
 
-def _made(e: Evidence) -> Account:
+def _made(e: Evidence | AskedOfRanks) -> Account:
     if isinstance(e, HeadsEvidence):
         return _of_heads(e)
+    if isinstance(e, RanksEvidence):
+        return _of_ranks(e)
     return _of_tokens(e) if isinstance(e, TokensEvidence) else Account(contract=e.contract)
+
+
+def _of_ranks(e: RanksEvidence) -> Account:
+    found = e.explained
+    if found.known:
+        return _of_recipe(found, e.trials, (*TOPICS, "heads", "positions", "exchange"))
+    bad = next((each for each in e.trials if not each.target.isfinite().all()), None)
+    if bad is not None:
+        claim = _broken(bad, "mask.non-finite", "output")
+    else:
+        measured = first_difference([each.under(found.contract) for each in e.trials])
+        claim = Claim("order", "differs", Found("ranks", {}, measured))
+        if found.error < HALF_INSIDE:
+            way = Found("inside", {"error": f"{found.error:.1g}"}, measured)
+            claim = Claim("exchange", "ranks.precision", way)
+    return Account((claim,), frozenset(), _hidden(claim), found.contract)
 
 
 def _of_heads(e: HeadsEvidence) -> Account:
@@ -124,7 +131,7 @@ def _of_heads(e: HeadsEvidence) -> Account:
         ]
     if not claims:
         claims = [Claim("product", "differs", Found("output", {}, first_difference(e.trials)))]
-    return Account(tuple(claims), frozenset(), _hidden(claims[0].code), found.contract)
+    return Account(tuple(claims), frozenset(), _hidden(claims[0]), found.contract)
 
 
 def _broken(bad: Trial, code: str, way: str) -> Claim:
@@ -178,7 +185,7 @@ def _of_group(e: TokensEvidence, index: int) -> Account:
     elif not claims and not notes:
         claims = [Claim("product", "differs", Found("inside", {}, first_difference(trials)))]
     if claims:
-        return Account(tuple(claims), frozenset(), _hidden(claims[0].code), found.contract, notes)
+        return Account(tuple(claims), frozenset(), _hidden(claims[0]), found.contract, notes)
     if any(key == "scale-unknown" for key, _ in notes):
         unknown["scale"] = ("scale", {})
     declared = ("bias", "softcap", "sinks", "alibi_slopes")
@@ -195,15 +202,17 @@ def _by_its_own_mask(e: TokensEvidence, first: Trial, facts: Facts) -> bool:
     return not declared and fits([replace(first, setting=setting)], RIGHT) is not None
 
 
-def _hidden(code: str) -> dict[str, tuple[str, Values]]:
-    return dict.fromkeys((*TOPICS, "heads", "positions"), ("hidden-by", {"code": code}))
+def _hidden(claim: Claim) -> dict[str, tuple[str, Values]]:
+    """The topics of which nothing is known beside a mistake of another one."""
+    topics = (each for each in (*TOPICS, "heads", "positions", "exchange") if each != claim.topic)
+    return dict.fromkeys(topics, ("hidden-by", {"code": claim.code}))
 
 
 def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str]) -> Account:
     """The account of a subject that follows this recipe."""
     trials = [each.under(found.contract) for each in trials]
     touched = {name for mutant in found.mutants[:1] for name in mutant.changes}
-    clear = frozenset(topic for topic in topics if not TOUCHES[topic] & touched)
+    clear = frozenset(topic for topic in topics if not TOUCHES.get(topic, touched) & touched)
     claims = []
     for mutant in found.mutants[:1]:
         also = tuple(
@@ -212,35 +221,35 @@ def _of_recipe(found: Explanation, trials: Sequence[Trial], topics: Sequence[str
             if (each.code, each.way, each.values) != (mutant.code, mutant.way, mutant.values)
         )
         measured = _measured(mutant, trials, found)
-        topic = BY_CODE[mutant.code.partition(".")[0]]
+        topic = topic_of(mutant.code)
         claims.append(Claim(topic, mutant.code, Found(mutant.way, mutant.values, measured, also)))
         bad = next((each for each in trials if not each.target.isfinite().all()), None)
         if bad is not None:
             code = "mask.non-finite" if mutant.code.startswith("softmax") else "mask.empty-row"
             claims.append(_broken(bad, code, "follows"))
-    unknown = _hidden(claims[0].code) if claims else {}
+    unknown = _hidden(claims[0]) if claims else {}
     unknown = {topic: why for topic, why in unknown.items() if topic not in clear}
     return Account(tuple(claims), clear, unknown, found.contract)
 
 
 def _measured(mutant: Mutant, trials: Sequence[Trial], found: Explanation) -> tuple[str, Values]:
     first = trials[0]
-    if mutant.code == "mask.top-left":
-        first = next((t for t in trials if t.setting.query_len != t.setting.kv_len), first)
     if mutant.code.startswith("scale."):
-        used, right = found.recipe.scale(first.setting), right_scale(first.setting)
-        return "slope", {
-            "used": f"{used:.4g}",
-            "right": f"{right:.4g}",
-            "words": scale_in_words(first),
-        }
-    moved = found.recipe.visible is not RIGHT.visible or found.recipe.start is not RIGHT.start
-    if mutant.code.startswith("mask.") and moved:
-        return "mask", drawn_mask(first, found.recipe)
+        return _slope(found.recipe.scale(first.setting), first)
+    if mutant.code.startswith(("mask.", "ranks.")) and {"visible", "start"} & set(mutant.changes):
+        wrong = [each for each in trials if each.error(RIGHT) > SEEN_WRONG] or trials
+        shown = next((each for each in wrong if each.setting.kv_len <= DRAWN), wrong[0])
+        if "arrange" not in mutant.changes and (shown.setting.kv_len <= DRAWN or shown is first):
+            return "mask", drawn_mask(shown, found.recipe)
     if mutant.code.startswith("softmax."):
         weights = found.recipe.weights(first.query, first.key, first.setting)
         return "sums", sums_of(weights)
     return first_difference(trials)
+
+
+def _slope(used: float, first: Trial) -> tuple[str, Values]:
+    right, words = right_scale(first.setting), scale_in_words(first)
+    return "slope", {"used": f"{used:.4g}", "right": f"{right:.4g}", "words": words}
 
 
 def scale_in_words(case: Trial) -> str:
@@ -306,39 +315,29 @@ def _read_softmax(facts: Facts) -> Iterator[Claim]:
 
 def _scale_claim(used: float, first: Trial, e: Evidence) -> Claim:
     """The name for a factor: that of a size, or none."""
-    at = first.setting
-    measured = (
-        "slope",
-        {"used": f"{used:.4g}", "right": f"{right_scale(at):.4g}", "words": scale_in_words(first)},
-    )
+    at, measured = first.setting, _slope(used, first)
     if isinstance(e, TokensEvidence) and e.num_heads:
         at = at._replace(num_heads=e.num_heads)
-    if abs(used - 1) < SLOPE:
-        return Claim("scale", "scale.missing", Found("missing", {}, measured))
-    if abs(used / at.head_dim**0.5 - 1) < SLOPE:
-        return Claim("scale", "scale.inverse", Found("root", {}, measured))
-    names = [words for words, scale in SIZES if abs(used / scale(at) - 1) < SLOPE]
-    if names:
-        also = tuple(("scale.wrong", "size", {"size": words}) for words in names[1:])
-        return Claim("scale", "scale.wrong", Found("size", {"size": names[0]}, measured, also))
+    named = scale_named(used, at)
+    if named:
+        code, others = named[0].code, named[1:]
+        also = tuple((code, each.way, each.values) for each in others if each.code == code)
+        return Claim("scale", code, Found(named[0].way, named[0].values, measured, also))
     values = {"used": f"{used:.4g}", "square": f"{used**-2:.4g}"}
     return Claim("scale", "scale.wrong", Found("constant", values, measured))
 
 
 def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
     at = first.setting
-    contract = at.contract
     right = right_visible(at).expand(facts.visible.shape)
     declared = e.contract.causal is not None or e.contract.window is not None or at.mask is not None
     if not declared or (bool(right.all()) and bool(facts.visible.all())):
         return
 
-    def equal(seen: Tensor) -> bool:
-        # A score below 0 that became a weight of 0 says nothing of the mask.
-        told = (facts.products > 0) | (not facts.rectified)
-        return torch.equal(seen.expand(told.shape) & told, facts.visible & told)
-
-    if equal(right):
+    # A score below 0 that became a weight of 0 says nothing of the mask.
+    told = (facts.products > 0) | (not facts.rectified)
+    named = mask_named(facts.visible, at, told)
+    if named is RIGHT_MASK:
         read = facts.weighing
         # Where there is no softmax, weights may be zeroed before they are divided by their sum.
         after = read.after if read is not None and not read.sums else ()
@@ -356,10 +355,9 @@ def _read_mask(facts: Facts, first: Trial, e: Evidence) -> Iterator[Claim]:
         if change.kind == "number" and _is_the_mask(change.cells, right):
             yield Claim("mask", "mask.added-as-number", Found("hidden", {}, picture))
             return
-    for mutant in MASKS:
-        if mutant.needs(contract) and equal(mutant.applied(RIGHT).seen(at)):
-            yield Claim("mask", mutant.code, Found(mutant.way, mutant.values, picture))
-            return
+    if named is not None:
+        yield Claim("mask", named.code, Found(named.way, named.values, picture))
+        return
     yield Claim("mask", "differs", Found("mask", {}, picture))
 
 

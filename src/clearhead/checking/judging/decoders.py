@@ -2,13 +2,16 @@
 
 import torch
 
+from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.decoding import DecodingEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
+from clearhead.checking.hypotheses.recipe import right_visible
 from clearhead.checking.judging.drawings import drawn
-from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
+from clearhead.checking.judging.names import RIGHT_MASK, mask_named, setting_of
+from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
 
 
-def cache(code: str, e: DecodingEvidence) -> Verdict:
+def cache(e: DecodingEvidence) -> Claim | Verdict:
     """Decoding with the cache, against all at once."""
     found = e.wrong
     if found is None:
@@ -24,19 +27,18 @@ def cache(code: str, e: DecodingEvidence) -> Verdict:
         name, way, also = "rope.offset", "restart", ()
     else:
         name, way, also = "cache.offset", "positions", (("rope.offset", "restart", {}),)
-    if name != code:
-        return Clear()
     one, other = found.shapes
     values = {"name": found.name, "picture": drawn(found.moves.tolist())}
-    if one != other:
-        return Found(way, {}, ("step-shapes", {**values, "shapes": f"{one} and {other}"}), also)
-    values |= {"gap": f"{found.gap:.3g}", "first": found.first}
-    return Found(way, {}, ("steps", values), also)
+    if one == other:
+        measured = ("steps", values | {"gap": f"{found.gap:.3g}", "first": found.first})
+    else:
+        measured = ("step-shapes", {**values, "shapes": f"{one} and {other}"})
+    return Claim("decoding", name, Found(way, {}, measured, also))
 
 
-def model_cache(code: str, e: TokensEvidence) -> Verdict | None:
+def model_cache(e: TokensEvidence) -> Claim | Verdict | None:
     """A whole model token by token, against all at once."""
-    return None if e.steps is None else cache(code, e.steps)
+    return None if e.steps is None else cache(e.steps)
 
 
 def stale(e: DecodingEvidence) -> Verdict | None:
@@ -46,29 +48,24 @@ def stale(e: DecodingEvidence) -> Verdict | None:
     return Found("reset", {}, ("again", {"words": e.stale})) if e.stale else Clear("reset")
 
 
-def full_mask(code: str, e: DecodingEvidence) -> Verdict | None:
+def full_mask(e: DecodingEvidence) -> Claim | Verdict | None:
     """full(x) that sees the future, or another window than is declared."""
-    seen, contract = e.full_moves, e.contract
-    tokens = len(seen)
+    seen, left = e.full_moves, (e.contract.window or (None, None))[0]
     picture = ("plain-picture", {"picture": drawn(seen.tolist())})
-    future = bool(seen.triu(1).any())
-    if contract.causal and future:
-        return Found("full", {}, picture) if code == "mask.missing" else Clear()
-    left = None if contract.window is None else contract.window[0]
-    if left is None and future:
-        return None
-    places = torch.arange(tokens)
-    far = places[:, None] - places
-    reach = tokens - 1 if left is None else min(left, tokens - 1)
-    back = int(far[seen].max()) if seen.any() else 0
-    if left is None or back == reach:
-        # A key may be hidden, or its weight too small to be felt.
-        whole = torch.equal(seen & (far >= 0), (far >= 0) & (far <= reach))
-        return Clear("mask") if whole else Unknown("unmoved")
-    if abs(back - left) == 1:
-        name, way = "mask.window-off-by-one", "more" if back > left else "less"
-    elif back == tokens - 1:
-        name, way = "mask.missing", "window"
-    else:
-        name, way = "differs", "mask"
-    return Found(way, {"sides": "to the left"}, picture) if code == name else Clear()
+    if seen.triu(1).any():
+        if e.contract.causal:
+            return Claim("mask", "mask.missing", Found("full", {}, picture))
+        if left is None:
+            return None
+    window = None if left is None else (left, 0)
+    at = setting_of(Contract(causal=True, window=window), len(seen))
+    named = mask_named(seen, at, torch.ones_like(seen).tril())
+    if named is RIGHT_MASK:
+        return Clear("mask")
+    if named is not None:
+        return Claim("mask", named.code, Found(named.way, named.values, picture))
+    # A key may be hidden, or its weight too small to be felt, but not that of every farthest one.
+    reaches = left is None or seen.diagonal(-min(left, len(seen) - 1)).any()
+    if reaches and not (seen.tril() & ~right_visible(at)).any():
+        return Unknown("unmoved")
+    return Claim("mask", "differs", Found("mask", {}, picture))

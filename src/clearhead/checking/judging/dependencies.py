@@ -6,10 +6,10 @@ from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.hypotheses.matching import contracts
-from clearhead.checking.hypotheses.mutants.visibility import MASKS
 from clearhead.checking.hypotheses.recipe import RIGHT, Setting
 from clearhead.checking.judging.drawings import dependency
-from clearhead.checking.judging.verdicts import Clear, Found, Verdict
+from clearhead.checking.judging.names import RIGHT_MASK, mask_named, setting_of
+from clearhead.checking.judging.verdicts import Claim, Clear, Found, Verdict
 
 
 def mixed(e: TokensEvidence) -> Verdict:
@@ -24,12 +24,6 @@ def mixed(e: TokensEvidence) -> Verdict:
     return Found(way, {}, ("other-sample", {}))
 
 
-def _setting(e: TokensEvidence, contract: Contract) -> Setting:
-    tokens = e.inputs[0].shape[-2]
-    heads = e.num_heads or 1
-    return Setting(contract, 1, heads, heads, tokens, tokens, 1, 1)
-
-
 def as_promised(e: TokensEvidence) -> Contract | None:
     """The contract whose mask the dependencies show, or None."""
     measured = e.dependency
@@ -37,45 +31,36 @@ def as_promised(e: TokensEvidence) -> Contract | None:
     if measured.broken.any() or measured.moves.shape[0] != measured.moves.shape[1]:
         return None
     for contract in contracts(e.promised):
-        seen = RIGHT.seen(_setting(e, contract)) | own
-        if torch.equal(measured.moves | own, seen):
+        if not ((RIGHT.seen(_setting(e, contract)) ^ measured.moves) & ~own).any():
             return contract
     return None
 
 
-def leaks(code: str, e: TokensEvidence) -> Verdict:
-    """The mistake that the dependencies show, which differ from what the contract shows and hides."""
-    found = _leaks(e)
-    if not isinstance(found, Found):
-        return found
-    name, way, values = found.also[0] if found.also else ("differs", found.way, found.values)
-    return Found(way, values, found.measured) if code == name else Clear()
+def _setting(e: TokensEvidence, contract: Contract) -> Setting:
+    return setting_of(contract, e.inputs[0].shape[-2], e.num_heads or 1)
 
 
-def _leaks(e: TokensEvidence) -> Verdict:
+def leaks(e: TokensEvidence) -> Claim | Clear:
+    """Dependencies that differ from what the contract shows and hides."""
     if as_promised(e) is not None:
         return Clear()
     measured, broken = e.dependency, bool(e.dependency.broken.any())
     if e.contract.causal is None and e.contract.window is None and not broken:
         return Clear()
     own = torch.eye(*measured.moves.shape, dtype=torch.bool)
-    contract = contracts(e.promised)[0]
-    at = _setting(e, contract)
+    at = _setting(e, contracts(e.promised)[0])
     seen = RIGHT.seen(at) | own
-    beyond = bool((measured.moves & ~seen).any())
-    if e.observed and not broken and not beyond:
-        return Clear()
     picture = ("dependency", dependency(measured, seen.tolist()))
     if broken:
-        return Found("tokens", {}, picture)
-    for mutant in MASKS:
-        if mutant.needs(contract):
-            expected = mutant.applied(RIGHT).seen(at).reshape(-1, *own.shape)[0]
-            if torch.equal(measured.moves | own, expected | own):
-                also = ((mutant.code, mutant.way, mutant.values),)
-                return Found("dependency", {}, picture, also)
+        return Claim("leaks", "differs", Found("tokens", {}, picture))
+    beyond = bool((measured.moves & ~seen).any())
+    named = mask_named(measured.moves, at, ~own) if beyond or not e.observed else RIGHT_MASK
+    if named is None and beyond:
+        return Claim("leaks", "differs", Found("dependency", {}, picture))
     # A weight can be too small to be felt.
-    return Found("dependency", {}, picture) if beyond else Clear()
+    if named is None or named is RIGHT_MASK:
+        return Clear()
+    return Claim("leaks", named.code, Found(named.way, named.values, picture))
 
 
 def nan_behind(e: TokensEvidence) -> Verdict | None:

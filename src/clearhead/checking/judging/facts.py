@@ -1,6 +1,6 @@
 """Facts of what was done to the scores of an attention, seen or measured."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -43,30 +43,36 @@ class Facts:
 
 
 def facts_of_stages(group: Group, recorded: Recorded | None) -> Facts:
-    read = [weigh(each) for each in group.attentions]
-    first, one = read[0], group.attentions[0]
+    """The facts of a layer of a module, of all its heads."""
+    arranged = group.arranged
+    place = (lambda each: each[:, None]) if arranged is None else arranged.heads
+    return _seen(group.attentions, place, recorded)
 
-    def heads(each: Tensor, like: Tensor) -> Tensor:
-        arranged = group.arranged
-        return each[:, None] if arranged is None else arranged.heads(each)
 
-    visible = torch.cat([heads(r.visible, one.weights) for r in read], 1)
-    weights = torch.cat([heads(each.weights, each.weights) for each in group.attentions], 1)
-    products = torch.cat([heads(each.scores, each.scores) for each in group.attentions], 1)
-    softmaxes = [stage for stage in one.stages if stage.axis is not None]
-    turned = one.layout.sides == (1, 0) and first.axis == "queries"
+def _seen(
+    attentions: Sequence[ObservedAttention],
+    place: Callable[[Tensor], Tensor],
+    recorded: Recorded | None,
+) -> Facts:
+    """The facts of what was done to the scores; `place` gives (batch, heads, queries, keys)."""
+    read = [weigh(each) for each in attentions]
+    first, one = read[0], attentions[0]
+
+    def joined(parts: Iterable[Tensor]) -> Tensor:
+        return torch.cat([place(each) for each in parts], 1)
+
     return Facts(
-        weights,
-        products,
+        joined(each.weights for each in attentions),
+        joined(each.scores for each in attentions),
         first.scale if all(each.scale == first.scale for each in read) else None,
         _axis(first),
         first.normaliser,
-        visible,
+        joined(each.visible for each in read),
         first,
-        turned,
-        len(softmaxes) > 1,
+        one.layout.sides == (1, 0) and first.axis == "queries",
+        len([stage for stage in one.stages if stage.axis is not None]) > 1,
         one.beside,
-        recorded is not None and all(_divided(each, recorded) for each in group.attentions),
+        recorded is not None and all(_divided(each, recorded) for each in attentions),
     )
 
 
@@ -92,25 +98,10 @@ def _axis(read: Weighing) -> str | None:
 def facts_of_weights(e: HeadsEvidence) -> Facts | None:
     """The facts of a function, by what was done to its scores or by the identity as value."""
     if len(e.observed) == 1 and not e.observed[0].tangled:
-        one, read = e.observed[0], e.weighings[0]
-        batch = e.trials[0].setting.batch
-        shape = (batch, -1, *one.weights.shape[1:])
-        if len(one.weights) == batch * e.trials[0].setting.num_heads:
-            turned = one.layout.sides == (1, 0) and read.axis == "queries"
-            softmaxes = [stage for stage in one.stages if stage.axis is not None]
-            return Facts(
-                one.weights.view(shape),
-                one.scores.view(shape),
-                read.scale,
-                _axis(read),
-                read.normaliser,
-                read.visible.view(shape),
-                read,
-                turned,
-                len(softmaxes) > 1,
-                one.beside,
-                e.recorded is not None and _divided(one, e.recorded),
-            )
+        at = e.trials[0].setting
+        if len(e.observed[0].weights) == at.batch * at.num_heads:
+            place = lambda each: each.view(at.batch, -1, *each.shape[1:])  # noqa: E731
+            return _seen(e.observed, place, e.recorded)
     if e.measured is None:
         return None
     weights, products = e.measured

@@ -134,7 +134,7 @@ def nondeterministic(e: Evidence) -> Verdict | None:
     """Equal calls that differ, with nothing to explain it."""
     if e.repetition > SAME[e.subject.dtype]:
         return Found("drawn", {}, ("repeated", {"gap": f"{e.repetition:.3g}"}))
-    if e.contract.dropout == 0 and e.training.possible and e.training.varies:
+    if e.contract.dropout == 0 and e.training.varies:
         return Found("training")
     return Clear()
 

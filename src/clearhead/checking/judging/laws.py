@@ -44,7 +44,7 @@ def again(e: Evidence) -> Verdict | None:
         return _found(broken)
     if laws.reseeded(e.subject, e.inputs):
         return Found("seeded")
-    return Found("redrawn") if e.training.possible and e.training.repeats else Clear()
+    return Found("redrawn") if e.training.repeats else Clear()
 
 
 def samples(e: Evidence) -> Verdict | None:

@@ -1,38 +1,47 @@
 """Verdicts on modules of tokens: heads, sides and padding."""
 
+from collections.abc import Callable
+
 import torch
 
 from clearhead.checking.evidence.cross import CrossEvidence
 from clearhead.checking.evidence.padding import PaddedEvidence
+from clearhead.checking.evidence.splitting import Splitting
 from clearhead.checking.evidence.tokens import TokensEvidence
 from clearhead.checking.judging.drawings import drawn
-from clearhead.checking.judging.verdicts import Clear, Found, Unknown, Verdict
-
-SIDES = ("query", "key", "value")
+from clearhead.checking.judging.verdicts import Claim, Clear, Found, Unknown, Verdict
 
 
-def split(e: TokensEvidence) -> Verdict:
-    """Heads that are made of other tokens' numbers."""
-    found = [each for each in e.splittings if each.split]
-    if found:
-        return Found("view", {}, ("rows-of", {"names": ", ".join(found[0].split)}))
-    return _heads_known(e)
+def _of_heads(
+    read: Callable[[Splitting], Found | None],
+) -> Callable[[TokensEvidence], Verdict]:
+    """The verdict by the first layer in which something is found."""
+
+    def verdict(e: TokensEvidence) -> Verdict:
+        return next(filter(None, map(read, e.splittings)), None) or _heads_known(e)
+
+    return verdict
 
 
-def layout(e: TokensEvidence) -> Verdict:
-    """Heads that attend to heads, within each token."""
-    if any(each.across for each in e.splittings):
-        return Found("tokens", {}, ("across", {}))
-    return _heads_known(e)
+def _same(each: Splitting) -> Found | None:
+    names = " and ".join(each.alike) if len(each.alike) < 3 else "query, key and value"
+    return Found("same", {"what": names}, ("equal-heads", {})) if each.alike else None
 
 
-def identical(e: TokensEvidence) -> Verdict:
-    """Heads that read the same."""
-    for each in e.splittings:
-        if each.alike:
-            names = " and ".join(each.alike) if len(each.alike) < 3 else "query, key and value"
-            return Found("same", {"what": names}, ("equal-heads", {}))
-    return _heads_known(e)
+def _rows_of(each: Splitting) -> Found | None:
+    names = ", ".join(each.split)
+    return Found("view", {}, ("rows-of", {"names": names})) if each.split else None
+
+
+# Heads that are made of other tokens' numbers, or that attend to heads, within each token; heads that
+# read the same, whose contexts are added, that see a part of x only, and whose value is made of other
+# columns than their query.
+split = _of_heads(_rows_of)
+layout = _of_heads(lambda each: Found("tokens", {}, ("across", {})) if each.across else None)
+identical = _of_heads(_same)
+summed = _of_heads(lambda each: Found("summed") if each.summed else None)
+sliced = _of_heads(lambda each: Found("sliced") if each.sliced else None)
+order = _of_heads(lambda each: Found("columns") if each.other_order else None)
 
 
 def merge(e: TokensEvidence) -> Verdict:
@@ -61,17 +70,6 @@ def _samples_meet_before(e: TokensEvidence) -> bool:
     return int(first.blocks.sum()) * e.inputs[0].shape[0] > len(first.blocks)
 
 
-def summed(e: TokensEvidence) -> Verdict:
-    """Contexts of heads that are added to each other."""
-    found = any(each.summed for each in e.splittings)
-    return Found("summed") if found else _heads_known(e)
-
-
-def sliced(e: TokensEvidence) -> Verdict:
-    """Heads that see a part of x only."""
-    return Found("sliced") if any(each.sliced for each in e.splittings) else _heads_known(e)
-
-
 def count(e: TokensEvidence) -> Verdict | None:
     """Another number of heads than is declared."""
     declared, seen = e.contract.num_heads, [each.num_heads for each in e.splittings]
@@ -89,11 +87,6 @@ def tiled(e: TokensEvidence) -> Verdict:
     if "tiled" in shared and e.contract.heads()[1] is not None:
         return Found("tiled", {}, ("tiled-heads", {}))
     return _heads_known(e)
-
-
-def order(e: TokensEvidence) -> Verdict:
-    """Heads of the value that are made of other columns than those of the query."""
-    return Found("columns") if any(each.other_order for each in e.splittings) else _heads_known(e)
 
 
 def changed(e: TokensEvidence) -> Verdict:
@@ -117,21 +110,19 @@ def _heads_known(e: TokensEvidence) -> Verdict:
 # Rotary positions, and what is projected.
 
 
-def rotation(code: str, e: TokensEvidence) -> Verdict | None:
+def rotation(e: TokensEvidence) -> Claim | Verdict | None:
     """Rotary positions, as they are declared."""
     if e.contract.rope is None:
         return None
     if e.rotated is None:
         return Unknown("rotation")
     base, kind = float(e.contract.rope.get("base", 10000.0)), e.contract.rope.get("layout", "half")
-    turned = any(each.value_turned(base, str(kind)) for each in e.projections)
-    if turned:
-        return Found("value") if code == "rope.values" else Clear()
+    if any(each.value_turned(base, str(kind)) for each in e.projections):
+        return Claim("positions", "rope.values", Found("value"))
     if not e.rotated.known:
-        return Found("rotation") if code == "differs" else Clear()
+        return Claim("positions", "differs", Found("rotation"))
     for mutant in e.rotated.mutants[:1]:
-        if mutant.code == code:
-            return Found(mutant.way, mutant.values)
+        return Claim("positions", mutant.code, Found(mutant.way, mutant.values))
     return Clear("rope")
 
 
@@ -185,37 +176,22 @@ def _sides(e: CrossEvidence) -> dict[str, str]:
 # Padding.
 
 
-def padding_explained(code: str, e: PaddedEvidence) -> Found | None:
-    """The mistake with a padded mask that a recipe shows; a mask without effect has a name of its own."""
-    found = e.explained_padded
-    if found is None or not found.mutants:
-        return None
-    mutant = found.mutants[0]
-    named, way = mutant.code, mutant.way
-    if named == "mask.missing" and way in ("given", "beside-given"):
-        named, way = "mask.padding-ignored", "ignored"
-    return Found(way, mutant.values, ("padded", _padded(e))) if named == code else None
-
-
-def _padded(e: PaddedEvidence) -> dict[str, str]:
-    return {"gap": f"{e.padding.alone:.3g}"}
-
-
-def padding(code: str, e: PaddedEvidence) -> Verdict:
+def padding(e: PaddedEvidence) -> Claim | Clear:
     """The mistake with padding, by a recipe or by what moves what."""
     seen = e.padding
     broken = not e.padded_output[e.padded[1]].isfinite().all()
     if not broken and seen.alone < 1e-5:
-        return _padding_before(code, e) or Clear("padding")
-    explained = padding_explained(code, e)
-    if explained is not None:
-        return explained
-    if e.explained_padded is not None and e.explained_padded.mutants:
-        return Clear()
-    if broken:
-        return Found("padding", {}, ("all-real", {})) if code == "mask.non-finite" else Clear()
-    measured = ("padded", _padded(e))
-    if seen.own_row:
+        return _padding_before(e) or Clear("padding")
+    found, measured = e.explained_padded, ("padded", {"gap": f"{seen.alone:.3g}"})
+    values, also = {}, ()
+    if found is not None and found.mutants:
+        name, way, values = found.mutants[0].code, found.mutants[0].way, found.mutants[0].values
+        if name == "mask.missing" and way in ("given", "beside-given"):
+            # A mask without effect has a name of its own.
+            name, way = "mask.padding-ignored", "ignored"
+    elif broken:
+        name, way, measured = "mask.non-finite", "padding", ("all-real", {})
+    elif seen.own_row:
         name, way = "mask.on-queries", "padding"
     elif seen.ignored:
         name, way = "mask.padding-ignored", "ignored"
@@ -225,29 +201,24 @@ def padding(code: str, e: PaddedEvidence) -> Verdict:
         name, way = "mask.batch-mixed", "other"
     elif seen.by_padding:
         name, way = "mask.padding-ignored", "less"
+        others = ("mask.multiplied", "mask.added-as-number", "mask.after-softmax")
+        also = tuple((each, "", {}) for each in others)
     else:
         name, way = "differs", "alone"
-    if name != code:
-        return Clear()
-    also = ()
-    if way == "less":
-        also = tuple(
-            (each, "", {})
-            for each in ("mask.multiplied", "mask.added-as-number", "mask.after-softmax")
-        )
-    return Found(way, {}, measured, also)
+    return Claim("padding", name, Found(way, values, measured, also))
 
 
-def _padding_before(code: str, e: PaddedEvidence) -> Found | None:
+def _padding_before(e: PaddedEvidence) -> Claim | None:
     """The mistake with padding before a text, which causality does not hide."""
     if not e.contract.causal:
         return None
     real = e.padded_left[2][e.padded_left[1]]
     bad = int((~real.isfinite()).sum())
-    if code == "mask.non-finite" and bad:
-        return Found("before", {}, ("left-nan", {"bad": bad, "of": real.numel()}))
-    if code == "mask.padding-ignored" and not bad and e.left_leaks:
-        return Found("before", {}, ("left", {}))
+    if bad:
+        measured = ("left-nan", {"bad": bad, "of": real.numel()})
+        return Claim("padding", "mask.non-finite", Found("before", {}, measured))
+    if e.left_leaks:
+        return Claim("padding", "mask.padding-ignored", Found("before", {}, ("left", {})))
     return None
 
 

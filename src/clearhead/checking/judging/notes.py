@@ -17,8 +17,8 @@ from clearhead.checking.judging.account import account, scale_in_words
 from clearhead.checking.judging.dependencies import as_promised
 from clearhead.checking.judging.drawings import drawn
 from clearhead.checking.judging.verdicts import Clear, Values
-from clearhead.checking.ranks import rank_rules
-from clearhead.checking.ranks.launching import AskedOfRanks
+from clearhead.checking.ranks.launching import AskedOfRanks, Stuck
+from clearhead.checking.ranks.rank_rules import does
 from clearhead.checking.ranks.ranks_evidence import RanksEvidence
 from clearhead.checking.subject.embedding import Embedded
 
@@ -32,21 +32,15 @@ MINOR = frozenset(
 
 def ticks(e: Evidence | AskedOfRanks, clear: Clear) -> Iterator[str]:
     """The words of a clear verdict, in short."""
-    if isinstance(e, RanksEvidence):
-        yield from rank_rules.ticks(e, clear)
-        return
     key, values = clear.tick, clear.values
-    if isinstance(e, AskedOfRanks):
-        if key:
-            yield words.filled("tick", key, values)
-    elif key == "mask":
+    if key == "mask":
         contract = account(e).contract if not isinstance(e, DecodingEvidence) else e.contract
         if contract.causal or isinstance(e, DecodingEvidence):
             yield words.filled("tick", "causal", {})
         if contract.window is not None and not isinstance(e, DecodingEvidence):
             yield words.filled("tick", "window", {"window": contract.window})
     elif key == "scale":
-        assert isinstance(e, HeadsEvidence | TokensEvidence)
+        assert isinstance(e, HeadsEvidence | TokensEvidence | RanksEvidence)
         if all(each not in ("scales", "made-for") for each, _ in account(e).notes):
             first = e.trials[0].under(account(e).contract)
             yield words.filled("tick", "scale", {"scale": scale_in_words(first)})
@@ -58,6 +52,9 @@ def ticks(e: Evidence | AskedOfRanks, clear: Clear) -> Iterator[str]:
     elif key == "positions":
         if e.contract.rope is not None:
             yield words.filled("tick", "rope", {})
+    elif key == "exchange":
+        told = f"{e.contract.world} ranks, {e.contract.layout or 'contiguous'}"
+        yield words.filled("tick", "ranks", {"ranks": told})
     elif key and key != "product":
         yield words.filled("tick", key, values)
 
@@ -69,19 +66,22 @@ def notes(
     told: dict[str, None] = {}
     minor: dict[str, None] = {}
     try:
-        if isinstance(e, AskedOfRanks):
-            found = rank_rules.remarks(e, codes) if isinstance(e, RanksEvidence) else ()
-        else:
-            found = _all(e, codes)
-        for key, values in found:
+        for key, values in _all(e, codes):
             (minor if key in MINOR else told)[words.filled("note", key, values)] = None
     except Exception:  # a remark that cannot be made is none
         pass
     return tuple(told), tuple(minor)
 
 
-def _all(e: Evidence, codes: Sequence[str]) -> Iterator[Note]:
+def _all(e: Evidence | AskedOfRanks, codes: Sequence[str]) -> Iterator[Note]:
     yield from e.settled.notes
+    asked = isinstance(e, HeadsEvidence | RanksEvidence) and e.contract.causal is None
+    if asked and e.explained.right:
+        yield "causal", {"causal": e.explained.contract.causal}
+    if isinstance(e, AskedOfRanks):
+        if isinstance(e, RanksEvidence):
+            yield from _of_ranks(e, codes)
+        return
     if isinstance(e, DecodingEvidence):
         for name, text in e.ways[1].items():
             yield "step-refused", {"name": name, "words": text}
@@ -109,10 +109,24 @@ def _all(e: Evidence, codes: Sequence[str]) -> Iterator[Note]:
         yield "saved", {"name": name}
 
 
+def _of_ranks(e: RanksEvidence, codes: Sequence[str]) -> Iterator[Note]:
+    refused = next((each for each in e.uneven if each.failures), None) if e.ranks.own else None
+    if refused is not None:
+        # A process that ended says more than those that wait for it.
+        rank, failure = min(
+            refused.failures.items(),
+            key=lambda each: not isinstance(each[1], Stuck) or not each[1].ended,
+        )
+        text = f"rank {rank} {does(failure)}"
+        yield "uneven", {"tokens": refused.sizes.query_len, "words": text}
+    elif not e.ranks.own:
+        yield "uneven-not-run", {}
+    if len(e.dropped) == 3 and e.dropped[2].alike() and "ranks.dropout-alike" not in codes:
+        yield "dropout-seeds", {}
+
+
 def _of_heads(e: HeadsEvidence) -> Iterator[Note]:
     found = account(e)
-    if e.contract.causal is None and e.explained.right:
-        yield "causal", {"causal": e.explained.contract.causal}
     if e._window is not None:
         yield "window", {"back": e._window[0], "ahead": e._window[1]}
     if len(e.judged) < len(e.trials):

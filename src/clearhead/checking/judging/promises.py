@@ -77,9 +77,7 @@ def _training(e: Evidence) -> tuple[float, Verdict | None]:
         dropout = own.pop() if len(own) == 1 else None
     if dropout is None:
         return 0.0, Unknown("dropout-undeclared", {}, False)
-    if e.subject.module is None:
-        return dropout, Unknown("dropout-function")
-    return dropout, None if e.training.possible else Unknown("not-finite")
+    return dropout, Unknown(e.training.why) if e.training.why else None
 
 
 def never(e: Evidence) -> Verdict | None:

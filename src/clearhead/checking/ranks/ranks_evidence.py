@@ -12,6 +12,7 @@ from torch import Tensor
 from clearhead.checking.contract import Contract
 from clearhead.checking.evidence.attempts import NAMES, CallSizes, drawn, heads_first
 from clearhead.checking.evidence.base import Settled
+from clearhead.checking.evidence.training import Training
 from clearhead.checking.hypotheses.matching import Explanation, Trial, explain
 from clearhead.checking.hypotheses.mutants import Mutant
 from clearhead.checking.hypotheses.recipe import RIGHT, right_visible
@@ -336,6 +337,20 @@ class RanksEvidence(AskedOfRanks):
             for each in (self._dropped(some) for some in (*seeds, (7,) * world))
             if each is not None
         )
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The inputs that are written to, on any rank."""
+        return tuple(dict.fromkeys(name for each in self.main.results for name in each.written))
+
+    @cached_property
+    def training(self) -> Training:
+        """The effects of dropout, where it is declared."""
+        if not self.dropped:
+            return Training("dropout-ranks")
+        varies = any(bool(each.gone.any()) for each in self.dropped)
+        places = ("weights",) * varies
+        return Training(varies=varies, places=places, kept=self.dropped[0].kept)
 
     def _dropped(self, seeds: tuple[int, ...]) -> Dropped | None:
         sizes = replace(self.plan[0], value_head_dim=self.plan[0].kv_len)
