@@ -75,11 +75,9 @@ def notes(
 
 def _all(e: Evidence | AskedOfRanks, codes: Sequence[str]) -> Iterator[Note]:
     yield from e.settled.notes
-    asked = isinstance(e, HeadsEvidence | RanksEvidence) and e.contract.causal is None
-    if asked and e.explained.right:
-        yield "causal", {"causal": e.explained.contract.causal}
     if isinstance(e, AskedOfRanks):
         if isinstance(e, RanksEvidence):
+            yield from _causal(e)
             yield from _of_ranks(e, codes)
         return
     if isinstance(e, DecodingEvidence):
@@ -125,7 +123,13 @@ def _of_ranks(e: RanksEvidence, codes: Sequence[str]) -> Iterator[Note]:
         yield "dropout-seeds", {}
 
 
+def _causal(e: HeadsEvidence | RanksEvidence) -> Iterator[Note]:
+    if e.contract.causal is None and e.explained.right:
+        yield "causal", {"causal": e.explained.contract.causal}
+
+
 def _of_heads(e: HeadsEvidence) -> Iterator[Note]:
+    yield from _causal(e)
     found = account(e)
     if e._window is not None:
         yield "window", {"back": e._window[0], "ahead": e._window[1]}
