@@ -1,12 +1,13 @@
 """The name that `check` has for what is wrong in a case."""
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from clearhead.checking import Contract, check
-from clearhead.testing.posing import LEFT, RIGHT, SCALE, SOFTCAP
+from clearhead.checking import check
+from clearhead.testing.posing import contract_of, options_of
 
 if TYPE_CHECKING:
     from clearhead.testing.cases import ConformanceCase
@@ -43,24 +44,9 @@ def _looked_up(case: "ConformanceCase", asked: frozenset[str]) -> str:
     generator = torch.Generator().manual_seed(case.seed)
     heads = case.sizes.num_heads
     sinks = torch.randn(heads, generator=generator) if "sinks" in asked else None
-    options: dict[str, Any] = {}
-    if "causal" in asked:
-        options["causal"] = True
-    if "window" in asked:
-        options["window"] = (LEFT, 0 if "causal" in asked else RIGHT)
-    options |= {"scale": SCALE} if "scale" in asked else {}
-    options |= {"softcap": SOFTCAP} if "softcap" in asked else {}
-    contract = Contract(
-        causal="causal" in asked,
-        window=options.get("window"),
-        scale=options.get("scale"),
-        softcap=options.get("softcap"),
-        bias=(lambda n, m: _bias(heads, n, m)) if "bias" in asked else None,
-        sinks=sinks,
-        num_heads=heads,
-        num_kv_heads=case.sizes.num_kv_heads,
-        sizes={"head_dim": case.sizes.head_dim, "value_head_dim": case.sizes.value_head_dim},
-    )
+    bias = (lambda n, m: _bias(heads, n, m)) if "bias" in asked else None
+    contract = replace(contract_of(asked, case.sizes), bias=bias, sinks=sinks)
+    options = options_of(contract)
 
     def subject(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         given = dict(options)

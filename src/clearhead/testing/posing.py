@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from clearhead import stages
-from clearhead.masks.causal import causal
-from clearhead.masks.sliding_window import sliding_window
+from clearhead.checking.contract import Contract
+from clearhead.checking.hypotheses.recipe import Setting, right_visible
 from clearhead.testing.features import MASKS
 
 SCALE, SOFTCAP, DROPOUT = 0.37, 1.7, 0.4
@@ -47,6 +47,26 @@ class Posed:
     grad: Tensor
 
 
+def contract_of(features: frozenset[str], sizes: Sizes) -> Contract:
+    """What a case declares beside its tensors."""
+    causal = "causal" in features
+    return Contract(
+        causal=causal,
+        window=(LEFT, 0 if causal else RIGHT) if "window" in features else None,
+        scale=SCALE if "scale" in features else None,
+        softcap=SOFTCAP if "softcap" in features else None,
+        num_heads=sizes.num_heads,
+        num_kv_heads=sizes.num_kv_heads,
+        sizes={"head_dim": sizes.head_dim, "value_head_dim": sizes.value_head_dim},
+    )
+
+
+def options_of(contract: Contract) -> dict[str, Any]:
+    """The keywords by which a case asks for what it declares."""
+    names = ("causal", "window", "scale", "softcap")
+    return {name: value for name in names if (value := getattr(contract, name))}
+
+
 def pose(
     features: frozenset[str], variant: str, sizes: Sizes, dtype: torch.dtype, seed: int
 ) -> Posed:
@@ -71,21 +91,13 @@ def pose(
         tensors["bias"] = drawn(batch, heads, query_len, kv_len) * 2
     if "sinks" in features:
         tensors["sinks"] = drawn(heads)
-    options: dict[str, Any] = {}
     mask = _mask(features, variant, sizes, generator)
-    if mask is not None:
-        options["mask"] = mask
-    if "causal" in features:
-        options["causal"] = True
-    if "window" in features:
-        options["window"] = (LEFT, 0 if "causal" in features else RIGHT)
-    if "scale" in features:
-        options["scale"] = SCALE
-    if "softcap" in features:
-        options["softcap"] = SOFTCAP
+    contract = contract_of(features, sizes)
+    options = ({} if mask is None else {"mask": mask}) | options_of(contract)
     if "logsumexp" in features:
         options["return_logsumexp"] = True
-    visible = _visible(options, query_len, kv_len)
+    hides = mask is not None or contract.causal or contract.window
+    visible = right_visible(Setting(contract, *sizes, mask)) if hides else None
     if "nan_behind_mask" in features:
         _poison(tensors, features, visible)
     return Posed(tensors, options, visible, drawn(*leading, query_len, value_dim))
@@ -179,24 +191,6 @@ def _mask(
         mask[:, :, [0, -1]] = False
         mask[0, :, query_len // 2] = False
     return mask
-
-
-def _visible(options: Mapping[str, Any], query_len: int, kv_len: int) -> Tensor | None:
-    """Everything that hides, in one tensor."""
-    parts = []
-    if "mask" in options:
-        parts.append(options["mask"])
-    if "causal" in options:
-        parts.append(causal().to_dense(query_len, kv_len))
-    if "window" in options:
-        left, right = options["window"]
-        parts.append(sliding_window(left=left, right=right).to_dense(query_len, kv_len))
-    if not parts:
-        return None
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole & part
-    return whole
 
 
 def _poison(

@@ -23,7 +23,7 @@ EVERY = torch.ones(7, 7, dtype=torch.bool)
 
 
 @pytest.mark.parametrize("at", [CAUSAL, WINDOW])
-def test_the_mask_of_the_contract_is_no_mistake(at):
+def test_the_mask_of_the_contract_is_no_mistake(at: Setting) -> None:
     assert mask_named(right_visible(at), at, EVERY) is RIGHT_MASK
 
 
