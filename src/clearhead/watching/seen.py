@@ -233,7 +233,7 @@ class Seen(WholeRecord[Kept]):
             title: the title of the page; None is the beginning of the text, or what is weighted by values.
             sample: the row of the batch.
             start: the layer and the head that it opens with, by number, or the state of a page as it stands behind
-                the # of its address, `"head=5.11&without=first"`; None: where a strong link reaches farthest.
+                the # of its address, `"head=5.11&without=first"`; None: at the link that stands out most.
             pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
             why: True to write query and key of short texts too, for how each weight comes about.
             image: a picture whose patches are the tokens, or the source tokens where `tokens` are given: a

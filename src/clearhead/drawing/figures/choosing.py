@@ -174,7 +174,7 @@ def _card(
     tokens: Sequence[str] | None,
     source_tokens: Sequence[str] | None,
 ) -> Any:
-    """A head as a card: its link between words that reaches farthest, as a sentence."""
+    """A head as a card: its link between words that stands out most, as a sentence."""
     rows, columns = check_words(tokens, source_tokens, weights.query_len, weights.kv_len)
     if (
         isinstance(head, Sequence)
