@@ -1,5 +1,7 @@
 """Grids of heads: every map is its head's matrix, all on one scale."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -171,7 +173,7 @@ def test_chosen_heads_for_a_paper() -> None:
         ({"heads": [(0, 0)], "tokens": ["a"]}, "plot.tokens", "a word for each query, 7; got 1"),
     ],
 )
-def test_what_a_paper_cannot_show(options: dict[str, object], code: str, words: str) -> None:
+def test_what_a_paper_cannot_show(options: dict[str, Any], code: str, words: str) -> None:
     with pytest.raises(ch.ClearheadError) as caught:
         seen().plot(**options)
     assert caught.value.code == code
