@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 import clearhead as ch
 from clearhead.drawing.live.pairs import stages_of_pair
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
+from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.photo import read_photo
 from clearhead.drawing.page.sound import read_sound
@@ -968,6 +970,55 @@ def test_axe_finds_nothing(
     assert violations(page) == []
     # Nothing is cut off at the side.
     assert page.evaluate("() => document.documentElement.scrollWidth") <= size["width"]
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (2560, 1300)])
+def test_the_map_takes_all_the_room(opens: Opens, width: int, height: int) -> None:
+    """It hid the overview, and the map stayed as it was."""
+    page = opens(payload(WORDS), size={"width": width, "height": height})
+    small = still(page.locator(".ch-map-canvas"))["width"]
+    page.keyboard.press("f")
+    large = still(page.locator(".ch-map-canvas"))
+    assert large["width"] > 1.2 * small
+    assert large["y"] + large["height"] <= height
+    page.keyboard.press("f")
+    assert still(page.locator(".ch-map-canvas"))["width"] == small
+
+
+def test_what_stands_below_the_map_of_a_sentence_is_in_view(opens: Opens) -> None:
+    words = [f"w{number}" for number in range(15)]
+    page = opens(payload(words), size={"width": 1440, "height": 900})
+    for place in (".ch-reading", ".ch-legend"):
+        box = still(page.locator(place).first)
+        assert box["y"] + box["height"] <= 900
+
+
+def test_a_page_in_a_frame_leaves_the_history_of_its_reader(opens: Opens, tmp_path: Path) -> None:
+    """Each click was a step on the way back of the page around it; in a sandbox it threw."""
+    inner = write_page(tmp_path / "inner.html", payload(WORDS))
+    outer = tmp_path / "outer.html"
+    outer.write_text(
+        "<script>heights = []; onmessage = (event) => heights.push(event.data)</script>"
+        "<iframe id=plain style='width: 900px; height: 900px'></iframe>"
+        "<iframe id=boxed sandbox='allow-scripts' style='width: 900px; height: 900px'></iframe>"
+    )
+    page = opens(outer.as_uri())
+    for name in ("plain", "boxed"):
+        page.evaluate(
+            "([name, html]) => { document.getElementById(name).srcdoc = html }",
+            [name, inner.read_text()],
+        )
+        frame = page.frame_locator(f"#{name}")
+        frame.locator(".ch-token").nth(2).wait_for()
+        before = page.evaluate("history.length")
+        for token in (2, 3):
+            frame.locator(".ch-token").nth(token).click()
+            frame.locator(".ch-facts").first.wait_for()
+            page.wait_for_timeout(400)
+        assert page.evaluate("history.length") == before
+    told = page.evaluate("heights.filter((each) => each.clearhead === 'height')")
+    assert len(told) >= 2
+    assert all(each["height"] > 500 for each in told)
 
 
 def test_dark_and_light_change_by_a_button(opens: Opens) -> None:

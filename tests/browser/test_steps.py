@@ -15,7 +15,7 @@ import clearhead as ch
 from clearhead import ladder
 from clearhead.drawing.page.payload import Payload
 from clearhead.drawing.page.steps import steps_payload
-from tests.browser.conftest import DESKTOP, PHONE, Opens
+from tests.browser.conftest import DESKTOP, PHONE, Opens, still
 
 HOSTILE = ["<script>alert(1)</script>", "</script>", "\x1b[31m", "\u202eabc", "שלום", "猫👩‍👩‍👧"]
 NUMBER = r"−?(?:\d+\.\d+|∞)"
@@ -118,6 +118,30 @@ def test_the_sum_that_is_written_out_is_the_number(opens: Opens) -> None:
             ((total, said),) = sums(text)
             assert said == result(text)
             assert abs(total - said) <= rounding(6, 1.0)
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (1280, 720), (1280, 600), (768, 1024), (390, 844)])
+def test_the_arithmetic_covers_no_number(opens: Opens, size: tuple[int, int]) -> None:
+    """It lay over six of eleven rows."""
+    page = drawn(opens, steps_payload(journey()), size={"width": size[0], "height": size[1]})
+    for stage in ("scores", "context"):
+        page.get_by_role("button", name=stage, exact=True).first.click()
+        for scroll in (0, 10_000):
+            page.evaluate("(to) => scrollTo(0, to)", scroll)
+            told, strip = (still(page.locator(f".ch-st-{name}")) for name in ("told", "strip"))
+            apart = (
+                told["y"] + told["height"] <= strip["y"] or strip["x"] + strip["width"] <= told["x"]
+            )
+            assert apart, (told, strip)
+
+
+def test_the_largest_terms_are_written_out(opens: Opens) -> None:
+    query, key = torch.full((1, 1, 1, 30), 0.01), torch.full((1, 1, 1, 30), 1.0)
+    query[..., 29] = 5.0
+    page = drawn(opens, steps_payload(ch.trace(ch.attend, query, key, torch.ones(1, 1, 1, 2))))
+    text = point_at(page, "scores", 0, 0)
+    assert "5.0000·1.0000" in text
+    assert "23 more: 0.2300" in text
 
 
 def test_softmax_is_told_step_by_step(opens: Opens) -> None:
@@ -424,7 +448,7 @@ def test_a_window_zoomed_to_four_times_still_shows_the_stages(opens: Opens) -> N
     )
     assert told is not None
     assert stage is not None
-    assert told["y"] >= stage["y"] + stage["height"]
+    assert told["y"] + told["height"] <= stage["y"]
 
 
 @pytest.mark.parametrize("size", [(0, 3, 8), (2, 0, 8)])

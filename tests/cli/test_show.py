@@ -31,11 +31,10 @@ def test_show() -> None:
     assert found[1].startswith("[CLS] the animal didn ' t cross")
     assert "How focused each head is, in %" in found
     assert [line.split()[0] for line in found[5:11]] == list("012345")
-    assert "Layer 5, head 11" in found
-    assert any("reaches farthest: it → animal 0.65" in line for line in found)
+    assert "Layer 3, head 1" in found
+    assert any("others do not look at: it → animal 0.64" in line for line in found)
     assert (
-        found[-1]
-        == "Next: add --layer 5, --layer 5 --head 11, --png head.png, or --html page.html."
+        found[-1] == "Next: add --layer 3, --layer 3 --head 1, --png head.png, or --html page.html."
     )
     assert max(map(len, found)) <= 80
 
@@ -170,7 +169,7 @@ def test_a_page_opens_where_it_was_shown(tmp_path: Path, monkeypatch: pytest.Mon
     lines("show", SENTENCE, "--find", "it,animal", "--html", file)
     starts = [each.data["start"] for each in written]
     assert starts == [
-        {"layer": 5, "head": 11, "query": 10, "key": 2},
+        {"layer": 3, "head": 1, "query": 10, "key": 2},
         {"layer": 0, "head": 1},
         {"layer": 5, "head": 11, "query": 10, "key": 2},
     ]

@@ -40,7 +40,7 @@ export function Legend({ top, beyond, unit, signed = false }: LegendProps) {
       </div>
       <div class="ch-legend-unit">
         {unit}
-        {kind === "log" ? ", logarithmic" : kind === "root" ? ", by its square root" : ""}
+        {kind === "log" ? ", logarithmic" : kind === "root" ? " on a square-root scale" : ""}
       </div>
     </div>
   );

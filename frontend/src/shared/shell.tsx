@@ -1,7 +1,7 @@
 // What every view stands in: the title, the tools, the help, dark and light.
 
 import type { ComponentChildren } from "preact";
-import { useRef } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { useKeys } from "./keys";
 import { label } from "./labels";
 import { theme, toggleTheme } from "./theme";
@@ -21,6 +21,17 @@ interface ShellProps {
   children: ComponentChildren;
 }
 
+/** Tell the page around a frame how high its content is, so that nothing in it has to be scrolled. */
+function tellHeight(shell: HTMLElement): (() => void) | undefined {
+  if (window.parent === window || !shell.closest("#clearhead-page")) return;
+  const observer = new ResizeObserver(() => {
+    const height = Math.ceil(shell.getBoundingClientRect().height);
+    window.parent.postMessage({ clearhead: "height", height }, "*");
+  });
+  observer.observe(shell);
+  return () => observer.disconnect();
+}
+
 export function Shell({ title, note, tools, bare = false, guide, keys, children }: ShellProps) {
   const root = useRef<HTMLDivElement>(null);
   const help = useRef<HTMLDialogElement>(null);
@@ -32,6 +43,7 @@ export function Shell({ title, note, tools, bare = false, guide, keys, children 
     }
   };
   useKeys(root, onKeyDown);
+  useEffect(() => tellHeight(root.current!), []);
   return (
     <div class="ch-shell" data-theme={theme.value} ref={root}>
       {!bare && (

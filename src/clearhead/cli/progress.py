@@ -18,11 +18,16 @@ def say(console: Console, words: str) -> None:
     console.print(Text(readable(words)), soft_wrap=True)
 
 
+def has_terminal(console: Console) -> bool:
+    """True where lines can be written over; colours that are forced into a log are no terminal."""
+    return console.is_terminal and console.file.isatty()
+
+
 @contextmanager
 def busy(words: str) -> Iterator[None]:
     """Say what is going on as long as it goes on, on a terminal only."""
     notes = Console(stderr=True)
-    if not notes.is_terminal:
+    if not has_terminal(notes):
         yield
         return
     with notes.status(words):
@@ -33,7 +38,7 @@ def busy(words: str) -> Iterator[None]:
 def progress_bars() -> Iterator[Progress]:
     """A bar for each task that reports its share done, on a terminal only."""
     notes = Console(stderr=True)
-    if not notes.is_terminal:
+    if not has_terminal(notes):
         yield lambda doing, done: None
         return
     from rich.progress import Progress

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from clearhead.cli.progress import Progress, busy, progress_bars, say
+from clearhead.cli.progress import Progress, busy, has_terminal, progress_bars, say
 from clearhead.errors import ArgumentError
 
 
@@ -80,15 +80,19 @@ def serve(
 
 
 def _announced(name: str, progress: Progress) -> Progress:
-    """Progress that says once what is waited for, where no bar shows it: a long run takes a while."""
+    """Progress that says what is waited for, and every tenth of it, where no bar shows it."""
     notes = Console(stderr=True)
-    told = notes.is_terminal
+    silent = not has_terminal(notes)
+    told: dict[str, int] = {}
 
     def report(doing: str, done: float) -> None:
-        nonlocal told
-        if not told and doing != "packing":
-            told = True
-            say(notes, f"Going over {name}; its address comes when that is done.")
+        tenths = int(10 * done)
+        if silent and doing != "packing":
+            if not told:
+                say(notes, f"Going over {name}; its address comes when that is done.")
+            elif tenths > told.get(doing, 0):
+                say(notes, f"{doing}: {10 * tenths} %")
+            told[doing] = max(tenths, told.get(doing, 0))
         progress(doing, done)
 
     return report

@@ -142,11 +142,14 @@ class Seen(WholeRecord[Kept]):
         kind: str = "map",
         *,
         layers: Sequence[str | int] | None = None,
-        heads: Sequence[int] | None = None,
+        heads: Sequence[int] | Sequence[tuple[int | str, int]] | None = None,
         sample: int | None = None,
         tokens: Sequence[str] | None = None,
         log: bool = False,
         cells: int | None = None,
+        source_tokens: Sequence[str] | None = None,
+        columns: int | None = None,
+        width: float | None = None,
         ax: Any = None,
     ) -> Any:
         """Draw all layers with matplotlib; `seen[layer].plot()` draws one, and larger.
@@ -156,9 +159,13 @@ class Seen(WholeRecord[Kept]):
                 (tokens), "max", "first" and "previous" (shares of 1) are one picture of layers ×
                 heads, with the mean over all queries that are not padded. "received" is what each
                 key gets in each layer, the mean over heads.
-            layers, heads: only these; layers by path or number, heads by their number in the layer.
+            layers, heads: only these; layers by path or number, heads by their number in the layer. Pairs
+                of a layer and a head, `heads=[(0, 2), (5, 1)]`, are those maps alone, for a paper.
             sample: which row of the batch. None is the first; for means over queries, all of them.
-            tokens: a word for each key, for "received".
+            tokens: a word for each key, for "received"; for pairs, of each query.
+            source_tokens: for pairs, a word for each key, where keys are of another text.
+            columns: for pairs, how many stand side by side.
+            width: for pairs, of the figure, in inches; a column of a paper has about 3.35.
             log: a logarithmic scale.
             cells: how many cells a side a map has at most, 64 by default, or a strip, 256.
             ax: axes to draw in, an array of them for maps; None is a new figure of pyplot's.
@@ -195,6 +202,9 @@ class Seen(WholeRecord[Kept]):
             tokens=tokens,
             log=log,
             cells=cells,
+            source_tokens=source_tokens,
+            columns=columns,
+            width=width,
             ax=ax,
         )
 
@@ -233,7 +243,7 @@ class Seen(WholeRecord[Kept]):
             title: the title of the page; None is the beginning of the text, or what is weighted by values.
             sample: the row of the batch.
             start: the layer and the head that it opens with, by number, or the state of a page as it stands behind
-                the # of its address, `"head=5.11&without=first"`; None: where a strong link reaches farthest.
+                the # of its address, `"head=5.11&without=first"`; None: at the link that stands out most.
             pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
             why: True to write query and key of short texts too, for how each weight comes about.
             image: a picture whose patches are the tokens, or the source tokens where `tokens` are given: a

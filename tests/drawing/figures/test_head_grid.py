@@ -1,5 +1,7 @@
 """Grids of heads: every map is its head's matrix, all on one scale."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -120,3 +122,68 @@ def test_summaries_have_the_maps_that_the_watch_kept() -> None:
     assert pooled is not None
     queries = (torch.arange(70) * 64 // 70).bincount()
     assert numbers(axes[0, 1]).equal((pooled[0, 1] / queries[:, None]).double())
+
+
+def test_chosen_heads_for_a_paper() -> None:
+    """It took four tries and then a grid by hand."""
+    found, words = seen(), list("abcdefg")
+    pairs = [(0, 1), (1, 3), (1, 0), (0, 0)]
+    axes = found.plot(heads=pairs, tokens=words, columns=3, width=3.35, sample=1)
+    figure = axes[0].figure
+    figure.draw_without_rendering()
+    assert figure.get_figwidth() == 3.35
+    for each, (layer, head) in zip(axes, pairs, strict=True):
+        assert numbers(each).nan_to_num(0.0).equal(found[layer][1, head].double())
+        assert each.get_title() == f"layer {layer}, head {head}"
+        assert each.images[0].norm.vmax == axes[0].images[0].norm.vmax
+        # Nothing is cut off at the edges, words included.
+        box = each.get_tightbbox().transformed(figure.transFigure.inverted())
+        assert 0 <= box.x0 < box.x1 <= 1
+        assert 0 <= box.y0 < box.y1 <= 1
+    outer = (
+        [bool(each.get_yticklabels()) for each in axes],
+        [bool(e.get_xticklabels()) for e in axes],
+    )
+    assert outer == ([True, False, False, True], [False, True, True, True])
+    assert axes[0].get_yticklabels()[0].get_text().endswith("a")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (
+            {"heads": [(0, 1), 2]},
+            "plot.part",
+            "pairs of a layer and a head, such as [(0, 2), (5, 1)]; got 2",
+        ),
+        ({"heads": [(0, 9)]}, "plot.part", "heads must be a whole number from 0 to 1; got 9"),
+        ({"heads": [(9, 0)]}, "watch.layer", "9"),
+        (
+            {"heads": [(0, 0)], "columns": 0},
+            "plot.option",
+            "columns must be a number above 0, or None; got 0",
+        ),
+        (
+            {"heads": [(0, 0)], "width": -1.0},
+            "plot.option",
+            "width must be a number above 0, or None; got -1.0",
+        ),
+        ({"heads": [(0, 0)], "layers": [0]}, "plot.option", "layers has no meaning"),
+        ({"heads": [0], "width": 3.0}, "plot.option", "width has no meaning for kind='map' here"),
+        ({"heads": [(0, 0)], "tokens": ["a"]}, "plot.tokens", "a word for each query, 7; got 1"),
+    ],
+)
+def test_what_a_paper_cannot_show(options: dict[str, Any], code: str, words: str) -> None:
+    with pytest.raises(ch.ClearheadError) as caught:
+        seen().plot(**options)
+    assert caught.value.code == code
+    assert words in str(caught.value)
+
+
+def test_chosen_heads_of_other_lengths_are_refused() -> None:
+    model = nn.ModuleList([ch.MultiHeadAttention(8, num_heads=1) for _ in range(2)])
+    with ch.watch(model) as found:
+        for layer, length in zip(model, (5, 7), strict=True):
+            layer(torch.randn(1, length, 8))
+    with pytest.raises(ch.ShapeError, match="same queries and keys"):
+        found.plot(heads=[(0, 0), (1, 0)])

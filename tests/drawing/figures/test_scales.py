@@ -41,4 +41,4 @@ def test_numbers_are_black_on_light_and_white_on_dark() -> None:
     axes = Figure().subplots()
     image = axes.imshow(np.ma.masked_invalid([[0.0, 1.0, np.nan]]), cmap=scales.WEIGHTS)
     scales.write_numbers(axes, image, [["0", "1", "none"]], "small")
-    assert [text.get_color() for text in axes.texts] == [[1, 1, 1], [0, 0, 0], [0, 0, 0]]
+    assert [text.get_color() for text in axes.texts] == [[0, 0, 0], [1, 1, 1], [0, 0, 0]]

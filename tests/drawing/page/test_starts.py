@@ -8,7 +8,7 @@ import torch
 import clearhead as ch
 from clearhead.attention.problem import make_problem
 from clearhead.drawing.page.head_page import Layer, Run, heads_payload
-from clearhead.drawing.page.starts import ANYWHERE, STATE, Start, farthest_link, start_of
+from clearhead.drawing.page.starts import ANYWHERE, STATE, Start, start_of
 from clearhead.drawing.page.texts import read_text
 from clearhead.errors import ArgumentError
 from clearhead.matrix.matrix import matrix_of
@@ -136,7 +136,7 @@ def test_a_state_that_the_page_can_show() -> None:
         assert start["state"] == state
 
 
-def test_a_pin_stands_in_for_that_of_the_farthest_link() -> None:
+def test_a_pin_stands_in_for_that_of_the_telling_link() -> None:
     """It was overridden by that of the link, without a word."""
     far = {"layer": 1, "head": 0, "query": 6, "key": 2}
     layers = heads_payload([Run("", [Layer("a", EVEN), Layer("b", EVEN)])], "").data["layers"]
@@ -173,15 +173,3 @@ def test_a_pin_is_of_the_layer_that_is_opened() -> None:
         heads_payload([run], "", start=Start("heads=0.0,1.0"))
     # Beside a larger head, what is in view may be larger too.
     heads_payload([run], "", start=Start("head=0.0&with=1.0&view=0,7,0,9"))
-
-
-def test_the_farthest_of_strong_links_between_words() -> None:
-    weights = torch.zeros(2, 7, 7)
-    weights[0, 6, 0] = 1.0  # neither of them a word
-    weights[0, 5, 2] = 0.9
-    weights[1, 5, 1] = 0.45  # not strong
-    weights[1, 4, 2] = 1.0
-    assert farthest_link(weights, TOKENS, TOKENS) == (pytest.approx(2.7), 0, 5, 2)
-    weights[0, 5, 3] = torch.nan
-    assert farthest_link(weights, TOKENS, TOKENS) == (pytest.approx(2.7), 0, 5, 2)
-    assert farthest_link(torch.zeros(1, 0, 3), [], ["a"] * 3) is None

@@ -59,7 +59,7 @@ def test_a_head_that_looks_everywhere_alike() -> None:
         abs=1e-6,
     )
     assert len(heads.rows) == 1
-    assert heads.farthest == (None,)
+    assert heads.telling == (None,)
 
 
 def test_a_head_that_looks_at_the_token_before() -> None:
@@ -79,7 +79,7 @@ def test_a_head_that_looks_at_the_token_before() -> None:
         abs=1e-6,
     )
     assert heads.strongest[1] == Link(head=1, query=2, key=1, weight=1.0)
-    assert heads.farthest[1] == Link(head=1, query=2, key=1, weight=1.0)
+    assert heads.telling[1] == (True, 1.0, 1.0, 2, 1, 1.0)
 
 
 def test_a_mask_does_not_count_as_focus() -> None:
@@ -145,7 +145,7 @@ def test_there_are_no_more_links_than_there_are() -> None:
     assert strongest_links(torch.zeros(0, 0), torch.zeros(0, 0).bool(), 9) == []
 
 
-def test_the_head_to_show_has_the_strong_link_that_reaches_farthest() -> None:
+def test_the_head_to_show_has_the_link_that_stands_out() -> None:
     near, far, weak = torch.zeros(3, 8, 8)
     near[3, 2] = SHARP
     far[7, 1] = 3.0
@@ -158,8 +158,10 @@ def test_the_head_to_show_has_the_strong_link_that_reaches_farthest() -> None:
     assert (choice.layer, choice.head) == (1, 1)
     assert choice.link is not None
     assert (choice.link.query, choice.link.key, choice.link.distance) == (7, 1, 6)
-    assert choice.reason == "the strong link between words that reaches farthest"
+    assert choice.reason == "the far link to what others do not look at"
     weakest = head_to_show([heads_of(matrix_of(weak[None]), [False] * 8, [True] * 8)])
-    assert weakest.reason == "the strongest link between words"
+    assert weakest.reason == "the link between words that stands out most"
+    alike = head_to_show([heads_of(matrix_of(torch.zeros(1, 8, 8)), [False] * 8, [True] * 8)])
+    assert alike.reason == "the link between words that stands out most"
     nothing = head_to_show([heads_of(matrix_of(weak[None]), [False] * 8, [False] * 8)])
     assert nothing.reason == "the most focused head; there are no links between words"

@@ -53,7 +53,13 @@ export function useAddress(
       const another = step !== known.current.step;
       known.current = { text, step };
       setMissing([]);
-      history[another ? "pushState" : "replaceState"](null, "", `#${text}`);
+      // Inside another page the way back is that page's own; a sandbox has no address at all.
+      const own = window.parent === window;
+      try {
+        history[another && own ? "pushState" : "replaceState"](null, "", `#${text}`);
+      } catch {
+        setThere(false);
+      }
     }, SOON);
     return () => clearTimeout(timer);
   }, [text, step, there]);

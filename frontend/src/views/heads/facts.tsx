@@ -20,19 +20,26 @@ export function Facts({ row, roles, layer }: { row: Row; roles: string[]; layer:
           <dd>{quantity(row.distance, "tokens")}</dd>
         </div>
       )}
-      {roles.map((role) => (
-        <div key={role} title={roleCard(role, layer)}>
-          <dt>{role}</dt>
-          <dd>
-            {Math.round(row.scores[role]! * 100)} %
-            {typeof layer.chance?.[role] === "number" && (
-              <span class="ch-chance"> by chance {Math.round(layer.chance[role] * 100)} %</span>
-            )}
-          </dd>
-        </div>
-      ))}
+      {roles
+        .filter((role) => beyond(role, row, layer))
+        .map((role) => (
+          <div key={role} title={roleCard(role, layer)}>
+            <dt>{role}</dt>
+            <dd>
+              {Math.round(row.scores[role]! * 100)} %
+              {typeof layer.chance?.[role] === "number" && (
+                <span class="ch-chance"> by chance {Math.round(layer.chance[role] * 100)} %</span>
+              )}
+            </dd>
+          </div>
+        ))}
     </dl>
   );
+}
+
+/** False for a score that a head which looks at all alike has in this text, or more. */
+function beyond(role: string, row: Row, layer: LayerData): boolean {
+  return Math.round(row.scores[role]! * 100) > Math.round((layer.chance?.[role] ?? 0) * 100);
 }
 
 export function roleCard(role: string, layer: LayerData): string {

@@ -303,44 +303,46 @@ export function Heads({ head, source }: ViewProps) {
             )}
           </div>
           <div class="ch-right">
-            {(layer.key.text ?? layer.query.text) !== null && (
-              <form
-                class="ch-search"
-                role="search"
-                onSubmit={(event) => {
-                  event.preventDefault();
-                  if (hits.length) goTo(isAt ? at.value + 1 : at.value);
-                }}
-              >
-                <input
-                  ref={input}
-                  type="search"
-                  placeholder="Search for a token"
-                  aria-label="Search for a token"
-                  value={search.value}
-                  onInput={(event) => {
-                    search.value = event.currentTarget.value;
-                    at.value = 0;
+            <div class="ch-top">
+              {(layer.key.text ?? layer.query.text) !== null && (
+                <form
+                  class="ch-search"
+                  role="search"
+                  onSubmit={(event) => {
+                    event.preventDefault();
+                    if (hits.length) goTo(isAt ? at.value + 1 : at.value);
                   }}
-                />
-                <span role="status">
-                  {search.value &&
-                    (hits.length
-                      ? `${isAt ? `${at.value + 1} of ` : ""}${number(hits.length)}`
-                      : "not there")}
-                </span>
-              </form>
-            )}
-            <Filters
-              data={data}
-              source={source}
-              chosen={current}
-              without={without}
-              least={least}
-              columns={columns}
-              links={!subtracted}
-              alone={several.value.length === 0}
-            />
+                >
+                  <input
+                    ref={input}
+                    type="search"
+                    placeholder="Search for a token"
+                    aria-label="Search for a token"
+                    value={search.value}
+                    onInput={(event) => {
+                      search.value = event.currentTarget.value;
+                      at.value = 0;
+                    }}
+                  />
+                  <span role="status">
+                    {search.value &&
+                      (hits.length
+                        ? `${isAt ? `${at.value + 1} of ` : ""}${number(hits.length)}`
+                        : "not there")}
+                  </span>
+                </form>
+              )}
+              <Filters
+                data={data}
+                source={source}
+                chosen={current}
+                without={without}
+                least={least}
+                columns={columns}
+                links={!subtracted}
+                alone={several.value.length === 0}
+              />
+            </div>
             {both && subtracted && (
               <DifferencePanel
                 data={data}

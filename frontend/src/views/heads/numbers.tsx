@@ -131,9 +131,7 @@ export function Numbers({
             <dl class="ch-facts">
               <div>
                 <dt>received</dt>
-                <dd title="1 is the whole attention of one query">
-                  {quantity(all.received[key]!, "queries")}
-                </dd>
+                <dd>{`the attention of ${quantity(all.received[key]!, "queries")}`}</dd>
               </div>
             </dl>
           )}

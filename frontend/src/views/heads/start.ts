@@ -32,6 +32,8 @@ export function startOf(data: HeadsData): ViewState {
   return query === null && key === null ? start : { ...start, pinned: { query, key } };
 }
 
+const DULL = ["uniform", "local"];
+
 /** The head to begin with: one that points at certain tokens, not at the first one. */
 function interesting(data: HeadsData): Chosen {
   let best: Chosen = { layer: 0, head: 0 };
@@ -40,7 +42,9 @@ function interesting(data: HeadsData): Chosen {
     if (run > 0) break;
     for (const [head, row] of rows.entries()) {
       const points = data.roles.matching.includes(row.role) ? 1 : 0;
-      if (points + score(row) > most) [best, most] = [{ layer, head }, points + score(row)];
+      // A head that looks at everything near, or at everything alike, is the least telling one.
+      const tells = DULL.includes(row.role) ? 0 : points + score(row);
+      if (tells > most) [best, most] = [{ layer, head }, tells];
     }
   }
   return best;

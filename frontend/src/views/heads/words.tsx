@@ -163,7 +163,7 @@ function known(tile: Tile, layer: LayerData, map: HeadMap | null): string {
     return `. The ${tile.links} strongest links of each query are where they are; the rest is known for ${queries} × ${keys} tokens, and spread evenly there.`;
   }
   if (map && layer.weights) {
-    if ("exact" in layer.weights) return ". Weights are as they were, in float32.";
+    if ("exact" in layer.weights) return ".";
     const worst = map.error(layer.weights.top[map.head]!);
     return `. Weights are rounded, by ${percent(worst)} at most, and small ones by far less.`;
   }

@@ -388,13 +388,18 @@ function chosen(keys: number[], exps: number[], column: number): number[] {
   return largest.sort((a, b) => a - b);
 }
 
-/** Products and a plus between them; what is too much is added up. */
+/** Products and a plus between them: the largest, in their order; the others are added up. */
 function sum(products: [number, number][]): string {
-  const shown = products.length > TERMS ? products.slice(0, TERMS - 1) : products;
+  const size = (at: number) => Math.abs(products[at]![0] * products[at]![1]);
+  const order = range(products.length).sort((a, b) => size(b) - size(a));
+  const kept = new Set(products.length > TERMS ? order.slice(0, TERMS - 1) : order);
+  const shown = products.filter((_, at) => kept.has(at));
   const terms = shown.map(([a, b]) => `${factor(a)}·${factor(b)}`);
   const left = products.length - shown.length;
   if (left > 0) {
-    const rest = products.slice(shown.length).reduce((total, [a, b]) => total + a * b, 0);
+    const rest = products
+      .filter((_, at) => !kept.has(at))
+      .reduce((total, [a, b]) => total + a * b, 0);
     terms.push(`${left} more: ${number(rest)}`);
   }
   return terms.join(" + ");

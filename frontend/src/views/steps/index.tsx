@@ -196,34 +196,37 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
           ›
         </button>
       </nav>
-      <div
-        class="ch-st-strip"
-        ref={strip}
-        tabIndex={0}
-        role="region"
-        aria-label="Stages with their numbers"
-      >
-        {stages.value.map((stage, at) => (
-          <Panel
-            key={stage.name}
-            stage={stage}
-            data={data}
-            state={state}
-            masked={masked}
-            marks={marks}
-            current={at === state.stage.value}
-            order={
-              at === state.stage.value
-                ? 2
-                : made.includes(stage.name)
-                  ? 1
-                  : at < state.stage.value
-                    ? 0
-                    : 3
-            }
-            onCurrent={() => go(at)}
-          />
-        ))}
+      <div class="ch-st-beside">
+        <Told told={told.value} data={data} />
+        <div
+          class="ch-st-strip"
+          ref={strip}
+          tabIndex={0}
+          role="region"
+          aria-label="Stages with their numbers"
+        >
+          {stages.value.map((stage, at) => (
+            <Panel
+              key={stage.name}
+              stage={stage}
+              data={data}
+              state={state}
+              masked={masked}
+              marks={marks}
+              current={at === state.stage.value}
+              order={
+                at === state.stage.value
+                  ? 2
+                  : made.includes(stage.name)
+                    ? 1
+                    : at < state.stage.value
+                      ? 0
+                      : 3
+              }
+              onCurrent={() => go(at)}
+            />
+          ))}
+        </div>
       </div>
       <p class="ch-st-legend">
         <span class="ch-st-swatch ch-st-above" /> above 0 <span class="ch-st-swatch ch-st-below" />{" "}
@@ -232,7 +235,6 @@ function Trace({ head, arrays }: { head: Head<TraceData>; arrays: Arrays }) {
         {state.keys > TOKENS && ", by their root"} <span class="ch-st-swatch ch-st-hidden" /> hidden
         by the mask
       </p>
-      <Told told={told.value} data={data} />
     </main>
   );
 }

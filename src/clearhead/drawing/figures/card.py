@@ -20,7 +20,7 @@ from clearhead.drawing.colours import ink
 from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.cells import Cells
 from clearhead.drawing.figures.lettering import drawable, families, name
-from clearhead.drawing.page.starts import farthest_link
+from clearhead.drawing.telling import between_words, telling_links
 
 WIDTH, HEIGHT, DOTS_PER_INCH = 1200, 630, 100
 """Pixels, and how many of them are an inch: what chats and sites show of a link."""
@@ -79,7 +79,7 @@ def draw(
         tokens, source_tokens: a word for each query and each key; the same for a text that looks at itself.
         caption: a line under it, such as the model and the head.
         pin: the query and the key of the sentence; None for either takes the largest weight of the other, and
-            for both the link between words that reaches farthest.
+            for both the link between words that stands out most.
         figure: to draw on; None is one of its own.
 
     Returns:
@@ -101,7 +101,8 @@ def draw(
     page.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0))
     page.axis("off")
     weights = torch.from_numpy(np.nan_to_num(cells.shares[0].filled(0.0)))
-    link = _link(weights, tokens, source_tokens, pin)
+    visible = torch.from_numpy(~np.ma.getmaskarray(cells.shares[0]))
+    link = _link(weights, visible, tokens, source_tokens, pin)
     query, key = (_word(each) for each in (tokens[link.query], source_tokens[link.key]))
     share = float(link.row[link.key])
     much = "all" if share >= 0.995 else f"{100 * share:.2g} %"
@@ -116,13 +117,15 @@ def draw(
 
 def _link(
     weights: Tensor,
+    visible: Tensor,
     tokens: Sequence[str],
     source_tokens: Sequence[str],
     pin: tuple[int | None, int | None] | None,
 ) -> CardLink:
     query, key = pin or (None, None)
     if query is None and key is None:
-        found = farthest_link(weights[None], tokens, source_tokens)
+        words = between_words(tokens, source_tokens)
+        (found,) = telling_links(weights[None], words, visible[None])
         at = int(weights.argmax())
         query, key = divmod(at, weights.shape[1]) if found is None else (found.query, found.key)
     elif query is None:

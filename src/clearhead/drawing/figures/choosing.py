@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from clearhead._common.checks import check_bool
+from clearhead._common.checks import as_int, check_bool
 from clearhead._common.text import shown
 from clearhead.drawing.figures import card, head_grid, head_map, numbers, received
 from clearhead.drawing.figures.cells import Cells, check_cells, of_pooled, of_weights
@@ -22,7 +23,7 @@ from clearhead.drawing.figures.options import (
     check_words,
 )
 from clearhead.drawing.figures.paper import new_figure
-from clearhead.errors import ArgumentError, ArgumentTypeError, ShapeError
+from clearhead.errors import ArgumentError, ArgumentTypeError, SelectionError, ShapeError
 from clearhead.matrix.head_numbers import (
     ROLES,
     head_averages,
@@ -123,13 +124,23 @@ def of_seen(
     tokens: Sequence[str] | None = None,
     log: bool = False,
     cells: int | None = None,
+    source_tokens: Sequence[str] | None = None,
+    columns: int | None = None,
+    width: float | None = None,
     ax: object = None,
 ) -> Any:
     """Draw all layers, as `Seen.plot`."""
     kind = check_kind(kind, KINDS)
     check_bool("log", log)
+    pairs = isinstance(heads, Sequence) and any(isinstance(each, tuple) for each in heads)
+    if kind == "map" and pairs:
+        check_options(kind, {"layers": layers, "ax": ax}, ())
+        most = check_cells(cells)
+        words = (tokens, source_tokens)
+        return _of_chosen(seen, heads or (), sample or 0, words, columns, width, most, log)
     used = {"map": ("cells",), "received": ("tokens", "cells")}.get(kind, ())
-    check_options(kind, {"tokens": tokens, "cells": cells}, used)
+    options = {"source_tokens": source_tokens, "columns": columns, "width": width}
+    check_options(kind, {"tokens": tokens, "cells": cells} | options, used)
     most = check_cells(cells)
     names = _layers(seen, layers)
     if kind in QUANTITIES:
@@ -174,7 +185,7 @@ def _card(
     tokens: Sequence[str] | None,
     source_tokens: Sequence[str] | None,
 ) -> Any:
-    """A head as a card: its link between words that reaches farthest, as a sentence."""
+    """A head as a card: its link between words that stands out most, as a sentence."""
     rows, columns = check_words(tokens, source_tokens, weights.query_len, weights.kv_len)
     if (
         isinstance(head, Sequence)
@@ -196,6 +207,60 @@ def _card(
     figure.set_layout_engine("none")
     cells = of_weights(weights, sample, [place], card.MOST_OF_MAP)
     return card.draw(cells, rows, columns, title, figure=figure)
+
+
+def _of_chosen(
+    seen: Seen[Any],
+    heads: Sequence[Any],
+    sample: int,
+    words: tuple[Sequence[str] | None, Sequence[str] | None],
+    columns: int | None,
+    width: float | None,
+    most: int | None,
+    log: bool,
+) -> Any:
+    """Some heads of any layers, each by the number of its layer and its own."""
+    for name, given in (("columns", columns), ("width", width)):
+        number = as_int(given) if name == "columns" else given
+        if given is not None and (
+            isinstance(given, bool) or not isinstance(number, int | float) or not 0 < number < inf
+        ):
+            raise ArgumentError(
+                "plot.option", f"{name} must be a number above 0, or None; got {shown(given)}."
+            )
+    maps: list[Cells] = []
+    titles: list[str] = []
+    lengths: list[tuple[int, int]] = []
+    for each in heads:
+        if not isinstance(each, tuple) or len(each) != 2:
+            raise SelectionError(
+                "plot.part",
+                "heads must be numbers of heads, or pairs of a layer and a head, such as "
+                f"[(0, 2), (5, 1)]; got {shown(each)} among them.",
+            )
+        weights = seen[each[0]]
+        _check_something(weights)
+        row = check_place("sample", sample, weights.batch)
+        place = check_head("heads", each[1], numbers_of_heads(weights))
+        maps.append(_cells(weights, row, [place], most, False))
+        titles.append(f"layer {each[0]}, head {each[1]}")
+        lengths.append((weights.query_len, weights.kv_len))
+    if len(set(lengths)) > 1:
+        raise ShapeError(
+            "plot.lengths",
+            "heads side by side must have the same queries and keys; got (query_len, kv_len) of "
+            f"{sorted(set(lengths))}.",
+        )
+    rows, columns_of = check_words(*words, *lengths[0])
+    return head_grid.of_chosen(
+        maps,
+        titles,
+        tokens=rows,
+        source_tokens=columns_of,
+        columns=columns,
+        width=width,
+        log=log,
+    )
 
 
 def _layers(seen: Seen[Any], layers: Sequence[str | int] | None) -> list[str]:

@@ -6,16 +6,23 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.image import AxesImage
 
 from clearhead.drawing.figures import scales
 from clearhead.drawing.figures.cells import Cells
 from clearhead.drawing.figures.head_map import show
-from clearhead.drawing.figures.lettering import entitle, families
+from clearhead.drawing.figures.lettering import entitle, families, tick, wrapped
 from clearhead.drawing.figures.paper import array, given, new_figure
 
 MOST_CELLS = 64
 MAP = 1.1
 """Inches of a side of a small map."""
+
+CHOSEN, LETTERED = 2.0, 0.5
+"""Inches of a side of a chosen map, and of the words below the last."""
+
+SIZE_OF_PAPER = 7
+"""Points, as captions of papers have."""
 
 MOST_WIDE, MOST_HIGH = 16.0, 20.0
 WIDE = 1.5
@@ -86,6 +93,53 @@ def of_layers(
     return grid
 
 
+def of_chosen(
+    maps: Sequence[Cells],
+    titles: Sequence[str],
+    *,
+    tokens: Sequence[str] | None,
+    source_tokens: Sequence[str] | None,
+    columns: int | None,
+    width: float | None,
+    log: bool,
+) -> np.ndarray:
+    """Some heads of any layers for a paper: on one scale, with words at the outer edges alone.
+
+    Args:
+        maps: one head each, of the same tokens.
+        titles: what stands above each.
+        tokens, source_tokens: a word for each query and each key; None for none.
+        columns: maps side by side; None for as many as look well.
+        width: of the figure, in inches; None for what the maps take.
+        log: a logarithmic scale.
+    """
+    count = len(maps)
+    columns = min(columns or columns_for(count), count)
+    rows = math.ceil(count / columns)
+    wide = width or min(MOST_WIDE, CHOSEN * columns + 1.2)
+    # The colour bar lies below, where it takes nothing of the width of a column.
+    side = wide / columns
+    lettered = LETTERED if tokens or source_tokens else 0.0
+    figure = new_figure(wide, min(MOST_HIGH, (side + 0.1) * rows + lettered + 0.7))
+    grid = figure.subplots(rows, columns, squeeze=False)
+    axes = grid.ravel().tolist()[:count]
+    for spare in grid.ravel().tolist()[count:]:
+        spare.remove()
+    image = _fill(axes, [(cells, 0) for cells in maps], log=log, bar=False)
+    for place, (each, title) in enumerate(zip(axes, titles, strict=True)):
+        each.set_title(title, fontsize=SIZE_OF_PAPER, parse_math=False)
+        centre = 0.5 if maps[place].pooled else 0.0
+        if place % columns == 0 and tokens is not None:
+            tick(each, "y", len(tokens), tokens, centre=centre, size=SIZE_OF_PAPER)
+        if place + columns >= count and source_tokens is not None:
+            tick(each, "x", len(source_tokens), source_tokens, centre=centre, size=SIZE_OF_PAPER)
+    hiding = next((cells for cells in maps if cells.hides), maps[0])
+    bar = figure.colorbar(image, ax=axes, location="bottom", aspect=40, shrink=0.9, pad=0.02)
+    bar.set_label(wrapped(hiding.unit(), 0.9 * wide, SIZE_OF_PAPER), fontsize=SIZE_OF_PAPER)
+    bar.ax.tick_params(labelsize=SIZE_OF_PAPER)
+    return array(axes)
+
+
 def columns_for(count: int) -> int:
     """The columns of a grid of so many heads: without a gap at the end, if that looks well.
 
@@ -100,17 +154,23 @@ def columns_for(count: int) -> int:
     return min(even, key=lambda n: abs(n - wished)) if even else math.ceil(wished)
 
 
-def _fill(axes: Sequence[Axes], maps: Sequence[tuple[Cells, int]], *, log: bool) -> None:
+def _fill(
+    axes: Sequence[Axes], maps: Sequence[tuple[Cells, int]], *, log: bool, bar: bool = True
+) -> AxesImage:
     """Draw the maps, without ticks, on one scale with one colour bar."""
-    scale, extend = scales.upwards([cells.shares[place] for cells, place in maps], log=log)
+    scale, extend = scales.upwards(
+        [cells.shares[place] for cells, place in maps], log=log, root=True
+    )
     image = None
     for each, (cells, place) in zip(axes, maps, strict=True):
         image = show(each, cells, place, scale)
         each.set_xticks([])
         each.set_yticks([])
     assert image is not None
-    hiding = next((cells for cells, _ in maps if cells.hides), maps[0][0])
-    scales.add_bar(image, axes, hiding.unit(), extend)
+    if bar:
+        hiding = next((cells for cells, _ in maps if cells.hides), maps[0][0])
+        scales.add_bar(image, axes, hiding.unit(), extend)
+    return image
 
 
 def _empty(rows: int, columns: int, titled: int) -> np.ndarray:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.image import AxesImage
@@ -35,7 +34,7 @@ def draw(
     """One head with labels on both axes and a colour bar."""
     lettered = tokens is not None or source_tokens is not None
     axes = one(ax, *size(cells.query_len, cells.kv_len, lettered))
-    scale, extend = scales.upwards([cells.shares[0]], log=log)
+    scale, extend = scales.upwards([cells.shares[0]], log=log, root=True)
     image = show(axes, cells, 0, scale)
     centre = 0.5 if cells.pooled else 0.0
     tick(axes, "x", cells.kv_len, source_tokens, centre=centre)
@@ -54,7 +53,7 @@ def show(axes: Axes, cells: Cells, place: int, scale: Normalize) -> AxesImage:
     shares = cells.shares[place]
     image = axes.imshow(
         shares,
-        cmap=colormaps[scales.WEIGHTS].with_extremes(bad=scales.HIDDEN),
+        cmap=scales.WEIGHTS.with_extremes(bad=scales.HIDDEN),
         norm=scale,
         extent=edges,
         aspect=aspect(cells.query_len, cells.kv_len),

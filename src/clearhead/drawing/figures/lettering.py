@@ -90,6 +90,7 @@ def tick(
     *,
     centre: float = 0.0,
     most: int = MOST_LABELS,
+    size: str | float = SIZE,
 ) -> None:
     """Write the tokens along an axis, with their places where not all of them have room.
 
@@ -100,18 +101,19 @@ def tick(
         words: their texts; None for their places only.
         centre: where on its stretch of the axis a token's middle is.
         most: no more labels than this.
+        size: of the letters.
     """
     if words is None:
         side = axes.xaxis if axis == "x" else axes.yaxis
         side.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
         return
-    room = int(inches(axes)[axis == "y"] * POINTS_PER_INCH / (_points(SIZE) * LINE))
+    room = int(inches(axes)[axis == "y"] * POINTS_PER_INCH / (_points(size) * LINE))
     every = 1 if count <= min(most, room) else even_step(count, max(1, min(SPARSE_LABELS, room)))
     places = range(0, count, every)
     names = [name(words[place]) for place in places]
     if every > 1:
         names = [f"{place} {text}" for place, text in zip(places, names, strict=True)]
-    style = {"fontfamily": list(families()), "fontsize": SIZE, "parse_math": False}
+    style: dict[str, Any] = {"fontfamily": list(families()), "fontsize": size, "parse_math": False}
     middles = [place + centre for place in places]
     if axis == "x":
         axes.set_xticks(middles, names, rotation=90, **style)

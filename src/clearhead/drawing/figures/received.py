@@ -73,7 +73,7 @@ def by_layer(
     array = masked(means, means.isnan())
     scale, extend = scales.upwards([array], log=log)
     edges = (-0.5, count - 0.5, len(layers) - 0.5, -0.5)
-    image = axes.imshow(array, cmap=scales.NUMBERS, norm=scale, aspect="auto", extent=edges)
+    image = axes.imshow(array, cmap=scales.WEIGHTS, norm=scale, aspect="auto", extent=edges)
     tick(axes, "x", count, tokens)
     numbers.number(axes, "y", names)
     name_axis(

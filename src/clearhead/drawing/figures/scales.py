@@ -6,29 +6,60 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colorbar import Colorbar
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize, PowerNorm
 from matplotlib.image import AxesImage
 
 from clearhead.drawing.colours import ink
 from clearhead.drawing.figures.lettering import wrapped
 from clearhead.drawing.figures.paper import figure_of, inches
 
-WEIGHTS = "viridis"
+MORE = [
+    "#F8FAFD",
+    "#D6EDF9",
+    "#B1E0F3",
+    "#8DCDEA",
+    "#67B9E2",
+    "#47A2D8",
+    "#2A89CE",
+    "#2471BB",
+    "#2158A7",
+    "#21438A",
+    "#1E2F6D",
+    "#17204E",
+    "#0F1231",
+]
+LESS = [
+    "#FCF9F7",
+    "#FBE6D5",
+    "#F7D3B2",
+    "#F2BB8A",
+    "#ECA161",
+    "#DF8745",
+    "#D26C28",
+    "#BA561D",
+    "#A24112",
+    "#843312",
+    "#672510",
+    "#4D1A0C",
+    "#341008",
+]
+"""Blue for more and orange for less, in even steps of lightness, as on the page."""
+
+WEIGHTS = LinearSegmentedColormap.from_list("clearhead", MORE)
+SIGNED = LinearSegmentedColormap.from_list("clearhead_signed", [*reversed(LESS), *MORE[1:]])
+
 HIDDEN, NO_NUMBER = "#D6D8DB", "#E8833A"
 """The colours of what is hidden and of NaN in a map of weights, as on the page."""
 
-NUMBERS = "cividis"
-SIGNED = "PuOr"
-"""Orange is negative, as on the page."""
-
-SHARES = "Blues"
 DECADES = 4
 """Powers of ten from the largest number of a logarithmic scale down to its smallest."""
 
 
-def upwards(values: Sequence[np.ndarray], *, log: bool) -> tuple[Normalize, str]:
-    """A scale from 0 to the largest number, or a logarithmic one, and the ends at which numbers lie
-    beyond it, as a colour bar has them.
+def upwards(
+    values: Sequence[np.ndarray], *, log: bool, root: bool = False
+) -> tuple[Normalize, str]:
+    """A scale from 0 to the largest number, by the square root if asked, or a logarithmic one, and the
+    ends at which numbers lie beyond it, as a colour bar has them.
 
     What is below a logarithmic scale, 0 above all, has the colour of its lower end: it is small,
     and not hidden.
@@ -44,7 +75,7 @@ def upwards(values: Sequence[np.ndarray], *, log: bool) -> tuple[Normalize, str]
     known = np.concatenate([np.ma.compressed(np.ma.masked_invalid(each)) for each in values])
     top = float(known.max(initial=0.0)) or 1.0
     if not log:
-        return Normalize(0.0, top), "neither"
+        return PowerNorm(0.5, 0.0, top) if root else Normalize(0.0, top), "neither"
     above = known[known > 0]
     bottom = max(float(above.min(initial=top)), top * 10.0**-DECADES)
     if bottom == top:

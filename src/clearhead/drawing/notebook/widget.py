@@ -55,7 +55,7 @@ def view(
         source_tokens: what the keys are, in attention between two texts.
         sample: which row of the batch. A page of a trace has all to choose from.
         start: the layer and the head that it opens with, or the state of a page as its address has
-            it, `"head=5.11&without=first"`; None takes what reaches farthest.
+            it, `"head=5.11&without=first"`; None takes the link that stands out most.
         pin: the query and the key that are pinned, as tokens or places: `pin=("it", "animal")`.
         image, grid, skip: a picture, its rows and columns of patches, and the tokens before the first
             patch, as `Seen.to_html` takes them.

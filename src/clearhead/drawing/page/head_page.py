@@ -49,9 +49,10 @@ from clearhead.drawing.page.page import write_page
 from clearhead.drawing.page.payload import Deflated, Payload, deflated
 from clearhead.drawing.page.rounding import BYTE, WORD, rounded
 from clearhead.drawing.page.runs import NAMES, Layer, Run, names_of, read_run
-from clearhead.drawing.page.starts import ANYWHERE, Start, farthest_link, start_of
+from clearhead.drawing.page.starts import ANYWHERE, Start, start_of
 from clearhead.drawing.page.texts import PageText, TextOffset, beginning, offsets
 from clearhead.drawing.pooling import hidden_cells, row_means
+from clearhead.drawing.telling import between_words, telling_links
 from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.matrix.head_numbers import MATCHING, ROLES, numbers_of_heads
 from clearhead.matrix.matrix import AttentionMatrix
@@ -82,7 +83,7 @@ def heads_payload(
         title: the title of the page.
         note: a line under the title.
         progress: called with what is being done, and the share of it that is done.
-        start: where the page opens, instead of at the link between words that reaches farthest.
+        start: where the page opens, instead of at the link between words that stands out most.
         why: True to pack the query and key of short texts too, from which each weight follows.
         media: the picture or the sound whose parts are the keys.
 
@@ -173,7 +174,7 @@ def write_heads(
         unseen: what attended and is not on the page, named behind the note.
         sample: the row of the batch.
         start: the layer and the head that it opens with, or the state of a page as its address has
-            it; None takes what reaches farthest.
+            it; None takes the link that stands out most.
         pin: the query and the key that are pinned, as tokens or places; None for either is none.
         why: True to write the query and key of short texts too.
         image, grid, skip, times, audio: as `read_media` takes them.
@@ -259,7 +260,7 @@ class _Packing:
     layers: list[dict[str, Any]] = field(default_factory=list)
     arrays: dict[str, Tensor | Deflated] = field(default_factory=dict)
     start: dict[str, Any] | None = None
-    farthest: float = 0.0
+    telling: tuple[bool, float] = (False, 0.0)
 
     def locate(self, number: int, run: Run, layer: Layer) -> _Located:
         """A layer with its place in the texts; two runs of one text share it.
@@ -330,22 +331,22 @@ class _Packing:
             entry["weights"] = self.take(every)
             entry["small"] = self.take(small_maps(place, weights, hidden))
             if own is not None and shown.number == 0:
-                self._look_far(place, weights.masked_fill(hidden, 0.0), shown, own.tokens)
+                self._open_at(place, weights, hidden, shown, own.tokens)
         else:
             self.arrays |= {name: deflated(each) for name, each in per_token.items()}
             self._add_pooled(place, shown, summary, entry, self.room - size_of(per_token))
         self.layers.append(entry)
 
-    def _look_far(
-        self, place: int, weights: Tensor, shown: _Located, tokens: Sequence[str]
+    def _open_at(
+        self, place: int, weights: Tensor, hidden: Tensor, shown: _Located, tokens: Sequence[str]
     ) -> None:
-        """Open the page at a link of this layer, if it reaches farther than those before."""
+        """Open the page at a link of this layer, if it tells more than those before."""
         queries = tokens[shown.query.first : shown.query.first + weights.shape[1]]
-        found = farthest_link(weights, queries, tokens[: weights.shape[2]])
-        if found is not None and found.score > self.farthest:
-            self.farthest = found.score
-            self.start = {"layer": place} | found._asdict()
-            del self.start["score"]
+        words = between_words(queries, tokens[: weights.shape[2]]).to(weights.device)
+        for head, link in enumerate(telling_links(weights, words, ~hidden)):
+            if link is not None and link[:2] > self.telling:
+                self.telling = link[:2]
+                self.start = {"layer": place, "head": head, "query": link.query, "key": link.key}
 
     def _add_pooled(
         self, place: int, shown: _Located, summary: Summary, entry: dict[str, Any], room: float

@@ -5,19 +5,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-import torch
-from torch import Tensor
-
 from clearhead._common.checks import as_int
 from clearhead._common.text import shown
 from clearhead.errors import ArgumentError
 from clearhead.matrix.head_numbers import ROLES
 from clearhead.watching.finding import first_place
-
-SPECIAL = re.compile(r"[\[<].*[\]>]|\W*", re.DOTALL)
-"""Tokens such as [CLS], </s> and punctuation, which are no words."""
-
-STRONG = 0.5
 
 HEAD = r"[AB]?\d{1,9}\.\d{1,9}"
 NUMBER = r"\d{1,9}(\.\d+)?"
@@ -63,48 +55,11 @@ class Start(NamedTuple):
 ANYWHERE = Start()
 
 
-class FarLink(NamedTuple):
-    """A strong link between words that are far from each other: `score` is weight · distance."""
-
-    score: float
-    head: int
-    query: int
-    key: int
-
-
-def farthest_link(weights: Tensor, queries: Sequence[str], keys: Sequence[str]) -> FarLink | None:
-    """Of the links that take more than half of a word's attention, the one that reaches farthest.
-
-    Args:
-        weights: (heads, query_len, kv_len).
-        queries, keys: their tokens.
-
-    Example:
-        >>> farthest_link(torch.eye(3).flip(0)[None], ["a", "b", "c"], ["a", "b", "c"])
-        FarLink(score=2.0, head=0, query=0, key=2)
-    """
-    if not weights.numel():
-        return None
-    weights = weights.float().nan_to_num(0.0)
-    words = [
-        torch.tensor([SPECIAL.fullmatch(each) is None for each in side], device=weights.device)
-        for side in (queries, keys)
-    ]
-    where = [torch.arange(len(side), device=weights.device) for side in (queries, keys)]
-    apart = (where[0][:, None] + len(keys) - len(queries) - where[1]).abs()
-    allowed = words[0][:, None] & words[1]
-    scores = torch.where((weights > STRONG) & allowed, weights * apart, 0.0)
-    best = int(scores.argmax())
-    head, pair = divmod(best, len(queries) * len(keys))
-    score = float(scores.flatten()[best])
-    return FarLink(score, head, *divmod(pair, len(keys))) if score > 0 else None
-
-
 def start_of(
     asked: Start,
     layers: Sequence[dict[str, Any]],
     texts: Sequence[Sequence[str]],
-    farthest: dict[str, Any] | None = None,
+    telling: dict[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Return the start of a page of these layers as its payload has it; None for no wish.
 
@@ -112,7 +67,7 @@ def start_of(
         asked: a head, a state, a pin, or none of them.
         layers: the entries of the payload.
         texts: the tokens of each text.
-        farthest: layer, head, query and key of the link that is taken where nothing else is asked for.
+        telling: layer, head, query and key of the link that is taken where nothing else is asked for.
 
     Raises:
         ArgumentError: codes `page.start`, for a head that the page does not have, `page.state`, for what
@@ -120,7 +75,7 @@ def start_of(
             have, or a pin in both.
     """
     if asked.head is None and asked.pin is None:
-        return farthest
+        return telling
     text, state = "", dict[str, str]()
     if isinstance(asked.head, str):
         text, state = _read_state(asked.head)
@@ -134,8 +89,8 @@ def start_of(
     if wanted is not None:
         place, head = _named(wanted, layers) if isinstance(wanted, str) else _place(wanted, layers)
         found = {"layer": place, "head": head}
-    elif farthest is not None:
-        found = dict(farthest)
+    elif telling is not None:
+        found = dict(telling)
     elif any(_sides(each) != _sides(layers[0]) for each in layers):
         # A place is that of a token of this layer, and of another one elsewhere.
         found = {"layer": 0, "head": 0}

@@ -7,11 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from clearhead.drawing.telling import HALF, TellingLink, telling_links
 from clearhead.matrix.matrix import AttentionMatrix
+from clearhead.matrix.parts import visible_pairs
 from clearhead.matrix.roles import mean_weight, summary_with_roles
 from clearhead.watching.table import HeadRow, rows_of
 
-HALF = 0.5
 BYTES = re.compile(r"(\\x[0-9a-f]{2})+|<0x[0-9A-F]{2}>")
 
 
@@ -49,15 +50,14 @@ class LayerHeads(NamedTuple):
         special: the share on special tokens, such as [CLS]. Both are means over the queries with
             the choice, as the roles are.
         strongest: for each head its strongest link between words, or None.
-        farthest: for each head, of the links that take more than half of a word's attention, the
-            one of the largest weight · distance, or None.
+        telling: for each head its link that other queries do not have, or None.
     """
 
     rows: tuple[HeadRow, ...]
     itself: tuple[float, ...]
     special: tuple[float, ...]
     strongest: tuple[Link | None, ...]
-    farthest: tuple[Link | None, ...]
+    telling: tuple[TellingLink | None, ...]
 
     @property
     def focus(self) -> tuple[float, ...]:
@@ -100,22 +100,20 @@ def heads_of(matrix: AttentionMatrix, special: Sequence[bool], words: Sequence[b
         (Link(head=0, query=1, key=2, weight=0.25),)
     """
     allowed = pairs_of_words(words).to(matrix.device)
+    visible = visible_pairs(matrix.problem)
     position = torch.arange(matrix.query_len, device=matrix.device)[None]
     on_special = [torch.full_like(position, key) for key, own in enumerate(special) if own]
     strongest: list[Link | None] = []
-    farthest: list[Link | None] = []
     for head in range(matrix.num_heads):
         weights = matrix[0, head]
         link = next(iter(strongest_links(weights, allowed, 1)), None)
-        far = _farthest(weights, allowed)
         strongest.append(link and link._replace(head=head))
-        farthest.append(far and far._replace(head=head))
     return LayerHeads(
         rows=tuple(rows_of("", [summary_with_roles(matrix)])),
         itself=tuple(mean_weight(matrix, [position])[0].tolist()),
         special=tuple(mean_weight(matrix, on_special)[0].tolist()),
         strongest=tuple(strongest),
-        farthest=tuple(farthest),
+        telling=tuple(telling_links(matrix[0], allowed, None if visible is None else visible[0])),
     )
 
 
@@ -167,16 +165,6 @@ def strongest_links(weights: Tensor, allowed: Tensor, count: int) -> list[Link]:
     ]
 
 
-def _farthest(weights: Tensor, allowed: Tensor) -> Link | None:
-    """Of the links above one half in a head, (tokens, tokens), the one that reaches farthest."""
-    strong = allowed & (weights > HALF)
-    if not bool(strong.any()):
-        return None
-    queries, keys = strong.nonzero(as_tuple=True)
-    best = int((weights[queries, keys] * (queries - keys).abs()).argmax())
-    return _link(weights, int(queries[best]) * weights.shape[-1] + int(keys[best]))
-
-
 def _link(weights: Tensor, place: int) -> Link:
     query, key = divmod(place, weights.shape[-1])
     return Link(0, query, key, float(weights[query, key]))
@@ -201,16 +189,15 @@ class Choice(NamedTuple):
         if self.link is None:
             return "the most focused head; there are no links between words"
         if self.link.weight > HALF:
-            return "the strong link between words that reaches farthest"
-        return "the strongest link between words"
+            return "the far link to what others do not look at"
+        return "the link between words that stands out most"
 
 
 def head_to_show(layers: Sequence[LayerHeads]) -> Choice:
     """The head of a model that is worth a first look.
 
-    Of the links between words that take more than half of a word's attention, it is the one of the
-    largest weight · distance. If no link does, it is the strongest; if there are no links, the most
-    focused head.
+    It is the one with the link that stands out most, `telling_links`; if none does, the one with the
+    strongest link; if there are no links, the most focused head.
 
     Example:
         >>> import torch, clearhead as ch
@@ -218,11 +205,16 @@ def head_to_show(layers: Sequence[LayerHeads]) -> Choice:
         >>> head_to_show([heads_of(still, [False] * 3, [True] * 3)])
         Choice(layer=0, head=0, link=Link(head=0, query=0, key=1, weight=0.333...))
     """
-    far = [(i, link) for i, layer in enumerate(layers) for link in layer.farthest if link]
+    telling = [
+        (link, i, head)
+        for i, layer in enumerate(layers)
+        for head, link in enumerate(layer.telling)
+        if link
+    ]
     strong = [(i, link) for i, layer in enumerate(layers) for link in layer.strongest if link]
-    if far:
-        layer, link = max(far, key=lambda found: found[1].weight * found[1].distance)
-        return Choice(layer, link.head, link)
+    if telling:
+        link, layer, head = max(telling, key=lambda found: found[0][:2])
+        return Choice(layer, head, Link(head, link.query, link.key, link.weight))
     if strong:
         layer, link = max(strong, key=lambda found: found[1].weight)
         return Choice(layer, link.head, link)
