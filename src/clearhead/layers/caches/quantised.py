@@ -1,6 +1,8 @@
 """A KV cache in int8 (Zafrir et al., 2019, https://arxiv.org/abs/1910.06188;
 Liu et al., 2024, https://arxiv.org/abs/2402.02750)."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -52,7 +54,7 @@ class QuantisedCache(ColumnCache):
             return 0.0
         scales = torch.cat(self._stores[2:], dim=3)[:, :, : self._seen]
         if self._valid is not None:
-            scales = scales.masked_fill(~self._valid[:, None, : self._seen, None], 0.0)
+            scales = scales.masked_fill(~self._valid[:, None, :, None], 0.0)
         info = torch.finfo(self._layout.dtype)
         # Quantising and dequantising round once each, besides the loss to whole numbers.
         step = 0.5 + STEPS * info.eps
@@ -67,10 +69,11 @@ class QuantisedCache(ColumnCache):
             (1, scale),
         )
 
-    def _write(self, key: Tensor, value: Tensor, columns: slice) -> None:
-        for given, index in ((key, 0), (value, 1)):
-            numbers, scales = self._stores[index], self._stores[index + 2]
-            exact = given.to(scales.dtype)
+    def _encode(self, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        numbers: list[Tensor] = []
+        scales: list[Tensor] = []
+        for given in (key, value):
+            exact = given.to(torch.promote_types(given.dtype, torch.float32))
             largest = exact.abs().amax(dim=3, keepdim=True)
             scale = largest / STEPS
             info = torch.finfo(scale.dtype)
@@ -79,15 +82,12 @@ class QuantisedCache(ColumnCache):
             # Not below the smallest divisor; NaN where the scale would be infinite.
             scale = scale.clamp_min(info.smallest_normal)
             scale = scale.masked_fill(~largest.isfinite(), torch.nan)
-            numbers[:, :, columns] = (exact / scale).nan_to_num(0.0).round()
-            scales[:, :, columns] = scale
+            numbers.append((exact / scale).nan_to_num(0.0).round().to(torch.int8))
+            scales.append(scale)
+        return *numbers, *scales
 
-    def _read(self, columns: slice) -> tuple[Tensor, Tensor]:
+    def _decode(self, stored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         assert self._layout is not None
-        keys, values = (
-            (self._stores[index][:, :, columns] * self._stores[index + 2][:, :, columns]).to(
-                self._layout.dtype
-            )
-            for index in (0, 1)
-        )
-        return keys, values
+        keys, values, key_scales, value_scales = stored
+        dtype = self._layout.dtype
+        return (keys * key_scales).to(dtype), (values * value_scales).to(dtype)

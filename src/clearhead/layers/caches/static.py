@@ -56,24 +56,16 @@ class StaticCache(ColumnCache):
             )
 
     def _start(self, layout: Layout) -> None:
-        shapes = [
-            (layout.batch, layout.num_kv_heads, self.max_len, width, dtype)
-            for width, dtype in self._shapes(layout)
-        ]
+        shape = (layout.batch, layout.num_kv_heads, self.max_len)
+        wanted = [(*shape, *each, layout.device) for each in self._shapes(layout)]
         # After a reset the memory is there, and stays if the new tokens fit into it.
-        there = [
-            (*store.shape, store.dtype) for store in self._stores if store.device == layout.device
-        ]
-        if there != shapes:
-            self._stores = tuple(
-                layout.allocate(*shape, dtype=dtype, zeros=True) for *shape, dtype in shapes
-            )
+        if [(*store.shape, store.dtype, store.device) for store in self._stores] != wanted:
+            self._stores = self._allocate(layout, self.max_len)
 
     def _apart(self) -> dict[str, Any]:
         # Memory that never moves, as compiled and recorded steps want it.
-        return super()._apart() | {"_stores": tuple(store.clone() for store in self._stores)}
+        return {"_stores": tuple(store.clone() for store in self._stores)}
 
     def _forget(self) -> None:
         for store in self._stores:
             store.zero_()
-        self._valid = None
