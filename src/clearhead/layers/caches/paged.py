@@ -64,11 +64,11 @@ class PagedCache(Cache):
         super()._forget()
         # On the CPU: the pages of each row, in order, (batch, pages), and its real tokens, (batch,).
         # Page 0 stands where there is none: it belongs to no row, and stays empty.
-        self._pages = torch.zeros(0, 0, dtype=torch.int64, device="cpu")
+        self._pages = torch.zeros(0, 1, dtype=torch.int64, device="cpu")
         self._lengths = torch.zeros(0, dtype=torch.int64, device="cpu")
 
     def _start(self, layout: Layout) -> None:
-        self._pages = self._pages.new_zeros(layout.batch, 0)
+        self._pages = self._pages.new_zeros(layout.batch, 1)
         self._lengths = self._lengths.new_zeros(layout.batch)
         self._make_pool(layout, 1 + (self.num_pages or 0))
 
@@ -80,7 +80,8 @@ class PagedCache(Cache):
         if self.num_pages is None:
             return
         real = _count(batch, new, valid)
-        wanted = int(self._wanted(real)[1].sum())
+        more, copied = self._wanted(real)
+        wanted = int((more + copied).sum())
         there = self.num_pages - self.pages_used
         if wanted > there:
             raise TooLargeError(
@@ -90,23 +91,23 @@ class PagedCache(Cache):
             )
 
     def _wanted(self, real: Tensor) -> tuple[Tensor, Tensor]:
-        """The pages of each row with room for its real tokens, and which of them are to be taken,
-        (batch, pages): those that a row has not, and a page that it goes on in but others hold too."""
+        """How many pages each row takes for so many real tokens more, and beside them one in the place
+        of a page that it goes on in and that other rows hold too, or none; (batch,)."""
         # Before the first tokens there is no row yet.
         lengths = self._lengths if len(self._lengths) else torch.zeros_like(real)
-        pages = self._pages if len(self._pages) else self._pages.new_zeros(len(real), 0)
-        stop = lengths + real
-        count = max(1, -(-int(stop.max()) // self.page_len))
-        pages = nn.functional.pad(pages, (0, max(0, count - pages.shape[1])))
-        index = torch.arange(pages.shape[1], device="cpu")
+        pages = self._pages if len(self._pages) else self._pages.new_zeros(len(real), 1)
         goes_on = (real > 0) & (lengths % self.page_len > 0)
-        current = goes_on[:, None] & (index == lengths[:, None] // self.page_len)
-        page = pages.where(current, 0).sum(-1)
-        users = pages.flatten().bincount()[page]
-        # Of rows that go on in one page all but the last take another.
-        earlier = (page[:, None] == page).tril(-1).sum(-1)
-        shared = current & (users - earlier > 1)[:, None]
-        return pages, (index * self.page_len < stop[:, None]) & ((pages == 0) | shared)
+        # The page of each row (down) where another goes on (across).
+        there = pages[:, (lengths // self.page_len).clamp(max=pages.shape[1] - 1)]
+        page = there.diagonal()
+        # Of the rows that go on in one page all but the last take another.
+        earlier = ((page[:, None] == page) & goes_on[:, None]).triu(1).sum(0)
+        copied = goes_on & ((there == page).sum(0) - earlier > 1)
+        return self._filled(lengths + real) - self._filled(lengths), copied.long()
+
+    def _filled(self, tokens: Tensor) -> Tensor:
+        """The number of pages that so many tokens fill, the last one perhaps in part."""
+        return -(-tokens // self.page_len)
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         batch, _, new, _ = key.shape
@@ -114,9 +115,8 @@ class PagedCache(Cache):
         pages = self._take_pages(real).to(key.device)
         self._lengths = self._lengths + real
         if valid is None and isinstance(held, int):
-            positions, self._shown = torch.arange(held + new, device=key.device), None
-            positions = positions.expand(batch, -1)
-            places = self._places(pages, positions)
+            self._shown = None
+            places = self._places(pages, torch.arange(held + new, device=key.device)[None])
         else:
             before, more = (
                 torch.ones(batch, each, dtype=torch.bool, device=key.device)
@@ -145,26 +145,32 @@ class PagedCache(Cache):
     def _take_pages(self, real: Tensor) -> Tensor:
         """The pages of each row, (batch, pages), with room for so many real tokens more."""
         assert self._layout is not None
-        pages, taken = self._wanted(real)
-        wanted, there = int(taken.sum()), self._stores[0].shape[2] // self.page_len
+        more, copied = self._wanted(real)
+        wanted = int((more + copied).sum())
         if wanted:
-            free = (pages.flatten().bincount(minlength=there)[1:] == 0).nonzero()[:, 0] + 1
+            held = self._filled(self._lengths)[:, None]
+            room = max(0, int((held[:, 0] + more).max()) - self._pages.shape[1])
+            pages = nn.functional.pad(self._pages, (0, room))
+            # Of each row the last page, if it is copied, and those after it.
+            index = torch.arange(pages.shape[1], device="cpu")
+            taken = (index >= held - copied[:, None]) & (index < held + more[:, None])
+            pool = self._stores[0].shape[2] // self.page_len
+            free = (pages.flatten().bincount(minlength=pool)[1:] == 0).nonzero()[:, 0] + 1
             if wanted > len(free):
-                more = 2 * (there + wanted)
-                self._make_pool(self._layout, more)
-                free = torch.cat([free, torch.arange(there, more, device="cpu")])
-            shared = pages[taken]
-            self._pages = pages = pages.masked_scatter(taken, free[:wanted])
-            copied = shared > 0
-            for pool in self._stores:
-                parts = pool[0].unflatten(1, (-1, self.page_len))
-                parts[:, pages[taken][copied]] = parts[:, shared[copied]]
-        return pages
+                grown = 2 * (pool + wanted)
+                self._make_pool(self._layout, grown)
+                free = torch.cat([free, torch.arange(pool, grown, device="cpu")])
+            before, self._pages = pages[taken], pages.masked_scatter(taken, free[:wanted])
+            for store in self._stores:
+                parts = store[0].unflatten(1, (-1, self.page_len))
+                parts[:, free[:wanted][before > 0]] = parts[:, before[before > 0]]
+        return self._pages
 
     def _places(self, pages: Tensor, positions: Tensor) -> Tensor:
-        """The slots of the pool with the tokens of these positions, (batch, tokens)."""
+        """The slots of the pool with the tokens of these positions, (batch or 1, tokens)."""
         page = (positions // self.page_len).clamp(max=pages.shape[1] - 1)
-        return pages.gather(1, page) * self.page_len + positions % self.page_len
+        first = pages.gather(1, page.expand(len(pages), -1)) * self.page_len
+        return first + positions % self.page_len
 
     def _real(self) -> int | Tensor:
         longest = int(self._lengths.max()) if len(self._lengths) else 0
