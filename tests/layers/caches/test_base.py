@@ -252,6 +252,10 @@ def test_what_inference_mode_made_can_be_written_to_outside(kind: str) -> None:
     texts.append(3)
     texts.reorder([1, 1, 0])
     texts.append(1)
+    other = Texts(KINDS[kind](), BATCH)
+    with torch.inference_mode():
+        other.append(5, torch.arange(5) < torch.tensor([[5], [1], [3]]))
+    other.append(1)
 
 
 @kinds

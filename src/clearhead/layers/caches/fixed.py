@@ -159,7 +159,7 @@ class FixedCache(StaticCache):
             assert self._layout is not None
             batch = self._layout.batch
             if self._valid is None:
-                self._valid = self._filled(self._layout.allocate(batch, 0, dtype=torch.bool))
+                self._valid = self._columns(self._layout.allocate(batch, 0, dtype=torch.bool))
             columns = torch.arange(new, device=self._device) + self._held()
             real = torch.ones_like(columns, dtype=torch.bool) if valid is None else valid
             self._valid = _written(self._valid, 1, columns, real.expand(batch, -1))
@@ -179,27 +179,22 @@ class FixedCache(StaticCache):
         columns = torch.arange(self.max_len, device=held.device)
         return (self._valid & (columns < held)).sum(-1)
 
-    def _kept(self, lengths: Tensor, longest: int) -> Tensor | None:
-        valid = super()._kept(lengths, longest)
-        return None if valid is None else self._filled(valid)
-
-    def _shift(self, free: int) -> None:
-        super()._shift(free)
-        assert self._valid is not None
-        self._valid = self._filled(self._valid)
-
-    def _filled(self, valid: Tensor) -> Tensor:
-        """As many columns as there is memory, all real that hold nothing yet."""
+    def _columns(self, valid: Tensor) -> Tensor:
+        """As many as there is memory, all real that hold nothing yet, and in place."""
         with torch.inference_mode(False):
-            return nn.functional.pad(valid, (0, self.max_len - valid.shape[1]), value=True)
+            every = nn.functional.pad(valid, (0, self.max_len - valid.shape[1]), value=True)
+            return every if self._valid is None else self._valid.copy_(every)
 
     def _snapshot(self, new: int) -> dict[str, Any]:
-        length = None if self._length is None else self._length.clone()
-        return super()._snapshot(new) | {"_length": length}
+        return super()._snapshot(new) | self._written_in_place()
 
     def _apart(self) -> dict[str, Any]:
-        valid = None if self._valid is None else self._valid.clone()
-        return super()._apart() | {"_valid": valid, "_length": self._snapshot(0)["_length"]}
+        return super()._apart() | self._written_in_place()
+
+    def _written_in_place(self) -> dict[str, Tensor]:
+        """Copies of the tensors that say what is held."""
+        every = {"_length": self._length, "_valid": self._valid}
+        return {name: each.clone() for name, each in every.items() if each is not None}
 
     def _forget(self) -> None:
         super()._forget()

@@ -1,4 +1,4 @@
-"""The memory of a cache as a whole: slots with tokens, cut, moved, reordered, and shared with a fork."""
+"""The memory of a cache as a whole: cut, reordered, moved, and shared with a fork."""
 
 import copy
 import weakref
@@ -89,14 +89,16 @@ class CacheMemory(ABC):
         with torch.inference_mode(False), torch.no_grad():
             valid = self._kept(lengths.to(self._layout.device), longest) if longest else None
             self._cut(longest if valid is None else valid.sum(-1), lengths)
-        self._valid, self._shown = valid, None
+            self._valid, self._shown = None if valid is None else self._columns(valid), None
         self._advance(longest - held)
 
     def _kept(self, lengths: Tensor, longest: int) -> Tensor | None:
         """Which of the first `longest` columns are real after a cut."""
         valid = None if self._valid is None else self._valid[:, :longest]
+        if len(lengths) == 1:
+            return valid
         kept = torch.arange(longest, device=lengths.device) < lengths[:, None]
-        return valid if len(lengths) == 1 else kept if valid is None else valid & kept
+        return kept if valid is None else valid & kept
 
     def _give_back(self) -> None:
         """Give the first columns back that no row has a token in."""
@@ -308,7 +310,11 @@ class CacheMemory(ABC):
     def _shift(self, free: int) -> None:
         """Give so many first columns back, fewer than there are; `_seen` still counts all."""
         assert self._valid is not None
-        self._valid = self._valid[:, free:]
+        self._valid = self._columns(self._valid[:, free:])
+
+    def _columns(self, valid: Tensor) -> Tensor:
+        """Which columns are real, (batch, columns), as a kind keeps it."""
+        return valid
 
     def _take(self, rows: Tensor) -> None:
         """`reorder` the stores; in place if there are as many rows, as compiled steps want it."""
