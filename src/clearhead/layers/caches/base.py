@@ -311,11 +311,9 @@ class Cache(CacheMemory):
         """Count new columns, and record which of them are real."""
         if valid is not None or self._valid is not None:
             assert self._layout is not None
-            shape = self._layout.batch, self._seen + new
-            every = torch.ones(shape, dtype=torch.bool, device=self._layout.device)
-            known = every[:, : self._seen] if self._valid is None else self._valid
-            more = every[:, self._seen :] if valid is None else valid
-            self._valid = torch.cat([known, more], dim=1)
+            known, every = self._valid, self._layout.every
+            known = every(self._seen) if known is None else known
+            self._valid = torch.cat([known, every(new) if valid is None else valid], dim=1)
         self._seen += new
 
 

@@ -10,8 +10,8 @@ from clearhead._common.checks import check_tensor
 from clearhead._common.hints import with_hints
 from clearhead._common.torch_internals import is_exporting, is_tracing
 from clearhead.errors import ArgumentError, ArgumentTypeError
+from clearhead.layers.caches.columns import StaticCache
 from clearhead.layers.caches.layout import Layout, check_valid, layout_of
-from clearhead.layers.caches.static import StaticCache
 from clearhead.masks.base import Mask
 from clearhead.masks.padding import padding
 from clearhead.masks.spans import Spans, one_run
@@ -157,12 +157,12 @@ class FixedCache(StaticCache):
     def _record(self, new: int, valid: Tensor | None) -> None:
         if valid is not None or self._valid is not None:
             assert self._layout is not None
-            batch = self._layout.batch
+            assert self._length is not None
             if self._valid is None:
-                self._valid = self._columns(self._layout.allocate(batch, 0, dtype=torch.bool))
-            columns = torch.arange(new, device=self._device) + self._held()
-            real = torch.ones_like(columns, dtype=torch.bool) if valid is None else valid
-            self._valid = _written(self._valid, 1, columns, real.expand(batch, -1))
+                self._valid = self._columns(self._layout.every(0))
+            columns = torch.arange(new, device=self._layout.device) + self._length
+            real = self._layout.every(new) if valid is None else valid
+            self._valid = _written(self._valid, 1, columns, real)
         self._advance(new)
 
     def _advance(self, new: int) -> None:
@@ -193,8 +193,9 @@ class FixedCache(StaticCache):
 
     def _written_in_place(self) -> dict[str, Tensor]:
         """Copies of the tensors that say what is held."""
-        every = {"_length": self._length, "_valid": self._valid}
-        return {name: each.clone() for name, each in every.items() if each is not None}
+        length, valid = self._length, self._valid
+        copies = {} if length is None else {"_length": length.clone()}
+        return copies if valid is None else copies | {"_valid": valid.clone()}
 
     def _forget(self) -> None:
         super()._forget()

@@ -36,6 +36,10 @@ class Layout(NamedTuple):
         with torch.inference_mode(False):
             return torch.zeros(shape, dtype=dtype, device=self.device)
 
+    def every(self, new: int) -> Tensor:
+        """A `valid` for tokens that are all real, bool, (batch, new)."""
+        return torch.ones(self.batch, new, dtype=torch.bool, device=self.device)
+
 
 def layout_of(key: Tensor, value: Tensor, kept: Layout | None) -> Layout:
     """The layout of new keys and values.

@@ -118,13 +118,10 @@ class PagedCache(Cache):
             self._shown = None
             places = self._places(pages, torch.arange(held + new, device=key.device)[None])
         else:
-            before, more = (
-                torch.ones(batch, each, dtype=torch.bool, device=key.device)
-                if isinstance(each, int)
-                else each
-                for each in (held, new if valid is None else valid)
-            )
-            shown = torch.cat([before, more], dim=1)
+            assert self._layout is not None
+            every = self._layout.every
+            before = every(held) if isinstance(held, int) else held
+            shown = torch.cat([before, every(new) if valid is None else valid], dim=1)
             positions = positions_from_valid(shown)
             places = self._places(pages, positions).where(shown, 0)
             self._shown = positions, padding(shown)

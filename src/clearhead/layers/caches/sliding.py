@@ -117,8 +117,8 @@ class SlidingCache(Cache):
             counts = total + new
         else:
             is_ring = new == 1
-            if valid is None:
-                valid = torch.ones(len(key), new, dtype=torch.bool, device=device)
+            assert self._layout is not None
+            valid = self._layout.every(new) if valid is None else valid
             total = torch.as_tensor(total, device=device).expand(len(key))[:, None]
             positions = total + positions_from_valid(valid)
             counts = total[:, 0] + valid.sum(-1)
