@@ -160,22 +160,22 @@ def test_a_fork_goes_its_own_way(kind: str) -> None:
 def test_a_fork_shares_its_memory_until_it_writes(kind: str) -> None:
     cache = held(KINDS[kind]())
     fork = cache.fork()
-    memory = getattr(cache, cache._MEMORY)
-    assert getattr(fork, cache._MEMORY) is memory
+    memory = cache._stores
+    assert fork._stores is memory
     with pytest.raises(ch.ShapeError):
         fork.append(*tokens(1, 1)[1:])
-    assert getattr(fork, cache._MEMORY) is memory
+    assert fork._stores is memory
     held(fork)
-    assert getattr(fork, cache._MEMORY)[0].data_ptr() != memory[0].data_ptr()
+    assert fork._stores[0].data_ptr() != memory[0].data_ptr()
     # The last one to write has the memory for itself.
     cache.reorder([1, 0])
     assert cache._sharers is None
     other = cache.fork()
-    memory = getattr(cache, cache._MEMORY)
+    memory = cache._stores
     del other
     before = memory[0].data_ptr()
     cache._own()
-    assert getattr(cache, cache._MEMORY)[0].data_ptr() == before
+    assert cache._stores[0].data_ptr() == before
 
 
 @kinds
@@ -193,7 +193,7 @@ def test_a_cache_in_another_dtype(kind: str) -> None:
     assert exact.to("cpu", torch.float16) is exact  # empty, it goes by the first tokens
     assert exact.append(key, value)[0].dtype == torch.float64
     fork = cache.fork().to("meta")
-    assert all(each.is_meta for each in getattr(fork, fork._MEMORY))
+    assert all(each.is_meta for each in fork._stores)
     if kind != "fixed":  # its length is a tensor, which cannot be read there
         assert fork.append(key.half().to("meta"), value.half().to("meta"))[0].is_meta
 
@@ -252,6 +252,10 @@ def test_what_inference_mode_made_can_be_written_to_outside(kind: str) -> None:
     texts.append(3)
     texts.reorder([1, 1, 0])
     texts.append(1)
+    other = Texts(KINDS[kind](), BATCH)
+    with torch.inference_mode():
+        other.append(5, torch.arange(5) < torch.tensor([[5], [1], [3]]))
+    other.append(1)
 
 
 @kinds

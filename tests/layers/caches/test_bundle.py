@@ -107,6 +107,22 @@ def test_all_or_none() -> None:
     assert len(list(caches)) == 2  # a layer that is gone takes its cache along
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_rows_that_one_cache_has_not_are_taken_from_none(kind: str) -> None:
+    layers = [MultiHeadAttention(WIDTH, num_heads=2, mask=ch.causal()) for _ in range(2)]
+    caches = CacheBundle(KINDS[kind])
+    x = torch.randn(3, 4, WIDTH)
+    layers[0](x[:, :3], cache=caches)
+    layers[1](x[:2, :3], cache=caches)
+    with pytest.raises(ch.SelectionError):
+        caches.reorder([2, 1, 0])
+    alone = KINDS[kind]()
+    layers[0](x[:, :3], cache=alone)
+    expected = layers[0](x[:, 3:], cache=alone)
+    torch.testing.assert_close(layers[0](x[:, 3:], cache=caches), expected)
+
+
 @torch.no_grad()
 def test_a_function_of_a_layer_or_of_nothing() -> None:
     layer = MultiHeadAttention(WIDTH, num_heads=2, mask=ch.causal())

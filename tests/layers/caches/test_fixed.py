@@ -47,6 +47,17 @@ def test_its_tensors_are_the_cache(padded: bool) -> None:
     assert torch.equal(cache.mask().to_dense(2, 11), again.mask().to_dense(2, 11))
 
 
+def test_what_is_cut_is_no_padding_and_its_tensors_stay_in_place() -> None:
+    cache = FixedCache(7)
+    cache.append(*tokens(2, 5)[1:], valid=torch.arange(5) < torch.tensor([[5], [2]]))
+    places = [each.data_ptr() for each in cache.state()]
+    for length, real in ((4, [7, 5]), ([4, 3], [7, 5]), ([1, 3], [5, 6])):
+        cache.truncate(length)
+        *_, valid = cache.state()
+        assert valid.sum(-1).tolist() == real
+    assert [each.data_ptr() for each in cache.state()] == places
+
+
 KEYS = torch.zeros(2, 2, 7, 4)
 
 

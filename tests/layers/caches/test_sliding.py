@@ -89,8 +89,10 @@ def test_a_window_of_one_token_holds_nothing_that_is_wanted() -> None:
         context = ch.attend(query, kept_key, kept_value, mask=ch.causal() & cache.mask())
         assert torch.equal(kept_key, key)
         torch.testing.assert_close(context, value.repeat_interleave(3, dim=1))
+    cache.truncate([3, 1])
+    assert cache.next_positions(1).tolist() == [[3], [1]]
     cache.truncate(1)
-    assert cache.next_positions(1).tolist() == [1]
+    assert cache.next_positions(1).tolist() == [[1], [1]]
 
 
 def test_a_fork_has_columns_of_its_own() -> None:

@@ -159,6 +159,9 @@ class Texts:
             count = self.keys[row].shape[1]
             start = max(0, count - WINDOW) if isinstance(self.cache, SlidingCache) else 0
             assert sorted(seen.tolist()) == list(range(start, count))
+            # Then columns are as far apart as their tokens, and the last query is on the last key.
+            columns = visible[row].nonzero()[:, 0]
+            assert not self.cache.in_order or (columns - seen == kv_len - count).all()
             kept = key[row][:, visible[row]], value[row][:, visible[row]]
             for given, held in zip((self.keys[row], self.values[row]), kept, strict=True):
                 assert float((held - given[:, seen]).abs().max()) <= error

@@ -1,8 +1,6 @@
 """The KV cache of one layer: the interface of every kind, and what all of them refuse."""
 
-import weakref
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,12 +13,14 @@ from clearhead.errors import ArgumentError, ArgumentTypeError
 from clearhead.layers.caches.layout import (
     Layout,
     check_valid,
+    is_in_order,
     layout_of,
     positions_from_valid,
-    row_index,
 )
 from clearhead.layers.caches.memory import CacheMemory
 from clearhead.masks.base import Mask
+from clearhead.masks.full import full
+from clearhead.masks.padding import padding
 
 
 class Cache(CacheMemory):
@@ -50,12 +50,7 @@ class Cache(CacheMemory):
     """
 
     def __init__(self) -> None:
-        self._layout: Layout | None = None
-        self._seen = 0
-        self._finite = True
-        # What came last: how many tokens, and which of them are real.
-        self._appended: tuple[int, Tensor | None] = (0, None)
-        self._layer: weakref.ref[object] | None = None
+        super().__init__()
         self._exporting = is_exporting()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,15 +103,15 @@ class Cache(CacheMemory):
         if self._layout is None:
             self._layout = layout
             self._start(layout)
-        self._own()
+        if self._sharers is not None:
+            self._own()
         self._finite = self._finite and _are_finite(key, value)
         kept = self._add(key, value, valid)
-        self._advance(key.shape[2])
+        self._record(key.shape[2], valid)
         self._appended = key.shape[2], valid
         return kept
 
     @property
-    @abstractmethod
     def positions(self) -> Tensor:
         """The position of each key that `append` returned, in tokens, (kv_len,) or (batch, kv_len).
 
@@ -132,8 +127,13 @@ class Cache(CacheMemory):
             >>> cache.positions  # a ring: token 2 has replaced token 0
             tensor([2, 1])
         """
+        if self._shown is not None:
+            return self._shown[0]
+        real = self._real()
+        if isinstance(real, Tensor):
+            return positions_from_valid(real)
+        return torch.arange(real, device=self._device)
 
-    @abstractmethod
     def mask(self) -> Mask:
         """The mask, beside causality, of the new queries over the keys that `append` returned.
 
@@ -153,9 +153,12 @@ class Cache(CacheMemory):
             · ●
             · ●
         """
+        if self._shown is not None:
+            return self._shown[1]
+        real = self._real()
+        return padding(real) if isinstance(real, Tensor) else full()
 
     @property
-    @abstractmethod
     def in_order(self) -> bool:
         """True if the keys that `append` returned stand in the order of their tokens, in every row
         without padding between them, so that columns are as far apart as their tokens.
@@ -173,6 +176,8 @@ class Cache(CacheMemory):
             [0, 1] True
             [2, 1] False
         """
+        real = self._real()
+        return self._shown is None and (not isinstance(real, Tensor) or is_in_order(real))
 
     @property
     def finite(self) -> bool:
@@ -192,7 +197,6 @@ class Cache(CacheMemory):
         return self._finite
 
     @property
-    @abstractmethod
     def nbytes(self) -> int:
         """Memory of keys and values, used or set aside, in bytes.
 
@@ -204,6 +208,7 @@ class Cache(CacheMemory):
             >>> cache.nbytes  # key and value, 2 heads, 100 tokens, 4 numbers of 4 bytes
             6400
         """
+        return sum(store.nbytes for store in self._stores)
 
     def next_positions(
         self, new: int, valid: Tensor | None = None, *, device: torch.device | str | None = None
@@ -257,58 +262,6 @@ class Cache(CacheMemory):
         valid = valid.to(self._device)
         return self.next_positions(1) - valid.sum(-1, keepdim=True) + positions_from_valid(valid)
 
-    def reorder(self, rows: Sequence[int] | Tensor) -> None:
-        """Select rows of the batch, in this order, as a beam search does.
-
-        A row may come several times, or not at all; the batch becomes as large as `rows` is long.
-
-        Args:
-            rows: whole numbers of shape (new_batch,), at least one, each 0 to batch − 1.
-
-        Raises:
-            ArgumentTypeError: code `rows.type`, for anything but whole numbers.
-            ShapeError: code `cache.reorder-shape`, for another shape, or no row at all.
-            SelectionError: code `cache.reorder`, for a row outside of the batch.
-
-        Example:
-            >>> import torch
-            >>> from clearhead.layers.caches import GrowingCache
-            >>> cache = GrowingCache()
-            >>> key = torch.tensor([3.0, 5.0]).view(2, 1, 1, 1)
-            >>> _ = cache.append(key, key)
-            >>> cache.reorder([1, 1, 0])
-            >>> cache.append(key[:1].expand(3, -1, -1, -1), key[:1].expand(3, -1, -1, -1))[0][:, 0, 0]
-            tensor([[5.],
-                    [5.],
-                    [3.]])
-        """
-        index = row_index(rows, 0 if self._layout is None else self._layout.batch)
-        assert self._layout is not None
-        self._own()
-        with torch.inference_mode(False), torch.no_grad():
-            self._take(index.to(self._layout.device))
-        self._layout = self._layout._replace(batch=index.shape[0])
-
-    def reset(self) -> None:
-        """Drop everything, as if the cache were new: other shapes may follow.
-
-        Example:
-            >>> import torch
-            >>> from clearhead.layers.caches import GrowingCache
-            >>> cache = GrowingCache()
-            >>> _ = cache.append(torch.zeros(1, 2, 7, 4), torch.zeros(1, 2, 7, 4))
-            >>> cache.reset()
-            >>> len(cache)
-            0
-        """
-        self._layout = None
-        self._seen = 0
-        self._finite = True
-        self._appended = (0, None)
-        self._layer = None
-        self._leave()
-        self._forget()
-
     def __len__(self) -> int:
         """Number of tokens appended, padding included, and not cut off again."""
         return self._seen
@@ -340,36 +293,28 @@ class Cache(CacheMemory):
         """Refuse tokens that there is no room for; most kinds make room."""
         return
 
-    def _advance(self, new: int) -> None:
-        """Count new tokens."""
-        self._seen += new
-
-    def _snapshot(self, new: int) -> dict[str, Any]:
-        """The attributes as they are, to be put back if the next `new` tokens are refused.
-
-        Memory that `append` writes to beyond the tokens held need not be copied.
-        """
-        return dict(vars(self))
-
     @abstractmethod
     def _start(self, layout: Layout) -> None:
         """Set up for the first tokens, which have this layout."""
 
     @abstractmethod
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """`append` for tokens that fit; `_seen` still counts those before them."""
+        """`append` for tokens that fit: the rule by which they take their slots. `_seen` and `_valid`
+        are still those before them."""
 
-    @abstractmethod
-    def _counts(self) -> int | Tensor:
-        """Number of real tokens: one for all rows alike, or (batch,), or a tensor of one number."""
+    def _real(self) -> int | Tensor:
+        """The keys that are held, where nothing else is shown: how many, if all are real and in order;
+        or which of them are real, (batch, keys)."""
+        return self._seen if self._valid is None else self._valid
 
-    @abstractmethod
-    def _take(self, rows: Tensor) -> None:
-        """`reorder` for rows that are there."""
-
-    @abstractmethod
-    def _forget(self) -> None:
-        """`reset` everything that a kind has beside layout and length."""
+    def _record(self, new: int, valid: Tensor | None) -> None:
+        """Count new columns, and record which of them are real."""
+        if valid is not None or self._valid is not None:
+            assert self._layout is not None
+            known, every = self._valid, self._layout.every
+            known = every(self._seen) if known is None else known
+            self._valid = torch.cat([known, every(new) if valid is None else valid], dim=1)
+        self._seen += new
 
 
 def _are_finite(key: Tensor, value: Tensor) -> bool:

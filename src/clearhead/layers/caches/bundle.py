@@ -11,6 +11,7 @@ from clearhead._common.checks import as_int
 from clearhead._common.hints import with_hints
 from clearhead.errors import ArgumentTypeError
 from clearhead.layers.caches.base import Cache
+from clearhead.layers.caches.layout import row_index
 
 
 @with_hints
@@ -87,7 +88,10 @@ class CacheBundle:
                 cache._give_back()  # which does not fail, and cannot be undone
 
     def reorder(self, rows: Sequence[int] | Tensor) -> None:
-        """`Cache.reorder` in every cache."""
+        """`Cache.reorder` in every cache, or in none if one of them refuses."""
+        for cache in self:
+            # Rows change places in memory, which could not be undone.
+            row_index(rows, 0 if cache._layout is None else cache._layout.batch)
         self._each(lambda cache: cache.reorder(rows))
 
     def reset(self) -> None:

@@ -1,152 +1,202 @@
-"""KV caches with one column of memory for each token, padding included."""
+"""KV caches with one column of memory for each token, padding included: growing, of fixed size, in int8."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from clearhead._common.checks import check_sizes
+from clearhead._common.hints import with_hints
+from clearhead.errors import TooLargeError
 from clearhead.layers.caches.base import Cache
-from clearhead.layers.caches.layout import (
-    Layout,
-    empty_columns,
-    is_in_order,
-    positions_from_valid,
-)
-from clearhead.masks.base import Mask
-from clearhead.masks.full import full
-from clearhead.masks.padding import padding
+from clearhead.layers.caches.layout import Layout
+
+STEPS = 127
+"""Steps of int8 from 0 to the largest number."""
 
 
 class ColumnCache(Cache):
-    """Tokens in order, in tensors of (batch, num_kv_heads, capacity, width); views come back."""
-
-    _MEMORY = "_stores"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._stores: tuple[Tensor, ...] = ()
-        # Which columns are real tokens, (batch, capacity); None as long as all of them are.
-        self._valid: Tensor | None = None
-
-    @property
-    def positions(self) -> Tensor:
-        if self._valid is None:
-            return torch.arange(self._seen, device=self._device)
-        return positions_from_valid(self._valid[:, : self._seen])
-
-    def mask(self) -> Mask:
-        return full() if self._valid is None else padding(self._valid[:, : self._seen])
-
-    @property
-    def in_order(self) -> bool:
-        return self._valid is None or is_in_order(self._valid[:, : self._seen])
-
-    @property
-    def nbytes(self) -> int:
-        return sum(store.nbytes for store in self._stores)
-
-    def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
-        """Width and dtype of each store."""
-        return (layout.head_dim, layout.dtype), (layout.value_head_dim, layout.dtype)
-
-    def _write(self, key: Tensor, value: Tensor, columns: slice) -> None:
-        keys, values = self._stores
-        keys[:, :, columns] = key
-        values[:, :, columns] = value
-
-    def _read(self, columns: slice) -> tuple[Tensor, Tensor]:
-        keys, values = self._stores
-        return keys[:, :, columns], values[:, :, columns]
+    """A token takes the slot of its column, so that tokens are in order; views come back."""
 
     def _start(self, layout: Layout) -> None:
-        self._stores = tuple(
-            layout.allocate(layout.batch, layout.num_kv_heads, 0, width, dtype=dtype)
-            for width, dtype in self._shapes(layout)
-        )
+        self._stores = self._allocate(layout, 0)
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         stop = self._seen + key.shape[2]
         if stop > self._stores[0].shape[2]:
+            assert self._layout is not None
             # Twice what is needed now: the step after a long prompt then has room as well.
-            self._grow(2 * stop)
-        if valid is not None or self._valid is not None:
-            self._record_valid(valid, stop)
-        self._write(key, value, slice(self._seen, stop))
-        return self._read(slice(0, stop))
-
-    def _grow(self, capacity: int) -> None:
-        """Move everything to memory of `capacity` columns."""
-        assert self._layout is not None
-        grown = []
-        for store in self._stores:
-            batch, heads, _, width = store.shape
-            room = self._layout.allocate(batch, heads, capacity, width, dtype=store.dtype)
-            room[:, :, : self._seen] = store[:, :, : self._seen]
-            grown.append(room)
-        self._stores = tuple(grown)
-
-    def _record_valid(self, valid: Tensor | None, stop: int) -> None:
-        """Record which of the new columns are real."""
-        assert self._layout is not None
-        capacity = self._stores[0].shape[2]
-        if self._valid is None or self._valid.shape[1] < capacity:
-            known = self._valid
-            self._valid = self._layout.allocate(self._layout.batch, capacity, dtype=torch.bool)
-            self._valid[:, : self._seen] = True if known is None else known[:, : self._seen]
-        self._valid[:, self._seen : stop] = True if valid is None else valid
-
-    def _counts(self) -> int | Tensor:
-        return self._seen if self._valid is None else self._valid[:, : self._seen].sum(-1)
-
-    def _cut(self, length: int) -> None:
-        if length == 0:
-            self._valid = None
-
-    def _cut_rows(self, lengths: Tensor, longest: int) -> None:
-        self._record_valid(None, self._seen)
-        assert self._valid is not None
-        columns = torch.arange(self._valid.shape[1], device=lengths.device)
-        self._valid = self._valid & (columns < lengths[:, None])
-
-    def _empty(self) -> int:
-        return 0 if self._valid is None else empty_columns(self._valid[:, : len(self)])
+            self._grow(self._layout, 2 * stop)
+        kept: list[Tensor] = []
+        for store, new in zip(self._stores, self._encode(key, value), strict=True):
+            store[:, :, self._seen : stop] = new
+            kept.append(store[:, :, :stop])
+        return self._decode(kept)
 
     def _shift(self, free: int) -> None:
+        super()._shift(free)
         held = len(self)
-        for store in (*self._stores, self._valid):
-            if store is not None:
-                # In place: the memory stays where it is.
-                columns = 1 if store is self._valid else 2
-                kept = store.narrow(columns, free, held - free).clone()
-                store.narrow(columns, 0, held - free).copy_(kept)
+        for store in self._stores:
+            # In place: the memory stays where it is.
+            store[:, :, : held - free] = store[:, :, free:held].clone()
 
-    def _moved(self, layout: Layout) -> dict[str, Any]:
-        shapes = self._shapes(layout)
-        stores = tuple(
-            store.to(layout.device, dtype)
-            for store, (_, dtype) in zip(self._stores, shapes, strict=True)
-        )
-        valid = None if self._valid is None else self._valid.to(layout.device)
-        return {"_stores": stores, "_valid": valid}
+
+@with_hints
+class GrowingCache(ColumnCache):
+    """A KV cache of any length: its memory doubles whenever it is full.
+
+    Appending costs writing the new tokens, amortised; `append` returns views.
+
+    Example:
+        >>> import torch
+        >>> from clearhead.layers.caches import GrowingCache
+        >>> cache = GrowingCache()
+        >>> _ = cache.append(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
+        >>> key, value = cache.append(torch.randn(1, 2, 1, 4), torch.randn(1, 2, 1, 4))
+        >>> key.shape, cache
+        (torch.Size([1, 2, 6, 4]), <GrowingCache(), 6 tokens>)
+    """
+
+    def describe(self) -> str:
+        return "GrowingCache()"
+
+
+@with_hints
+class StaticCache(ColumnCache):
+    """A KV cache of fixed memory, allocated at the first tokens and never moved after.
+
+    `reset()` keeps the memory, emptied, for tokens of the same shape. A step that takes the cache as
+    an argument can be compiled, and is recompiled at most once for its length.
+
+    Args:
+        max_len: the largest number of tokens, padding included.
+
+    Raises:
+        ArgumentTypeError, ArgumentError: codes `argument.type` and `argument.size`, for a max_len
+            below 1.
+
+    Example:
+        >>> import torch
+        >>> from clearhead.layers.caches import StaticCache
+        >>> cache = StaticCache(8)
+        >>> _ = cache.append(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
+        >>> cache
+        <StaticCache(8), 5 tokens>
+        >>> cache.append(torch.randn(1, 2, 4, 4), torch.randn(1, 2, 4, 4))
+        Traceback (most recent call last):
+        ...
+        clearhead.errors.TooLargeError: [cache.full] the cache has room for max_len=8 tokens and holds 5; got 4 more.
+    """
+
+    def __init__(self, max_len: int) -> None:
+        super().__init__()
+        check_sizes(max_len=max_len)
+        self.max_len = max_len
+
+    def describe(self) -> str:
+        return f"StaticCache({self.max_len})"
+
+    def _check_room(self, batch: int, new: int, valid: Tensor | None) -> None:
+        held = len(self)
+        if held + new > self.max_len:
+            raise TooLargeError(
+                "cache.full",
+                f"the cache has room for max_len={self.max_len} tokens and holds {held}; got "
+                f"{new} more.",
+            )
+
+    def _start(self, layout: Layout) -> None:
+        shape = (layout.batch, layout.num_kv_heads, self.max_len)
+        wanted = [(*shape, *each, layout.device) for each in self._shapes(layout)]
+        # After a reset the memory is there, and stays if the new tokens fit into it.
+        if [(*store.shape, store.dtype, store.device) for store in self._stores] != wanted:
+            self._stores = self._allocate(layout, self.max_len)
 
     def _apart(self) -> dict[str, Any]:
-        return {"_valid": None if self._valid is None else self._valid.clone()}
-
-    def _take(self, rows: Tensor) -> None:
-        assert self._layout is not None
-        taken = []
-        for store in self._stores:
-            if rows.shape[0] == store.shape[0]:
-                # In place: the memory stays where it is, as compiled and recorded steps want it.
-                room = store
-            else:
-                room = self._layout.allocate(rows.shape[0], *store.shape[1:], dtype=store.dtype)
-            room[:, :, : self._seen] = store[:, :, : self._seen].index_select(0, rows)
-            taken.append(room)
-        self._stores = tuple(taken)
-        if self._valid is not None:
-            self._valid = self._valid.index_select(0, rows)
+        # Memory that never moves, as compiled and recorded steps want it.
+        return {"_stores": tuple(store.clone() for store in self._stores)}
 
     def _forget(self) -> None:
-        self._stores = ()
-        self._valid = None
+        for store in self._stores:
+            store.zero_()
+
+
+@with_hints
+class QuantisedCache(ColumnCache):
+    """A KV cache of any length in int8 (Zafrir et al., 2019, https://arxiv.org/abs/1910.06188;
+    Liu et al., 2024, https://arxiv.org/abs/2402.02750), with one scale for each head of each token.
+
+    A number x is kept as round(x / scale), where scale is the largest |x| of its head and token
+    over 127, and is returned as a float: a copy, since only the whole numbers are kept. Keys and
+    values take a little more than a quarter of float32. A head of a token that is not finite is
+    returned as NaN.
+
+    Example:
+        >>> import torch
+        >>> from clearhead.layers.caches import QuantisedCache
+        >>> cache = QuantisedCache()
+        >>> key, value = torch.randn(2, 1, 2, 5, 64)
+        >>> kept, _ = cache.append(key, value)
+        >>> bool((kept - key).abs().max() <= cache.error)
+        True
+    """
+
+    def describe(self) -> str:
+        return "QuantisedCache()"
+
+    @property
+    def error(self) -> float:
+        """A bound on |x − what is returned|, for all numbers of the real tokens held; 0 for none.
+
+        Half a step of the coarsest scale, and the rounding of the dtype.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import QuantisedCache
+            >>> cache = QuantisedCache()
+            >>> _ = cache.append(torch.full((1, 1, 1, 4), 127.0), torch.zeros(1, 1, 1, 4))
+            >>> round(cache.error, 3)
+            0.5
+        """
+        if self._layout is None or not self._seen:
+            return 0.0
+        scales = torch.cat(self._stores[2:], dim=3)[:, :, : self._seen]
+        if self._valid is not None:
+            scales = scales.masked_fill(~self._valid[:, None, :, None], 0.0)
+        info = torch.finfo(self._layout.dtype)
+        # Quantising and dequantising round once each, besides the loss to whole numbers.
+        step = 0.5 + STEPS * info.eps
+        return float(scales.max()) * step + info.smallest_normal * info.eps
+
+    def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
+        scale = torch.promote_types(layout.dtype, torch.float32)
+        return (
+            (layout.head_dim, torch.int8),
+            (layout.value_head_dim, torch.int8),
+            (1, scale),
+            (1, scale),
+        )
+
+    def _encode(self, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        numbers: list[Tensor] = []
+        scales: list[Tensor] = []
+        for given in (key, value):
+            exact = given.to(torch.promote_types(given.dtype, torch.float32))
+            largest = exact.abs().amax(dim=3, keepdim=True)
+            scale = largest / STEPS
+            info = torch.finfo(scale.dtype)
+            # Rounded up, the scale of the largest number there is would make it infinite.
+            scale = torch.where(scale * STEPS > largest, scale * (1 - info.eps), scale)
+            # Not below the smallest divisor; NaN where the scale would be infinite.
+            scale = scale.clamp_min(info.smallest_normal)
+            scale = scale.masked_fill(~largest.isfinite(), torch.nan)
+            numbers.append((exact / scale).nan_to_num(0.0).round().to(torch.int8))
+            scales.append(scale)
+        return *numbers, *scales
+
+    def _decode(self, stored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        assert self._layout is not None
+        keys, values, key_scales, value_scales = stored
+        dtype = self._layout.dtype
+        return (keys * key_scales).to(dtype), (values * value_scales).to(dtype)

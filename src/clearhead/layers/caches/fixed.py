@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead._common.checks import check_tensor
 from clearhead._common.hints import with_hints
 from clearhead._common.torch_internals import is_exporting, is_tracing
 from clearhead.errors import ArgumentError, ArgumentTypeError
-from clearhead.layers.caches.layout import Layout, check_valid, layout_of, positions_from_valid
-from clearhead.layers.caches.static import StaticCache
+from clearhead.layers.caches.columns import StaticCache
+from clearhead.layers.caches.layout import Layout, check_valid, layout_of
 from clearhead.masks.base import Mask
 from clearhead.masks.padding import padding
 from clearhead.masks.spans import Spans, one_run
@@ -46,11 +46,6 @@ class FixedCache(StaticCache):
         ● ● ● ● · · · ·
         ● ● ● ● ● · · ·
     """
-
-    def __init__(self, max_len: int) -> None:
-        super().__init__(max_len)
-        # Tokens held, int64, (); None before there are any.
-        self._length: Tensor | None = None
 
     @classmethod
     def of(
@@ -123,13 +118,6 @@ class FixedCache(StaticCache):
     def describe(self) -> str:
         return f"FixedCache({self.max_len})"
 
-    @property
-    def positions(self) -> Tensor:
-        if self._valid is None:
-            columns = 0 if self._length is None else self.max_len
-            return torch.arange(columns, device=self._device)
-        return positions_from_valid(self._valid)
-
     def mask(self) -> Mask:
         held = Held(self._held())
         return held if self._valid is None else held & padding(self._valid)
@@ -144,9 +132,38 @@ class FixedCache(StaticCache):
     def _held(self) -> Tensor:
         return torch.zeros((), dtype=torch.int64) if self._length is None else self._length
 
+    def _real(self) -> int | Tensor:
+        if self._valid is not None:
+            return self._valid
+        return 0 if self._length is None else self.max_len
+
     def _check_room(self, batch: int, new: int, valid: Tensor | None) -> None:
         if not is_tracing():
             super()._check_room(batch, new, valid)
+
+    def _start(self, layout: Layout) -> None:
+        super()._start(layout)
+        self._length = layout.allocate(dtype=torch.int64)
+        # Not looked at: what is known would be another graph once a step cannot read it.
+        self._finite = False
+
+    def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        columns = torch.arange(key.shape[2], device=key.device) + self._held()
+        keys, values = self._stores
+        keys, values = _written(keys, 2, columns, key), _written(values, 2, columns, value)
+        self._stores = keys, values
+        return keys, values
+
+    def _record(self, new: int, valid: Tensor | None) -> None:
+        if valid is not None or self._valid is not None:
+            assert self._layout is not None
+            assert self._length is not None
+            if self._valid is None:
+                self._valid = self._columns(self._layout.every(0))
+            columns = torch.arange(new, device=self._layout.device) + self._length
+            real = self._layout.every(new) if valid is None else valid
+            self._valid = _written(self._valid, 1, columns, real)
+        self._advance(new)
 
     def _advance(self, new: int) -> None:
         assert self._length is not None
@@ -155,34 +172,6 @@ class FixedCache(StaticCache):
         else:
             self._length += new  # in place, as compiled and recorded steps want it
 
-    def _snapshot(self, new: int) -> dict[str, Any]:
-        length = None if self._length is None else self._length.clone()
-        return super()._snapshot(new) | {"_length": length}
-
-    def _start(self, layout: Layout) -> None:
-        super()._start(layout)
-        self._length = layout.allocate(dtype=torch.int64, zeros=True)
-        # Not looked at: what is known would be another graph once a step cannot read it.
-        self._finite = False
-
-    def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        assert self._layout is not None
-        columns = torch.arange(key.shape[2], device=key.device) + self._held()
-        keys, values = (
-            _written(store, 2, columns, new)
-            for store, new in zip(self._stores, (key, value), strict=True)
-        )
-        self._stores = keys, values
-        if valid is not None or self._valid is not None:
-            batch = self._layout.batch
-            if self._valid is None:
-                self._valid = ~self._layout.allocate(
-                    batch, self.max_len, dtype=torch.bool, zeros=True
-                )
-            real = torch.ones_like(columns, dtype=torch.bool).expand(batch, -1)
-            self._valid = _written(self._valid, 1, columns, real if valid is None else valid)
-        return keys, values
-
     def _counts(self) -> int | Tensor:
         held = self._held()
         if self._valid is None:
@@ -190,44 +179,28 @@ class FixedCache(StaticCache):
         columns = torch.arange(self.max_len, device=held.device)
         return (self._valid & (columns < held)).sum(-1)
 
-    def _cut(self, length: int) -> None:
-        super()._cut(length)
-        assert self._length is not None
-        self._length.fill_(length)
+    def _columns(self, valid: Tensor) -> Tensor:
+        """As many as there is memory, all real that hold nothing yet, and in place."""
+        with torch.inference_mode(False):
+            every = nn.functional.pad(valid, (0, self.max_len - valid.shape[1]), value=True)
+            return every if self._valid is None else self._valid.copy_(every)
 
-    def _cut_rows(self, lengths: Tensor, longest: int) -> None:
-        assert self._length is not None
-        columns = torch.arange(self.max_len, device=lengths.device)
-        kept = (columns < lengths[:, None]) | (columns >= longest)
-        self._valid = kept if self._valid is None else (self._valid | (columns >= longest)) & kept
-        self._length.fill_(longest)
-
-    def _shift(self, free: int) -> None:
-        super()._shift(free)
-        assert self._length is not None
-        assert self._valid is not None
-        self._length -= free
-        self._valid[:, len(self) :] = True
-
-    def _moved(self, layout: Layout) -> dict[str, Any]:
-        assert self._length is not None
-        return super()._moved(layout) | {"_length": self._length.to(layout.device)}
+    def _snapshot(self, new: int) -> dict[str, Any]:
+        return super()._snapshot(new) | self._written_in_place()
 
     def _apart(self) -> dict[str, Any]:
-        length = None if self._length is None else self._length.clone()
-        return super()._apart() | {"_length": length}
+        return super()._apart() | self._written_in_place()
 
-    def _take(self, rows: Tensor) -> None:
-        taken = [each.index_select(0, rows) for each in (*self._stores, *self.state()[3:])]
-        for index, (before, after) in enumerate(zip(self.state(), taken, strict=False)):
-            if index < 2 and before.shape == after.shape:
-                taken[index] = before.copy_(after)
-        self._stores = taken[0], taken[1]
-        self._valid = taken[2] if self._valid is not None else None
+    def _written_in_place(self) -> dict[str, Tensor]:
+        """Copies of the tensors that say what is held."""
+        length, valid = self._length, self._valid
+        copies = {} if length is None else {"_length": length.clone()}
+        return copies if valid is None else copies | {"_valid": valid.clone()}
 
     def _forget(self) -> None:
         super()._forget()
-        self._length = None
+        # Tokens held, int64, (); None before there are any.
+        self._length: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

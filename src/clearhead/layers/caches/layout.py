@@ -31,13 +31,14 @@ class Layout(NamedTuple):
     dtype: torch.dtype
     device: torch.device
 
-    def allocate(
-        self, *shape: int, dtype: torch.dtype | None = None, zeros: bool = False
-    ) -> Tensor:
-        """Memory that can be written to later, even if inference mode is on now."""
+    def allocate(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Zeros that can be written to later, even if inference mode is on now."""
         with torch.inference_mode(False):
-            make = torch.zeros if zeros else torch.empty
-            return make(shape, dtype=dtype or self.dtype, device=self.device)
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def every(self, new: int) -> Tensor:
+        """A `valid` for tokens that are all real, bool, (batch, new)."""
+        return torch.ones(self.batch, new, dtype=torch.bool, device=self.device)
 
 
 def layout_of(key: Tensor, value: Tensor, kept: Layout | None) -> Layout:

@@ -1,4 +1,4 @@
-"""The memory of a cache as a whole: cut, moved, and shared with a fork."""
+"""The memory of a cache as a whole: cut, reordered, moved, and shared with a fork."""
 
 import copy
 import weakref
@@ -12,22 +12,24 @@ from torch import Tensor
 from clearhead._common.checks import as_int, check_length
 from clearhead.attention.problem import DTYPES
 from clearhead.errors import ArgumentError, DtypeError
-from clearhead.layers.caches.layout import Layout, row_lengths
+from clearhead.layers.caches.layout import Layout, empty_columns, row_index, row_lengths
+from clearhead.masks.base import Mask
 
 Memory = TypeVar("Memory", bound="CacheMemory")
 
 
 class CacheMemory(ABC):
-    """The base of `Cache` that cuts, moves and forks."""
+    """The base of `Cache`: slots of memory, and which columns of the text are real tokens.
 
-    _MEMORY: str
-    """The attribute with the tensors that hold keys and values."""
+    From that follow cuts, other rows, forks and other devices, once for all kinds.
+    """
 
-    _layout: Layout | None
-    _seen: int
-    _finite: bool
-    _sharers: "weakref.WeakSet[CacheMemory] | None" = None
-    """The caches that share the memory until they write to it; None for one alone."""
+    def __init__(self) -> None:
+        # Keys, values, and whatever else encodes them, (batch, num_kv_heads, slots, width).
+        self._stores: tuple[Tensor, ...] = ()
+        # The caches that share the stores until they write to them; None for one alone.
+        self._sharers: weakref.WeakSet[CacheMemory] | None = None
+        self.reset()
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -74,35 +76,102 @@ class CacheMemory(ABC):
             lengths = torch.tensor([check_length("length", length)])
         else:
             lengths = row_lengths(length, None if self._layout is None else self._layout.batch)
-        longest = int(lengths.max())
-        if longest > len(self):
+        longest, held = int(lengths.max()), len(self)
+        if longest > held:
             raise ArgumentError(
                 "cache.truncate",
-                f"length must be at most the {len(self)} tokens that the cache has seen; got "
-                f"{longest}.",
+                f"length must be at most the {held} tokens that the cache has seen; got {longest}.",
             )
         # Without a token of it there is nothing to be cut, and there may be no memory yet.
-        if self._layout is None:
+        if self._layout is None or 0 < held == int(lengths.min()):
             return
+        lengths = lengths[:1] if int(lengths.min()) == longest else lengths
         with torch.inference_mode(False), torch.no_grad():
-            if int(lengths.min()) == longest:
-                self._cut(longest)
-            else:
-                self._cut_rows(lengths.to(self._layout.device), longest)
-        self._seen = longest
+            valid = self._kept(lengths.to(self._layout.device), longest) if longest else None
+            self._cut(longest if valid is None else valid.sum(-1), lengths)
+            self._valid, self._shown = None if valid is None else self._columns(valid), None
+        self._advance(longest - held)
+
+    def _kept(self, lengths: Tensor, longest: int) -> Tensor | None:
+        """Which of the first `longest` columns are real after a cut."""
+        valid = None if self._valid is None else self._valid[:, :longest]
+        if len(lengths) == 1:
+            return valid
+        kept = torch.arange(longest, device=lengths.device) < lengths[:, None]
+        return kept if valid is None else valid & kept
 
     def _give_back(self) -> None:
         """Give the first columns back that no row has a token in."""
-        free, held = self._empty(), len(self)
-        if not free:
-            return
+        held = len(self)
+        free = 0 if self._valid is None else empty_columns(self._valid[:, :held])
+        if free == held:
+            self._truncate(0)
+        elif free:
+            self._own()
+            with torch.inference_mode(False), torch.no_grad():
+                self._shift(free)
+            self._advance(-free)
+
+    def reorder(self, rows: Sequence[int] | Tensor) -> None:
+        """Select rows of the batch, in this order, as a beam search does.
+
+        A row may come several times, or not at all; the batch becomes as large as `rows` is long.
+
+        Args:
+            rows: whole numbers of shape (new_batch,), at least one, each 0 to batch − 1.
+
+        Raises:
+            ArgumentTypeError: code `rows.type`, for anything but whole numbers.
+            ShapeError: code `cache.reorder-shape`, for another shape, or no row at all.
+            SelectionError: code `cache.reorder`, for a row outside of the batch.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import GrowingCache
+            >>> cache = GrowingCache()
+            >>> key = torch.tensor([3.0, 5.0]).view(2, 1, 1, 1)
+            >>> _ = cache.append(key, key)
+            >>> cache.reorder([1, 1, 0])
+            >>> cache.append(key[:1].expand(3, -1, -1, -1), key[:1].expand(3, -1, -1, -1))[0][:, 0, 0]
+            tensor([[5.],
+                    [5.],
+                    [3.]])
+        """
+        layout = self._layout
+        index = row_index(rows, 0 if layout is None else layout.batch)
+        assert layout is not None
         self._own()
         with torch.inference_mode(False), torch.no_grad():
-            if free == held:
-                self._cut(0)
-            else:
-                self._shift(free)
-        self._seen = held - free
+            index = index.to(layout.device)
+            self._take(index)
+            self._valid = None if self._valid is None else self._valid.index_select(0, index)
+        self._shown = None
+        self._layout = layout._replace(batch=index.shape[0])
+
+    def reset(self) -> None:
+        """Drop everything, as if the cache were new: other shapes may follow.
+
+        Example:
+            >>> import torch
+            >>> from clearhead.layers.caches import GrowingCache
+            >>> cache = GrowingCache()
+            >>> _ = cache.append(torch.zeros(1, 2, 7, 4), torch.zeros(1, 2, 7, 4))
+            >>> cache.reset()
+            >>> len(cache)
+            0
+        """
+        self._layout: Layout | None = None
+        # Columns appended, and which of them are real, (batch, columns); None as long as all are.
+        self._seen = 0
+        self._valid: Tensor | None = None
+        # Positions and mask of the keys that `append` returned, where they are not those held.
+        self._shown: tuple[Tensor, Mask] | None = None
+        self._finite = True
+        # What came last: how many tokens, and which of them are real.
+        self._appended: tuple[int, Tensor | None] = (0, None)
+        self._layer: weakref.ref[object] | None = None
+        self._leave()
+        self._forget()
 
     def to(
         self: Memory, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -146,6 +215,7 @@ class CacheMemory(ABC):
             with torch.inference_mode(False), torch.no_grad():
                 vars(self).update(self._moved(layout))
             self._leave()
+            self._shown = None
             # What is finite may be ∞ in fewer bits.
             self._finite &= torch.promote_types(kept.dtype, layout.dtype) == layout.dtype
             self._layout = layout
@@ -171,7 +241,7 @@ class CacheMemory(ABC):
         with torch.inference_mode(False), torch.no_grad():
             other = copy.copy(self)
             vars(other).update(self._apart())
-        if getattr(other, self._MEMORY) is getattr(self, self._MEMORY):
+        if other._stores is self._stores:
             self._sharers = self._sharers or weakref.WeakSet([self])
             self._sharers.add(other)
             other._sharers = self._sharers
@@ -183,8 +253,7 @@ class CacheMemory(ABC):
             return
         if len(self._sharers) > 1:
             with torch.inference_mode(False), torch.no_grad():
-                memory = getattr(self, self._MEMORY)
-                setattr(self, self._MEMORY, tuple(each.clone() for each in memory))
+                self._stores = tuple(store.clone() for store in self._stores)
         self._leave()
 
     def _leave(self) -> None:
@@ -193,26 +262,83 @@ class CacheMemory(ABC):
             self._sharers.discard(self)
             self._sharers = None
 
-    @abstractmethod
-    def _cut(self, length: int) -> None:
-        """`truncate` to no more than `_seen`, which still counts all tokens."""
+    def _allocate(self, layout: Layout, slots: int) -> tuple[Tensor, ...]:
+        """Empty stores of so many slots."""
+        return tuple(
+            layout.allocate(layout.batch, layout.num_kv_heads, slots, width, dtype=dtype)
+            for width, dtype in self._shapes(layout)
+        )
 
-    @abstractmethod
-    def _cut_rows(self, lengths: Tensor, longest: int) -> None:
-        """The same for rows of different lengths, (batch,)."""
+    def _grow(self, layout: Layout, slots: int) -> None:
+        """Move everything to stores of so many slots."""
+        old, self._stores = self._stores, self._allocate(layout, slots)
+        for store, before in zip(self._stores, old, strict=False):
+            store[:, :, : before.shape[2]] = before
 
-    @abstractmethod
-    def _empty(self) -> int:
-        """Number of first columns that no row has a token in."""
+    def _shapes(self, layout: Layout) -> tuple[tuple[int, torch.dtype], ...]:
+        """Width and dtype of each store."""
+        return (layout.head_dim, layout.dtype), (layout.value_head_dim, layout.dtype)
 
-    @abstractmethod
+    def _encode(self, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        """What the stores keep of keys and values."""
+        return key, value
+
+    def _decode(self, stored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The keys and values of a part of the stores."""
+        keys, values = stored
+        return keys, values
+
+    def _counts(self) -> int | Tensor:
+        """Number of real tokens: one for all rows alike, or (batch,), or a tensor of one number."""
+        return self._seen if self._valid is None else self._valid.sum(-1)
+
+    def _advance(self, new: int) -> None:
+        """Count new columns, or fewer than before."""
+        self._seen += new
+
+    def _snapshot(self, new: int) -> dict[str, Any]:
+        """The attributes as they are, to be put back if the next `new` tokens are refused.
+
+        Slots that hold no token, and may be written to, need not be copied.
+        """
+        return dict(vars(self))
+
+    def _cut(self, counts: int | Tensor, lengths: Tensor) -> None:
+        """Cut to so many real tokens, those of the first `lengths` columns, or refuse it."""
+        return
+
     def _shift(self, free: int) -> None:
-        """Give back so many of them, fewer than there are columns; `_seen` still counts all."""
+        """Give so many first columns back, fewer than there are; `_seen` still counts all."""
+        assert self._valid is not None
+        self._valid = self._columns(self._valid[:, free:])
 
-    @abstractmethod
+    def _columns(self, valid: Tensor) -> Tensor:
+        """Which columns are real, (batch, columns), as a kind keeps it."""
+        return valid
+
+    def _take(self, rows: Tensor) -> None:
+        """`reorder` the stores; in place if there are as many rows, as compiled steps want it."""
+        assert self._layout is not None
+        batch, _, slots, _ = self._stores[0].shape
+        held, old = min(len(self), slots), self._stores
+        if len(rows) != batch:
+            self._stores = self._allocate(self._layout._replace(batch=len(rows)), slots)
+        for store, before in zip(self._stores, old, strict=True):
+            store[:, :, :held] = before[:, :, :held].index_select(0, rows)
+
     def _moved(self, layout: Layout) -> dict[str, Any]:
         """The attributes with tensors as another device or dtype has them."""
+        stores = tuple(
+            store.to(layout.device, dtype)
+            for store, (_, dtype) in zip(self._stores, self._shapes(layout), strict=True)
+        )
+        tensors = [pair for pair in vars(self).items() if isinstance(pair[1], Tensor)]
+        return {name: each.to(layout.device) for name, each in tensors} | {"_stores": stores}
 
-    @abstractmethod
     def _apart(self) -> dict[str, Any]:
-        """Copies of the attributes that are written to in place, but for the memory that is shared."""
+        """Copies of what a fork may not share: of what is written to in place, but for the stores."""
+        return {}
+
+    def _forget(self) -> None:
+        """`reset` what a kind has for itself."""
+        self._stores = ()

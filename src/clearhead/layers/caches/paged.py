@@ -3,15 +3,13 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clearhead._common.checks import check_sizes
 from clearhead._common.hints import with_hints
 from clearhead.errors import TooLargeError
 from clearhead.layers.caches.base import Cache
-from clearhead.layers.caches.layout import Layout, empty_columns, positions_from_valid
-from clearhead.masks.base import Mask
-from clearhead.masks.full import full
+from clearhead.layers.caches.layout import Layout, positions_from_valid
 from clearhead.masks.padding import padding
 
 
@@ -41,14 +39,11 @@ class PagedCache(Cache):
         4
     """
 
-    _MEMORY = "_pools"
-
     def __init__(self, page_len: int, *, num_pages: int | None = None) -> None:
         super().__init__()
         check_sizes(page_len=page_len, num_pages=1 if num_pages is None else num_pages)
         self.page_len = page_len
         self.num_pages = num_pages
-        self._forget()
 
     def describe(self) -> str:
         pages = "" if self.num_pages is None else f", num_pages={self.num_pages}"
@@ -63,259 +58,139 @@ class PagedCache(Cache):
             >>> PagedCache(16).pages_used
             0
         """
-        return sum(users > 0 for users in self._users[1:])
-
-    @property
-    def positions(self) -> Tensor:
-        held, counts, alike = self._held()
-        if alike:
-            return torch.arange(held.shape[1] + self._new, device=self._device)
-        assert self._new_valid is not None
-        new = counts + positions_from_valid(self._new_valid)
-        return torch.cat([torch.minimum(held, counts), new], dim=1)
-
-    def mask(self) -> Mask:
-        held, counts, alike = self._held()
-        if alike:
-            return full()
-        assert self._new_valid is not None
-        return padding(torch.cat([held < counts, self._new_valid], dim=1))
-
-    @property
-    def in_order(self) -> bool:
-        return self._held()[2]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(pool.nbytes for pool in self._pools)
-
-    def _held(self) -> tuple[Tensor, Tensor, bool]:
-        """Columns of the tokens held before the new ones, (1, columns); their number in each row,
-        (batch, 1); and True if nothing is hidden."""
-        device = self._device
-        alike = len(set(self._before)) <= 1 and self._new_valid is None
-        if not alike and self._new_valid is None:
-            rows = len(self._before)
-            self._new_valid = torch.ones(rows, self._new, dtype=torch.bool, device=device)
-        held = torch.arange(max(self._before, default=0), device=device)[None]
-        return held, torch.tensor(self._before, device=device)[:, None], alike
-
-    def _start(self, layout: Layout) -> None:
-        self._tables = [[] for _ in range(layout.batch)]
-        self._lengths = [0] * layout.batch
-        self._make_pool(layout, 1 if self.num_pages is None else 1 + self.num_pages)
+        return int((self._pages.unique() > 0).sum())
 
     def _forget(self) -> None:
-        # (num_kv_heads, pages · page_len, width). Page 0 belongs to no row, and stays empty.
-        self._pools: tuple[Tensor, ...] = ()
-        # The number of rows that hold each page, and the pages that none does.
-        self._users: list[int] = []
-        self._free: list[int] = []
-        # For each row its pages, in order, and its real tokens.
-        self._tables: list[list[int]] = []
-        self._lengths: list[int] = []
-        # Which columns were real, (batch, seen), on the CPU; None as long as all of them were.
-        self._valid: Tensor | None = None
-        # What the last `append` returned: tokens held before of each row, and the new ones.
-        self._before: list[int] = []
-        self._new = 0
-        self._new_valid: Tensor | None = None
+        super()._forget()
+        # On the CPU: the pages of each row, in order, (batch, pages), and its real tokens, (batch,).
+        # Page 0 stands where there is none: it belongs to no row, and stays empty.
+        self._pages = torch.zeros(0, 1, dtype=torch.int64, device="cpu")
+        self._lengths = torch.zeros(0, dtype=torch.int64, device="cpu")
 
-    def _snapshot(self, new: int) -> dict[str, Any]:
-        return super()._snapshot(new) | self._apart()
-
-    def _apart(self) -> dict[str, Any]:
-        return {
-            "_users": [*self._users],
-            "_free": [*self._free],
-            "_tables": [[*table] for table in self._tables],
-        }
-
-    def _moved(self, layout: Layout) -> dict[str, Any]:
-        pools = tuple(pool.to(layout.device, layout.dtype) for pool in self._pools)
-        valid = None if self._new_valid is None else self._new_valid.to(layout.device)
-        return {"_pools": pools, "_new_valid": valid}
+    def _start(self, layout: Layout) -> None:
+        self._pages = self._pages.new_zeros(layout.batch, 1)
+        self._lengths = self._lengths.new_zeros(layout.batch)
+        self._make_pool(layout, 1 + (self.num_pages or 0))
 
     def _make_pool(self, layout: Layout, pages: int) -> None:
-        """Move what the pool holds to one of `pages` pages."""
-        pools = []
-        for index, width in enumerate((layout.head_dim, layout.value_head_dim)):
-            shape = (layout.num_kv_heads, pages * self.page_len, width)
-            pool = layout.allocate(*shape, zeros=True)
-            if self._pools:
-                pool[:, : self._pools[index].shape[1]] = self._pools[index]
-            pools.append(pool)
-        self._pools = tuple(pools)
-        self._free = [*range(pages - 1, max(0, len(self._users) - 1), -1), *self._free]
-        self._users += [0] * (pages - len(self._users))
+        """Move what the pool holds to one of `pages` pages, (1, num_kv_heads, slots, width)."""
+        self._grow(layout._replace(batch=1), pages * self.page_len)
 
     def _check_room(self, batch: int, new: int, valid: Tensor | None) -> None:
         if self.num_pages is None:
             return
-        tables = self._tables or [[] for _ in range(batch)]
-        lengths = self._lengths or [0] * batch
-        wanted = self._wanted(tables, lengths, _real(batch, new, valid))
-        there = len(self._free) if self._users else self.num_pages
+        real = _count(batch, new, valid)
+        more, copied = self._wanted(real)
+        wanted = int((more + copied).sum())
+        there = self.num_pages - self.pages_used
         if wanted > there:
             raise TooLargeError(
                 "cache.full",
                 f"the cache has num_pages={self.num_pages} of page_len={self.page_len} tokens, "
-                f"{there} of them free; {sum(_real(batch, new, valid))} more tokens want {wanted}.",
+                f"{there} of them free; {int(real.sum())} more tokens want {wanted}.",
             )
 
-    def _wanted(self, tables: list[list[int]], lengths: list[int], real: list[int]) -> int:
-        """Number of free pages that it takes to append these real tokens to each row."""
-        wanted = 0
-        users = list(self._users)
-        for table, length, more in zip(tables, lengths, real, strict=True):
-            wanted += max(0, -(-(length + more) // self.page_len) - len(table))
-            if more and length % self.page_len and users[table[-1]] > 1:
-                users[table[-1]] -= 1
-                wanted += 1
-        return wanted
+    def _wanted(self, real: Tensor) -> tuple[Tensor, Tensor]:
+        """How many pages each row takes for so many real tokens more, and beside them one in the place
+        of a page that it goes on in and that other rows hold too, or none; (batch,)."""
+        # Before the first tokens there is no row yet.
+        lengths = self._lengths if len(self._lengths) else torch.zeros_like(real)
+        pages = self._pages if len(self._pages) else self._pages.new_zeros(len(real), 1)
+        goes_on = (real > 0) & (lengths % self.page_len > 0)
+        # The page of each row (down) where another goes on (across).
+        there = pages[:, (lengths // self.page_len).clamp(max=pages.shape[1] - 1)]
+        page = there.diagonal()
+        # Of the rows that go on in one page all but the last take another.
+        earlier = ((page[:, None] == page) & goes_on[:, None]).triu(1).sum(0)
+        copied = goes_on & ((there == page).sum(0) - earlier > 1)
+        return self._filled(lengths + real) - self._filled(lengths), copied.long()
+
+    def _filled(self, tokens: Tensor) -> Tensor:
+        """The number of pages that so many tokens fill, the last one perhaps in part."""
+        return -(-tokens // self.page_len)
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        assert self._layout is not None
         batch, _, new, _ = key.shape
-        real = _real(batch, new, valid)
-        wanted = self._wanted(self._tables, self._lengths, real)
-        if wanted > len(self._free):
-            self._make_pool(self._layout, 2 * (len(self._users) + wanted))
-        for row, more in enumerate(real):
-            self._make_room(row, more)
-        if valid is not None or self._valid is not None:
-            self._record_valid(batch, new, valid)
-        self._before, self._lengths = (
-            self._lengths,
-            [length + more for length, more in zip(self._lengths, real, strict=True)],
-        )
-        self._new, self._new_valid = new, valid
-        held, counts, alike = self._held()
-        pages = self._pages(key.device)
-        offset = torch.arange(new, device=key.device)
-        offset = offset if valid is None else positions_from_valid(valid)
-        position = (counts + offset).expand(batch, new)
-        place = self._place(pages, position)
-        for pool, given in zip(self._pools, (key, value), strict=True):
-            heads_first = given.transpose(0, 1)
-            if valid is None:
-                pool.index_copy_(1, place.flatten(), heads_first.flatten(1, 2))
-            else:
-                pool.index_copy_(1, place[valid], heads_first[:, valid])
-        if held.shape[1] == 0:
-            return key, value
-        older = self._place(pages, held.expand(batch, -1))
-        if not alike:
-            older = older.where(held < counts, 0)
-            place = place if valid is None else place.where(valid, 0)
-        places = torch.cat([older, place], dim=1)
-        keys, values = (
-            pool.index_select(1, places.flatten()).unflatten(1, places.shape).transpose(0, 1)
-            for pool in self._pools
-        )
-        return keys, values
-
-    def _make_room(self, row: int, more: int) -> None:
-        """Give a row the pages for `more` tokens, and copy a shared one that it writes to."""
-        table, length = self._tables[row], self._lengths[row]
-        if more and length % self.page_len and self._users[table[-1]] > 1:
-            shared = table[-1]
-            table[-1] = self._page()
-            self._users[shared] -= 1
-            for pool in self._pools:
-                pages = pool.unflatten(1, (-1, self.page_len))
-                pages[:, table[-1]] = pages[:, shared]
-        while len(table) * self.page_len < length + more:
-            table.append(self._page())
-
-    def _page(self) -> int:
-        page = self._free.pop()
-        self._users[page] = 1
-        return page
-
-    def _release(self, page: int) -> None:
-        self._users[page] -= 1
-        if self._users[page] == 0:
-            self._free.append(page)
-
-    def _pages(self, device: torch.device) -> Tensor:
-        """The pages of each row, (batch, pages), padded with page 0."""
-        longest = max(1, *(len(table) for table in self._tables))
-        return torch.tensor(
-            [table + [0] * (longest - len(table)) for table in self._tables], device=device
-        )
-
-    def _place(self, pages: Tensor, position: Tensor) -> Tensor:
-        """The columns of the pool with the tokens of these positions, (batch, tokens)."""
-        page = (position // self.page_len).clamp(max=pages.shape[1] - 1)
-        return pages.gather(1, page) * self.page_len + position % self.page_len
-
-    def _record_valid(self, batch: int, new: int, valid: Tensor | None) -> None:
-        """Record which columns were real, for `truncate`."""
-        known = self._valid
-        if known is None:
-            known = torch.ones(batch, self._seen, dtype=torch.bool, device="cpu")
-        every = torch.ones(batch, new, dtype=torch.bool, device="cpu")
-        more = every if valid is None else valid.cpu()
-        self._valid = torch.cat([known, more], dim=1)
-
-    def _counts(self) -> int | Tensor:
-        if self._valid is None:
-            return self._seen
-        assert self._layout is not None
-        return torch.tensor(self._lengths, device=self._layout.device)
-
-    def _cut(self, length: int) -> None:
-        if self._valid is None:
-            self._lengths = [length] * len(self._lengths)
+        held, real = self._real(), _count(batch, new, valid)
+        pages = self._take_pages(real).to(key.device)
+        self._lengths = self._lengths + real
+        if valid is None and isinstance(held, int):
+            self._shown = None
+            places = self._places(pages, torch.arange(held + new, device=key.device)[None])
         else:
-            self._valid = self._valid[:, :length] if length else None
-            kept = [] if self._valid is None else self._valid.sum(-1).tolist()
-            self._lengths = kept or [0] * len(self._lengths)
-        self._trim()
+            assert self._layout is not None
+            every = self._layout.every
+            before = every(held) if isinstance(held, int) else held
+            shown = torch.cat([before, every(new) if valid is None else valid], dim=1)
+            positions = positions_from_valid(shown)
+            places = self._places(pages, positions).where(shown, 0)
+            self._shown = positions, padding(shown)
+        older = places.shape[1] - new
+        for pool, given in zip(self._stores, self._encode(key, value), strict=True):
+            # Padding leaves page 0 empty.
+            kept = given if valid is None else given.masked_fill(~valid[:, None, :, None], 0)
+            pool[0].index_copy_(1, places[:, older:].flatten(), kept.transpose(0, 1).flatten(1, 2))
+        if older == 0:
+            return key, value
+        return self._decode(
+            [
+                pool[0].index_select(1, places.flatten()).unflatten(1, places.shape).transpose(0, 1)
+                for pool in self._stores
+            ]
+        )
 
-    def _cut_rows(self, lengths: Tensor, longest: int) -> None:
-        lengths = lengths.cpu()
-        kept = torch.arange(longest, device="cpu") < lengths[:, None]
-        self._valid = kept if self._valid is None else self._valid[:, :longest] & kept
-        self._lengths = self._valid.sum(-1).tolist()
-        self._trim()
+    def _take_pages(self, real: Tensor) -> Tensor:
+        """The pages of each row, (batch, pages), with room for so many real tokens more."""
+        assert self._layout is not None
+        more, copied = self._wanted(real)
+        wanted = int((more + copied).sum())
+        if wanted:
+            held = self._filled(self._lengths)[:, None]
+            room = max(0, int((held[:, 0] + more).max()) - self._pages.shape[1])
+            pages = nn.functional.pad(self._pages, (0, room))
+            # Of each row the last page, if it is copied, and those after it.
+            index = torch.arange(pages.shape[1], device="cpu")
+            taken = (index >= held - copied[:, None]) & (index < held + more[:, None])
+            pool = self._stores[0].shape[2] // self.page_len
+            free = (pages.flatten().bincount(minlength=pool)[1:] == 0).nonzero()[:, 0] + 1
+            if wanted > len(free):
+                grown = 2 * (pool + wanted)
+                self._make_pool(self._layout, grown)
+                free = torch.cat([free, torch.arange(pool, grown, device="cpu")])
+            before, self._pages = pages[taken], pages.masked_scatter(taken, free[:wanted])
+            for store in self._stores:
+                parts = store[0].unflatten(1, (-1, self.page_len))
+                parts[:, free[:wanted][before > 0]] = parts[:, before[before > 0]]
+        return self._pages
 
-    def _empty(self) -> int:
-        return 0 if self._valid is None else empty_columns(self._valid)
+    def _places(self, pages: Tensor, positions: Tensor) -> Tensor:
+        """The slots of the pool with the tokens of these positions, (batch or 1, tokens)."""
+        page = (positions // self.page_len).clamp(max=pages.shape[1] - 1)
+        first = pages.gather(1, page.expand(len(pages), -1)) * self.page_len
+        return first + positions % self.page_len
 
-    def _shift(self, free: int) -> None:
-        assert self._valid is not None
-        self._valid = self._valid[:, free:].clone()
+    def _real(self) -> int | Tensor:
+        longest = int(self._lengths.max()) if len(self._lengths) else 0
+        if (self._lengths == longest).all():
+            return longest
+        columns = torch.arange(longest, device=self._device)
+        return columns < self._lengths.to(columns.device)[:, None]
 
-    def _trim(self) -> None:
-        """Release the pages that no token is in any more."""
-        for table, tokens in zip(self._tables, self._lengths, strict=True):
-            while (len(table) - 1) * self.page_len >= tokens and table:
-                self._release(table.pop())
-        self._forget_new()
+    def _cut(self, counts: int | Tensor, lengths: Tensor) -> None:
+        self._lengths = torch.as_tensor(counts).cpu().expand(len(self._pages))
+        first = torch.arange(self._pages.shape[1], device="cpu") * self.page_len
+        self._pages = self._pages.where(first < self._lengths[:, None], 0)
 
     def _take(self, rows: Tensor) -> None:
-        old = self._tables
-        chosen = rows.tolist()
-        self._tables = [list(old[row]) for row in chosen]
-        self._lengths = [self._lengths[row] for row in chosen]
-        # First take all, so that no page is released in between.
-        for table in self._tables:
-            for page in table:
-                self._users[page] += 1
-        for table in old:
-            for page in table:
-                self._release(page)
-        if self._valid is not None:
-            self._valid = self._valid[rows.cpu()]
-        self._forget_new()
+        rows = rows.cpu()
+        self._pages, self._lengths = self._pages[rows], self._lengths[rows]
 
-    def _forget_new(self) -> None:
-        """Let positions and mask be those of the tokens held, until the next ones come."""
-        self._before, self._new, self._new_valid = self._lengths, 0, None
+    def _moved(self, layout: Layout) -> dict[str, Any]:
+        return super()._moved(layout) | {"_pages": self._pages, "_lengths": self._lengths}
 
 
-def _real(batch: int, new: int, valid: Tensor | None) -> list[int]:
-    """Number of real ones among the new tokens of each row."""
-    return [new] * batch if valid is None else valid.sum(-1).tolist()
+def _count(batch: int, new: int, valid: Tensor | None) -> Tensor:
+    """Number of real ones among the new tokens of each row, on the CPU."""
+    if valid is None:
+        return torch.full((batch,), new, device="cpu")
+    return valid.sum(-1).cpu()

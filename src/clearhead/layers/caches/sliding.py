@@ -1,5 +1,6 @@
 """A KV cache that is a ring buffer of the last tokens (Beltagy et al., 2020, https://arxiv.org/abs/2004.05150)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,14 +50,13 @@ class SlidingCache(Cache):
         4 [4, 5, 6, 7]
     """
 
-    _MEMORY = "_rings"
-
     def __init__(self, window: int, *, spare: int = 0) -> None:
         super().__init__()
         check_sizes(window=window)
         self.window = window
         self.spare = check_length("spare", spare)
-        self._forget()
+        # Number of tokens that the ring holds.
+        self._size = self.window + self.spare
 
     def describe(self) -> str:
         spare = f", spare={self.spare}" if self.spare else ""
@@ -64,262 +64,127 @@ class SlidingCache(Cache):
 
     @property
     def positions(self) -> Tensor:
-        if self._in_order is not None:
-            return self._in_order[0]
-        return self._places(min(self._seen, self._size)).clamp(min=0)
+        return super().positions if self._shown else self._places()[0].clamp(min=0)
 
     def mask(self) -> Mask:
-        if self._in_order is not None:
-            return self._in_order[1]
-        count = min(self._seen, self._size)
-        if isinstance(self._total, int) and count <= self.window:
+        if self._shown is not None:
+            return self._shown[1]
+        if self._valid is None and min(self._seen, self._size) <= self.window:
             return full()
-        places = self._places(count)
-        return padding((places >= 0) & (places > self._last - self.window))
+        places, last = self._places()
+        return padding((places >= 0) & (places > last - self.window))
 
     @property
     def in_order(self) -> bool:
-        if not isinstance(self._total, int):
-            return False
-        return self._in_order is not None or self._total <= self._size
+        return self._valid is None and (self._shown is not None or self._seen <= self._size)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(ring.nbytes for ring in self._rings)
-
-    @property
-    def _size(self) -> int:
-        """Number of tokens that the ring holds."""
-        return self.window + self.spare
-
-    @property
-    def _last(self) -> int | Tensor:
-        """The position of the last token: one for all rows alike, or (batch, 1)."""
-        return self._total - 1 if isinstance(self._total, int) else self._total[:, None] - 1
+    def _places(self) -> tuple[Tensor, int | Tensor]:
+        """The position of the token at each place of the ring, below 0 where there is none, and of
+        the last one; (places,) and a number, or (batch, places) and (batch, 1)."""
+        total = self._counts()
+        last = total - 1 if isinstance(total, int) else total[:, None] - 1
+        places = torch.arange(min(self._seen, self._size), device=self._device)
+        return last - (last - places) % self._size, last
 
     def _start(self, layout: Layout) -> None:
-        shape = (layout.batch, layout.num_kv_heads, self._size)
-        # Zeros, since a row with fewer tokens than others shows places that were never written.
-        self._rings = tuple(
-            layout.allocate(*shape, width, zeros=True)
-            for width in (layout.head_dim, layout.value_head_dim)
-        )
+        self._stores = self._allocate(layout, self._size)
 
     def _forget(self) -> None:
-        self._rings: tuple[Tensor, ...] = ()
-        # Real tokens so far, and the most there were before some were cut off: an int for all rows
-        # alike, or (batch,) once there was padding. Token t of a row lies at place t % size.
-        self._total: int | Tensor = 0
-        self._written: int | Tensor = 0
-        # The column, padding counted, in which the token of each place came; with padding only.
-        self._column: Tensor | None = None
-        # The column in which the first token of each row came, (batch,); with padding only.
-        self._first: Tensor | None = None
-        # Positions and mask of keys that `append` returned in order; None for the ring as it is.
-        self._in_order: tuple[Tensor, Mask] | None = None
+        super()._forget()
+        # The position of the oldest token held: one for all rows alike, or (batch,).
+        self._oldest: int | Tensor = 0
+
+    def _oldest_after(self, total: int | Tensor) -> int | Tensor:
+        """The same, after so many tokens were written."""
+        if isinstance(self._oldest, int) and isinstance(total, int):
+            return max(self._oldest, total - self._size)
+        return torch.maximum(torch.as_tensor(self._oldest), torch.as_tensor(total) - self._size)
 
     def _snapshot(self, new: int) -> dict[str, Any]:
         state = super()._snapshot(new)
         if new > 1 + self.spare or self.window == 1:
             # They take the place of tokens that the next query sees.
-            column = None if self._column is None else self._column.clone()
-            copies = tuple(ring.clone() for ring in self._rings)
-            return state | {"_rings": copies, "_column": column}
+            return state | {"_stores": tuple(ring.clone() for ring in self._stores)}
         # Other tokens are lost, as if the new ones had been appended and cut off again.
-        if isinstance(self._total, int):
-            return state | {"_written": max(int(self._written), self._total + new)}
-        written = torch.maximum(torch.as_tensor(self._written), self._total + new)
-        return state | {"_written": written}
-
-    def _counts(self) -> int | Tensor:
-        return self._total
-
-    def _places(self, count: int) -> Tensor:
-        """The position of the token at each of the first places, below 0 where there is none."""
-        assert self._rings or not count
-        device = self._rings[0].device if self._rings else None
-        return self._last - (self._last - torch.arange(count, device=device)) % self._size
-
-    def _oldest(self) -> int | Tensor:
-        """The position of the oldest token that is held."""
-        oldest = self._written - self._size
-        return max(0, oldest) if isinstance(oldest, int) else oldest.clamp(min=0)
+        return state | {"_oldest": self._oldest_after(self._counts() + new)}
 
     def _add(self, key: Tensor, value: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        new = key.shape[2]
-        if valid is not None and self._column is None:
-            self._count_by_row(key.shape[0])
-        if isinstance(self._total, int):
-            return self._add_alike(key, value, new, self._total)
+        new, size, total = key.shape[2], self._size, self._counts()
+        device = key.device
+        if valid is None and isinstance(total, int):
+            is_ring = new == 1 or total + new <= size
+            positions = torch.arange(total, total + new, device=device)
+            counts = total + new
+        else:
+            is_ring = new == 1
+            assert self._layout is not None
+            valid = self._layout.every(new) if valid is None else valid
+            total = torch.as_tensor(total, device=device).expand(len(key))[:, None]
+            positions = total + positions_from_valid(valid)
+            counts = total[:, 0] + valid.sum(-1)
+        kept, self._shown = (key, value), None
+        if new != 1:
+            held = self._seen if is_ring else min(self._seen, self.window - 1)
+            older = total + torch.arange(-held, 0, device=device)
+            shown = torch.cat([older.clamp(min=0), positions], dim=-1)
+            if valid is None:
+                mask = sliding_window(left=self.window - 1)
+            else:
+                real = torch.cat([older >= 0, valid], dim=1)
+                mask = padding(real) & RowWindow(self.window, shown)
+            self._shown = shown, mask
+            if held and not is_ring:
+                before = self._decode([_at(ring, older % size) for ring in self._stores])
+                kept = torch.cat([before[0], key], dim=2), torch.cat([before[1], value], dim=2)
+        self._write(self._encode(key, value), positions, valid, counts)
+        self._oldest = self._oldest_after(counts)
+        if is_ring:
+            kept = self._decode([ring[:, :, : self._seen + new] for ring in self._stores])
+        return kept
+
+    def _write(
+        self, every: Sequence[Tensor], positions: Tensor, valid: Tensor | None, counts: int | Tensor
+    ) -> None:
+        """Write new tokens to the places of their positions, the last ones of many."""
+        size = self._size
         if valid is None:
-            valid = torch.ones(key.shape[0], new, dtype=torch.bool, device=key.device)
-        return self._add_by_row(key, value, valid, self._total)
-
-    def _add_alike(self, key: Tensor, value: Tensor, new: int, total: int) -> tuple[Tensor, Tensor]:
-        """`append` for rows that are all of one length."""
-        stop = total + new
-        held = min(total, self.window - 1)
-        as_ring = new == 1 or stop <= self._size
-        kept = (key, value)
-        if not as_ring and held:
-            places = torch.arange(total - held, total, device=key.device) % self._size
-            kept = tuple(
-                torch.cat([ring.index_select(2, places), given], dim=2)
-                for ring, given in zip(self._rings, kept, strict=True)
-            )
-        for ring, given in zip(self._rings, (key, value), strict=True):
-            last = min(new, self._size)
-            first = (stop - last) % self._size
-            straight = min(last, self._size - first)
-            ring[:, :, first : first + straight] = given[:, :, new - last : new - last + straight]
-            ring[:, :, : last - straight] = given[:, :, new - last + straight :]
-        self._total = stop
-        self._written = max(int(self._written), stop)
-        self._in_order = None
-        if as_ring:
-            kept = tuple(ring[:, :, : min(stop, self._size)] for ring in self._rings)
-        if new != 1:
-            first = 0 if as_ring else total - held
-            positions = torch.arange(first, stop, device=key.device)
-            self._in_order = positions, sliding_window(left=self.window - 1)
-        return kept[0], kept[1]
-
-    def _add_by_row(
-        self, key: Tensor, value: Tensor, valid: Tensor, total: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """`append` for rows of different length."""
-        new = key.shape[2]
-        position = positions_from_valid(valid) + total[:, None]
-        kept = (key, value)
-        self._in_order = None
-        if new != 1:
-            held = min(self._seen, self.window - 1)
-            older = total[:, None] + torch.arange(-held, 0, device=key.device)
-            place = (older % self._size)[:, None, :, None]
-            kept = tuple(
-                torch.cat(
-                    [ring.gather(2, place.expand(*ring.shape[:2], -1, ring.shape[3])), given], 2
-                )
-                for ring, given in zip(self._rings, kept, strict=True)
-            )
-            positions = torch.cat([older.clamp(min=0), position], dim=1)
-            real = torch.cat([older >= 0, valid], dim=1)
-            self._in_order = positions, padding(real) & RowWindow(self.window, positions)
-        assert self._first is not None
-        padded = (valid.cumsum(-1) == 0).sum(-1)
-        self._first = torch.where(total == 0, self._seen + padded, self._first)
-        self._total = total + valid.sum(-1)
-        self._written = torch.maximum(torch.as_tensor(self._written), self._total)
-        row, column = (valid & (position >= self._total[:, None] - self._size)).nonzero(
-            as_tuple=True
-        )
-        place = position[row, column] % self._size
-        for ring, given in zip(self._rings, (key, value), strict=True):
+            place = positions[-size:] % size
+            for ring, given in zip(self._stores, every, strict=True):
+                ring.index_copy_(2, place, given[:, :, -size:])
+            return
+        assert isinstance(counts, Tensor)
+        row, column = (valid & (positions >= counts[:, None] - size)).nonzero(as_tuple=True)
+        place = positions[row, column] % size
+        for ring, given in zip(self._stores, every, strict=True):
             ring[row, :, place] = given[row, :, column]
-        assert self._column is not None
-        self._column[row, place] = self._seen + column
-        if new == 1:
-            kept = tuple(ring[:, :, : self._seen + 1] for ring in self._rings)
-        return kept[0], kept[1]
 
-    def _count_by_row(self, batch: int) -> None:
-        """Count the tokens of each row by itself from now on."""
-        # Written to later on, which a tensor made in inference mode would not allow outside of it.
-        with torch.inference_mode(False):
-            self._column = self._places(self._size).expand(batch, -1).clone()
-            self._first = torch.zeros(batch, dtype=torch.int64, device=self._column.device)
-            self._total, self._written = (
-                torch.full((batch,), int(count), device=self._column.device)
-                for count in (self._total, self._written)
-            )
-
-    def _cut(self, length: int) -> None:
-        if length == self._seen:
-            return
-        rings = self._rings
-        if length == 0:
-            self._forget()
-            self._rings = rings
-            return
-        oldest = self._oldest()
-        if not isinstance(oldest, int):
-            self._cut_by_row(length, str(length))
-            return
-        self._check_held(self.window > 1 and max(0, length - self.window + 1) < oldest, str(length))
-        self._total, self._in_order = length, None
-
-    def _cut_by_row(self, length: int | Tensor, text: str) -> None:
-        """The same for rows that are counted by themselves; `length` may be (batch, 1)."""
-        oldest = self._oldest()
-        assert self._column is not None
-        assert isinstance(oldest, Tensor)
-        place = self._places(self._size)
-        held = place >= oldest[:, None]
-        stays = held & (self._column < length)
-        total = self._counts() - (held & ~stays).sum(-1)
-        assert self._first is not None
-        empty = self._first[:, None] >= length
-        total = total.masked_fill(empty[:, 0], 0)
-        # Where no token stays, more of the dropped ones may have come after the cut.
-        unknown = ~stays.any(-1) & (oldest > 0) & ~empty[:, 0]
-        wanted = (total - self.window + 1).clamp(min=0)
-        self._check_held(bool((unknown | ((wanted < oldest) & (total > 0))).any()), text)
-        self._total, self._in_order = total, None
-        # An empty row begins another text, of which nothing is lost yet.
-        self._written = torch.as_tensor(self._written).masked_fill(total == 0, 0)
-
-    def _check_held(self, lost: bool, text: str) -> None:
-        if lost:
+    def _cut(self, counts: int | Tensor, lengths: Tensor) -> None:
+        total, oldest = torch.as_tensor(counts), self._oldest
+        lost = (total > 0) & ((total - self.window + 1).clamp(min=0) < oldest)
+        if self.window > 1 and bool(lost.any()):
+            text = int(lengths) if len(lengths) == 1 else lengths.tolist()
             raise ArgumentError(
                 "cache.truncate",
                 f"length={text} is too far back: the first query after it would see tokens that "
                 f"{self.describe()} has dropped, of {self._seen}. A larger spare holds more.",
             )
-
-    def _cut_rows(self, lengths: Tensor, longest: int) -> None:
-        before = dict(vars(self))
-        if self._column is None:
-            self._count_by_row(len(lengths))
-        try:
-            self._cut_by_row(lengths[:, None], f"{lengths.tolist()}")
-        except ArgumentError:
-            vars(self).update(before)
-            raise
-
-    def _empty(self) -> int:
-        if self._first is None:
-            return 0
-        assert isinstance(self._total, Tensor)
-        return int(self._first.masked_fill(self._total == 0, self._seen).min())
-
-    def _shift(self, free: int) -> None:
-        assert self._column is not None
-        assert self._first is not None
-        self._column, self._first = self._column - free, self._first - free
-
-    def _moved(self, layout: Layout) -> dict[str, Any]:
-        moved = {
-            name: each.to(layout.device) if isinstance(each, Tensor) else each
-            for name, each in vars(self).items()
-            if name in ("_total", "_written", "_column", "_first")
-        }
-        rings = tuple(ring.to(layout.device, layout.dtype) for ring in self._rings)
-        return moved | {"_rings": rings, "_in_order": None}
-
-    def _apart(self) -> dict[str, Any]:
-        return {"_column": None if self._column is None else self._column.clone()}
+        # An empty row begins another text, of which nothing is lost yet.
+        if isinstance(counts, int):
+            self._oldest = oldest if counts else 0
+        else:
+            self._oldest = torch.where(total == 0, 0, oldest)
 
     def _take(self, rows: Tensor) -> None:
-        self._rings = tuple(ring.index_select(0, rows) for ring in self._rings)
-        self._in_order = None
-        if self._column is not None:
-            assert isinstance(self._total, Tensor)
-            assert isinstance(self._written, Tensor)
-            assert self._first is not None
-            self._first = self._first.index_select(0, rows)
-            self._column = self._column.index_select(0, rows)
-            self._total = self._total.index_select(0, rows)
-            self._written = self._written.index_select(0, rows)
+        super()._take(rows)
+        if isinstance(self._oldest, Tensor):
+            self._oldest = self._oldest[rows]
+
+
+def _at(ring: Tensor, places: Tensor) -> Tensor:
+    """The tokens at these places, (tokens,) or (batch, tokens)."""
+    if places.ndim == 1:
+        return ring.index_select(2, places)
+    return ring.gather(2, places[:, None, :, None].expand(*ring.shape[:2], -1, ring.shape[3]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
