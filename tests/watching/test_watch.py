@@ -913,7 +913,8 @@ def test_heads_that_are_not_there() -> None:
         (
             {"keep": "weights"},
             ArgumentError,
-            '[keep.value] keep must be "matrix", "gradients", "summary", "total" or a function; got \'weights\'.',
+            '[keep.value] keep must be "matrix", "contexts", "gradients", "summary", "total" or a function; '
+            "got 'weights'.",
         ),
         (
             {"keep": "total", "values": True},
