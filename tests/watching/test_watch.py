@@ -919,8 +919,7 @@ def test_heads_that_are_not_there() -> None:
         (
             {"keep": "total", "values": True},
             ArgumentError,
-            "[values.keep] values go with keep=\"matrix\" or a function; keep='total' holds numbers of the "
-            "weights alone.",
+            "[values.keep] values go with keep=\"matrix\" or a function; keep='total' holds none.",
         ),
         (
             {"values": 1},

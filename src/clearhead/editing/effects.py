@@ -12,8 +12,8 @@ from clearhead._common.hints import with_hints
 from clearhead._common.lazy import drawing
 from clearhead._common.rows import MeasuredRows
 from clearhead._common.text import shown
+from clearhead.editing.context_operations import Ablate
 from clearhead.editing.edit import edit, is_like
-from clearhead.editing.operations import Ablate
 from clearhead.errors import ArgumentError, ArgumentTypeError, EditError
 from clearhead.watching.finding import check_layers
 
@@ -171,7 +171,7 @@ def effects(
         report(done, len(places))
         with torch.no_grad(), edit(model) as ablated:
             heads = slice(None) if head is None else (head,)
-            ablated.add(path, "ablate", Ablate(heads, None))
+            ablated.add(path, "ablate", Ablate(heads))
             number = _number(metric(_call(model, inputs)))
         rows.append(Effect(path, head, number, number - baseline))
     report(len(places), len(places))
