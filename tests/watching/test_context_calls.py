@@ -67,9 +67,9 @@ def test_a_generation_has_the_contexts_of_all_its_queries(name: str, beams: int)
     model, given = make(name, "sdpa").double(), inputs(name)
     given.pop("decoder_input_ids", None)
     options = {"max_new_tokens": 4, "num_beams": beams, "do_sample": False}
-    with torch.no_grad(), watch(model, keep="contexts") as seen:
-        with watch(model, contexts=True, values=True) as matrices:
-            model.generate(**given, **options)
+    contexts, both = watch(model, keep="contexts"), watch(model, contexts=True, values=True)
+    with torch.no_grad(), contexts as seen, both as matrices:
+        model.generate(**given, **options)
     for path in seen:
         found = seen[path]
         if name == "t5" and "EncDec" not in path:

@@ -288,7 +288,8 @@ def change(**fields: Any) -> Callable[[dict[str, Any]], None]:
         (change(**{"is": "pickle"}), "there is no kind 'pickle'; known are alibi, "),
         (
             change(more=1),
-            "a matrix has the fields query, key, mask, bias, scale, softcap, sinks, cross, real_queries, value, context;",
+            "a matrix has the fields query, key, mask, bias, scale, softcap, sinks, cross, real_queries, "
+            "value, context;",
         ),
         (lambda head: head["content"].pop("sinks"), "the file gives query, key, mask, bias, scale"),
         (lambda head: head.update(content={"call": "x"}), "the header holds something unknown"),

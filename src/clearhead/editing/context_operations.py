@@ -201,7 +201,7 @@ def _positions(length: int, at: Place, rows: Tensor | None) -> Tensor | None:
     """The positions of the queries among so many of another run; None where they are just these."""
     places = at.places
     query, query_len = places.query, places.problem.query_len
-    if query_len == length == places.tokens:
+    if query is not None and query_len == length == places.tokens:
         return None
     if query is not None and query.ndim == 2 and bool((query == query[:1]).all()):
         query = query[0]
