@@ -320,6 +320,7 @@ def test_rows_whose_positions_differ_are_refused_and_the_whole_text_is_not() -> 
         edit[0].replace(clean[0].context + 1)
         layer(x, cache=cache, mask=ch.padding(real))
     assert torch.equal(seen[0].context, clean[0].context + 1)
+    layer = ch.MultiHeadAttention(WIDTH, num_heads=HEADS)
     source, held = torch.randn(2, 3, WIDTH), ch.layers.GrowingCache()
     layer(x[:, :2], source, cache=held)
     refused = pytest.raises(EditError, match=re.escape("[edit.positions] the positions of the"))

@@ -41,9 +41,11 @@ class OfContext(Operation):
 
     Attributes:
         query: the queries that it is for; None for all.
+        samples: those of the batch, likewise.
     """
 
     query: Selection | None = None
+    samples: slice | None = field(default=None, kw_only=True)
 
     def edited(self, context: Tensor, at: Place, *, counts: bool) -> Tensor:
         """Return the context of some heads, (batch, heads, query_len, value_head_dim), as it is edited; other
@@ -52,6 +54,10 @@ class OfContext(Operation):
         rows = None
         if self.query is not None:
             rows = chosen_queries(self.query, at.places, batch)
+        if self.samples is not None:
+            mine = torch.zeros(batch, 1, dtype=torch.bool, device=context.device)
+            mine[self.samples] = True
+            rows = mine.expand(-1, query_len) if rows is None else rows & mine
         made = self.made(context, at, rows)
         if rows is not None:
             made = torch.where(rows[:, None, :, None], made, context)

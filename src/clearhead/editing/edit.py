@@ -55,6 +55,8 @@ class Edit(Drawn):
         self._prepared: Callable[[], entering.Use | None] = lambda: None
         self._use = self._prepared
         self._owned: entering.Use | None = None
+        self.expects_changes = True
+        """False where an operation without effect is none to warn of."""
         self._begin()
         self.attended: dict[str, int] = {}
         """The modules that have attended so far, by their paths, and how many heads they have."""
@@ -253,7 +255,7 @@ class Edit(Drawn):
                 )
             if tally.counts(layer, what).queries == 0:
                 idle.append(f"{what} of {shown(layer)}")
-        if idle:
+        if idle and self.expects_changes:
             text = (
                 f"nothing in {name} was changed by {', '.join(idle)}: no query saw what was "
                 "chosen, or it was there already."
